@@ -1,0 +1,36 @@
+# Everything installs into .venv; nothing else on the machine is touched.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+TORCH ?= $(shell cat torch-version.txt)
+.PHONY: setup demo test lint gpu-test bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml torch-version.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/kernelpro judge examples/cpu/residual_layernorm/task.py examples/cpu/residual_layernorm/*_*.py || test $$? -eq 1
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check src tests/*.py tests/lab benchmarks/*.py
+	$(BIN)/mypy
+
+# On a GPU host where torch is installed already: PY=python3 make gpu-test
+PY ?= $(BIN)/python
+gpu-test:
+	PYTHONPATH=src $(PY) -m pytest -m gpu
+
+bench: setup
+	$(BIN)/python benchmarks/judge_noise.py
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,65 @@
+"""The Python API: judge kernels for a KernelBench file, a module with example inputs, or a plain function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelpro.records import BadInput, Candidate, Job, Mode, Options, Precision, Target, Task, Verdict
+
+
+def task(
+    reference: Any,
+    inputs: Sequence[Any] = (),
+    init_inputs: Sequence[Any] = (),
+    mode: Mode | None = None,
+    precision: Precision | None = None,
+) -> Task:
+    """A task from a path (KernelBench file), an `nn.Module` instance or a function.
+
+    For modules and functions `inputs` are examples: every judged call gets fresh values with the same
+    shapes and the same distribution. A module keeps its own mode and parameters; `init_inputs` are what
+    `ModelNew` is constructed with.
+    """
+    if isinstance(reference, Task):
+        return reference
+    if isinstance(reference, (str, Path)):
+        return Task.from_file(reference, mode or "train", precision)
+    import torch
+
+    from kernelpro.pools import packing
+
+    if isinstance(reference, torch.nn.Module):
+        source, entry, payload = packing.module(reference, inputs, init_inputs)
+        own: Mode = "train" if reference.training else "eval"
+        return Task(source, entry, "module", entry, payload, mode or own, precision)
+    if callable(reference):
+        source, entry, payload = packing.function(reference, inputs)
+        return Task(source, entry, "function", entry, payload, mode or "eval", precision)
+    raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
+
+
+def judge(
+    reference: Any,
+    candidates: str | Path | Candidate | Sequence[str | Path | Candidate],
+    inputs: Sequence[Any] = (),
+    *,
+    target: Target | None = None,
+    options: Options | None = None,
+    **about: Any,
+) -> list[Verdict]:
+    """One verdict for each candidate (a path, or a Candidate). `about` goes to `task`."""
+    from kernelpro.pools import local
+
+    many = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
+    loaded = [c if isinstance(c, Candidate) else Candidate.from_file(c) for c in many]
+    what = task(reference, inputs, **about)
+    chosen = options or Options()
+    jobs = [Job(str(i), "judge", what, c, target, chosen) for i, c in enumerate(loaded)]
+    verdicts = []
+    for result in local.run(jobs, sandbox=chosen.sandbox):
+        if result.verdict is None:
+            raise BadInput(result.error or "no verdict")
+        verdicts.append(result.verdict)
+    return verdicts

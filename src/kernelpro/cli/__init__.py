@@ -1,0 +1,95 @@
+"""The command line. Commands import what they need when they run, so that --help is instant."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="GPU kernels, judged honestly.")
+
+
+@app.command()
+def judge(
+    task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
+    candidates: Annotated[list[str], typer.Argument(help="Python files, each with class ModelNew.")],
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    mode: Annotated[str, typer.Option(help="The module's mode: train (as KernelBench runs it) or eval.")] = "train",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: seconds a candidate.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="More rounds, all baselines in each.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line, nothing else, on stdout.")] = False,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+    ] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Switch a tripwire off by its name, or `all`. Repeatable.")] = None,
+    min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one call may take.")] = 60.0,
+    build_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")] = 300.0,
+    memory: Annotated[float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")] = 0.0,
+) -> None:
+    """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse."""
+    from kernelpro.cli import judging
+
+    _check("--target", target, ("cuda", "cpu"))
+    _check("--precision", precision, ("fp32", "tf32", "native"))
+    _check("--mode", mode, ("train", "eval"))
+    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    if quick and full:
+        _misuse("--quick and --full exclude each other: give one")
+    effort = "quick" if quick else "full" if full else "normal"
+    settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
+    settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory}
+    raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, json_lines))
+
+
+@app.command()
+def worker(sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto") -> None:
+    """Jobs in on stdin, results out on stdout, as JSON lines. Needs Python and torch alone."""
+    import os
+
+    from kernelpro.lab import worker as lab
+
+    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    os.environ["KERNELPRO_SANDBOX"] = sandbox
+    lab.main()
+
+
+@app.command()
+def doctor(
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """What this machine can and cannot do, and what to do about what it lacks."""
+    from kernelpro.cli import checkup
+
+    raise typer.Exit(_clearly(checkup.run, json_lines))
+
+
+def _check(option: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        _misuse(f"{option} {value}: not one of {', '.join(allowed)}")
+
+
+def _misuse(message: str) -> None:
+    print(f"kernelpro: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _clearly(command: Any, *arguments: Any) -> int:
+    """Run a command; bad input is one line and exit code 2."""
+    from kernelpro.records import BadInput
+
+    try:
+        return int(command(*arguments))
+    except BadInput as error:
+        print(f"kernelpro: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kernelpro: stopped", file=sys.stderr)
+        return 130
+
+
+def main() -> None:
+    app()

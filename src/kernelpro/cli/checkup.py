@@ -1,0 +1,92 @@
+"""`kernelpro doctor`: what this machine has, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def run(json_lines: bool) -> int:
+    findings = [{"what": what, "state": state, "detail": detail} for what, state, detail in _findings()]
+    if json_lines:
+        print(json.dumps(findings))
+        return 0
+    table = Table("what", "", "detail")
+    colours = {"ok": "green", "missing": "red", "weak": "yellow"}
+    for row in findings:
+        table.add_row(row["what"], f"[{colours[row['state']]}]{row['state']}[/]", row["detail"])
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    return 0
+
+
+Finding = tuple[str, str, str]
+
+
+def _findings() -> Iterator[Finding]:
+    yield "Python", "ok", f"{platform.python_version()} on {platform.machine()}"
+    try:
+        import torch
+    except ImportError:
+        yield "torch", "missing", "pip install torch"
+        return
+    yield "torch", "ok", torch.__version__
+    yield from _device(torch)
+    yield from _languages()
+    yield from _sandbox()
+    yield from _profilers()
+
+
+def _device(torch: Any) -> Iterator[Finding]:
+    from kernelpro.lab.judge import environment
+
+    yield "CPU target", "ok", f"{environment.cpu_name()}, {torch.get_num_threads()} threads"
+    if torch.cuda.is_available():
+        found = environment.snapshot("cuda")
+        yield "CUDA target", "ok", f"{found['gpu']}, compute capability {found['compute_capability']}, driver {found['driver']}"
+    elif torch.version.cuda is None:
+        yield "CUDA target", "missing", "this torch is a CPU build: install a CUDA build, or judge with --target cpu"
+    else:
+        yield "CUDA target", "missing", "torch sees no GPU: check the driver with nvidia-smi, or judge with --target cpu"
+
+
+def _languages() -> Iterator[Finding]:
+    from kernelpro.lab.languages import registry
+
+    for language in registry().values():
+        lacking = language.missing()
+        yield f"language {language.name}", "missing" if lacking else "ok", lacking or "ready"
+
+
+def _sandbox() -> Iterator[Finding]:
+    from kernelpro.lab.judge.cell import CannotStart, Nursery
+    from kernelpro.lab.judge.jail import landlock_abi
+
+    try:
+        nursery = Nursery()
+    except CannotStart as error:
+        yield "sandbox", "missing", str(error)
+        return
+    try:
+        state = "ok" if nursery.level == "namespaces" else "weak"
+        advice = f"; {nursery.why_not_better}; allow unprivileged user namespaces for more" if nursery.why_not_better else ""
+        yield "sandbox", state, f"level {nursery.level}, Landlock ABI {landlock_abi()}{advice}"
+    finally:
+        nursery.close()
+
+
+def _profilers() -> Iterator[Finding]:
+    for name, advice in (
+        ("ncu", "kernel counters: install Nsight Compute"),
+        ("nsys", "timelines: install Nsight Systems"),
+        ("cuobjdump", "disassembly: install the CUDA toolkit"),
+        ("objdump", "CPU disassembly: install binutils"),
+    ):
+        path = shutil.which(name)
+        yield f"tool {name}", "ok" if path else "missing", path or advice

@@ -1,0 +1,133 @@
+"""`kernelpro judge`: a table for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kernelpro.pools import local
+from kernelpro.records import BASELINES, BadInput, Candidate, Interval, Job, Options, Progress, Result, Status, Task, Verdict
+
+
+def run(
+    task_path: str,
+    paths: list[str],
+    target: Any,
+    precision: Any,
+    mode: Any,
+    settings: dict[str, Any],
+    baselines: list[str] | None,
+    json_lines: bool,
+) -> int:
+    task = Task.from_file(task_path, mode, precision)
+    for name in baselines or ():
+        if name not in BASELINES:
+            raise BadInput(f"--baseline {name}: not one of {', '.join(BASELINES)}")
+    if baselines:
+        settings = settings | {"baselines": tuple(baselines)}
+    options = Options(**settings)
+    unreadable, jobs = {}, []
+    for index, path in enumerate(paths):
+        try:
+            jobs.append(Job(str(index), "judge", task, Candidate.from_file(path), target, options))
+        except BadInput as error:
+            unreadable[index] = Verdict(path, Status.BUILD_FAILED, str(error), task=task.name)
+    verdicts = _judged(jobs, unreadable, paths, options, json_lines)
+    if not json_lines:
+        _print_table(task, verdicts)
+    return 0 if all(v.status is Status.PASSED for v in verdicts) else 1
+
+
+def _judged(jobs: list[Job], unreadable: dict[int, Verdict], paths: list[str], options: Options, json_lines: bool) -> list[Verdict]:
+    """Verdicts in the order of the paths, each shown as soon as it is there."""
+    console = Console(stderr=True)
+    by_index = dict(unreadable)
+    for verdict in unreadable.values():
+        _show(verdict, json_lines)
+    quiet = json_lines or not console.is_terminal
+    with console.status("starting") as status:
+        if quiet:
+            status.stop()
+
+        def progress(step: Progress) -> None:
+            status.update(f"{paths[int(step.job)]}: {step.stage}")
+
+        for result in local.run(jobs, progress, options.sandbox):
+            verdict = _verdict_of(result, paths)
+            by_index[int(result.job)] = verdict
+            if not quiet:
+                status.stop()
+            _show(verdict, json_lines)
+            if not quiet:
+                status.start()
+    return [by_index[index] for index in sorted(by_index)]
+
+
+def _verdict_of(result: Result, paths: list[str]) -> Verdict:
+    if result.verdict is None:
+        raise BadInput(result.error or "the worker gave no verdict")
+    return Verdict.from_json(result.verdict.to_json() | {"candidate": paths[int(result.job)]})
+
+
+def _show(verdict: Verdict, json_lines: bool) -> None:
+    if json_lines:
+        print(json.dumps(verdict.to_json(), separators=(",", ":")), flush=True)
+    else:
+        print(f"{verdict.status.value:<13} {verdict.candidate}: {verdict.reason}", file=sys.stderr, flush=True)
+
+
+_COLOURS = {Status.PASSED: "green", Status.CHEATING: "red", Status.WRONG: "red"}
+
+
+def _print_table(task: Task, verdicts: list[Verdict]) -> None:
+    baselines = sorted({name for v in verdicts for name in v.speedup}, key=BASELINES.index)
+    where = next((v.environment for v in verdicts if v.environment), {})
+    place = where.get("gpu") or where.get("cpu") or "unknown hardware"
+    title = f"{task.name} on {place}, precision {where.get('precision', '?')}, mode {task.mode}, torch {where.get('torch', '?')}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("candidate", overflow="fold")
+    table.add_column("status")
+    table.add_column("ms", justify="right")
+    for name in baselines:
+        table.add_column(f"x {name}", justify="right")
+    for name in ("faster", "error", "of floor", "own kernels"):
+        table.add_column(name, justify="right")
+    for v in verdicts:
+        colour = _COLOURS.get(v.status, "yellow")
+        row = [v.candidate, f"[{colour}]{v.status.value}[/]", _milliseconds(v)]
+        row += [_times(v.speedup.get(name)) for name in baselines]
+        row += [
+            v.faster or "",
+            _error(v),
+            _of_floor(v),
+            "" if v.authored_share is None or not v.times else f"{v.authored_share:.0%}",
+        ]
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    measured = next((v for v in verdicts if v.times), None)
+    if measured:
+        shown = ", ".join(f"{name} {measured.times[name].value:.3f} ms" for name in baselines)
+        console.print(f"baselines: {shown}; floor {measured.floor_ms:.3f} ms; sandbox: {measured.sandbox}")
+    for note in dict.fromkeys(note for v in verdicts for note in v.notes):
+        console.print(f"note: {note}")
+
+
+def _milliseconds(v: Verdict) -> str:
+    return f"{v.times['candidate'].value:.3f}" if v.times else ""
+
+
+def _times(ratio: Interval | None) -> str:
+    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else ""
+
+
+def _error(v: Verdict) -> str:
+    return f"{v.error:.1e}" if v.error is not None else ""
+
+
+def _of_floor(v: Verdict) -> str:
+    return f"{v.floor_ms / v.times['candidate'].value:.0%}" if v.times and v.floor_ms else ""

@@ -1,0 +1,81 @@
+"""Baselines: the reference in several forms, in a cell of its own, calibrated once for a task.
+
+The fastest one is the anchor: it is called in every round beside a candidate. The others are linked
+to it by ratios measured here, interleaved, with an A/A control (the anchor against itself).
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernelpro.lab.judge.participant import Expected, Participant, Verdictable
+from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, ratio_interval
+from kernelpro.records import BadInput, Interval
+
+Inputs = Callable[[int], list[torch.Tensor]]
+_CONTROL = "A/A"
+
+
+@dataclass
+class Baselines:
+    participant: Participant
+    variants: list[str]
+    expected: Expected
+    inputs: Inputs
+    """Fresh inputs for a round."""
+    first_timeout: float
+    call_timeout: float
+    notes: list[str] = field(default_factory=list)
+    anchor: str = ""
+    rounds: Rounds = field(default_factory=Rounds)
+    warm_ms: dict[str, float] = field(default_factory=dict)
+
+    def load(self, task: Any, seed: int) -> None:
+        buffer = io.BytesIO()
+        torch.save({"task": task}, buffer)
+        self.participant.ask({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
+        self.participant.connect(self.call_timeout)
+
+    def warm_up(self, seeds: list[int]) -> None:
+        """First calls, where compilation happens. A variant that fails is left out, with a note."""
+        for variant in list(self.variants):
+            try:
+                samples = [self.call(variant, self.inputs(seed), seconds=self.first_timeout) for seed in seeds]
+            except Verdictable as error:
+                if variant.startswith("eager"):
+                    raise BadInput(f"the reference does not run: {error.reason}") from None
+                self.variants.remove(variant)
+                self.notes.append(f"baseline {variant} left out: {error.reason.splitlines()[0][:200]}")
+                continue
+            self.warm_ms[variant] = min(sample.own for sample in samples)
+        self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])
+
+    def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, seconds: float | None = None) -> Sample:
+        self.participant.prepare(self.first_timeout, variant=variant)
+        return self.participant.call(inputs, self.expected, seconds or self.call_timeout, sealed).sample
+
+    def calibrate(self, seeds: list[int]) -> None:
+        """Interleaved rounds of all variants and of the anchor a second time."""
+        for seed in seeds:
+            inputs = self.inputs(seed)
+            order = [*self.variants, _CONTROL]
+            random.shuffle(order)
+            self.rounds.add({name: self.call(self.anchor if name == _CONTROL else name, inputs) for name in order})
+        self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
+
+    def time(self, variant: str) -> Interval:
+        return median_interval(self.rounds.own(variant))
+
+    def link(self, variant: str) -> torch.Tensor | None:
+        """Per-round log of how many times slower a variant is than the anchor; None for the anchor itself."""
+        return None if variant == self.anchor else self.rounds.log_ratio(variant, self.anchor)
+
+    def control(self) -> Interval:
+        """The anchor against itself: what this machine calls equal today."""
+        return ratio_interval(self.rounds.log_ratio(_CONTROL, self.anchor))

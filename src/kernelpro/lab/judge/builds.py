@@ -1,0 +1,81 @@
+"""Builds ahead of time: compilers run in cells without a GPU, on all cores, while the GPU measures something else.
+
+What a build leaves is kept under the candidate's own content hash and given back to that candidate
+alone, so that no candidate can prepare anything for another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+
+from kernelpro.lab.judge.cell import Limits, Nursery
+from kernelpro.lab.judge.participant import Verdictable
+from kernelpro.lab.judge.wire import Garbled, Gone, Late
+from kernelpro.lab.languages import without_comments
+from kernelpro.records import Candidate, Options, Status
+
+_BUILDS = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
+_MOST_KEPT = 256
+
+
+class Builds:
+    def __init__(self, nursery: Nursery, workers: int | None = None):
+        self._nursery = nursery
+        self._pool = ThreadPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1))
+        self._jobs: dict[tuple[str, str], Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, candidate: Candidate, target: str, options: Options) -> Future[bytes]:
+        """Start building in the background; the same candidate is never built twice."""
+        with self._lock:
+            key = (candidate.id, target)
+            if key not in self._jobs:
+                while len(self._jobs) >= _MOST_KEPT:
+                    self._jobs.pop(next(iter(self._jobs)))
+                self._jobs[key] = self._pool.submit(self._build, candidate, target, options)
+            return self._jobs[key]
+
+    def get(self, candidate: Candidate, target: str, options: Options) -> bytes:
+        """What the build left, as a tar; raises the verdict of a build that failed."""
+        return self.begin(candidate, target, options).result()
+
+    def _build(self, candidate: Candidate, target: str, options: Options) -> bytes:
+        if not _BUILDS.search(without_comments(candidate.source)):
+            return b""
+        environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MAX_JOBS": "2"}
+        if target == "cuda":
+            environment |= _architecture()
+        memory = int(0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        cell = self._nursery.start("build", Limits(memory, address_space=False), environment=environment)
+        try:
+            cell.channel.send({"op": "build", "source": candidate.source})
+            answer, artifacts = cell.channel.receive(options.build_timeout)
+        except Late:
+            raise Verdictable(Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed") from None
+        except (Gone, Garbled):
+            return b""  # whatever killed it will happen again where it is judged
+        finally:
+            cell.kill()
+        if answer.get("ok") is not True:
+            if answer.get("stage") == "build":
+                raise Verdictable(Status.BUILD_FAILED, str(answer.get("error")))
+            return b""
+        return artifacts
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@lru_cache
+def _architecture() -> dict[str, str]:
+    """Compilers in a cell without a GPU are told which one to build for."""
+    import torch
+
+    from kernelpro.lab.languages.cuda import architecture_name
+
+    major, minor = torch.cuda.get_device_capability()
+    return {"KERNELPRO_CUDA_ARCH": architecture_name(major, minor), "TORCH_CUDA_ARCH_LIST": f"{major}.{minor}"}

@@ -1,0 +1,371 @@
+"""Cells: children in confinement, as the parent sees them. Start, freeze, thaw, watch, kill.
+
+`Nursery` owns the zygote (zygote.py) and asks it for children; a `Cell` is one of them with all that
+descends from it. A cell is frozen with SIGSTOP from the moment it has answered until the moment the
+clock of its next call starts. Killing it kills everything in it, and leaves no process and no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelpro.lab.judge import jail
+from kernelpro.lab.judge.wire import Channel, Gone, Late
+from kernelpro.lab.languages import cute
+
+LEVELS = ("namespaces", "landlock", "process")
+_KEEP = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "LANG", "LC_ALL", "CC", "CXX", "CUDAHOSTCXX", "OMP_NUM_THREADS")
+_KEEP_CUDA = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "KERNELPRO_CUTLASS", "KERNELPRO_CUDA_ARCH")
+_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "localtime", "os-release")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "tty")
+_SCRATCH_BYTES = 2 << 30
+_FILE_BYTES = 1 << 30
+_PROCESSES = 512
+_LOG_BYTES = 16 << 10
+_START_SECONDS = 60.0
+
+
+class CannotStart(RuntimeError):
+    """A child could not be started at this level; the message says why."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    memory_bytes: int
+    address_space: bool
+    """Whether memory is also limited at allocation; not with CUDA, which reserves address space freely."""
+
+
+def readable_paths() -> list[str]:
+    """What a kernel may read: the system's programs and libraries, Python, torch, the CUDA and CUTLASS trees, KernelPro."""
+    paths = {"/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix", "/proc", "/sys", "/dev"}
+    paths |= {f"/etc/{name}" for name in _ETC}
+    paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
+    paths |= {str(Path(__file__).resolve().parents[2])}
+    paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
+        paths |= set(filter(None, os.environ.get(name, "").split(":")))
+    if tree := cute.tree():
+        paths.add(str(tree))
+    return sorted({os.path.realpath(path) for path in paths} | paths)
+
+
+def writable_paths() -> list[str]:
+    """Devices: the harmless ones and the GPU's."""
+    return [f"/dev/{name}" for name in _DEVICES] + [str(path) for path in Path("/dev").glob("nvidia*")]
+
+
+def clean_environment() -> dict[str, str]:
+    """What a child may know of the environment: toolchains, no keys."""
+    return {name: os.environ[name] for name in _KEEP + _KEEP_CUDA if name in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Nursery:
+    """The zygote and what it takes to ask it for children."""
+
+    def __init__(self, level: str = "auto"):
+        self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-cells-")
+        self._lock = threading.Lock()
+        self._count = 0
+        self._start_zygote()
+        self.level, self.why_not_better = self._choose(level)
+
+    def _start_zygote(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = clean_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+        command = [sys.executable, "-m", "kernelpro.lab.judge.zygote", str(theirs.fileno())]
+        self._zygote = subprocess.Popen(
+            command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=self._folder.name
+        )
+        theirs.close()
+        ours.settimeout(_START_SECONDS)
+        try:
+            if ours.recv(16) != b"ready":
+                raise CannotStart("the process that starts children died; see its message above")
+        except TimeoutError:
+            raise CannotStart(f"the process that starts children was not ready within {_START_SECONDS:.0f} s") from None
+        ours.settimeout(None)
+        self._requests = ours
+
+    def _choose(self, wanted: str) -> tuple[str, str]:
+        """The strongest level that works here, found by trying; and why a stronger one does not."""
+        levels = LEVELS if wanted == "auto" else (wanted,)
+        reasons = []
+        for level in levels:
+            try:
+                cell = self.start("probe", level=level)
+            except CannotStart as error:
+                reasons.append(f"{level}: {error}")
+                continue
+            cell.kill()
+            return level, "; ".join(reasons)
+        raise CannotStart(f"sandbox level {wanted} does not work here ({'; '.join(reasons)})")
+
+    def start(
+        self,
+        role: str,
+        limits: Limits | None = None,
+        shared: tuple[int, ...] = (),
+        environment: dict[str, str] | None = None,
+        level: str | None = None,
+    ) -> Cell:
+        """A new child in its own cell, ready for requests."""
+        with self._lock:
+            if self._zygote.poll() is not None:
+                self._start_zygote()
+            self._count += 1
+            scratch = Path(self._folder.name) / f"cell-{self._count}"
+            scratch.mkdir()
+        level = level or ("process" if role == "baseline" else self.level)
+        home = str(scratch)
+        own = {"HOME": home, "TMPDIR": f"{home}/tmp", "XDG_CACHE_HOME": f"{home}/cache", "TRITON_CACHE_DIR": f"{home}/triton"}
+        own |= {"TORCH_EXTENSIONS_DIR": f"{home}/extensions", "KERNELPRO_BUILD_DIR": f"{home}/builds"}
+        request = {
+            "role": role,
+            "level": level,
+            "scratch": str(scratch),
+            "env": clean_environment() | own | (environment or {}),
+            "readable": readable_paths(),
+            "writable": writable_paths(),
+            "scratch_bytes": _SCRATCH_BYTES,
+            "file_bytes": _FILE_BYTES,
+            "processes": _PROCESSES,
+            "memory_bytes": limits.memory_bytes if limits and limits.address_space else None,
+        }
+        control, theirs = socket.socketpair()
+        log_read, log_write = os.pipe()
+        status_read, status_write = os.pipe()
+        try:
+            with self._lock:
+                fds = [theirs.fileno(), log_write, status_write, *shared]
+                socket.send_fds(self._requests, [json.dumps(request).encode()], fds)
+        finally:
+            theirs.close()
+            os.close(log_write)
+            os.close(status_write)
+        return Cell(Channel(control), log_read, status_read, scratch, level, limits)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._zygote.kill()
+        self._zygote.wait()
+        self._folder.cleanup()
+
+
+class Cell:
+    """One child with its descendants."""
+
+    def __init__(self, channel: Channel, log: int, status: int, scratch: Path, level: str, limits: Limits | None):
+        self.channel, self.level = channel, level
+        self._scratch, self._limits = scratch, limits
+        self._status = os.fdopen(status, "r")
+        self._log = bytearray()
+        self.overrun = ""
+        """Set by the watch when the cell was killed for taking too much."""
+        self._ended: int | None = None
+        self._closing = threading.Event()
+        self._drain = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
+        self._drain.start()
+        first = self._status.readline().split(maxsplit=1)
+        if len(first) != 2 or first[0] != "pid":
+            self._forget()
+            raise CannotStart(" ".join(first[1:]).strip() or "the child died at its start")
+        self.pid = int(first[1])
+        self._guard = _parent_of(self.pid)
+        try:
+            self.channel.receive(_START_SECONDS)
+        except (Gone, Late):
+            reason = self.log_tail().strip().splitlines()
+            self.kill()
+            raise CannotStart(reason[-1] if reason else "the child did not answer") from None
+        self._watch = threading.Thread(target=self._watch_limits, daemon=True)
+        if limits:
+            self._watch.start()
+
+    def _drain_log(self, log: int) -> None:
+        """Read what the child prints, keep the end."""
+        with os.fdopen(log, "rb", buffering=0) as pipe:
+            while data := pipe.read(1 << 16):
+                self._log += data
+                del self._log[:-_LOG_BYTES]
+
+    def _watch_limits(self) -> None:
+        assert self._limits
+        while not self._closing.wait(0.1):
+            family = self.family()
+            if len(family) > _PROCESSES // 2:
+                self.overrun = f"started more than {_PROCESSES // 2} processes"
+            elif (resident := sum(map(_resident_bytes, family))) > self._limits.memory_bytes:
+                self.overrun = f"took {resident / 2**30:.1f} GiB of memory; {self._limits.memory_bytes / 2**30:.1f} GiB are allowed"
+            if self.overrun:
+                self._slay()
+                return
+
+    def family(self) -> list[int]:
+        """The child and all its living descendants."""
+        found, queue = [self.pid], [self.pid, self._guard]
+        while queue:
+            for child in _children_of(queue.pop()):
+                if child not in found:
+                    found.append(child)
+                    queue.append(child)
+            if len(found) > 2 * _PROCESSES:
+                break
+        return found
+
+    def freeze_main(self) -> None:
+        """Stop the child itself, at once."""
+        _signal(self.pid, signal.SIGSTOP)
+
+    def freeze(self) -> None:
+        """Stop the child and everything it started; returns when the child's threads stand still."""
+        self.freeze_main()
+        for pid in self.family():
+            _signal(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 5
+        while _state(self.pid) not in "TtZX" and time.monotonic() < deadline:
+            time.sleep(0)
+
+    def thaw(self) -> None:
+        """Let the child go on. What else it started stays frozen: a call is the work of one process."""
+        _signal(self.pid, signal.SIGCONT)
+
+    def leave_alone(self) -> None:
+        """Kill whatever else the child has started, and only that."""
+        for pid in self.family():
+            if pid != self.pid:
+                _signal(pid, signal.SIGKILL)
+
+    def peak_bytes(self) -> int:
+        """The most host memory the child has held."""
+        return _status_kib(self.pid, "VmHWM") * 1024
+
+    def log_tail(self, characters: int = 2000) -> str:
+        return bytes(self._log[-characters:]).decode(errors="replace")
+
+    def how_it_ended(self) -> str:
+        """In words; waits a moment for the guard's report."""
+        self._collect(2.0)
+        if self.overrun:
+            return self.overrun
+        if self._ended is None:
+            return "ended without a word"
+        if os.WIFSIGNALED(self._ended):
+            number = os.WTERMSIG(self._ended)
+            return f"killed by {signal.Signals(number).name} ({signal.strsignal(number)})"
+        return f"ended by itself with exit code {os.WEXITSTATUS(self._ended)}"
+
+    def _collect(self, seconds: float) -> None:
+        if self._ended is not None or self._status.closed:
+            return
+        os.set_blocking(self._status.fileno(), False)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            line = self._status.readline()
+            if line.startswith("exit "):
+                self._ended = int(line.split()[1])
+                return
+            if not _alive(self._guard):
+                return
+            time.sleep(0.002)
+
+    def _slay(self) -> None:
+        """Kill everything: PID 1 of a namespace takes all with it; elsewhere stop all, then kill all, until none is left."""
+        for _ in range(100):
+            family = self.family()
+            for pid in family:
+                _signal(pid, signal.SIGSTOP)
+            for pid in family:
+                _signal(pid, signal.SIGKILL)
+            if self.level == "namespaces" or family == [self.pid]:
+                break
+
+    def kill(self) -> None:
+        """End the cell and remove all traces of it."""
+        self._closing.set()
+        self._slay()
+        self._collect(10.0)
+        _signal(self._guard, signal.SIGKILL)
+        if self._watch_started():
+            self._watch.join()
+        self._forget()
+
+    def _watch_started(self) -> bool:
+        watch = getattr(self, "_watch", None)
+        return watch is not None and watch.ident is not None and watch is not threading.current_thread()
+
+    def _forget(self) -> None:
+        self._closing.set()
+        self.channel.close()
+        self._drain.join(timeout=5)
+        with contextlib.suppress(OSError):
+            self._status.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+# --- /proc --------------------------------------------------------------------------------------------
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> str:
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] or "X"
+
+
+def _alive(pid: int) -> bool:
+    return _state(pid) not in "ZX"
+
+
+def _parent_of(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
+
+
+def _status_kib(pid: int, field: str) -> int:
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
+    return 0
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def harden_parent() -> None:
+    """No other process of this user may read or trace the process that knows the answers."""
+    with contextlib.suppress(jail.JailError):
+        jail.prctl(jail.PR_SET_DUMPABLE, 0)

@@ -1,0 +1,286 @@
+"""The child: loads one model and calls it when told to. It runs beside untrusted code and is believed nothing.
+
+Everything it says is a claim that the parent checks: outputs are read by the parent as raw bytes, and
+its own clock counts only where the parent's agrees. Requests, one at a time:
+
+    start     device, threads, precision       -> ok; nothing of the candidate is there yet
+    load      source, seed, initial state      -> how parameters were given, or what went wrong and where
+    inputs    shared regions, slots, form      -> ok
+    prepare   (baseline: which variant)        -> ok; drops the last output
+    call      which buffer set                 -> where the outputs lie, own milliseconds
+    profile   which buffer set                 -> device time by kernel name
+    build     source                           -> what compilers left in the build directory
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import io
+import os
+import signal
+import socket
+import sys
+import tarfile
+import time
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge import gpu
+from kernelpro.lab.judge.memory import Slot, dtype_name, open_region
+from kernelpro.lab.judge.wire import Channel, Gone
+from kernelpro.lab.languages.native import METER, BuildError
+from kernelpro.lab.tasks import parameters
+from kernelpro.lab.tasks.reference import Reference
+
+
+class Failed(Exception):
+    """A stage went wrong; carries the stage and one line for people."""
+
+    def __init__(self, stage: str, message: str):
+        super().__init__(message)
+        self.stage = stage
+
+
+def run(role: str, control: socket.socket, shared: list[int]) -> None:
+    """Serve requests until the parent hangs up."""
+    for name in ("SIGTERM", "SIGINT"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    worker = Baseline(shared) if role == "baseline" else Worker(shared)
+    channel = Channel(control)
+    channel.send({"ok": True})
+    if role == "probe":
+        return
+    while True:
+        try:
+            request, tail = channel.receive()
+        except Gone:
+            return
+        try:
+            answer, blob = getattr(worker, request["op"])(request, tail)
+            channel.send({"ok": True, **answer}, blob)
+        except Failed as error:
+            channel.send({"ok": False, "stage": error.stage, "error": str(error)})
+        except MemoryError:
+            channel.send({"ok": False, "stage": request["op"], "error": "out of memory"})
+        except Exception as error:
+            channel.send({"ok": False, "stage": request["op"], "error": explain(error)})
+
+
+def explain(error: BaseException) -> str:
+    """The exception with the last line of the candidate that it came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
+    place = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    return f"{type(error).__name__}: {str(error).strip()[:3000]}{place}"
+
+
+def import_source(source: str) -> ModuleType:
+    """Import the candidate as a real file: Triton and tracebacks want one."""
+    path = Path("candidate.py").absolute()
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BuildError as error:
+        raise Failed("build", str(error)) from None
+    except SyntaxError as error:
+        raise Failed("build", f"syntax error in line {error.lineno}: {error.msg}") from None
+    except BaseException as error:
+        compiling = "Error building extension" in str(error) or (
+            isinstance(error, (RuntimeError,)) and "ninja" in str(error).lower()
+        )
+        raise Failed("build" if compiling else "import", explain(error)) from None
+    return module
+
+
+class Worker:
+    """Holds one candidate."""
+
+    def __init__(self, shared: list[int]):
+        self._shared = shared
+        self._outputs: Any = None
+        self._model: Any = None
+        self._arguments: list[Any] = []
+        self._handles: dict[int, str] = {}
+        self._must_copy = False
+
+    def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        bundle = torch.load(io.BytesIO(tail), weights_only=False)
+        unpack_artifacts(bundle["artifacts"])
+        module = import_source(request["source"])
+        factory = getattr(module, "ModelNew", None)
+        if not callable(factory):
+            raise Failed("build", "the candidate defines no class ModelNew")
+        init = tree.unpack(bundle["init_form"], bundle["init_leaves"])
+        try:
+            with torch.no_grad(), parameters.under_seed(request["seed"]):
+                model = factory(*init)
+            if not callable(model):
+                raise TypeError("ModelNew() gave an object that cannot be called")
+            given = parameters.give(model, bundle["state"]) if isinstance(model, torch.nn.Module) else "by seed"
+            if isinstance(model, torch.nn.Module):
+                model = model.to(self._device)
+                model.train(request["mode"] == "train")
+        except BuildError as error:
+            raise Failed("build", str(error)) from None
+        except Exception as error:
+            if "Error building extension" in str(error):
+                raise Failed("build", explain(error)) from None
+            raise Failed("construct", f"ModelNew() raised {explain(error)}") from None
+        self._model = model
+        return {"parameters": given}, b""
+
+    def start(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        self._device = request["device"]
+        self._allow_tf32 = request["tf32"]
+        torch.set_num_threads(request["threads"])
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self._allow_tf32
+        if self._device == "cuda":
+            torch.zeros(1, device="cuda")
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        return {}, b""
+
+    def inputs(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        slots = [Slot.from_json(slot) for slot in request["slots"]]
+        self._arguments = []
+        for index, region in enumerate(request["regions"]):
+            fd = self._shared[index] if self._device == "cpu" else None
+            raw = open_region(self._device, region["nbytes"], fd, region["handle"])
+            self._arguments.append(tree.unpack(request["form"], [slot.view(raw) for slot in slots]))
+        return {}, b""
+
+    def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        self._outputs = None
+        if request.get("tidy"):
+            gc.collect()
+            gc.freeze()
+        return {}, b""
+
+    def call(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        arguments = self._arguments[request["set"]]
+        with torch.no_grad():
+            if self._device == "cuda":
+                start, end = self._events
+                start.record()
+                self._outputs = self._model(*arguments)
+                if self._must_copy:
+                    self._outputs = _copied(self._outputs)
+                end.record()
+                torch.cuda.synchronize()
+                milliseconds = start.elapsed_time(end)
+            else:
+                begun = time.perf_counter()
+                self._outputs = self._model(*arguments)
+                milliseconds = 1e3 * (time.perf_counter() - begun)
+        leaves: list[torch.Tensor] = []
+        form = tree.pack(self._outputs, leaves)
+        return {"own_ms": milliseconds, "form": form, "outputs": [self._place(leaf) for leaf in leaves]}, b""
+
+    def _place(self, leaf: torch.Tensor) -> dict[str, Any]:
+        """Where an output lies. Device memory that cannot be lent is copied, inside the timed call, from the next call on."""
+        where: dict[str, Any] = {"shape": leaf.shape, "stride": leaf.stride(), "dtype": dtype_name(leaf.dtype), "handle": ""}
+        if leaf.device.type != self._device:
+            raise Failed("call", f"an output is on {leaf.device}, not on {self._device}")
+        if self._device == "cpu" or not leaf.numel():
+            return {**where, "offset": leaf.data_ptr()}
+        try:
+            base, _ = gpu.base_of(leaf.data_ptr())
+            if base not in self._handles:
+                self._handles[base] = gpu.lend(base).hex()
+        except gpu.GpuError:
+            self._must_copy = True
+            raise Failed("retry", "an output lies in memory that cannot be lent") from None
+        return {**where, "offset": leaf.data_ptr() - base, "handle": self._handles[base]}
+
+    def profile(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        """Device time by kernel (CUDA), or time inside native calls (CPU), over one call."""
+        if self._device == "cpu":
+            return self._profile_native(self._arguments[request["set"]]), b""
+        from torch._C._autograd import DeviceType
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recorded, torch.no_grad():
+            self._model(*self._arguments[request["set"]])
+            torch.cuda.synchronize()
+        times: dict[str, float] = {}
+        for event in recorded.events():
+            if event.device_type == DeviceType.CUDA:
+                times[event.name] = times.get(event.name, 0.0) + event.device_time_total
+        return {"times": times}, b""
+
+    def _profile_native(self, arguments: Any) -> dict[str, Any]:
+        METER.running, METER.seconds = True, 0.0
+        with torch.no_grad():
+            begun = time.perf_counter()
+            self._model(*arguments)
+            elapsed = time.perf_counter() - begun
+        METER.running = False
+        return {"times": {"native": METER.seconds, "rest": elapsed - METER.seconds}}
+
+    def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        """Import the source so that its compilers run; give back what they made."""
+        torch.set_num_threads(1)
+        try:
+            import_source(request["source"])
+        except Failed as error:
+            if error.stage == "build":
+                raise
+        return {}, pack_artifacts()
+
+
+def _copied(value: Any) -> Any:
+    leaves: list[torch.Tensor] = []
+    form = tree.pack(value, leaves)
+    return tree.unpack(form, [leaf.clone() for leaf in leaves])
+
+
+_KEPT = ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR")
+
+
+def pack_artifacts() -> bytes:
+    """A tar of the build directories, with times (ninja compares them)."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in _KEPT:
+            if (path := os.environ.get(name)) and os.path.isdir(path):
+                archive.add(path, arcname=name)
+    return buffer.getvalue()
+
+
+def unpack_artifacts(data: bytes) -> None:
+    if not data:
+        return
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive.getmembers():
+            name, _, rest = member.name.partition("/")
+            if name in _KEPT and rest and (member.isfile() or member.isdir()):
+                member.name = rest
+                archive.extract(member, os.environ[name], filter="data")
+
+
+class Baseline(Worker):
+    """Holds the reference in several variants; the same calls, so that both sides pay the same protocol."""
+
+    def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        bundle = torch.load(io.BytesIO(tail), weights_only=False)
+        reference = Reference(bundle["task"], self._device, request["seed"])
+        self._models: dict[str, Any] = {"eager": reference.model()}
+        return {"parameters": "by name"}, b""
+
+    def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        variant = request.get("variant", "eager_fp32")
+        tf32 = self._allow_tf32 if variant in ("compile", "max_autotune") else variant == "eager_tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        if variant in ("compile", "max_autotune") and variant not in self._models:
+            mode = "default" if variant == "compile" else "max-autotune-no-cudagraphs"
+            self._models[variant] = torch.compile(self._models["eager"], mode=mode)
+        self._model = self._models.get(variant, self._models["eager"])
+        return super().prepare(request, tail)

@@ -1,0 +1,138 @@
+"""The CUDA driver and NVML through ctypes: memory that two processes share, clocks, temperature, health."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+HANDLE_BYTES = 64
+GRANULE = 2 << 20
+"""The driver maps memory in 2 MiB pages and lends whole pages: what is lent is rounded up to them."""
+
+
+class GpuError(RuntimeError):
+    """The driver refused."""
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_ubyte * HANDLE_BYTES)]
+
+
+@lru_cache
+def _driver() -> Any:
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuIpcOpenMemHandle_v2.argtypes = [ctypes.POINTER(ctypes.c_uint64), _Handle, ctypes.c_uint]
+    return library
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise GpuError(f"{what} failed with CUDA error {code}")
+
+
+def allocate(nbytes: int) -> int:
+    """Device memory of its own, never part of an allocator's block. torch's context must be current."""
+    pointer = ctypes.c_uint64()
+    size = -(-nbytes // GRANULE) * GRANULE
+    _check(_driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)), "cuMemAlloc")
+    return pointer.value
+
+
+def free(pointer: int) -> None:
+    _check(_driver().cuMemFree_v2(ctypes.c_uint64(pointer)), "cuMemFree")
+
+
+def base_of(pointer: int) -> tuple[int, int]:
+    """Start and size of the allocation that a pointer lies in."""
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    code = _driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
+    _check(code, "cuMemGetAddressRange")
+    return base.value, size.value
+
+
+def lend(base: int) -> bytes:
+    """A handle by which another process can map the allocation that starts at `base`."""
+    handle = _Handle()
+    _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(base)), "cuIpcGetMemHandle")
+    return bytes(handle.data)
+
+
+def borrow(handle: bytes) -> int:
+    """Map memory that another process lent."""
+    if len(handle) != HANDLE_BYTES:
+        raise GpuError(f"a memory handle has {HANDLE_BYTES} bytes, not {len(handle)}")
+    structure, pointer = _Handle(), ctypes.c_uint64()
+    ctypes.memmove(ctypes.byref(structure), handle, HANDLE_BYTES)
+    _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(pointer), structure, 1), "cuIpcOpenMemHandle")
+    return pointer.value
+
+
+def give_back(pointer: int) -> None:
+    _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(pointer)), "cuIpcCloseMemHandle")
+
+
+def reset_persisting_l2() -> None:
+    """Lines pinned in L2 become ordinary lines."""
+    _driver().cuCtxResetPersistingL2Cache()
+
+
+class _Interface:
+    """Just enough of the CUDA array interface for torch to wrap a raw pointer."""
+
+    def __init__(self, pointer: int, nbytes: int):
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+
+
+def as_bytes(pointer: int, nbytes: int) -> Any:
+    """A uint8 tensor over raw device memory."""
+    import torch
+
+    return torch.as_tensor(_Interface(pointer, nbytes), device="cuda")
+
+
+class Sensors:
+    """NVML readings of one GPU; every reading is None where the driver does not give it."""
+
+    _CLOCK_SM, _CLOCK_MEM = 1, 2
+    _IDLE_REASON = 0x1
+
+    def __init__(self, pci_bus_id: str):
+        self._handle = ctypes.c_void_p()
+        try:
+            self._nvml: Any = ctypes.CDLL("libnvidia-ml.so.1")
+            if self._nvml.nvmlInit_v2() or self._nvml.nvmlDeviceGetHandleByPciBusId_v2(
+                pci_bus_id.encode(), ctypes.byref(self._handle)
+            ):
+                self._nvml = None
+        except OSError:
+            self._nvml = None
+
+    def _read(self, name: str, kind: Any, *arguments: Any) -> int | None:
+        if self._nvml is None:
+            return None
+        value = kind()
+        code = getattr(self._nvml, name)(self._handle, *arguments, ctypes.byref(value))
+        return None if code else int(value.value)
+
+    def read(self) -> dict[str, int | None]:
+        """SM and memory clock (MHz), temperature (C), power (mW), throttle reasons (bit mask, idle left out)."""
+        reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
+        return {
+            "sm_mhz": self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, self._CLOCK_SM),
+            "memory_mhz": self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, self._CLOCK_MEM),
+            "temperature_c": self._read("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
+            "power_mw": self._read("nvmlDeviceGetPowerUsage", ctypes.c_uint),
+            "throttle": None if reasons is None else reasons & ~self._IDLE_REASON,
+        }
+
+    def driver(self) -> str | None:
+        if self._nvml is None:
+            return None
+        text = ctypes.create_string_buffer(96)
+        return None if self._nvml.nvmlSystemGetDriverVersion(text, 96) else text.value.decode()
+
+
+SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
+"""Throttle reasons that falsify a timing: hardware slowdown, software and hardware thermal, power brake.
+The software power cap (0x4) is the normal state of a busy datacenter GPU and is only recorded."""

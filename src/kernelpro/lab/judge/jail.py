@@ -1,0 +1,193 @@
+"""Confinement of the calling process, by kernel features that need no privilege.
+
+Three independent locks, each applied from inside before untrusted code runs and never undone:
+
+- namespaces: own user, PID, network, IPC, UTS and mount namespace; private /dev/shm, /proc and scratch;
+- Landlock: reading and executing only below named paths, writing only below scratch and to devices;
+- seccomp: no ptrace, no reading of other processes, no mounting, no kernel keys, no network sockets.
+
+Everything is called through libc: no helper binary has to be installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import struct
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 4, 36, 38, 22
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = (
+    0x00020000,
+    0x04000000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
+
+# The same on every architecture that Linux added after 2011.
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+
+
+class JailError(OSError):
+    """A lock that was asked for is not available on this machine."""
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise JailError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, value: int) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    arguments = [None if a is None else a.encode() for a in (source, target, kind)]
+    _check(_libc.mount(*arguments, ctypes.c_ulong(flags), None if data is None else data.encode()), f"mount {target}")
+
+
+def unshare() -> None:
+    """Enter new namespaces; the next fork is PID 1 of the new PID namespace."""
+    uid, gid = os.geteuid(), os.getegid()
+    flags = _CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWUTS
+    _check(_libc.unshare(flags), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def private_mounts(scratch: str, scratch_bytes: int) -> None:
+    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process."""
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    for place in ("/dev/shm", scratch):
+        _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
+
+
+def limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:
+    """Resource limits; address space only where asked for (CUDA reserves far more than it uses)."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+# --- Landlock ---------------------------------------------------------------------------------------
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+_ALL_FS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
+_NET_TCP = 0b11
+_SCOPE_ABSTRACT_AND_SIGNAL = 0b11
+
+
+def landlock_abi() -> int:
+    """Version of Landlock in this kernel; 0 where there is none."""
+    return max(0, int(_libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
+
+
+def landlock(readable: list[str], writable: list[str]) -> None:
+    """Allow reading and executing below `readable`, everything below `writable`, nothing else.
+
+    From ABI 4 on TCP is closed too, from ABI 6 on signals to processes outside.
+    """
+    abi = landlock_abi()
+    if not abi:
+        raise JailError(errno.ENOSYS, "Landlock is not in this kernel")
+    handled = _ALL_FS[min(abi, 3)]
+    attributes = struct.pack("<QQQ", handled, _NET_TCP if abi >= 4 else 0, _SCOPE_ABSTRACT_AND_SIGNAL if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = _check(_libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "landlock ruleset")
+    for paths, rights in ((readable, _EXECUTE | _READ_FILE | _READ_DIR), (writable, handled)):
+        for path in paths:
+            try:
+                fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            allowed = rights if os.path.isdir(path) else rights & _FILE_RIGHTS
+            rule = struct.pack("<Qi", allowed & handled, fd)
+            _check(_libc.syscall(_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock rule {path}")
+            os.close(fd)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _check(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
+# --- seccomp ----------------------------------------------------------------------------------------
+
+# (x86-64, aarch64) numbers of what a kernel never needs.
+_DENIED = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "perf_event_open": (298, 241),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "open_by_handle_at": (304, 265),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "kexec_load": (246, 104),
+    "reboot": (169, 142),
+    "io_uring_setup": (425, 425),
+}
+_SOCKET = (41, 198)
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+_AF_INET, _AF_INET6 = 2, 10
+
+
+def seccomp() -> None:
+    """Refuse the calls in _DENIED and internet sockets with EPERM; kill on a foreign ABI."""
+    machine = platform.machine()
+    if machine not in _AUDIT_ARCH:
+        raise JailError(errno.ENOSYS, f"no system-call filter for {machine}")
+    column = 0 if machine == "x86_64" else 1
+    denied = sorted({numbers[column] for numbers in _DENIED.values()})
+    program: list[tuple[int, int, int, int]] = [
+        (_LD_W_ABS, 0, 0, 4),
+        (_JEQ, 1, 0, _AUDIT_ARCH[machine]),
+        (_RET, 0, 0, _KILL),
+        (_LD_W_ABS, 0, 0, 0),
+    ]
+    if machine == "x86_64":  # numbers from 2^30 on are the x32 ABI, a second way to every call
+        program += [(_JGE, 0, 1, 0x40000000), (_RET, 0, 0, _EPERM)]
+    for number in denied:
+        program += [(_JEQ, 0, 1, number), (_RET, 0, 0, _EPERM)]
+    program += [
+        (_JEQ, 0, 4, _SOCKET[column]),
+        (_LD_W_ABS, 0, 0, 16),
+        (_JEQ, 1, 0, _AF_INET),
+        (_JEQ, 0, 1, _AF_INET6),
+        (_RET, 0, 0, _EPERM),
+        (_RET, 0, 0, _ALLOW),
+    ]
+    code = b"".join(struct.pack("<HBBI", *line) for line in program)
+    buffer = ctypes.create_string_buffer(code)
+    header = struct.pack("<HxxxxxxQ", len(program), ctypes.addressof(buffer))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _check(_libc.prctl(PR_SET_SECCOMP, 2, header, 0, 0), "seccomp")

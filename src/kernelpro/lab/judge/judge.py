@@ -1,0 +1,437 @@
+"""The parent: one warm judge for one task, a verdict for each candidate.
+
+Before the first candidate, once: load the reference, derive tolerances from the float64 oracle, probe
+whether the task can be scored, measure the floor, calibrate the baselines. Then for each candidate:
+
+ 1. tripwires (refused early), build in a cell without a GPU (cached, in parallel, see builds.py);
+ 2. a fresh cell: import, construct, parameters by name or by seed;
+ 3. verification: calls on all distributions in random order, each output against the oracle;
+ 4. timing: interleaved rounds against the anchor baseline, each output verified as well;
+ 5. shares of authored kernels, then the verdict: clocks compared, floor respected, interval decided.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge import authored, environment, gpu, physics, timing, tripwires
+from kernelpro.lab.judge.baselines import Baselines
+from kernelpro.lab.judge.builds import Builds
+from kernelpro.lab.judge.cell import Limits, Nursery
+from kernelpro.lab.judge.memory import Region, layout
+from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable
+from kernelpro.lab.judge.timing import Rounds
+from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
+from kernelpro.lab.languages import detect
+from kernelpro.lab.tasks import probes, work
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, Verdict
+
+_ROUNDS = {"quick": 15, "normal": 40, "full": 120}
+_FEWEST_ROUNDS = 10
+_ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
+"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this."""
+_SEALED_SHARE = 0.25
+_FEWEST_SEALED = 8
+_PLAIN_SEEDS = 3
+"""Verification calls on inputs as given; every other distribution gets one."""
+_CACHE_SHARE = 0.2
+
+
+class Judge:
+    """Warm for one task on one device. Not thread-safe: timing is exclusive."""
+
+    def __init__(
+        self, task: Task, target: Target, options: Options, nursery: Nursery, builds: Builds, report: Callable[[str], None] = print
+    ):
+        self.task, self.target, self.options = task, target, options
+        self._nursery, self._builds, self._report = nursery, builds, report
+        self._regions: list[Region] = []
+        self.notes: list[str] = []
+        self.not_scorable: str | None = None
+        self._baselines: Baselines | None = None
+        report("loading the reference")
+        if target == "cuda":
+            if not torch.cuda.is_available():
+                raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
+            torch.zeros(1, device="cuda")
+        self._seed = secrets.randbits(48)
+        self._secret = random.Random(secrets.token_bytes(16))
+        self.reference = Reference(task, target, self._seed)
+        self.precision = self.reference.precision()
+        self.oracle = Oracle(self.reference, self._cache_bytes())
+        self.form, leaves = self.oracle.inputs(self._new_seed())
+        self._slots, self._region_bytes = layout(leaves)
+        self.output_form, shapes = self.oracle.output_forms(self._new_seed())
+        self.expected = Expected(tuple(shapes))
+        report("deriving the tolerance")
+        self.tolerance = Tolerance(self.oracle, self.precision, self._new_seed())
+        report("probing the task")
+        self.not_scorable = probes.probe(self.oracle, self.tolerance, [self._new_seed() for _ in range(2)])
+        self._questions = self._draw_questions()
+        self._round_seeds = [self._new_seed() for _ in range(_ROUNDS["full"] * 2)]
+        if self.not_scorable is None:
+            self._calibrate()
+
+    # --- preparation ---------------------------------------------------------------------------------
+
+    def _new_seed(self) -> int:
+        return self._secret.getrandbits(48)
+
+    def _cache_bytes(self) -> int:
+        if self.target == "cuda":
+            return int(_CACHE_SHARE * torch.cuda.mem_get_info()[0])
+        return int(_CACHE_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+    def _draw_questions(self) -> list[tuple[int, str]]:
+        names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
+        return [(self._new_seed(), name) for name in names]
+
+    def _calibrate(self) -> None:
+        self._report("measuring the device")
+        self.ceilings = physics.measured(self.target, environment.snapshot(self.target).get("gpu") or environment.cpu_name())
+        self.work = work.count(self.reference, self._new_seed())
+        self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+        self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
+        region = self._region()
+        wanted = [name for name in self.options.baselines if self.target == "cuda" or name != "eager_tf32"]
+        if not any(name.startswith("eager") for name in wanted):
+            wanted.insert(0, "eager_fp32")
+        cell = self._nursery.start("baseline", shared=self._fds([region]), environment=self._baseline_environment())
+        participant = Participant(cell, self.target, [region], self.form, self._slots, self._flusher)
+        participant.ask(self._start_request(), self.options.build_timeout)
+        self._baselines = Baselines(
+            participant,
+            wanted,
+            self.expected,
+            self._round_inputs,
+            self.options.build_timeout,
+            self.options.call_timeout,
+            self.notes,
+        )
+        self._report("warming up the baselines")
+        self._baselines.load(self.task, self._seed)
+        self._baselines.warm_up([self._new_seed() for _ in range(2)])
+        self._report("calibrating the baselines")
+        self._baselines.calibrate(self._round_seeds[: self._round_count()])
+        self._candidate_regions = [self._region(), self._region()]
+
+    def _region(self) -> Region:
+        region = Region(self.target, self._region_bytes)
+        self._regions.append(region)
+        return region
+
+    def _fds(self, regions: list[Region]) -> tuple[int, ...]:
+        return tuple(region.fd for region in regions if region.fd is not None)
+
+    def _baseline_environment(self) -> dict[str, str]:
+        """The compiler's cache is kept between runs: the reference is the user's own and trusted."""
+        cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+        return {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/kernelpro/inductor", "TRITON_CACHE_DIR": f"{cache}/kernelpro/triton"}
+
+    def _start_request(self) -> dict[str, Any]:
+        return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
+
+    def _round_inputs(self, seed: int) -> list[torch.Tensor]:
+        return self.oracle.inputs(seed)[1]
+
+    def _round_count(self) -> int:
+        """From the baselines alone, so that no candidate can shorten its own trial."""
+        assert self._baselines
+        effort = self.options.effort
+        slowest = max(self._baselines.warm_ms.values())
+        wanted = _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
+        affordable = int(_ROUND_SECONDS[effort] / (4e-3 * slowest))
+        return max(_FEWEST_ROUNDS, min(wanted, affordable))
+
+    def report_to(self, report: Callable[[str], None]) -> None:
+        self._report = report
+
+    # --- judging -------------------------------------------------------------------------------------
+
+    def judge(self, candidate: Candidate) -> Verdict:
+        """The verdict on one candidate. Never raises for what the candidate does."""
+        clock = Stopwatch()
+        if self.not_scorable:
+            return self._verdict(candidate, Status.NOT_SCORABLE, self.not_scorable, clock)
+        try:
+            return self._judge(candidate, clock)
+        except Verdictable as error:
+            return self._verdict(candidate, error.status, error.reason, clock)
+        finally:
+            self._check_health()
+
+    def _judge(self, candidate: Candidate, clock: Stopwatch) -> Verdict:
+        assert self._baselines
+        self._inspect(candidate)
+        self._report("building")
+        with clock("build"):
+            artifacts = self._builds.get(candidate, self.target, self.options)
+        self._report("loading")
+        with clock("start"):
+            participant = self._admit()
+        try:
+            free_before = torch.cuda.mem_get_info()[0] if self.target == "cuda" else 0
+            resident_before = participant.cell.peak_bytes()
+            with clock("load"):
+                given = self._load(participant, candidate, artifacts)
+            self._report("verifying")
+            with clock("verify"):
+                errors, excess = self._verify(participant)
+            participant.cell.leave_alone()
+            self._report("timing")
+            with clock("time"):
+                rounds, errors, excess = self._time(participant, errors, excess)
+            peak = (
+                free_before - participant.least_free if self.target == "cuda" else participant.cell.peak_bytes() - resident_before
+            )
+            with clock("profile"):
+                share = authored.share(participant, candidate.source, self.target, self.options.call_timeout)
+        finally:
+            participant.close()
+        return self._decide(candidate, clock, given, errors, excess, rounds, max(0, peak), share)
+
+    def _inspect(self, candidate: Candidate) -> None:
+        try:
+            ast.parse(candidate.source)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+            raise Verdictable(Status.BUILD_FAILED, f"syntax error{line}: {getattr(error, 'msg', error)}") from None
+        if reason := tripwires.check(candidate.source, self.options.allow):
+            raise Verdictable(Status.REFUSED, reason)
+
+    def _admit(self) -> Participant:
+        memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits = Limits(memory, address_space=self.target == "cpu")
+        threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+        cell = self._nursery.start("candidate", limits, self._fds(self._candidate_regions), threads)
+        participant = Participant(cell, self.target, self._candidate_regions, self.form, self._slots, self._flusher)
+        try:
+            participant.ask(self._start_request(), self.options.call_timeout)
+        except BaseException:
+            participant.close()
+            raise
+        return participant
+
+    def _load(self, participant: Participant, candidate: Candidate, artifacts: bytes) -> Any:
+        leaves: list[torch.Tensor] = []
+        form = tree.pack(self.reference.init_inputs, leaves)
+        buffer = io.BytesIO()
+        bundle = {"artifacts": artifacts, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
+        torch.save(bundle, buffer)
+        request = {"op": "load", "source": candidate.source, "seed": self._seed, "mode": self.task.mode}
+        answer = participant.ask(request, self.options.build_timeout, buffer.getvalue())
+        given = answer.get("parameters")
+        if given not in ("by name", "by seed", "none"):
+            raise Verdictable(Status.CHEATING, "the answer to 'load' was forged")
+        participant.connect(self.options.call_timeout)
+        return given
+
+    def _verify(self, participant: Participant) -> tuple[Errors, float]:
+        """All distributions in random order; returns the worst error and its share of the limit."""
+        worst, excess = Errors(0.0, 0.0), 0.0
+        for index, (seed, distribution) in enumerate(self._secret.sample(self._questions, len(self._questions))):
+            inputs = self.oracle.inputs(seed, distribution)[1]
+            participant.prepare(self.options.call_timeout, tidy=index == 0)
+            seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
+            answer = participant.call(inputs, self.expected, seconds)
+            errors, ratio = self._check(answer.outputs, seed, distribution)
+            participant.look_again(answer)
+            worst, excess = worst.worst(errors), max(excess, ratio)
+        return worst, excess
+
+    def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> tuple[Errors, float]:
+        limit = self.tolerance.limits[distribution]
+        errors = measure(outputs, self.oracle.truth(seed, distribution))
+        excess = limit.excess(errors)
+        if excess > 1:
+            shown = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e}), largest {errors.element:.2e} (limit {limit.element:.2e})"
+            raise Verdictable(Status.WRONG, f"on inputs {distribution}: {shown}; {errors.where}")
+        return errors, excess
+
+    def _time(self, participant: Participant, errors: Errors, excess: float) -> tuple[Rounds, Errors, float]:
+        """Interleaved rounds; each timed output is verified before the next inputs are shown."""
+        assert self._baselines
+        rounds = Rounds()
+        count = self._round_count()
+        # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
+        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.target == "cuda" else 0
+        sealed = set(self._secret.sample(range(count), some))
+        others = self._baselines.variants if self.options.effort == "full" else [self._baselines.anchor]
+        for index, seed in enumerate(self._secret.sample(self._round_seeds, count)):
+            inputs = self._round_inputs(seed)
+            order = ["candidate", *others]
+            random.shuffle(order)
+            samples = {}
+            for name in order:
+                if name == "candidate":
+                    participant.prepare(self.options.call_timeout)
+                    answer = participant.call(inputs, self.expected, self.options.call_timeout, index in sealed)
+                    found, ratio = self._check(answer.outputs, seed, "as given")
+                    errors, excess = errors.worst(found), max(excess, ratio)
+                    samples[name] = answer.sample
+                else:
+                    samples[name] = self._baselines.call(name, inputs, index in sealed)
+            if self._throttled():
+                rounds.discarded += 1
+            else:
+                rounds.add(samples)
+        if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
+            raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
+        return rounds, errors, excess
+
+    def _throttled(self) -> bool:
+        return self.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
+
+    def _decide(
+        self,
+        candidate: Candidate,
+        clock: Stopwatch,
+        given: Any,
+        errors: Errors,
+        excess: float,
+        rounds: Rounds,
+        peak: int,
+        share: float | None,
+    ) -> Verdict:
+        base = self._baselines
+        assert base
+        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.target)
+        if clocks.lie:
+            raise Verdictable(Status.CHEATING, clocks.lie)
+        own = timing.median_interval(rounds.own("candidate"))
+        least = physics.impossible_ms(self.work, self.ceilings, self.precision, self.target)
+        if own.value < least:
+            reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here (floor {self.floor_ms:.4f} ms)"
+            raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
+        self._require_authored(candidate, share)
+        times = {"candidate": own} | {name: base.time(name) for name in base.variants}
+        speedup = {}
+        for name in base.variants:
+            direct = name in rounds.samples
+            ratios = rounds.log_ratio(name if direct else base.anchor, "candidate")
+            found = timing.ratio_interval(ratios, None if direct else base.link(name))
+            speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
+        best = base.anchor
+        faster: Any = timing.decide(speedup[best])
+        measurement = {
+            "rounds": len(rounds.samples["candidate"]),
+            "discarded_rounds": rounds.discarded,
+            "against": best,
+            "hidden_ms": clocks.hidden.to_json(),
+            "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
+            "wall_ms": timing.median_interval(
+                torch.tensor([s.wall for s in rounds.samples["candidate"]], dtype=torch.float64)
+            ).to_json(),
+            "a_a": base.control().to_json(),
+            "verified_calls": len(self._questions) + len(rounds.samples["candidate"]) + rounds.discarded,
+            "distributions": list(self.tolerance.limits),
+        }
+        if self.target == "cuda":
+            measurement["sensors"] = environment.sensors().read()
+        value = speedup[best].value
+        bare = "; none of it in kernels of its own" if share is not None and share < authored.DECOY else ""
+        word = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}[faster]
+        return self._verdict(
+            candidate,
+            Status.PASSED,
+            f"correct; {word} {best} ({value:.2f}x){bare}",
+            clock,
+            error=errors.norm,
+            error_of_limit=excess,
+            tolerance=self.tolerance.limits["as given"].norm,
+            times=times,
+            speedup=speedup,
+            faster=faster,
+            authored_share=share,
+            peak_bytes=peak,
+            parameters=given,
+            notes=tuple(self._notes(given, clocks)),
+            measurement=measurement,
+        )
+
+    def _require_authored(self, candidate: Candidate, share: float | None) -> None:
+        if authored.is_decoy(candidate.source, share):
+            reason = f"brings kernels of its own, but they do {share:.2%} of the work" if share is not None else ""
+            raise Verdictable(Status.CHEATING, f"{reason}: a decoy")
+        if self.options.min_authored and (share or 0.0) < self.options.min_authored:
+            raise Verdictable(
+                Status.REFUSED,
+                f"{share or 0.0:.0%} of the time is in kernels of its own; {self.options.min_authored:.0%} are required",
+            )
+
+    def _notes(self, given: Any, clocks: timing.Clocks) -> Iterator[str]:
+        yield from self.notes
+        if given == "by seed":
+            yield "parameters were built under the reference's seed: names or shapes differ from the reference's"
+        if not self.oracle.exact:
+            yield "the oracle is not float64: the reference does not run in it"
+        if not self.tolerance.limits["as given"].separates:
+            yield "this task does not tell the allowed precision from the next lower one"
+        if clocks.widen_ms:
+            yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
+        for name, why in self.tolerance.dropped.items():
+            yield f"inputs {name} not used: {why}"
+        if self._nursery.level != "namespaces":
+            yield f"weaker sandbox ({self._nursery.level}): {self._nursery.why_not_better}"
+
+    def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
+        measurement = fields.pop("measurement", {}) | {"seconds": clock.seconds()}
+        return Verdict(
+            candidate=candidate.name,
+            status=status,
+            reason=reason,
+            floor_ms=self.floor_ms if self._baselines else None,
+            sandbox=self._nursery.level,
+            language=detect(candidate.source).name,
+            measurement=measurement,
+            environment=environment.snapshot(self.target) | {"precision": self.precision, "mode": self.task.mode},
+            task=self.task.name,
+            candidate_id=candidate.id,
+            **fields,
+        )
+
+    def _check_health(self) -> None:
+        """After a candidate the device must still answer; a sticky error here is ours and ends the worker."""
+        if self.target == "cuda":
+            probe = torch.arange(64, device="cuda").sum()
+            if int(probe) != 2016:
+                raise RuntimeError("the GPU computes wrongly after the last candidate: it is quarantined")
+
+    def close(self) -> None:
+        if self._baselines:
+            self._baselines.participant.close()
+        for region in self._regions:
+            region.close()
+
+
+class Stopwatch:
+    """Where the seconds of one judgement went."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._stages: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._stages[stage] = time.perf_counter() - begun
+
+    def seconds(self) -> dict[str, float]:
+        total = time.perf_counter() - self._begun
+        return {name: round(value, 4) for name, value in self._stages.items()} | {"total": round(total, 4)}

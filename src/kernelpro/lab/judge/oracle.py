@@ -1,0 +1,140 @@
+"""The oracle: what the right answer is, computed in float64 by the parent alone.
+
+Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False.
+Answers are kept, newest first, within a share of the memory, because every candidate of a task is
+asked the same questions by a process that has never seen them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelpro.lab import tree
+from kernelpro.lab.tasks.inputs import transform
+from kernelpro.lab.tasks.reference import BITS, Reference
+from kernelpro.records import BadInput
+
+Outputs = list[torch.Tensor]
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+
+
+def rounded(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
+    """The tensor with `bits` significant bits: nearest, or cut off as tensor cores do with the float32 bits they are fed."""
+    mantissa, exponent = torch.frexp(tensor.double())
+    scaled = mantissa * 2.0**bits
+    scaled = scaled.trunc() if toward_zero else scaled.round()
+    return torch.ldexp(scaled / 2.0**bits, exponent).to(tensor.dtype)
+
+
+class MatrixRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Rounds the operands of matrix products and convolutions: TF32 or bfloat16 units, emulated anywhere."""
+
+    _OPERATORS = re.compile(r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*")
+
+    def __init__(self, bits: int, toward_zero: bool):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._bits, self._toward_zero = bits, toward_zero
+        self.products = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function._schema.name.split("::")[-1]
+        if self._OPERATORS.fullmatch(name):
+            self.products += 1
+            args = torch.utils._pytree.tree_map(self._round, args)
+        return function(*args, **(kwargs or {}))
+
+    def _round(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return rounded(value, self._bits, self._toward_zero)
+        return value
+
+
+class Oracle:
+    def __init__(self, reference: Reference, cache_bytes: int):
+        self.reference = reference
+        self.exact = True
+        self._models: dict[torch.dtype | None, torch.nn.Module] = {}
+        self._answers: OrderedDict[tuple[int, str], Outputs] = OrderedDict()
+        self._cache_bytes = cache_bytes
+
+    def inputs(self, seed: int, distribution: str = "as given") -> tuple[tree.Form, list[torch.Tensor]]:
+        form, leaves = self.reference.inputs(seed)
+        return form, transform(leaves, distribution, seed)
+
+    def truth(self, seed: int, distribution: str = "as given") -> Outputs:
+        """The right outputs for these inputs."""
+        key = (seed, distribution)
+        if key in self._answers:
+            self._answers.move_to_end(key)
+            return self._answers[key]
+        answer = self.answer(*self.inputs(seed, distribution))
+        size = sum(leaf.numel() * leaf.element_size() for leaf in answer)
+        if size <= self._cache_bytes // 4:
+            self._answers[key] = answer
+            held = sum(leaf.numel() * leaf.element_size() for outputs in self._answers.values() for leaf in outputs)
+            while held > self._cache_bytes:
+                _, dropped = self._answers.popitem(last=False)
+                held -= sum(leaf.numel() * leaf.element_size() for leaf in dropped)
+        return answer
+
+    def answer(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
+        """Float64 outputs for any inputs; the task's own type, TF32 off, where float64 cannot be had."""
+        if self.exact:
+            try:
+                return self.run(torch.float64, form, leaves)
+            except (RuntimeError, NotImplementedError, TypeError):
+                self.exact = False
+                self._models.clear()
+                if self.reference.device == "cuda":
+                    torch.cuda.empty_cache()
+        return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
+
+    def run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor], tf32_allowed: bool = False) -> Outputs:
+        """The reference with all floating tensors in `dtype` (None: as the task has them)."""
+        if dtype not in self._models:
+            self._models[dtype] = self.reference.model(dtype)
+        cast = [leaf.to(dtype) if dtype and leaf.is_floating_point() else leaf.clone() for leaf in leaves]
+        with torch.no_grad(), tf32(tf32_allowed):
+            result = self._models[dtype](*tree.unpack(form, cast))
+        outputs: Outputs = []
+        tree.pack(result, outputs)
+        return [output.detach().clone() for output in outputs]
+
+    def emulated(self, bits: int, form: tree.Form, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
+        """The oracle with matrix operands of `bits` significant bits, and how many products there were."""
+        mode = MatrixRounding(bits, toward_zero=bits == BITS[torch.float16])
+        with mode:
+            outputs = self.run(torch.float64 if self.exact else None, form, leaves)
+        return outputs, mode.products
+
+    def output_forms(self, seed: int) -> tuple[tree.Form, list[tuple[tuple[int, ...], torch.dtype]]]:
+        """Structure, shapes and types of the outputs as the task gives them."""
+        form, leaves = self.inputs(seed)
+        model = self.reference.model()
+        try:
+            with torch.no_grad():
+                result = model(*tree.unpack(form, leaves))
+        except Exception as error:
+            name = self.reference.task.name
+            raise BadInput(f"task {name}: the reference raised {type(error).__name__}: {str(error)[:300]}") from error
+        outputs: Outputs = []
+        packed = tree.pack(result, outputs)
+        if not outputs:
+            raise BadInput(f"task {self.reference.task.name}: the reference returns no tensor")
+        return packed, [(tuple(leaf.shape), leaf.dtype) for leaf in outputs]

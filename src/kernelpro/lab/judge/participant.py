@@ -1,0 +1,233 @@
+"""One side of a timing: a cell with its own input buffers, called under the protocol.
+
+A call, in steps:
+ 1. the child drops its last output and waits; it is frozen;
+ 2. the parent writes the inputs into one of the child's buffer sets and flushes the cache
+    (sealed calls: only after step 3);
+ 3. the clock starts; the child is thawed and told to go;
+ 4. it says that it is done and where its output lies;
+ 5. on the CPU the clock stops here, a few elements are sampled at once, the child is frozen, and the
+    whole output is read and held against the samples; on the GPU the child is frozen, its output is
+    copied by the parent, and the clock stops when the copy is complete: work that is still running
+    either delays the copy or is missing from it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge.cell import Cell
+from kernelpro.lab.judge.memory import DTYPES, DeviceReader, HostReader, Region, Slot, Unreadable, layout
+from kernelpro.lab.judge.timing import Sample
+from kernelpro.lab.judge.wire import Garbled, Gone, Late
+from kernelpro.records import Status
+
+_MOST_STRIDED = 16
+"""An output may be a view into storage this many times its own size."""
+
+
+class Verdictable(Exception):
+    """The candidate has decided its own verdict."""
+
+    def __init__(self, status: Status, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What outputs must look like."""
+
+    shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    outputs: list[torch.Tensor]
+    sample: Sample
+    slots: list[tuple[Slot, str]]
+
+
+class Flusher:
+    """Empties the last-level cache by writing twice its size."""
+
+    def __init__(self, device: str, cache_bytes: int):
+        size = 2 * cache_bytes if device == "cuda" else min(2 * cache_bytes, 128 << 20)
+        self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def flush(self) -> None:
+        self._buffer.zero_()
+
+
+class Participant:
+    def __init__(self, cell: Cell, device: str, regions: list[Region], form: tree.Form, slots: list[Slot], flusher: Flusher):
+        self.cell, self._device, self._regions, self._slots = cell, device, regions, slots
+        self._flusher = flusher
+        self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
+        self.least_free = 1 << 62
+        """Least free device memory seen after a call."""
+        self._form = form
+
+    def connect(self, seconds: float) -> None:
+        """Map the input regions in the child."""
+        regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self._regions]
+        self.ask({"op": "inputs", "regions": regions, "slots": [s.to_json() for s in self._slots], "form": self._form}, seconds)
+
+    def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
+        """Send one request and return the answer; whatever goes wrong is a verdict."""
+        try:
+            self.cell.channel.send(request, tail)
+            answer, _ = self.cell.channel.receive(seconds)
+        except Late:
+            raise Verdictable(Status.TIMED_OUT, f"{_WORDS[request['op']]} took more than {seconds:.0f} s and was killed") from None
+        except Gone:
+            raise Verdictable(Status.CRASHED, self._obituary(request["op"])) from None
+        except Garbled as error:
+            raise Verdictable(Status.CHEATING, f"the answer to '{request['op']}' was forged: {error}") from None
+        if answer.get("ok") is not True:
+            raise self._failure(answer)
+        return answer
+
+    def _obituary(self, operation: str) -> str:
+        how = self.cell.how_it_ended()
+        last = [line for line in self.cell.log_tail().splitlines() if line.strip()]
+        said = f"; last words: {last[-1][:300]}" if last else ""
+        return f"{_WORDS[operation]}: the process {how}{said}"
+
+    def _failure(self, answer: dict[str, Any]) -> Verdictable:
+        stage, message = str(answer.get("stage")), str(answer.get("error"))
+        if self.cell.overrun:
+            return Verdictable(Status.CRASHED, self.cell.overrun)
+        if stage == "build":
+            return Verdictable(Status.BUILD_FAILED, message)
+        if stage == "call":
+            return Verdictable(Status.CRASHED, f"forward raised {message}")
+        return Verdictable(Status.CRASHED, f"{_WORDS.get(stage, stage)}: {message}")
+
+    def prepare(self, seconds: float, **extra: Any) -> None:
+        self.cell.thaw()
+        self.ask({"op": "prepare", **extra}, seconds)
+
+    def call(self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False) -> Answer:
+        """One call under the protocol, after `prepare`."""
+        chosen = random.randrange(len(self._regions))
+        self.cell.freeze()
+        if not sealed:
+            self._fill(chosen, inputs)
+        self._wait_for_device()
+        begun = time.perf_counter()
+        if sealed:
+            self._fill(chosen, inputs)
+            self._wait_for_device()
+        self.cell.thaw()
+        answer = self.ask({"op": "call", "set": chosen}, seconds)
+        told = time.perf_counter()
+        slots = self._validated(answer, expected)
+        try:
+            if self._device == "cuda":
+                self.cell.freeze_main()
+                outputs = [self._reader.read(slot, handle) for slot, handle in slots]
+                told = time.perf_counter()
+                self.cell.freeze()
+            else:
+                samples = [self._reader.peek(slot) for slot, _ in slots]
+                self.cell.freeze()
+                outputs = [self._reader.read(slot) for slot, _ in slots]
+                self._hold_against(outputs, slots, samples)
+        except Unreadable as error:
+            raise Verdictable(Status.CHEATING, str(error)) from None
+        if self._device == "cuda":
+            self.least_free = min(self.least_free, torch.cuda.mem_get_info()[0])
+        self._check_unmodified(chosen, inputs)
+        return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed), slots)
+
+    def look_again(self, answer: Answer) -> None:
+        """The frozen child's output must still be what it was: nothing may finish late."""
+        if self._device != "cuda":
+            return
+        for before, (slot, handle) in zip(answer.outputs, answer.slots, strict=True):
+            if not torch.equal(_bits(before), _bits(self._reader.read(slot, handle))):
+                raise Verdictable(Status.CHEATING, "the output changed after it was handed over")
+
+    def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
+        raw = self._regions[chosen].raw
+        for slot, tensor in zip(self._slots, inputs, strict=True):
+            slot.view(raw).copy_(tensor)
+        self._flusher.flush()
+
+    def _wait_for_device(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+    def _validated(self, answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, str]]:
+        """The child's claims about its outputs, checked for sense before anything is read."""
+        try:
+            own = float(answer["own_ms"])
+            claims = [(Slot.from_json(claim), str(claim["handle"])) for claim in answer["outputs"]]
+            sane = own > 0 and all(
+                len(slot.shape) == len(slot.stride)
+                and slot.dtype in DTYPES
+                and min(slot.stride, default=0) >= 0
+                and slot.offset >= 0
+                for slot, _ in claims
+            )
+        except (KeyError, TypeError, ValueError):
+            sane = False
+        if not sane:
+            raise Verdictable(Status.CHEATING, "the description of the output was forged")
+        if len(claims) != len(expected.shapes):
+            raise Verdictable(Status.WRONG, f"returns {len(claims)} tensors, should be {len(expected.shapes)}")
+        for index, ((slot, _), (shape, dtype)) in enumerate(zip(claims, expected.shapes, strict=True)):
+            if slot.shape != shape:
+                raise Verdictable(Status.WRONG, f"output {index} has shape {list(slot.shape)}, should be {list(shape)}")
+            if DTYPES[slot.dtype] != dtype:
+                raise Verdictable(Status.WRONG, f"output {index} is {slot.dtype}, should be {str(dtype).removeprefix('torch.')}")
+            size = dtype.itemsize
+            for extent in shape:
+                size *= extent
+            if slot.span() > _MOST_STRIDED * size + (1 << 20):
+                raise Verdictable(Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor")
+        return claims
+
+    def _hold_against(self, outputs: list[torch.Tensor], slots: list[tuple[Slot, str]], samples: list[dict[int, bytes]]) -> None:
+        for output, (slot, _), early in zip(outputs, slots, samples, strict=True):
+            whole = torch.empty(0, dtype=torch.uint8).set_(output.untyped_storage())
+            for place, seen in early.items():
+                if bytes(whole[place : place + len(seen)].tolist()) != seen:
+                    raise Verdictable(Status.CHEATING, "the output was still changing after the call had returned")
+
+    def _check_unmodified(self, chosen: int, inputs: list[torch.Tensor]) -> None:
+        raw = self._regions[chosen].raw
+        for index, (slot, tensor) in enumerate(zip(self._slots, inputs, strict=True)):
+            if not torch.equal(_bits(slot.view(raw)), _bits(tensor)):
+                raise Verdictable(Status.WRONG, f"modifies its input {index}, which the reference leaves alone")
+
+    def close(self) -> None:
+        self.cell.kill()
+        self._reader.close()
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes, so that NaN equals itself."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+_WORDS = {
+    "start": "starting",
+    "load": "loading the candidate",
+    "import": "importing the candidate",
+    "construct": "constructing ModelNew",
+    "inputs": "mapping the inputs",
+    "prepare": "between two calls",
+    "call": "in forward",
+    "profile": "while being profiled",
+    "build": "building",
+}
+
+__all__ = ["Answer", "Expected", "Flusher", "Participant", "Verdictable", "layout"]

@@ -1,0 +1,143 @@
+"""The speed of light: ceilings measured on this device, and the floor they put under a task.
+
+`floor` is what a perfect kernel would take: fewest bytes over the bandwidth of a large copy, fewest
+operations over the rate of the allowed unit, whichever is longer. `impossible` is the harder line that
+no honest kernel can cross: it grants everything that could make the floor wrong (outputs that stay in
+cache, data that was in cache already on the CPU, algorithms with fewer multiplications).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from kernelpro.lab.judge.oracle import tf32
+from kernelpro.lab.tasks.work import Work
+from kernelpro.records import digest
+
+_GRANTED_BANDWIDTH = 1.15
+"""A read-only kernel beats a copy by a few percent (4.38 against 4.30 TB/s on an H200)."""
+_GRANTED_ALGORITHM = 4.0
+"""Winograd F(4x4, 3x3) needs 4 times fewer multiplications than the definition; causal masks halve the work."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    bandwidth: float
+    """Bytes a second, read plus written, of a copy far larger than any cache."""
+    cached_bandwidth: float
+    """The same for copies that fit the last-level cache."""
+    cache_bytes: int
+    rates: dict[str, float]
+    """Operations a second of square matrix products by precision."""
+
+
+def floor_ms(work: Work, ceilings: Ceilings, precision: str) -> float:
+    moved = (work.read_bytes + work.written_bytes) / ceilings.bandwidth
+    done = work.matrix_flops / ceilings.rates[_unit(precision, ceilings)]
+    return 1e3 * max(moved, done)
+
+
+def impossible_ms(work: Work, ceilings: Ceilings, precision: str, device: str) -> float:
+    """Below this time something is not computed."""
+    if device == "cuda":
+        moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
+        seconds = max(0.0, moved) / (ceilings.bandwidth * _GRANTED_BANDWIDTH)
+    else:
+        seconds = (work.read_bytes + work.written_bytes) / (ceilings.cached_bandwidth * 2 * _GRANTED_BANDWIDTH)
+    best = max(ceilings.rates[_unit(precision, ceilings)], ceilings.rates.get("tf32", 0.0) / 3)
+    return 1e3 * max(seconds, work.matrix_flops / (best * _GRANTED_ALGORITHM))
+
+
+def _unit(precision: str, ceilings: Ceilings) -> str:
+    wanted = "bf16" if precision == "native" else precision
+    return wanted if wanted in ceilings.rates else "fp32"
+
+
+def measured(device: str, name: str) -> Ceilings:
+    """Ceilings of this device: from the cache where it was measured before, else measured now (about a second)."""
+    key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kernelpro" / f"ceilings-{key}.json"
+    try:
+        return Ceilings(**json.loads(cache.read_text()))
+    except (OSError, ValueError, TypeError):
+        pass
+    found = _measure_cuda() if device == "cuda" else _measure_cpu()
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        partial = cache.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(asdict(found)))
+        partial.replace(cache)
+    except OSError:
+        pass  # a read-only home costs a second the next time, nothing else
+    return found
+
+
+def _best_seconds(call: Callable[[], object], repeats: int, synchronize: Callable[[], object]) -> float:
+    call()
+    best = float("inf")
+    for _ in range(repeats):
+        synchronize()
+        begun = time.perf_counter()
+        call()
+        synchronize()
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def _copy_rate(device: str, nbytes: int, synchronize: Callable[[], object], inner: int) -> float:
+    source = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+
+    def copies() -> None:
+        for _ in range(inner):
+            target.copy_(source)
+
+    return 2 * nbytes * inner / _best_seconds(copies, 10, synchronize)
+
+
+def _matrix_rate(device: str, size: int, dtype: torch.dtype, synchronize: Callable[[], object], inner: int) -> float:
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+
+    def products() -> None:
+        for _ in range(inner):
+            a @ b
+
+    return 2 * size**3 * inner / _best_seconds(products, 5, synchronize)
+
+
+def _measure_cuda() -> Ceilings:
+    sync = torch.cuda.synchronize
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    with tf32(False):
+        rates = {"fp32": _matrix_rate("cuda", 4096, torch.float32, sync, 4)}
+    with tf32(True):
+        rates["tf32"] = _matrix_rate("cuda", 8192, torch.float32, sync, 4)
+    rates["bf16"] = _matrix_rate("cuda", 8192, torch.bfloat16, sync, 4)
+    return Ceilings(_copy_rate("cuda", 2 << 30, sync, 4), _copy_rate("cuda", cache // 4, sync, 50), cache, rates)
+
+
+def _measure_cpu() -> Ceilings:
+    def nothing() -> None:
+        pass
+
+    cache = last_level_cache()
+    cached = max(_copy_rate("cpu", size, nothing, 20) for size in (128 << 10, 1 << 20, 4 << 20))
+    rate = max(_matrix_rate("cpu", size, torch.float32, nothing, 1) for size in (512, 1024))
+    return Ceilings(_copy_rate("cpu", max(256 << 20, 4 * cache), nothing, 1), cached, cache, {"fp32": rate})
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache that Linux reports; 32 MiB where it reports none."""
+    sizes = [32 << 20]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text.endswith("K"):
+            sizes.append(int(text[:-1]) << 10)
+    return max(sizes[1:], default=sizes[0])

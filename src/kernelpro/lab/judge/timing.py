@@ -1,0 +1,125 @@
+"""Statistics of timed rounds, and the agreement of the two clocks.
+
+In a round every participant is called once, in random order, on the same fresh inputs. Of each call
+there are two times: `own`, the child's claim (device events or its own counter, free of protocol), and
+`wall`, the parent's, from before the inputs can be seen until the output has been read. What `wall`
+holds beyond `own` is the protocol's and the same for all participants, so in a round
+
+    hidden = (wall - own) of the candidate - (wall - own) of the baseline
+
+is the time that the candidate's clock did not show. It is noise around zero for an honest kernel. Where
+its interval lies above the slack, the clock lies and the candidate is cheating; where the parent's clock
+cannot resolve the candidate's time, the interval of the result is widened by what may be hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from kernelpro.records import Interval
+
+RESAMPLES = 2000
+LEVEL = 0.95
+SLACK_MS = {"cuda": 0.015, "cpu": 0.030}
+"""A third of the spread of one round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
+SLACK_SHARE = 0.03
+RESOLVED = 0.05
+"""Below this share of the candidate's time, what may be hidden does not widen the interval."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    own: float
+    wall: float
+    sealed: bool
+    """Inputs became visible only after the clock had started."""
+
+
+@dataclass
+class Rounds:
+    """Samples by participant, one a round."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    discarded: int = 0
+
+    def add(self, round_: dict[str, Sample]) -> None:
+        for name, sample in round_.items():
+            self.samples.setdefault(name, []).append(sample)
+
+    def own(self, name: str) -> torch.Tensor:
+        return torch.tensor([sample.own for sample in self.samples[name]], dtype=torch.float64)
+
+    def log_ratio(self, slow: str, fast: str) -> torch.Tensor:
+        """Per round, log of how many times faster `fast` was."""
+        return (self.own(slow) / self.own(fast)).log()
+
+    def hidden(self, name: str, baseline: str, sealed_only: bool = False) -> torch.Tensor:
+        pairs = zip(self.samples[name], self.samples[baseline], strict=True)
+        return torch.tensor(
+            [(a.wall - a.own) - (b.wall - b.own) for a, b in pairs if a.sealed or not sealed_only], dtype=torch.float64
+        )
+
+
+def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
+    return values[picks].median(dim=1).values
+
+
+def interval(medians: torch.Tensor, value: float) -> Interval:
+    tail = (1 - LEVEL) / 2
+    low, high = torch.quantile(medians, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    return Interval(value, min(low, value), max(high, value))
+
+
+def median_interval(values: torch.Tensor) -> Interval:
+    return interval(bootstrap_medians(values), float(values.median()))
+
+
+def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -> Interval:
+    """Interval of a ratio from per-round logs; `link` adds a second, independently measured log-ratio."""
+    medians, value = bootstrap_medians(log_ratios), float(log_ratios.median())
+    if link is not None:
+        medians, value = medians + bootstrap_medians(link, seed=1), value + float(link.median())
+    found = interval(medians, value)
+    return Interval(math.exp(found.value), math.exp(found.low), math.exp(found.high))
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What the parent's clock says of the candidate's."""
+
+    hidden: Interval
+    hidden_sealed: Interval | None
+    own_ms: float
+    lie: str
+    """Why the candidate's clock is not believed; empty when it is."""
+    widen_ms: float
+    """What may be hidden, where the parent's clock cannot resolve the candidate's time."""
+
+
+def compare_clocks(rounds: Rounds, name: str, baseline: str, device: str) -> Clocks:
+    own = float(rounds.own(name).median())
+    hidden = median_interval(rounds.hidden(name, baseline))
+    exposed = rounds.hidden(name, baseline, sealed_only=True)
+    sealed = median_interval(exposed) if len(exposed) else None
+    slack = SLACK_MS[device] + SLACK_SHARE * own
+    lie = ""
+    if hidden.low > slack:
+        lie = f"its own clock shows {own:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
+    elif sealed and sealed.low > slack:
+        lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
+    doubt = max(0.0, hidden.high)
+    return Clocks(hidden, sealed, own, lie, doubt if doubt > RESOLVED * own else 0.0)
+
+
+def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
+    """The interval if the candidate really took `extra_ms` longer than it shows."""
+    return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)
+
+
+def decide(speedup: Interval) -> str:
+    return "yes" if speedup.low > 1 else "no" if speedup.high < 1 else "unclear"

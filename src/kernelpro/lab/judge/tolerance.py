@@ -1,0 +1,184 @@
+"""How far from the oracle an answer may be: derived for each task and distribution, never a constant.
+
+Errors are relative to scale, in two measures, the worst over all outputs:
+    norm     ||y - t|| / ||t||
+    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that i lies in)
+Outputs that are not floating count by their share of mismatches.
+
+With `allowed` the error of the reference at the allowed precision (never below the rounding of the
+output type and of a plain sum in it, and for TF32 never below TF32 operands emulated in the oracle), and `lower` the error
+at the next lower precision, the limit on the norm is
+    min(32 * allowed, sqrt(allowed * lower))
+as far from refusing an honest kernel as from accepting a cheaper precision. Where the two cannot
+be told apart (`lower` < 4 * `allowed`), it is 4 * `allowed`, and the verdict says so. The limit on
+elements is looser, because a maximum has a long tail: twice the factor of the norm, at least 8.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge.oracle import Oracle, Outputs, rounded
+from kernelpro.lab.tasks.inputs import DISTRIBUTIONS
+from kernelpro.lab.tasks.reference import BITS
+
+FACTOR = 32.0
+"""Sums in another order, fused operations and fast intrinsics stay within a few ulp; 32 leaves them
+room and is still 2^8 below half precision."""
+SEPARABLE = 4.0
+_NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
+_ILL_CONDITIONED = 0.02
+"""A distribution whose allowed error is above 2 % says nothing about a kernel and is left out."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    norm: float
+    element: float
+    where: str = ""
+    """The worst element, in words."""
+
+    def worst(self, other: Errors) -> Errors:
+        where = self.where if self.element >= other.element else other.where
+        return Errors(max(self.norm, other.norm), max(self.element, other.element), where)
+
+
+def measure(outputs: Outputs, truth: Outputs) -> Errors:
+    """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is."""
+    worst = Errors(0.0, 0.0)
+    for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
+        worst = worst.worst(_measure_one(output, right, f"output {index} " if len(truth) > 1 else ""))
+    return worst
+
+
+def _measure_one(output: torch.Tensor, right: torch.Tensor, label: str) -> Errors:
+    if not right.numel():
+        return Errors(0.0, 0.0)
+    if not right.is_floating_point():
+        share = float((output != right).double().mean())
+        return Errors(share, share, f"{label}{share:.2%} of the elements differ" if share else "")
+    value, right = output.double(), right.double()
+    finite = torch.isfinite(right)
+    if not bool(finite.all()):
+        same = (value == right) | (value.isnan() & right.isnan())
+        if not bool((same | finite).all()):
+            return _at(value, right, (~(same | finite)).double(), math.inf, math.inf, label)
+        value, right = torch.where(finite, value, 0.0), torch.where(finite, right, 0.0)
+    bad = ~torch.isfinite(value)
+    if bool(bad.any()):
+        return _at(value, right, bad.double(), math.inf, math.inf, label)
+    difference = (value - right).abs()
+    size = float(right.norm())
+    if not size:
+        exact = not bool(difference.any())
+        return Errors(0.0, 0.0) if exact else _at(value, right, difference, math.inf, math.inf, label)
+    overall = size / math.sqrt(right.numel())
+    row = right.square().mean(-1, keepdim=True).sqrt() if right.dim() and right.shape[-1] >= 16 else torch.full_like(right, overall)
+    scale = torch.maximum(right.abs(), torch.where(row > 0, row, overall))
+    relative = difference / scale
+    return _at(value, right, relative, float(difference.norm()) / size, float(relative.max()), label)
+
+
+def _at(value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor, norm: float, element: float, label: str) -> Errors:
+    place = int(weight.flatten().argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), value.shape)) if value.dim() else ()
+    got, want = float(value.flatten()[place]), float(right.flatten()[place])
+    return Errors(norm, element, f"{label}worst at {list(index)}: got {got:.7g}, should be {want:.7g}")
+
+
+@dataclass(frozen=True)
+class Limit:
+    norm: float
+    element: float
+    separates: bool
+
+    def excess(self, errors: Errors) -> float:
+        """How many times the limit the errors are: above 1 the answer is wrong."""
+        ratios = [_ratio(errors.norm, self.norm), _ratio(errors.element, self.element)]
+        return max(ratios)
+
+
+def _ratio(error: float, limit: float) -> float:
+    if math.isnan(error):
+        return math.inf
+    return 0.0 if error == 0 else math.inf if limit == 0 else error / limit
+
+
+class Tolerance:
+    """Limits for every distribution that the task can bear; `dropped` says which it cannot and why."""
+
+    def __init__(self, oracle: Oracle, precision: str, seed: int):
+        self.limits: dict[str, Limit] = {}
+        self.dropped: dict[str, str] = {}
+        bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
+        self.matrix_products = 0
+        for distribution in DISTRIBUTIONS:
+            tries = [distribution, "mild spikes"] if distribution == "spikes" else [distribution]
+            reason = ""
+            for name in tries:
+                limit, reason = self._derive(oracle, precision, bits, name, seed)
+                if limit:
+                    self.limits[name] = limit
+                    break
+            else:
+                self.dropped[distribution] = reason
+
+    def _derive(self, oracle: Oracle, precision: str, bits: int, distribution: str, seed: int) -> tuple[Limit | None, str]:
+        form, leaves = oracle.inputs(seed, distribution)
+        if distribution != "as given" and not any(leaf.is_floating_point() for leaf in leaves):
+            return None, "no floating input"
+        truth = oracle.truth(seed, distribution)
+        if distribution != "as given" and not all(_sound(leaf) for leaf in truth):
+            return None, "the oracle is not finite"
+        allowed, products = self._allowed(oracle, precision, bits, form, leaves, truth)
+        self.matrix_products = max(self.matrix_products, products)
+        if distribution != "as given" and allowed.norm > _ILL_CONDITIONED:
+            return None, f"the reference itself is off by {allowed.norm:.1%}"
+        lower = self._lower(oracle, bits, form, leaves, truth, products)
+        separates = lower.norm >= SEPARABLE * allowed.norm
+        factor = min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else SEPARABLE
+        return Limit(factor * allowed.norm, max(8.0, 2 * factor) * allowed.element, separates), ""
+
+    def _allowed(
+        self, oracle: Oracle, precision: str, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs
+    ) -> tuple[Errors, int]:
+        """Error of the reference at the allowed precision, and how many matrix products it has."""
+        own = oracle.run(None, form, leaves, tf32_allowed=precision == "tf32")
+        errors = measure(own, truth)
+        emulated, products = oracle.emulated(bits, form, leaves)
+        if products and precision == "tf32":
+            errors = errors.worst(measure(emulated, truth))
+        units = [2.0 ** -BITS[leaf.dtype] for leaf in own if leaf.dtype in BITS]
+        floor = max(units, default=0.0) * _accumulation(leaves, own)
+        return errors.worst(Errors(floor, floor)), products
+
+    def _lower(
+        self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs, products: int
+    ) -> Errors:
+        """Error at the next lower precision: matrix operands where there are products, else the inputs themselves.
+
+        Without products TF32 means nothing, and float32 is what is allowed."""
+        lower = _NEXT_LOWER[bits if products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24]
+        if products:
+            return measure(oracle.emulated(lower, form, leaves)[0], truth)
+        cut = [rounded(leaf, lower) if leaf.is_floating_point() else leaf for leaf in leaves]
+        return measure(oracle.answer(form, cut), truth)
+
+
+def _accumulation(leaves: list[torch.Tensor], outputs: Outputs) -> float:
+    """How much a plain sum in the allowed type may lose beyond one rounding: sqrt(L) / 4, at most 64.
+
+    L is the longest reduction the shapes admit. The errors of L additions grow with sqrt(L), and the
+    narrowest hardware adds in four lanes; the reference itself may be better (torch sums in double on the
+    CPU), which must not be asked of a kernel."""
+    read, written = sum(leaf.numel() for leaf in leaves), sum(leaf.numel() for leaf in outputs)
+    longest = max([read / max(written, 1), *(max(leaf.shape, default=1) for leaf in leaves)], default=1.0)
+    return min(64.0, max(1.0, math.sqrt(longest) / 4))
+
+
+def _sound(leaf: torch.Tensor) -> bool:
+    return not leaf.is_floating_point() or bool(torch.isfinite(leaf).all())

@@ -1,0 +1,123 @@
+"""Tripwires: constructs that no kernel needs and most cheats use. They refuse early and explain.
+
+They are not the defence. Every one can be switched off by name, and the judge must hold without them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wire:
+    name: str
+    why: str
+    calls: re.Pattern[str] | None = None
+    """Dotted names that are called or read in the Python code."""
+    imports: frozenset[str] = frozenset()
+    text: re.Pattern[str] | None = None
+    """Anything in string literals, where native source lives."""
+
+
+_FRAMES = r"sys\._(getframe|current_frames)|inspect\.(stack|currentframe|trace)|.*\.f_(back|globals|locals)|.*\.tb_frame"
+_EXEC = r"(builtins\.)?(exec|eval|compile|__import__)|importlib\.import_module|(marshal|pickle)\.loads"
+_PROCESSES = r"os\.(fork|forkpty|system|popen|spawn\w*|exec\w+|posix_spawn\w*)|subprocess\.\w+"
+_MEMORY = r"ctypes\.(string_at|memmove|memset|from_address|pythonapi|cast)|.*\.from_address|mmap\.mmap"
+_PROC = r"/proc/|process_vm_|\bptrace\b|PTRACE_|dl_iterate_phdr|\bmprotect\b|PR_SET_DUMPABLE|\bgetppid\b"
+_NETWORK = frozenset({"socket", "http", "urllib", "requests", "ssl", "ftplib", "asyncio"})
+
+WIRES = (
+    Wire("gc", "looks through live objects", re.compile(r"gc\.get_(objects|referrers|referents)")),
+    Wire("frames", "walks the call stack", re.compile(_FRAMES)),
+    Wire("modules", "looks through loaded modules", re.compile(r"sys\.modules")),
+    Wire("exec", "runs code made at run time", re.compile(_EXEC), frozenset({"base64", "marshal"})),
+    Wire("processes", "starts processes", re.compile(_PROCESSES), frozenset({"subprocess", "multiprocessing", "pty"})),
+    Wire(
+        "exit",
+        "ends processes or listens to their signals",
+        re.compile(r"os\._exit|atexit\.\w+|os\.abort|os\.kill(pg)?|signal\.\w+"),
+        frozenset({"atexit", "signal"}),
+    ),
+    Wire("network", "talks to the network", None, _NETWORK),
+    Wire("harness", "reaches into the judge", re.compile(r"kernelpro\.lab.*|__main__"), frozenset({"kernelpro.lab", "__main__"})),
+    Wire(
+        "descriptors",
+        "uses file descriptors it did not open",
+        re.compile(r"os\.(write|dup2?|fdopen|pipe|sendfile|closerange|memfd_create)"),
+    ),
+    Wire("memory", "reads memory that it does not own", re.compile(_MEMORY), frozenset({"mmap"})),
+    Wire("proc", "reads /proc or other processes", None, frozenset(), re.compile(_PROC)),
+    Wire("libraries", "finds functions of other libraries at run time", None, frozenset(), re.compile(r"\bdlopen\b|\bdlsym\b")),
+    Wire("install", "installs packages", None, frozenset({"pip", "ensurepip"}), re.compile(r"\bpip3?\s+install\b")),
+)
+
+_PATCHED_ROOTS = {"torch", "time", "triton", "json", "socket", "struct", "gc", "os", "sys", "builtins", "select", "io"}
+_FLAGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
+"""Settings that may be changed: they act on the candidate's own process alone."""
+
+
+def check(source: str, allowed: tuple[str, ...] = ()) -> str | None:
+    """Why the source is refused, in one line; None when no wire is touched. The source must parse."""
+    if "all" in allowed:
+        return None
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for wire in WIRES:
+            if wire.name not in allowed and (touched := _touches(node, wire)):
+                return _sentence(node, wire.name, wire.why, touched)
+        if "patching" not in allowed and (touched := _patches(node)):
+            return _sentence(node, "patching", "replaces parts of a library", touched)
+    return None
+
+
+def _sentence(node: ast.AST, name: str, why: str, touched: str) -> str:
+    line = getattr(node, "lineno", 0)
+    return f"line {line} {why} ({touched}); a kernel does not need that; --allow {name} lets it through"
+
+
+def _touches(node: ast.AST, wire: Wire) -> str | None:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{name}" for name in names)]
+        for name in names:
+            if any(name == banned or name.startswith(f"{banned}.") for banned in wire.imports):
+                return f"import {name}"
+            if wire.calls and isinstance(node, ast.ImportFrom) and wire.calls.fullmatch(name):
+                return name
+    if wire.calls and isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load):
+        read = _dotted(node)
+        if read and wire.calls.fullmatch(read):
+            return read
+    if wire.text and isinstance(node, ast.Constant) and isinstance(node.value, str) and (found := wire.text.search(node.value)):
+        return found.group().strip()
+    return None
+
+
+def _patches(node: ast.AST) -> str | None:
+    """An assignment to an attribute of a library, or setattr on one."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        targets = [node.target]
+    for target in targets:
+        name = _dotted(target) if isinstance(target, ast.Attribute) else None
+        if name and name.split(".")[0] in _PATCHED_ROOTS and not _FLAGS.fullmatch(name):
+            return name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr") and node.args:
+        name = _dotted(node.args[0])
+        if name and name.split(".")[0] in _PATCHED_ROOTS:
+            return f"{node.func.id}({name}, ...)"
+    return None
+
+
+def _dotted(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = _dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else f"?.{node.attr}"
+    return None

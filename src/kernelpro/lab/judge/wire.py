@@ -1,0 +1,76 @@
+"""Messages between the parent and its children: a JSON head and an optional binary tail, length-prefixed.
+
+The child is not trusted: nothing here unpickles, every length is bounded, and every read has a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+_PREFIX = struct.Struct("<IQ")
+_MAX_HEAD = 16 << 20
+_MAX_TAIL = 1 << 30
+
+
+class Gone(Exception):
+    """The other side closed the channel."""
+
+
+class Late(Exception):
+    """No whole message came before the deadline."""
+
+
+class Garbled(Exception):
+    """What came is no message."""
+
+
+class Channel:
+    def __init__(self, sock: socket.socket):
+        self.sock = sock
+
+    def send(self, head: dict[str, Any], tail: bytes = b"") -> None:
+        data = json.dumps(head, separators=(",", ":")).encode()
+        try:
+            self.sock.sendall(_PREFIX.pack(len(data), len(tail)) + data + tail)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Gone from None
+
+    def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], bytes]:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        head_size, tail_size = _PREFIX.unpack(self._exactly(_PREFIX.size, deadline))
+        if head_size > _MAX_HEAD or tail_size > _MAX_TAIL:
+            raise Garbled(f"message of {head_size} + {tail_size} bytes")
+        text = self._exactly(head_size, deadline)
+        tail = self._exactly(tail_size, deadline)
+        try:
+            head = json.loads(text)
+        except ValueError:
+            raise Garbled("message is not JSON") from None
+        if not isinstance(head, dict):
+            raise Garbled("message is not an object")
+        return head, tail
+
+    def _exactly(self, size: int, deadline: float | None) -> bytes:
+        parts, missing = [], size
+        while missing:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([self.sock], [], [], left)[0]:
+                    raise Late
+            try:
+                part = self.sock.recv(min(missing, 1 << 20))
+            except ConnectionResetError:
+                raise Gone from None
+            if not part:
+                raise Gone
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self.sock.close()

@@ -1,0 +1,115 @@
+"""The nursery: a process that has imported torch once and forks every child from there.
+
+Importing torch costs seconds, forking milliseconds. The zygote is started with a scrubbed environment,
+never sees a task, a seed or an input, and never starts CUDA, so that its forks are blank.
+
+Request (one datagram of JSON with file descriptors: control socket, log, status pipe, shared memory ...):
+    {"role": "candidate" | "baseline" | "build" | "probe", "level": ..., "scratch": ..., "env": {...}, ...}
+On the status pipe the child's host PID is written first (`pid N`), and its wait status last (`exit N`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from kernelpro.lab.judge import jail
+
+MAX_REQUEST = 1 << 16
+
+
+def main(descriptor: int) -> None:
+    import torch  # noqa: F401  (what the forks share)
+
+    with contextlib.suppress(ImportError):
+        import triton  # noqa: F401
+    from kernelpro import runtime  # noqa: F401
+    from kernelpro.lab.judge import child  # noqa: F401
+
+    jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    requests = socket.socket(fileno=descriptor)
+    requests.send(b"ready")
+    while True:
+        data, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, 16)
+        if not data:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _guard(json.loads(data), fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def _guard(request: dict[str, Any], fds: list[int]) -> None:
+    """The process between zygote and child: enters namespaces, forks the child, reports how it ended."""
+    control, log, status, *shared = fds
+    code = 70
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        if request["level"] == "namespaces":
+            jail.unshare()
+        else:
+            jail.prctl(jail.PR_SET_CHILD_SUBREAPER, 1)
+        pid = os.fork()
+        if pid == 0:
+            os.close(status)
+            _child(request, control, shared)
+        os.close(control)
+        for fd in shared:
+            os.close(fd)
+        os.write(status, f"pid {pid}\n".encode())
+        while True:
+            ended, how = os.wait()
+            if ended == pid:
+                break
+        os.write(status, f"exit {how}\n".encode())
+        code = 0
+    except OSError as error:
+        os.write(status, f"failed {error.strerror or error}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
+    """Lock the door behind us, then run the role."""
+    try:
+        jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        scratch = request["scratch"]
+        if request["role"] != "baseline":
+            if request["level"] == "namespaces":
+                jail.private_mounts(scratch, request["scratch_bytes"])
+            jail.limits(request["memory_bytes"], request["file_bytes"], request["processes"])
+            if request["level"] != "process":
+                jail.landlock(request["readable"], [*request["writable"], scratch])
+                jail.seccomp()
+        os.chdir(scratch)
+        for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "KERNELPRO_BUILD_DIR"):
+            if path := os.environ.get(name):
+                os.makedirs(path, exist_ok=True)
+        from kernelpro.lab.judge import child
+
+        child.run(request["role"], socket.socket(fileno=control), shared)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(71)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,41 @@
+"""C++ for the CPU target: g++ or clang++, OpenMP, tuned for the machine that builds it (x86-64 or aarch64)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Sequence
+
+from kernelpro.lab.languages import Language
+from kernelpro.lab.languages.native import BuildError, Library, build, signatures
+
+
+def compiler() -> str | None:
+    """CXX where it is set, else g++, else clang++."""
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def cpp(source: str, flags: Sequence[str] = ()) -> Library:
+    """Build C++ source with `extern "C"` functions; return its library."""
+    found = compiler()
+    if found is None:
+        raise BuildError(missing() or "no C++ compiler")
+    signatures(source)
+    native = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
+    command = [found, "-std=c++17", "-O3", native, "-fopenmp", "-shared", "-fPIC", *flags]
+    return Library(build("cpp", source, ".cpp", command), source, None)
+
+
+def missing() -> str | None:
+    return None if compiler() else "no C++ compiler found: install g++ or clang++, or set CXX"
+
+
+LANGUAGE = Language(
+    name="cpp",
+    marker=re.compile(r"\bruntime\.cpp\(|from kernelpro\.runtime import .*\bcpp\b"),
+    kernels=lambda code: set(re.findall(r'extern\s*\\?"C\\?"\s+[\w\s*]+?\b(\w+)\s*\(', code)),
+    missing=missing,
+)

@@ -1,0 +1,49 @@
+"""CUDA C++ with the CUTLASS/CuTe headers: from KERNELPRO_CUTLASS, or the nvidia-cutlass wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelpro.lab.languages import Language, cuda_kernel_names
+from kernelpro.lab.languages import cuda as plain
+from kernelpro.lab.languages.native import BuildError, Library, build, signatures
+
+
+def tree() -> Path | None:
+    """The CUTLASS source tree: the folder that holds include/cute."""
+    if given := os.environ.get("KERNELPRO_CUTLASS"):
+        path = Path(given)
+        return path if (path / "include/cute").is_dir() else None
+    spec = importlib.util.find_spec("cutlass_library")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / "source/include/cute").is_dir():
+            return Path(folder) / "source"
+    return None
+
+
+def cute(source: str, flags: Sequence[str] = ()) -> Library:
+    """Build CUDA source that includes <cute/...> or <cutlass/...>; return its library."""
+    root = tree()
+    if root is None:
+        raise BuildError(missing() or "no CUTLASS headers")
+    signatures(source)
+    headers = [f"-I{root / 'include'}", f"-I{root / 'tools/util/include'}", "--expt-relaxed-constexpr", "-DNDEBUG"]
+    return Library(build("cute", source, ".cu", plain.command([*headers, *flags])), source, plain.current_stream)
+
+
+def missing() -> str | None:
+    if tree() is None:
+        return "CUTLASS headers not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to a CUTLASS checkout"
+    return plain.missing()
+
+
+LANGUAGE = Language(
+    name="cute",
+    marker=re.compile(r"\bruntime\.cute\(|from kernelpro\.runtime import .*\bcute\b"),
+    kernels=cuda_kernel_names,
+    missing=missing,
+)

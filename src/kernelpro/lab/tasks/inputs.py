@@ -1,0 +1,36 @@
+"""Input distributions: the same task under values that make shortcuts visible.
+
+All transformations multiply, so that zeros (masks, triangles) and the signs of structure stay where they are.
+"""
+
+from __future__ import annotations
+
+import torch
+
+DISTRIBUTIONS = ("as given", "x3", "x0.01", "negated", "spikes")
+
+_SPIKE_EXPONENTS = {"spikes": (6.0, 17.0), "mild spikes": (2.0, 6.0)}
+"""Spikes are multiplied by 2^u. Up to 2^17 a value of order one leaves the range of float16, which
+float32 and TF32 hold; a task that cannot bear that (see tolerance.py) is given the mild ones."""
+_SPIKE_SHARE = 1 / 512
+_FEWEST_SPIKES = 8
+
+
+def transform(leaves: list[torch.Tensor], distribution: str, seed: int) -> list[torch.Tensor]:
+    """The floating tensors under a distribution; others as they are."""
+    return [_one(leaf, distribution, seed + i) if leaf.is_floating_point() else leaf for i, leaf in enumerate(leaves)]
+
+
+def _one(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
+    if distribution == "as given" or not leaf.numel():
+        return leaf
+    if distribution in _SPIKE_EXPONENTS:
+        low, high = _SPIKE_EXPONENTS[distribution]
+        generator = torch.Generator(leaf.device).manual_seed(seed)
+        count = min(leaf.numel(), max(_FEWEST_SPIKES, int(leaf.numel() * _SPIKE_SHARE)))
+        where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
+        powers = low + (high - low) * torch.rand(count, generator=generator, device=leaf.device)
+        factors = torch.ones(leaf.numel(), dtype=torch.float64, device=leaf.device)
+        factors.scatter_reduce_(0, where, torch.exp2(powers.double()), "amax")  # a place drawn twice stays reproducible
+        return (leaf.double() * factors.reshape(leaf.shape)).to(leaf.dtype)
+    return leaf * {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution]

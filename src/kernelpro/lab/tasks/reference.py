@@ -1,0 +1,192 @@
+"""A task brought to life: its model, its inputs, at any precision, on one device."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import importlib.util
+import io
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelpro.lab import tree
+from kernelpro.lab.tasks import parameters
+from kernelpro.records import BadInput, Precision, Task
+
+BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+"""Significant bits of each floating type."""
+
+
+class Reference:
+    """The task's model and inputs. `seed` decides the parameters; inputs have seeds of their own."""
+
+    def __init__(self, task: Task, device: str, seed: int):
+        self.task, self.device, self.seed = task, device, seed
+        self._module = load_source(task)
+        if task.form == "kernelbench":
+            self._entry = self._callable(task.entry)
+            self._get_inputs = self._callable("get_inputs")
+            self._get_init_inputs = getattr(self._module, "get_init_inputs", list)
+        else:
+            self._payload = _load_payload(task, self._module)
+        self.init_inputs = self._guarded("get_init_inputs", self._make_init)
+        self._built = self._guarded(task.entry, self._build)
+
+    def _callable(self, name: str) -> Any:
+        found = getattr(self._module, name, None)
+        if not callable(found):
+            what = f"class {name}" if name == self.task.entry else f"function {name}"
+            raise BadInput(f"task {self.task.name}: no {what}; a task defines Model, get_inputs and get_init_inputs")
+        return found
+
+    def _guarded(self, what: str, make: Any) -> Any:
+        try:
+            return make()
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(f"task {self.task.name}: {what} raised {type(error).__name__}: {str(error)[:300]}") from error
+
+    def _make_init(self) -> list[Any]:
+        if self.task.form != "kernelbench":
+            return list(self._payload["init_inputs"])
+        parameters.seed_everything(self.seed)
+        return list(self._get_init_inputs())
+
+    def _build(self) -> nn.Module:
+        if self.task.form == "function":
+            model: nn.Module = _Function(self._module, self.task.entry)
+        elif self.task.form == "module":
+            model = self._payload["module"]
+            parameters.replace_constants(model, self.seed)
+        else:
+            with torch.no_grad(), parameters.under_seed(self.seed):
+                model = self._entry(*self.init_inputs)
+            if not isinstance(model, nn.Module):
+                raise BadInput(f"task {self.task.name}: {self.task.entry} is not a torch.nn.Module")
+        model.train(self.task.mode == "train").requires_grad_(False)
+        return model
+
+    def state(self) -> parameters.State:
+        """Parameters and buffers by name, on the CPU."""
+        persistent = self._built.state_dict()
+        return {name: tensor.detach().cpu() for name, tensor in persistent.items() if tensor.is_floating_point()}
+
+    def model(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
+        model = copy.deepcopy(self._built)
+        for part in model.modules():
+            for name, value in list(vars(part).items()):
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    setattr(part, name, value.to(self.device, dtype or value.dtype))
+        return model.to(self.device, dtype) if dtype else model.to(self.device)
+
+    def inputs(self, seed: int) -> tuple[tree.Form, list[torch.Tensor]]:
+        """The form and the tensors of one set of inputs, made on the device from the seed."""
+        parameters.seed_everything(seed)
+        if self.task.form == "kernelbench":
+            with torch.device(self.device):
+                values = self._guarded("get_inputs", self._get_inputs)
+        else:
+            values = _resampled(self._payload["inputs"], self.device)
+        leaves: list[torch.Tensor] = []
+        form = self._guarded("get_inputs", lambda: tree.pack(list(values), leaves))
+        return form, [leaf.detach().to(self.device) for leaf in leaves]
+
+    def dtype(self) -> torch.dtype:
+        """The floating type of the task: of its parameters, else of its inputs."""
+        found = [t.dtype for t in self._built.state_dict().values() if t.is_floating_point()]
+        found += [t.dtype for t in self.inputs(0)[1] if t.is_floating_point()]
+        return found[0] if found else torch.float32
+
+    def precision(self) -> Precision:
+        if self.task.precision:
+            return self.task.precision
+        if self.dtype() != torch.float32:
+            return "native"
+        return "tf32" if self.device == "cuda" else "fp32"
+
+
+class _Function(nn.Module):
+    """A plain function as a module without parameters."""
+
+    def __init__(self, module: ModuleType, name: str):
+        super().__init__()
+        self._function = getattr(module, name)
+
+    def __deepcopy__(self, memo: Any) -> _Function:
+        return self
+
+    def forward(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+
+def load_source(task: Task) -> ModuleType:
+    """Import the task's text as a module of its own, from a real file so that inspect and the compiler can read it."""
+    name = f"kernelpro_task_{task.id}"
+    if name in sys.modules:
+        return sys.modules[name]
+    folder = tempfile.TemporaryDirectory(prefix="kernelpro-task-")
+    path = Path(folder.name) / f"{name}.py"
+    path.write_text(task.source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    module.__dict__["__kernelpro_folder__"] = folder  # lives as long as the module
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        raise BadInput(f"task {task.name}: syntax error in line {error.lineno}: {error.msg}") from None
+    except Exception as error:
+        del sys.modules[name]
+        raise BadInput(f"task {task.name}: importing it raised {type(error).__name__}: {str(error)[:300]}") from error
+    return module
+
+
+# --- tasks from live Python objects ----------------------------------------------------------------------
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds classes of the task's own file in the module that was loaded from it."""
+
+    def __init__(self, data: bytes, home: ModuleType):
+        super().__init__(io.BytesIO(data))
+        self._home = home
+
+    def find_class(self, module: str, name: str) -> Any:
+        found: Any = self._home
+        try:
+            for part in name.split("."):
+                found = getattr(found, part)
+        except AttributeError:
+            return super().find_class(module, name)
+        return found if getattr(found, "__module__", None) == self._home.__name__ else super().find_class(module, name)
+
+
+def _load_payload(task: Task, module: ModuleType) -> dict[str, Any]:
+    try:
+        content = _Unpickler(base64.b64decode(task.payload), module).load()
+    except Exception as error:
+        raise BadInput(f"task {task.name}: its payload cannot be loaded ({type(error).__name__}: {error})") from error
+    return dict(content)
+
+
+def _resampled(examples: list[Any], device: str) -> Any:
+    """Fresh values with the examples' distribution: every tensor's elements in a new random order."""
+
+    def shuffle(leaf: torch.Tensor) -> torch.Tensor:
+        flat = leaf.detach().to(device).flatten()
+        return flat[torch.randperm(flat.numel(), device=device)].reshape(leaf.shape)
+
+    leaves: list[torch.Tensor] = []
+    form = tree.pack(list(examples), leaves)
+    return tree.unpack(form, [shuffle(leaf) for leaf in leaves])

@@ -1,0 +1,1 @@
+"""Pools: where jobs run. Comes in: `records.Job`. Goes out: `records.Result`, and progress on the way."""
