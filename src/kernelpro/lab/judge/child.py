@@ -94,9 +94,7 @@ def import_source(source: str) -> ModuleType:
     except SyntaxError as error:
         raise Failed("build", f"syntax error in line {error.lineno}: {error.msg}") from None
     except BaseException as error:
-        compiling = "Error building extension" in str(error) or (
-            isinstance(error, (RuntimeError,)) and "ninja" in str(error).lower()
-        )
+        compiling = "Error building extension" in str(error) or "Ninja is required" in str(error)
         raise Failed("build" if compiling else "import", explain(error)) from None
     return module
 

@@ -257,8 +257,9 @@ class Judge:
         errors = measure(outputs, self.oracle.truth(seed, distribution))
         excess = limit.excess(errors)
         if excess > 1:
-            shown = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e}), largest {errors.element:.2e} (limit {limit.element:.2e})"
-            raise Verdictable(Status.WRONG, f"on inputs {distribution}: {shown}; {errors.where}")
+            overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
+            largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
+            raise Verdictable(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {errors.where}")
         return errors, excess
 
     def _time(self, participant: Participant, errors: Errors, excess: float) -> tuple[Rounds, Errors, float]:

@@ -139,7 +139,7 @@ class Participant:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
                 self.cell.freeze()
                 outputs = [self._reader.read(slot) for slot, _ in slots]
-                self._hold_against(outputs, slots, samples)
+                self._hold_against(outputs, samples)
         except Unreadable as error:
             raise Verdictable(Status.CHEATING, str(error)) from None
         if self._device == "cuda":
@@ -195,8 +195,8 @@ class Participant:
                 raise Verdictable(Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor")
         return claims
 
-    def _hold_against(self, outputs: list[torch.Tensor], slots: list[tuple[Slot, str]], samples: list[dict[int, bytes]]) -> None:
-        for output, (slot, _), early in zip(outputs, slots, samples, strict=True):
+    def _hold_against(self, outputs: list[torch.Tensor], samples: list[dict[int, bytes]]) -> None:
+        for output, early in zip(outputs, samples, strict=True):
             whole = torch.empty(0, dtype=torch.uint8).set_(output.untyped_storage())
             for place, seen in early.items():
                 if bytes(whole[place : place + len(seen)].tolist()) != seen:

@@ -61,8 +61,9 @@ class Reference:
         return list(self._get_init_inputs())
 
     def _build(self) -> nn.Module:
+        model: nn.Module
         if self.task.form == "function":
-            model: nn.Module = _Function(self._module, self.task.entry)
+            model = _Function(self._module, self.task.entry)
         elif self.task.form == "module":
             model = self._payload["module"]
             parameters.replace_constants(model, self.seed)
@@ -81,12 +82,13 @@ class Reference:
 
     def model(self, dtype: torch.dtype | None = None) -> nn.Module:
         """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
-        model = copy.deepcopy(self._built)
+        model: nn.Module = copy.deepcopy(self._built)
         for part in model.modules():
             for name, value in list(vars(part).items()):
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
                     setattr(part, name, value.to(self.device, dtype or value.dtype))
-        return model.to(self.device, dtype) if dtype else model.to(self.device)
+        model.to(self.device, dtype)
+        return model
 
     def inputs(self, seed: int) -> tuple[tree.Form, list[torch.Tensor]]:
         """The form and the tensors of one set of inputs, made on the device from the seed."""
