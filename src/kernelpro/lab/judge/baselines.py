@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.judge.participant import Expected, Participant, Verdictable
+from kernelpro.lab.judge.participant import Expected, Participant
 from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, ratio_interval
 from kernelpro.records import BadInput, Interval
 
@@ -36,29 +36,30 @@ class Baselines:
     rounds: Rounds = field(default_factory=Rounds)
     warm_ms: dict[str, float] = field(default_factory=dict)
 
-    def load(self, task: Any, seed: int) -> None:
+    def begin(self, start: dict[str, Any], task: Any, seed: int) -> None:
+        """Load the reference and set the compilers going; returns while they work."""
         buffer = io.BytesIO()
         torch.save({"task": task}, buffer)
+        self.participant.ask(start, self.first_timeout)
         self.participant.ask({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
         self.participant.connect(self.call_timeout)
+        self.participant.tell({"op": "rehearse", "variants": self.variants})
 
-    def warm_up(self, seeds: list[int]) -> None:
-        """First calls, where compilation happens. A variant that fails is left out, with a note."""
-        for variant in list(self.variants):
-            try:
-                samples = [self.call(variant, self.inputs(seed), seconds=self.first_timeout) for seed in seeds]
-            except Verdictable as error:
-                if variant.startswith("eager"):
-                    raise BadInput(f"the reference does not run: {error.reason}") from None
-                self.variants.remove(variant)
-                self.notes.append(f"baseline {variant} left out: {error.reason.splitlines()[0][:200]}")
-                continue
-            self.warm_ms[variant] = min(sample.own for sample in samples)
+    def warm_up(self, seed: int) -> None:
+        """Wait for the compilers, then call every variant once. One that failed is left out, with a note."""
+        failed = self.participant.hear("rehearse", self.first_timeout)["failed"]
+        for variant, reason in failed.items():
+            if variant.startswith("eager"):
+                raise BadInput(f"the reference does not run: {reason}")
+            self.variants.remove(variant)
+            self.notes.append(f"baseline {variant} left out: {reason.splitlines()[0][:200]}")
+        inputs = self.inputs(seed)
+        self.warm_ms = {variant: self.call(variant, inputs).own for variant in self.variants}
         self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])
 
-    def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, seconds: float | None = None) -> Sample:
-        self.participant.prepare(self.first_timeout, variant=variant)
-        return self.participant.call(inputs, self.expected, seconds or self.call_timeout, sealed).sample
+    def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False) -> Sample:
+        self.participant.prepare(self.first_timeout, variant=variant, warm=True)
+        return self.participant.call(inputs, self.expected, self.call_timeout, sealed).sample
 
     def calibrate(self, seeds: list[int]) -> None:
         """Interleaved rounds of all variants and of the anchor a second time."""
@@ -68,6 +69,13 @@ class Baselines:
             random.shuffle(order)
             self.rounds.add({name: self.call(self.anchor if name == _CONTROL else name, inputs) for name in order})
         self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
+
+    def excess_protocol_ms(self) -> float:
+        """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
+        overheads = {
+            name: float(torch.tensor([s.wall - s.own for s in self.rounds.samples[name]]).median()) for name in self.variants
+        }
+        return overheads[self.anchor] - min(overheads.values())
 
     def time(self, variant: str) -> Interval:
         return median_interval(self.rounds.own(variant))

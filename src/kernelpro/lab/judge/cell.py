@@ -80,10 +80,26 @@ class Nursery:
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-cells-")
         self._lock = threading.Lock()
         self._count = 0
-        self._start_zygote()
-        self.level, self.why_not_better = self._choose(level)
+        self._wanted = level
+        self._choice: tuple[str, str] | None = None
+        self._ready = False
+        self._spawn_zygote()
 
-    def _start_zygote(self) -> None:
+    @property
+    def level(self) -> str:
+        """The strongest level that works here."""
+        return self._chosen()[0]
+
+    @property
+    def why_not_better(self) -> str:
+        return self._chosen()[1]
+
+    def _chosen(self) -> tuple[str, str]:
+        if self._choice is None:
+            self._choice = self._choose(self._wanted)
+        return self._choice
+
+    def _spawn_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = clean_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
         command = [sys.executable, "-m", "kernelpro.lab.judge.zygote", str(theirs.fileno())]
@@ -91,14 +107,22 @@ class Nursery:
             command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=self._folder.name
         )
         theirs.close()
-        ours.settimeout(_START_SECONDS)
+        self._requests, self._ready = ours, False
+
+    def _await_zygote(self) -> None:
+        """Wait until the zygote has imported torch; start another where it has died."""
+        if self._ready and self._zygote.poll() is not None:
+            self._spawn_zygote()
+        if self._ready:
+            return
+        self._requests.settimeout(_START_SECONDS)
         try:
-            if ours.recv(16) != b"ready":
+            if self._requests.recv(16) != b"ready":
                 raise CannotStart("the process that starts children died; see its message above")
         except TimeoutError:
             raise CannotStart(f"the process that starts children was not ready within {_START_SECONDS:.0f} s") from None
-        ours.settimeout(None)
-        self._requests = ours
+        self._requests.settimeout(None)
+        self._ready = True
 
     def _choose(self, wanted: str) -> tuple[str, str]:
         """The strongest level that works here, found by trying; and why a stronger one does not."""
@@ -124,8 +148,7 @@ class Nursery:
     ) -> Cell:
         """A new child in its own cell, ready for requests."""
         with self._lock:
-            if self._zygote.poll() is not None:
-                self._start_zygote()
+            self._await_zygote()
             self._count += 1
             scratch = Path(self._folder.name) / f"cell-{self._count}"
             scratch.mkdir()

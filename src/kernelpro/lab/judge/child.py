@@ -6,9 +6,10 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     start     device, threads, precision       -> ok; nothing of the candidate is there yet
     load      source, seed, initial state      -> how parameters were given, or what went wrong and where
     inputs    shared regions, slots, form      -> ok
-    prepare   (baseline: which variant)        -> ok; drops the last output
+    prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
     call      which buffer set                 -> where the outputs lie, own milliseconds
     profile   which buffer set                 -> device time by kernel name
+    rehearse  (baseline) variants              -> which of them fail
     build     source                           -> what compilers left in the build directory
 """
 
@@ -31,7 +32,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.judge import gpu
+from kernelpro.lab.judge import cupti, gpu
 from kernelpro.lab.judge.memory import Slot, dtype_name, open_region
 from kernelpro.lab.judge.wire import Channel, Gone
 from kernelpro.lab.languages.native import METER, BuildError
@@ -160,6 +161,11 @@ class Worker:
         if request.get("tidy"):
             gc.collect()
             gc.freeze()
+        if request.get("warm"):
+            with torch.no_grad():
+                self._model(*self._arguments[0])
+                if self._device == "cuda":
+                    torch.cuda.synchronize()
         return {}, b""
 
     def call(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
@@ -200,28 +206,44 @@ class Worker:
 
     def profile(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Device time by kernel (CUDA), or time inside native calls (CPU), over one call."""
+        arguments = self._arguments[request["set"]]
         if self._device == "cpu":
-            return self._profile_native(self._arguments[request["set"]]), b""
+            return {"times": self._profile_native(arguments)}, b""
+        try:
+            return {"times": self._profile_cupti(arguments)}, b""
+        except cupti.Unavailable:
+            return {"times": self._profile_torch(arguments)}, b""
+
+    def _profile_cupti(self, arguments: Any) -> dict[str, float]:
+        recorder = cupti.Recorder()
+        with recorder.running(), torch.no_grad():
+            self._model(*arguments)
+            torch.cuda.synchronize()
+        if not recorder.microseconds:
+            raise cupti.Unavailable("CUPTI recorded no kernel")
+        return recorder.microseconds
+
+    def _profile_torch(self, arguments: Any) -> dict[str, float]:
         from torch._C._autograd import DeviceType
         from torch.profiler import ProfilerActivity, profile
 
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recorded, torch.no_grad():
-            self._model(*self._arguments[request["set"]])
+            self._model(*arguments)
             torch.cuda.synchronize()
         times: dict[str, float] = {}
         for event in recorded.events():
             if event.device_type == DeviceType.CUDA:
                 times[event.name] = times.get(event.name, 0.0) + event.device_time_total
-        return {"times": times}, b""
+        return times
 
-    def _profile_native(self, arguments: Any) -> dict[str, Any]:
+    def _profile_native(self, arguments: Any) -> dict[str, float]:
         METER.running, METER.seconds = True, 0.0
         with torch.no_grad():
             begun = time.perf_counter()
             self._model(*arguments)
             elapsed = time.perf_counter() - begun
         METER.running = False
-        return {"times": {"native": METER.seconds, "rest": elapsed - METER.seconds}}
+        return {"native": METER.seconds, "rest": elapsed - METER.seconds}
 
     def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Import the source so that its compilers run; give back what they made."""
@@ -269,16 +291,32 @@ class Baseline(Worker):
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
-        reference = Reference(bundle["task"], self._device, request["seed"])
-        self._models: dict[str, Any] = {"eager": reference.model()}
+        self._reference = Reference(bundle["task"], self._device, request["seed"])
+        self._models: dict[str, Any] = {"eager": self._reference.model()}
         return {"parameters": "by name"}, b""
 
+    def rehearse(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        """Call every variant once on inputs of its own, which is where compilers run; say which fail and how."""
+        form, leaves = self._reference.inputs(0)
+        failed = {}
+        for variant in request["variants"]:
+            self._choose(variant)
+            try:
+                with torch.no_grad():
+                    self._model(*tree.unpack(form, [leaf.clone() for leaf in leaves]))
+            except Exception as error:  # whatever a compiler raises, the variant is left out and the reason told
+                failed[variant] = explain(error)
+        return {"failed": failed}, b""
+
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        variant = request.get("variant", "eager_fp32")
-        tf32 = self._allow_tf32 if variant in ("compile", "max_autotune") else variant == "eager_tf32"
+        self._choose(request["variant"])
+        return super().prepare(request, tail)
+
+    def _choose(self, variant: str) -> None:
+        compiled = variant in ("compile", "max_autotune")
+        tf32 = self._allow_tf32 if compiled else variant == "eager_tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        if variant in ("compile", "max_autotune") and variant not in self._models:
+        if compiled and variant not in self._models:
             mode = "default" if variant == "compile" else "max-autotune-no-cudagraphs"
             self._models[variant] = torch.compile(self._models["eager"], mode=mode)
         self._model = self._models.get(variant, self._models["eager"])
-        return super().prepare(request, tail)

@@ -31,7 +31,7 @@ from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
-from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable
+from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable, device_bytes_of_others
 from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
 from kernelpro.lab.languages import detect
@@ -61,27 +61,36 @@ class Judge:
         self._regions: list[Region] = []
         self.notes: list[str] = []
         self.not_scorable: str | None = None
-        self._baselines: Baselines | None = None
-        report("loading the reference")
-        if target == "cuda":
-            if not torch.cuda.is_available():
-                raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
-            torch.zeros(1, device="cuda")
-        self._seed = secrets.randbits(48)
-        self._secret = random.Random(secrets.token_bytes(16))
-        self.reference = Reference(task, target, self._seed)
-        self.precision = self.reference.precision()
-        self.oracle = Oracle(self.reference, self._cache_bytes())
-        self.form, leaves = self.oracle.inputs(self._new_seed())
-        self._slots, self._region_bytes = layout(leaves)
-        self.output_form, shapes = self.oracle.output_forms(self._new_seed())
-        self.expected = Expected(tuple(shapes))
-        report("deriving the tolerance")
-        self.tolerance = Tolerance(self.oracle, self.precision, self._new_seed())
-        report("probing the task")
-        self.not_scorable = probes.probe(self.oracle, self.tolerance, [self._new_seed() for _ in range(2)])
-        self._questions = self._draw_questions()
-        self._round_seeds = [self._new_seed() for _ in range(_ROUNDS["full"] * 2)]
+        self._preparation = Stopwatch()
+        with self._preparation("load"):
+            report("loading the reference")
+            if target == "cuda":
+                if not torch.cuda.is_available():
+                    raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
+                torch.zeros(1, device="cuda")
+            self._seed = secrets.randbits(48)
+            self._secret = random.Random(secrets.token_bytes(16))
+            self.reference = Reference(task, target, self._seed)
+            self.precision = self.reference.precision()
+            self.oracle = Oracle(self.reference, self._cache_bytes())
+            self.form, leaves = self.oracle.inputs(self._new_seed())
+            self._slots, self._region_bytes = layout(leaves)
+            self.expected = Expected(self.oracle.output_shapes(self._new_seed()))
+            self._round_seeds = [self._new_seed() for _ in range(_ROUNDS["full"] * 2)]
+        with self._preparation("ceilings"):
+            report("measuring the device")
+            self.ceilings = physics.measured(target, environment.snapshot(target).get("gpu") or environment.cpu_name())
+            self.work = work.count(self.reference, self._new_seed())
+            self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+            self._flusher = Flusher(target, self.ceilings.cache_bytes)
+        self._baselines = self._begin_baselines()
+        with self._preparation("tolerance"):
+            report("deriving the tolerance")
+            self.tolerance = Tolerance(self.oracle, self.precision, self._new_seed())
+            self._questions = self._draw_questions()
+        with self._preparation("probe"):
+            report("probing the task")
+            self.not_scorable = probes.probe(self.oracle, self.tolerance, [self._new_seed() for _ in range(2)])
         if self.not_scorable is None:
             self._calibrate()
 
@@ -99,20 +108,15 @@ class Judge:
         names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
         return [(self._new_seed(), name) for name in names]
 
-    def _calibrate(self) -> None:
-        self._report("measuring the device")
-        self.ceilings = physics.measured(self.target, environment.snapshot(self.target).get("gpu") or environment.cpu_name())
-        self.work = work.count(self.reference, self._new_seed())
-        self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
-        self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
+    def _begin_baselines(self) -> Baselines:
+        """A cell with the reference; it compiles while the parent derives the tolerance."""
         region = self._region()
         wanted = [name for name in self.options.baselines if self.target == "cuda" or name != "eager_tf32"]
         if not any(name.startswith("eager") for name in wanted):
             wanted.insert(0, "eager_fp32")
         cell = self._nursery.start("baseline", shared=self._fds([region]), environment=self._baseline_environment())
         participant = Participant(cell, self.target, [region], self.form, self._slots, self._flusher)
-        participant.ask(self._start_request(), self.options.build_timeout)
-        self._baselines = Baselines(
+        baselines = Baselines(
             participant,
             wanted,
             self.expected,
@@ -121,11 +125,16 @@ class Judge:
             self.options.call_timeout,
             self.notes,
         )
-        self._report("warming up the baselines")
-        self._baselines.load(self.task, self._seed)
-        self._baselines.warm_up([self._new_seed() for _ in range(2)])
-        self._report("calibrating the baselines")
-        self._baselines.calibrate(self._round_seeds[: self._round_count()])
+        baselines.begin(self._start_request(), self.task, self._seed)
+        return baselines
+
+    def _calibrate(self) -> None:
+        with self._preparation("compile baselines"):
+            self._report("waiting for the baselines to compile")
+            self._baselines.warm_up(self._new_seed())
+        with self._preparation("calibrate"):
+            self._report("calibrating the baselines")
+            self._baselines.calibrate(self._round_seeds[: self._round_count()])
         self._candidate_regions = [self._region(), self._region()]
 
     def _region(self) -> Region:
@@ -149,7 +158,6 @@ class Judge:
 
     def _round_count(self) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
-        assert self._baselines
         effort = self.options.effort
         slowest = max(self._baselines.warm_ms.values())
         wanted = _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
@@ -174,7 +182,6 @@ class Judge:
             self._check_health()
 
     def _judge(self, candidate: Candidate, clock: Stopwatch) -> Verdict:
-        assert self._baselines
         self._inspect(candidate)
         self._report("building")
         with clock("build"):
@@ -183,8 +190,7 @@ class Judge:
         with clock("start"):
             participant = self._admit()
         try:
-            free_before = torch.cuda.mem_get_info()[0] if self.target == "cuda" else 0
-            resident_before = participant.cell.peak_bytes()
+            before = device_bytes_of_others() if self.target == "cuda" else participant.cell.peak_bytes()
             with clock("load"):
                 given = self._load(participant, candidate, artifacts)
             self._report("verifying")
@@ -194,9 +200,7 @@ class Judge:
             self._report("timing")
             with clock("time"):
                 rounds, errors, excess = self._time(participant, errors, excess)
-            peak = (
-                free_before - participant.least_free if self.target == "cuda" else participant.cell.peak_bytes() - resident_before
-            )
+            peak = (participant.most_used if self.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("profile"):
                 share = authored.share(participant, candidate.source, self.target, self.options.call_timeout)
         finally:
@@ -264,7 +268,6 @@ class Judge:
 
     def _time(self, participant: Participant, errors: Errors, excess: float) -> tuple[Rounds, Errors, float]:
         """Interleaved rounds; each timed output is verified before the next inputs are shown."""
-        assert self._baselines
         rounds = Rounds()
         count = self._round_count()
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
@@ -278,7 +281,7 @@ class Judge:
             samples = {}
             for name in order:
                 if name == "candidate":
-                    participant.prepare(self.options.call_timeout)
+                    participant.prepare(self.options.call_timeout, warm=True)
                     answer = participant.call(inputs, self.expected, self.options.call_timeout, index in sealed)
                     found, ratio = self._check(answer.outputs, seed, "as given")
                     errors, excess = errors.worst(found), max(excess, ratio)
@@ -308,8 +311,7 @@ class Judge:
         share: float | None,
     ) -> Verdict:
         base = self._baselines
-        assert base
-        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.target)
+        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.target, base.excess_protocol_ms())
         if clocks.lie:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
@@ -389,12 +391,13 @@ class Judge:
             yield f"weaker sandbox ({self._nursery.level}): {self._nursery.why_not_better}"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
-        measurement = fields.pop("measurement", {}) | {"seconds": clock.seconds()}
+        seconds = {"seconds": clock.seconds(), "preparation_seconds": self._preparation.seconds()}
+        measurement = fields.pop("measurement", {}) | seconds
         return Verdict(
             candidate=candidate.name,
             status=status,
             reason=reason,
-            floor_ms=self.floor_ms if self._baselines else None,
+            floor_ms=self.floor_ms,
             sandbox=self._nursery.level,
             language=detect(candidate.source).name,
             measurement=measurement,
@@ -412,8 +415,7 @@ class Judge:
                 raise RuntimeError("the GPU computes wrongly after the last candidate: it is quarantined")
 
     def close(self) -> None:
-        if self._baselines:
-            self._baselines.participant.close()
+        self._baselines.participant.close()
         for region in self._regions:
             region.close()
 

@@ -1,7 +1,8 @@
 """One side of a timing: a cell with its own input buffers, called under the protocol.
 
 A call, in steps:
- 1. the child drops its last output and waits; it is frozen;
+ 1. the child drops its last output and, in timed rounds, calls the model once on stale inputs, so that
+    the host's path is warm; it is frozen;
  2. the parent writes the inputs into one of the child's buffer sets and flushes the cache
     (sealed calls: only after step 3);
  3. the clock starts; the child is thawed and told to go;
@@ -70,8 +71,8 @@ class Participant:
         self.cell, self._device, self._regions, self._slots = cell, device, regions, slots
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
-        self.least_free = 1 << 62
-        """Least free device memory seen after a call."""
+        self.most_used = 0
+        """Most device memory seen in use by others than the parent, after a call."""
         self._form = form
 
     def connect(self, seconds: float) -> None:
@@ -81,15 +82,24 @@ class Participant:
 
     def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
         """Send one request and return the answer; whatever goes wrong is a verdict."""
+        self.tell(request, tail)
+        return self.hear(request["op"], seconds)
+
+    def tell(self, request: dict[str, Any], tail: bytes = b"") -> None:
         try:
             self.cell.channel.send(request, tail)
-            answer, _ = self.cell.channel.receive(seconds)
-        except Late:
-            raise Verdictable(Status.TIMED_OUT, f"{_WORDS[request['op']]} took more than {seconds:.0f} s and was killed") from None
         except Gone:
             raise Verdictable(Status.CRASHED, self._obituary(request["op"])) from None
+
+    def hear(self, operation: str, seconds: float) -> dict[str, Any]:
+        try:
+            answer, _ = self.cell.channel.receive(seconds)
+        except Late:
+            raise Verdictable(Status.TIMED_OUT, f"{_WORDS[operation]}: took more than {seconds:g} s and was killed") from None
+        except Gone:
+            raise Verdictable(Status.CRASHED, self._obituary(operation)) from None
         except Garbled as error:
-            raise Verdictable(Status.CHEATING, f"the answer to '{request['op']}' was forged: {error}") from None
+            raise Verdictable(Status.CHEATING, f"the answer to '{operation}' was forged: {error}") from None
         if answer.get("ok") is not True:
             raise self._failure(answer)
         return answer
@@ -143,7 +153,7 @@ class Participant:
         except Unreadable as error:
             raise Verdictable(Status.CHEATING, str(error)) from None
         if self._device == "cuda":
-            self.least_free = min(self.least_free, torch.cuda.mem_get_info()[0])
+            self.most_used = max(self.most_used, device_bytes_of_others())
         self._check_unmodified(chosen, inputs)
         return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed), slots)
 
@@ -213,6 +223,12 @@ class Participant:
         self._reader.close()
 
 
+def device_bytes_of_others() -> int:
+    """Device memory in use that is not this process's through torch."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's bytes, so that NaN equals itself."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
@@ -227,7 +243,7 @@ _WORDS = {
     "prepare": "between two calls",
     "call": "in forward",
     "profile": "while being profiled",
-    "build": "building",
+    "rehearse": "compiling the baselines",
 }
 
 __all__ = ["Answer", "Expected", "Flusher", "Participant", "Verdictable", "layout"]

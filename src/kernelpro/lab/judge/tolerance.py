@@ -10,8 +10,9 @@ output type and of a plain sum in it, and for TF32 never below TF32 operands emu
 at the next lower precision, the limit on the norm is
     min(32 * allowed, sqrt(allowed * lower))
 as far from refusing an honest kernel as from accepting a cheaper precision. Where the two cannot
-be told apart (`lower` < 4 * `allowed`), it is 4 * `allowed`, and the verdict says so. The limit on
-elements is looser, because a maximum has a long tail: twice the factor of the norm, at least 8.
+be told apart, it is 4 * `allowed`, and the verdict says so: where `lower` < 4 * `allowed`, or
+< 2 * `allowed` if the output has so many elements that its norm hardly varies. The limit on elements
+is looser, because a maximum has a long tail: twice the factor of the norm, at least 8.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from kernelpro.lab.tasks.reference import BITS
 FACTOR = 32.0
 """Sums in another order, fused operations and fast intrinsics stay within a few ulp; 32 leaves them
 room and is still 2^8 below half precision."""
-SEPARABLE = 4.0
+UNSEPARATED = 4.0
+_SEPARABLE = 4.0
+_SEPARABLE_MANY, _MANY = 2.0, 1024
 _NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is left out."""
@@ -139,8 +142,9 @@ class Tolerance:
         if distribution != "as given" and allowed.norm > _ILL_CONDITIONED:
             return None, f"the reference itself is off by {allowed.norm:.1%}"
         lower = self._lower(oracle, bits, form, leaves, truth, products)
-        separates = lower.norm >= SEPARABLE * allowed.norm
-        factor = min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else SEPARABLE
+        many = min(leaf.numel() for leaf in truth) >= _MANY
+        separates = lower.norm >= (_SEPARABLE_MANY if many else _SEPARABLE) * allowed.norm
+        factor = min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
         return Limit(factor * allowed.norm, max(8.0, 2 * factor) * allowed.element, separates), ""
 
     def _allowed(

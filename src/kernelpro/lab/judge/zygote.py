@@ -95,7 +95,9 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
                 jail.private_mounts(scratch, request["scratch_bytes"])
             jail.limits(request["memory_bytes"], request["file_bytes"], request["processes"])
             if request["level"] != "process":
-                jail.landlock(request["readable"], [*request["writable"], scratch])
+                # CUDA names its threads through /proc and refuses to start where it cannot
+                proc = "/proc" if request["level"] == "namespaces" else f"/proc/{os.getpid()}"
+                jail.landlock(request["readable"], [*request["writable"], scratch, proc])
                 jail.seccomp()
         os.chdir(scratch)
         for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "KERNELPRO_BUILD_DIR"):
