@@ -11,6 +11,7 @@ Everything is called through libc: no helper binary has to be installed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -34,6 +35,10 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 16384, 1 << 1
 
 # The same on every architecture that Linux added after 2011.
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+
+
+MOST_TASKS = 1024
+"""Processes and threads in a PID namespace."""
 
 
 class JailError(OSError):
@@ -72,6 +77,8 @@ def private_mounts(scratch: str, scratch_bytes: int) -> None:
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     for place in ("/dev/shm", scratch):
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
+    with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
+        Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
 
 
 def limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:

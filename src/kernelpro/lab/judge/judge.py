@@ -83,7 +83,8 @@ class Judge:
             self.work = work.count(self.reference, self._new_seed())
             self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
             self._flusher = Flusher(target, self.ceilings.cache_bytes)
-        self._baselines = self._begin_baselines()
+        with self._preparation("start baselines"):
+            self._baselines = self._begin_baselines()
         with self._preparation("tolerance"):
             report("deriving the tolerance")
             self.tolerance = Tolerance(self.oracle, self.precision, self._new_seed())
@@ -114,7 +115,9 @@ class Judge:
         wanted = [name for name in self.options.baselines if self.target == "cuda" or name != "eager_tf32"]
         if not any(name.startswith("eager") for name in wanted):
             wanted.insert(0, "eager_fp32")
-        cell = self._nursery.start("baseline", shared=self._fds([region]), environment=self._baseline_environment())
+        cache = _compiler_cache()
+        environment = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"} | self._threads()
+        cell = self._nursery.start("baseline", shared=self._fds([region]), environment=environment, trusted=[cache])
         participant = Participant(cell, self.target, [region], self.form, self._slots, self._flusher)
         baselines = Baselines(
             participant,
@@ -145,10 +148,8 @@ class Judge:
     def _fds(self, regions: list[Region]) -> tuple[int, ...]:
         return tuple(region.fd for region in regions if region.fd is not None)
 
-    def _baseline_environment(self) -> dict[str, str]:
-        """The compiler's cache is kept between runs: the reference is the user's own and trusted."""
-        cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-        return {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/kernelpro/inductor", "TRITON_CACHE_DIR": f"{cache}/kernelpro/triton"}
+    def _threads(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(torch.get_num_threads())}
 
     def _start_request(self) -> dict[str, Any]:
         return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
@@ -219,8 +220,7 @@ class Judge:
     def _admit(self) -> Participant:
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         limits = Limits(memory, address_space=self.target == "cpu")
-        threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-        cell = self._nursery.start("candidate", limits, self._fds(self._candidate_regions), threads)
+        cell = self._nursery.start("candidate", limits, self._fds(self._candidate_regions), self._threads())
         participant = Participant(cell, self.target, self._candidate_regions, self.form, self._slots, self._flusher)
         try:
             participant.ask(self._start_request(), self.options.call_timeout)
@@ -418,6 +418,13 @@ class Judge:
         self._baselines.participant.close()
         for region in self._regions:
             region.close()
+
+
+def _compiler_cache() -> str:
+    """Kept between runs: the reference is the user's own and trusted."""
+    path = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kernelpro", "compiled")
+    os.makedirs(path, exist_ok=True)
+    return path
 
 
 class Stopwatch:

@@ -72,10 +72,15 @@ class Oracle:
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._answers: OrderedDict[tuple[int, str], Outputs] = OrderedDict()
         self._cache_bytes = cache_bytes
+        self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
 
     def inputs(self, seed: int, distribution: str = "as given") -> tuple[tree.Form, list[torch.Tensor]]:
-        form, leaves = self.reference.inputs(seed)
-        return form, transform(leaves, distribution, seed)
+        """Inputs for a question; the last ones are kept, because each is asked for more than once in a row."""
+        key = (seed, distribution)
+        if self._last is None or self._last[0] != key:
+            form, leaves = self.reference.inputs(seed)
+            self._last = key, form, transform(leaves, distribution, seed)
+        return self._last[1], list(self._last[2])
 
     def truth(self, seed: int, distribution: str = "as given") -> Outputs:
         """The right outputs for these inputs."""

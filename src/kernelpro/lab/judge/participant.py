@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.judge.cell import Cell
+from kernelpro.lab.judge.cell import MOST_PROCESSES, Cell
 from kernelpro.lab.judge.memory import DTYPES, DeviceReader, HostReader, Region, Slot, Unreadable, layout
 from kernelpro.lab.judge.timing import Sample
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
@@ -95,6 +95,8 @@ class Participant:
         try:
             answer, _ = self.cell.channel.receive(seconds)
         except Late:
+            if (crowd := len(self.cell.family())) > MOST_PROCESSES:
+                raise Verdictable(Status.CRASHED, f"{_WORDS[operation]}: it had started {crowd} processes and was killed") from None
             raise Verdictable(Status.TIMED_OUT, f"{_WORDS[operation]}: took more than {seconds:g} s and was killed") from None
         except Gone:
             raise Verdictable(Status.CRASHED, self._obituary(operation)) from None
@@ -127,7 +129,10 @@ class Participant:
     def call(self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False) -> Answer:
         """One call under the protocol, after `prepare`."""
         chosen = random.randrange(len(self._regions))
-        self.cell.freeze()
+        if self._device == "cuda":
+            self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
+        else:
+            self.cell.freeze()
         if not sealed:
             self._fill(chosen, inputs)
         self._wait_for_device()

@@ -8,8 +8,8 @@ holds beyond `own` is the protocol's and the same for all participants, so in a 
     hidden = (wall - own) of the candidate - (wall - own) of the baseline
 
 is the time that the candidate's clock did not show. It is noise around zero for an honest kernel. Where
-its interval lies above the slack, the clock lies and the candidate is cheating; where the parent's clock
-cannot resolve the candidate's time, the interval of the result is widened by what may be hidden.
+it is certainly above the slack, the clock lies and the candidate is cheating; where it may be a
+noticeable share of the candidate's time, the interval of the result is widened by it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from kernelpro.records import Interval
 
 RESAMPLES = 2000
 LEVEL = 0.95
-SLACK_MS = {"cuda": 0.015, "cpu": 0.030}
-"""A third of the spread of one round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
-SLACK_SHARE = 0.03
+CERTAIN = 0.998
+"""Level of the interval that convicts."""
+SLACK_MS = {"cuda": 0.030, "cpu": 0.050}
+"""Below the spread of one round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
+SLACK_SHARE = 0.05
 RESOLVED = 0.05
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
 
@@ -69,14 +71,14 @@ def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
     return values[picks].median(dim=1).values
 
 
-def interval(medians: torch.Tensor, value: float) -> Interval:
-    tail = (1 - LEVEL) / 2
+def interval(medians: torch.Tensor, value: float, level: float = LEVEL) -> Interval:
+    tail = (1 - level) / 2
     low, high = torch.quantile(medians, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     return Interval(value, min(low, value), max(high, value))
 
 
-def median_interval(values: torch.Tensor) -> Interval:
-    return interval(bootstrap_medians(values), float(values.median()))
+def median_interval(values: torch.Tensor, level: float = LEVEL) -> Interval:
+    return interval(bootstrap_medians(values), float(values.median()), level)
 
 
 def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -> Interval:
@@ -104,14 +106,15 @@ class Clocks:
 def compare_clocks(rounds: Rounds, name: str, baseline: str, device: str, correction_ms: float) -> Clocks:
     """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it."""
     own = float(rounds.own(name).median())
-    hidden = median_interval(rounds.hidden(name, baseline) + correction_ms)
+    differences = rounds.hidden(name, baseline) + correction_ms
     exposed = rounds.hidden(name, baseline, sealed_only=True) + correction_ms
+    hidden = median_interval(differences)
     sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
     lie = ""
-    if hidden.low > slack:
+    if median_interval(differences, CERTAIN).low > slack:
         lie = f"its own clock shows {own:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
-    elif sealed and sealed.low > slack:
+    elif sealed and median_interval(exposed, CERTAIN).low > slack:
         lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
     doubt = max(0.0, hidden.high)
     return Clocks(hidden, sealed, own, lie, doubt if doubt > RESOLVED * own else 0.0)

@@ -76,6 +76,9 @@ def _guard(request: dict[str, Any], fds: list[int]) -> None:
             if ended == pid:
                 break
         os.write(status, f"exit {how}\n".encode())
+        with contextlib.suppress(ChildProcessError):
+            while True:  # what the child left behind is ours to reap
+                os.wait()
         code = 0
     except OSError as error:
         os.write(status, f"failed {error.strerror or error}\n".encode())
@@ -90,15 +93,14 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         scratch = request["scratch"]
-        if request["role"] != "baseline":
-            if request["level"] == "namespaces":
-                jail.private_mounts(scratch, request["scratch_bytes"])
-            jail.limits(request["memory_bytes"], request["file_bytes"], request["processes"])
-            if request["level"] != "process":
-                # CUDA names its threads through /proc and refuses to start where it cannot
-                proc = "/proc" if request["level"] == "namespaces" else f"/proc/{os.getpid()}"
-                jail.landlock(request["readable"], [*request["writable"], scratch, proc])
-                jail.seccomp()
+        if request["level"] == "namespaces":
+            jail.private_mounts(scratch, request["scratch_bytes"])
+        jail.limits(request["memory_bytes"], request["file_bytes"], request["processes"])
+        if request["level"] != "process":
+            # CUDA names its threads through /proc and refuses to start where it cannot
+            proc = "/proc" if request["level"] == "namespaces" else f"/proc/{os.getpid()}"
+            jail.landlock(request["readable"], [*request["writable"], scratch, proc])
+            jail.seccomp()
         os.chdir(scratch)
         for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "KERNELPRO_BUILD_DIR"):
             if path := os.environ.get(name):

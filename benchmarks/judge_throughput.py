@@ -1,0 +1,551 @@
+"""Candidates an hour: KernelPro's judge and KernelBench's own evaluation, over the same candidates on one GPU.
+
+    python benchmarks/judge_throughput.py --kernelbench DIR --out FILE
+
+Three columns, run one after the other, so that each has the GPU and the cores to itself:
+
+kernelbench        `eval_kernel_against_ref` of the KernelBench checkout in DIR, unmodified, called as its
+                   scripts/eval_from_generations.py does it: a freshly spawned process and an empty build directory
+                   for each candidate, performance measured, every setting at the default read from that script.
+kernelpro          `kernelpro judge TASK CANDIDATE... --json`, one call a task, over the very same files: CUDA through
+                   torch's `load_inline`, and Triton.
+kernelpro_runtime  the same call, with the CUDA kernels (`__global__` code equal to the letter, which is checked)
+                   called through `kernelpro.runtime` instead.
+
+What is counted is wall time: a KernelBench evaluation from before its process is spawned until after it is gone, a
+judge call from start to exit. A judge call's time is split over its candidates: each has the seconds that the judge
+reports for it, and an equal share of the rest; the row "all" does not depend on that split. Compiler caches start empty
+in every column. Before the first measurement Python packages, compilers and headers are read once, so that no column
+pays for a cold disk.
+
+KernelBench's package imports the LLM clients `openai` and `litellm`, which an evaluation never calls; the second takes
+seconds to import, and more where it cannot reach the network. Empty modules stand in for both, in KernelBench's favour:
+its processes start faster than a user's would. The rest of what it imports (pydantic, requests, python-dotenv, tqdm) must
+be there: installed, or in the folder `--kernelbench-deps`, which only that column sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import multiprocessing
+import os
+import platform
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = ("kernelpro_runtime", "kernelpro", "kernelbench")
+"""In the order of running: a broken judge shows before the long column has run."""
+TITLES = {"kernelbench": "KernelBench", "kernelpro": "KernelPro, same files", "kernelpro_runtime": "KernelPro, runtime.cuda"}
+LANGUAGES = ("cuda", "triton")
+SETTINGS = ("num_correct_trials", "num_perf_trials", "timeout", "measure_performance", "timing_method", "precision", "build_cache")
+ARCHITECTURES = {"7.5": "Turing", "8.0": "Ampere", "8.6": "Ampere", "8.9": "Ada", "9.0": "Hopper", "10.0": "Blackwell"}
+"""Compute capability -> the name that KernelBench's `gpu_arch` setting takes, which torch reads from TORCH_CUDA_ARCH_LIST."""
+STOOD_IN = {"openai": "OpenAI", "litellm": "completion"}
+JUDGE_TIMEOUT = 1500.0
+
+Call = dict[str, Any]
+"""One measured call: column, task, wall_s, and for each candidate its outcome and the seconds of its stages."""
+
+
+# --- KernelBench --------------------------------------------------------------------------------------------------
+
+
+def kernelbench_settings(checkout: Path) -> dict[str, Any]:
+    """The defaults of `EvalConfig` in the checkout's batch evaluation script."""
+    script = checkout / "scripts" / "eval_from_generations.py"
+    found: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute) and target.attr in SETTINGS:
+            with contextlib.suppress(ValueError):
+                found.setdefault(target.attr, ast.literal_eval(node.value))
+    if missing := set(SETTINGS) - set(found):
+        raise SystemExit(f"{script}: no default found for {', '.join(sorted(missing))}")
+    return found
+
+
+def stand_in_for_clients() -> None:
+    """Empty modules in place of the LLM clients that KernelBench imports and an evaluation does not use."""
+    for name, attribute in STOOD_IN.items():
+        sys.modules[name] = types.ModuleType(name)
+        setattr(sys.modules[name], attribute, None)
+
+
+def import_kernelbench() -> None:
+    """In a spawned process: does the package import?"""
+    stand_in_for_clients()
+    import kernelbench.eval  # noqa: F401
+
+
+def evaluate_as_kernelbench(
+    task: str, candidate: str, backend: str, build: str, log: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """In a spawned process: one candidate through KernelBench's evaluation."""
+    entered = time.time()
+    with open(log, "w", encoding="utf-8") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+    stand_in_for_clients()
+    import torch
+    from kernelbench import eval as kernelbench
+
+    imported = time.time()
+    try:
+        result = kernelbench.eval_kernel_against_ref(
+            original_model_src=task,
+            custom_model_src=candidate,
+            measure_performance=settings["measure_performance"],
+            timing_method=settings["timing_method"],
+            verbose=False,
+            num_correct_trials=settings["num_correct_trials"],
+            num_perf_trials=settings["num_perf_trials"],
+            build_dir=build,
+            device=torch.device("cuda:0"),
+            backend=backend,
+            precision=kernelbench.get_torch_dtype_from_string(settings["precision"]),
+        )
+    except Exception as error:  # as the script does: whatever escapes the evaluation is that candidate's failure
+        result, reason = None, f"{type(error).__name__}: {error}"
+    else:
+        reason = "" if result is None else str({k: str(v)[:300] for k, v in result.metadata.items()})
+    correct = bool(result and result.compiled and result.correctness and result.runtime > 0)
+    return {
+        "entered": entered,
+        "imported": imported,
+        "done": time.time(),
+        "status": "passed" if correct else "failed",
+        "reason": reason[-2000:],
+        "runtime_ms": result.runtime if correct else None,
+        "reference_ms": result.ref_runtime if correct else None,
+    }
+
+
+def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], caches: Path) -> Call:
+    backend = language(candidate)
+    build = Path(tempfile.mkdtemp(prefix="build-", dir=caches))
+    with environment(compiler_caches(caches)):
+        began, wall = time.time(), time.perf_counter()
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            arguments = (task.read_text("utf-8"), candidate.read_text("utf-8"), backend, str(build), f"{build}.log", settings)
+            try:
+                outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(timeout=settings["timeout"])
+            except multiprocessing.TimeoutError:
+                outcome = {"status": "timed_out", "reason": f"over {settings['timeout']} s"}
+        wall = time.perf_counter() - wall
+    seconds = {}
+    if "done" in outcome:
+        entered, imported, done = (outcome.pop(key) for key in ("entered", "imported", "done"))
+        seconds = {"start process": entered - began, "import": imported - entered, "evaluate": done - imported}
+    verdict = {"candidate": candidate.name, "language": backend, "seconds": seconds, **outcome}
+    if verdict["status"] != "passed" and (log := Path(f"{build}.log")).exists():
+        verdict["reason"] += "\n" + log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    return {"column": "kernelbench", "task": task.parent.name, "wall_s": wall, "candidates": [verdict]}
+
+
+# --- KernelPro ----------------------------------------------------------------------------------------------------
+
+
+def run_judge(column: str, task: Path, candidates: list[Path], caches: Path) -> Call:
+    command = [sys.executable, "-m", "kernelpro", "judge", str(task), *map(str, candidates), "--json", "--target", "cuda"]
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    verdicts: dict[str, dict[str, Any]] = {}
+    arrivals: list[float] = []
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, **compiler_caches(caches), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+    )
+    watchdog = threading.Timer(JUDGE_TIMEOUT, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
+    assert process.stdout
+    try:
+        for line in process.stdout:
+            if line.startswith("{"):
+                verdict = json.loads(line)
+                verdicts[Path(verdict["candidate"]).stem] = verdict
+                arrivals.append(time.perf_counter() - began)
+        code = process.wait()
+    finally:
+        watchdog.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    wall = time.perf_counter() - began
+    if not verdicts:
+        raise SystemExit(f"the judge gave no verdict (exit code {code}): {shlex.join(command)}")
+    rows = []
+    for candidate in candidates:
+        verdict = verdicts.get(candidate.stem, {"status": "missing", "reason": "no line in the judge's output"})
+        stages = dict((verdict.get("measurement") or {}).get("seconds") or {})
+        if (total := stages.pop("total", None)) is not None:
+            stages["between stages"] = max(0.0, total - sum(stages.values()))
+        rows.append(
+            {
+                "candidate": candidate.name,
+                "language": language(candidate),
+                "status": verdict["status"],
+                "reason": verdict["reason"],
+                "seconds": stages,
+                "runtime_ms": ((verdict.get("times") or {}).get("candidate") or {}).get("value"),
+            }
+        )
+    return {
+        "column": column,
+        "task": task.parent.name,
+        "wall_s": wall,
+        "verdicts_after_s": arrivals,
+        "exit_code": code,
+        "candidates": rows,
+    }
+
+
+# --- what is run --------------------------------------------------------------------------------------------------
+
+
+def language(candidate: Path) -> str:
+    return candidate.name.split("_")[0]
+
+
+Tasks = dict[str, tuple[Path, dict[str, list[Path]]]]
+"""Name -> the task's file, and the candidates of each column."""
+
+
+def collect(folder: Path, wanted: list[str] | None) -> Tasks:
+    """All tasks, or those wanted; checks that the two forms of a CUDA kernel hold the same kernel."""
+    tasks: Tasks = {}
+    for task in sorted(folder.glob("*/task.py")):
+        triton = sorted(task.parent.glob("triton_*.py"))
+        inline = sorted(task.parent.glob("cuda_*_inline.py"))
+        own = [path.with_name(path.name.replace("_inline", "_runtime")) for path in inline]
+        for one, other in zip(inline, own, strict=True):
+            if kernel_text(one) != kernel_text(other):
+                raise SystemExit(f"{one} and {other} do not hold the same kernel")
+        if wanted is None or task.parent.name in wanted:
+            same = inline + triton
+            tasks[task.parent.name] = (task, {"kernelbench": same, "kernelpro": same, "kernelpro_runtime": own + triton})
+    if unknown := set(wanted or ()) - set(tasks):
+        raise SystemExit(f"no such task in {folder}: {', '.join(sorted(unknown))}")
+    if not tasks:
+        raise SystemExit(f"no */task.py in {folder}")
+    return tasks
+
+
+def kernel_text(candidate: Path) -> str:
+    """The string literal bound to KERNEL."""
+    for node in ast.parse(candidate.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "KERNEL":
+            return str(ast.literal_eval(node.value))
+    raise SystemExit(f"{candidate}: no KERNEL = ... in it")
+
+
+def compiler_caches(folder: Path) -> dict[str, str]:
+    names = ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+    return {name: str(folder / name.lower()) for name in names}
+
+
+@contextlib.contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+WARM_UP = """
+import subprocess, sysconfig, tempfile, torch, triton, triton.language
+from torch.utils.cpp_extension import CUDA_HOME, include_paths
+torch.zeros(1, device="cuda")
+includes = [f"-I{path}" for path in [*include_paths("cuda"), sysconfig.get_paths()["include"]]]
+with tempfile.TemporaryDirectory() as folder:
+    for name, text in (("a.cpp", "#include <torch/extension.h>"), ("b.cu", "#include <torch/extension.h>")):
+        open(f"{folder}/{name}", "w").write(text + chr(10))
+    open(f"{folder}/c.cu", "w").write("__global__ void k() {}" + chr(10))
+    subprocess.run(["c++", "-std=c++20", "-E", "a.cpp", "-o", "a.i", *includes], cwd=folder, check=False)
+    subprocess.run([f"{CUDA_HOME}/bin/nvcc", "-std=c++20", "-E", "b.cu", "-o", "b.i", *includes], cwd=folder, check=False)
+    subprocess.run([f"{CUDA_HOME}/bin/nvcc", "-shared", "-Xcompiler", "-fPIC", "c.cu", "-o", "c.so"], cwd=folder, check=False)
+"""
+
+
+# --- the result ---------------------------------------------------------------------------------------------------
+
+
+def shares(call: Call) -> list[float]:
+    """The wall time of a call split over its candidates: own stages, plus an equal part of what is in no stage.
+
+    Where stages ran side by side and so add up to more than the wall time, they are scaled down to it.
+    """
+    own = [sum(c["seconds"].values()) for c in call["candidates"]]
+    rest = call["wall_s"] - sum(own)
+    if rest < 0:
+        return [o * call["wall_s"] / sum(own) for o in own]
+    return [o + rest / len(own) for o in own]
+
+
+def complete(calls: list[Call], tasks: Tasks, columns: list[str]) -> list[Call]:
+    """The calls of those tasks that every column has finished: columns are compared over the same candidates only."""
+    done = finished(calls)
+    whole = {name for name, (_, files) in tasks.items() if all((c, name, path.name) in done for c in columns for path in files[c])}
+    return [call for call in calls if call["task"] in whole and call["column"] in columns]
+
+
+def summarise(calls: list[Call]) -> dict[str, Any]:
+    """Column -> language (and `all`) -> candidates, passed, seconds, per_hour, ratio, mean seconds a candidate by stage."""
+    summary: dict[str, Any] = {}
+    for column in COLUMNS:
+        mine = [call for call in calls if call["column"] == column]
+        if not mine:
+            continue
+        summary[column] = {}
+        for group in (*LANGUAGES, "all"):
+            pairs = [
+                (c, s)
+                for call in mine
+                for c, s in zip(call["candidates"], shares(call), strict=True)
+                if group in (c["language"], "all")
+            ]
+            seconds = sum(s for _, s in pairs)
+            stages: dict[str, float] = {}
+            for c, _ in pairs:
+                for stage, s in c["seconds"].items():
+                    stages[stage] = stages.get(stage, 0.0) + s
+            summary[column][group] = {
+                "candidates": len(pairs),
+                "passed": sum(c["status"] == "passed" for c, _ in pairs),
+                "seconds": seconds,
+                "per_hour": 3600 * len(pairs) / seconds if seconds else None,
+                "stages": {stage: s / len(pairs) for stage, s in stages.items()},
+            }
+        if column != "kernelbench":
+            outside = [call["wall_s"] - sum(sum(c["seconds"].values()) for c in call["candidates"]) for call in mine]
+            arrivals = [call["verdicts_after_s"] for call in mine]
+            later = [b - a for times in arrivals for a, b in itertools.pairwise(times)]
+            summary[column]["calls"] = {
+                "calls": len(mine),
+                "outside_stages_s": sum(outside) / len(outside),
+                "first_verdict_s": sum(times[0] for times in arrivals) / len(arrivals),
+                "later_verdict_s": sum(later) / len(later) if later else None,
+            }
+    for column, groups in summary.items():
+        for group in (*LANGUAGES, "all"):
+            ours, theirs = groups[group]["per_hour"], summary.get("kernelbench", {}).get(group, {}).get("per_hour")
+            groups[group]["ratio"] = ours / theirs if ours and theirs and column != "kernelbench" else None
+    return summary
+
+
+def table(summary: dict[str, Any]) -> str:
+    order = [column for column in ("kernelbench", "kernelpro", "kernelpro_runtime") if column in summary]
+    if not order:
+        return "\nno task is finished in every column yet"
+    lines = ["", "Candidates an hour (passed of judged)", f"{'':14}" + "".join(f"{TITLES[c]:>26}" for c in order)]
+    for group in (*LANGUAGES, "all"):
+        cells = [summary[c][group] for c in order]
+        texts = [f"{x['per_hour']:.0f} ({x['passed']}/{x['candidates']})" if x["per_hour"] else "-" for x in cells]
+        lines.append(f"{group:14}" + "".join(f"{t:>26}" for t in texts))
+    if "kernelbench" in summary and len(order) > 1:
+        lines += ["", "Times as many as KernelBench"]
+        for group in (*LANGUAGES, "all"):
+            ratios = [summary[c][group]["ratio"] for c in order]
+            lines.append(f"{group:14}" + "".join(f"{r:>25.1f}x" if r else f"{'':26}" for r in ratios))
+    for column in order:
+        groups = summary[column]
+        stages = sorted(groups["all"]["stages"], key=lambda stage: -groups["all"]["stages"][stage])
+        lines += [
+            "",
+            f"Where the seconds of a candidate go: {TITLES[column]}",
+            f"{'stage':24}" + "".join(f"{g:>10}" for g in LANGUAGES),
+        ]
+        for stage in stages:
+            lines.append(f"{stage:24}" + "".join(f"{groups[g]['stages'].get(stage, 0.0):>10.2f}" for g in LANGUAGES))
+        totals = {g: groups[g]["seconds"] / (groups[g]["candidates"] or 1) for g in LANGUAGES}
+        outside = {g: totals[g] - sum(groups[g]["stages"].values()) for g in LANGUAGES}
+        lines.append(f"{'in no stage':24}" + "".join(f"{outside[g]:>10.2f}" for g in LANGUAGES))
+        lines.append(f"{'total':24}" + "".join(f"{totals[g]:>10.2f}" for g in LANGUAGES))
+        if any(s < -0.005 for s in outside.values()):
+            lines.append("(below zero: stages of several candidates ran side by side)")
+        if calls := groups.get("calls"):
+            later = calls["later_verdict_s"]
+            lines.append(
+                f"{calls['calls']} calls; first verdict after {calls['first_verdict_s']:.2f} s"
+                + (f", each later one after {later:.2f} s more" if later is not None else "")
+                + f"; {calls['outside_stages_s']:.2f} s a call in no stage"
+            )
+    return "\n".join(lines)
+
+
+def output_of(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def hardware() -> dict[str, Any]:
+    rows = output_of("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader").splitlines()
+    if not rows:
+        raise SystemExit("no GPU: nvidia-smi lists none")
+    name, driver, capability = (part.strip() for part in rows[0].split(","))
+    return {
+        "gpu": name,
+        "driver": driver,
+        "compute_capability": capability,
+        "cpu": (re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) or [platform.machine()])[0],
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def versions(checkout: Path) -> dict[str, Any]:
+    def installed(name: str) -> str | None:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    def quoted(path: Path, pattern: str) -> str | None:
+        found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) if path.exists() else None
+        return found[1] if found else None
+
+    own_git = output_of("git", "-C", str(checkout), "rev-parse", "--show-toplevel") == str(checkout)
+    return {
+        "python": platform.python_version(),
+        "torch": installed("torch"),
+        "triton": installed("triton"),
+        "cuda": (re.findall(r"release ([\d.]+)", output_of("nvcc", "--version")) or [None])[0],
+        "kernelpro": quoted(ROOT / "src/kernelpro/__init__.py", r'^__version__ = "(.+)"'),
+        "kernelbench": quoted(checkout / "pyproject.toml", r'^version = "(.+)"'),
+        "kernelbench_commit": output_of("git", "-C", str(checkout), "rev-parse", "HEAD") if own_git else None,
+        "kernelbench_eval_sha256": hashlib.sha256((checkout / "src/kernelbench/eval.py").read_bytes()).hexdigest(),
+    }
+
+
+def finished(calls: list[Call]) -> set[tuple[str, str, str]]:
+    return {(call["column"], call["task"], c["candidate"]) for call in calls for c in call["candidates"]}
+
+
+def plan(tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]]) -> Iterator[tuple[str, Path, list[Path]]]:
+    """The calls to make, task by task: a judge call takes all candidates of the task, a KernelBench evaluation takes one."""
+    for name, (task, files) in tasks.items():
+        for column in (c for c in COLUMNS if c in columns):
+            missing = [path for path in files[column] if (column, name, path.name) not in done]
+            if column == "kernelbench":
+                yield from ((column, task, [path]) for path in missing)
+            elif missing:
+                yield column, task, missing
+
+
+def prepare(checkout: Path, deps: Path | None, capability: str) -> None:
+    """Import paths, target and warm-up."""
+    sys.path[:0] = [str(path.resolve()) for path in (checkout / "src", deps) if path]
+    os.environ["TORCH_CUDA_ARCH_LIST"] = ARCHITECTURES.get(capability, capability)
+    warm = subprocess.run([sys.executable, "-c", WARM_UP], capture_output=True, text=True)
+    if warm.returncode:
+        raise SystemExit(f"the warm-up failed:\n{warm.stderr[-2000:]}")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        try:
+            pool.apply(import_kernelbench)
+        except ImportError as error:
+            raise SystemExit(
+                f"KernelBench does not import: {error}; install it, or name a folder with --kernelbench-deps"
+            ) from None
+
+
+def arguments() -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench")
+    add("--kernelbench-deps", type=Path, metavar="DIR", help="packages that only the KernelBench column imports")
+    add("--candidates", type=Path, default=Path(__file__).with_suffix(""), metavar="DIR", help="holds <task>/task.py and so on")
+    add("--out", type=Path, default=Path("judge_throughput.json"), metavar="FILE")
+    add("--tasks", type=names, metavar="NAME,...", help="only these")
+    add("--columns", type=names, default=list(COLUMNS), metavar="NAME,...", help=f"only these of {', '.join(COLUMNS)}")
+    add("--resume", action="store_true", help="go on with what --out holds, and do only what is missing")
+    add("--stop-after", type=float, default=float("inf"), metavar="SECONDS", help="begin no call that would end later")
+    options = parser.parse_args()
+    if unknown := set(options.columns) - set(COLUMNS):
+        parser.error(f"no such column: {', '.join(sorted(unknown))}; there are: {', '.join(COLUMNS)}")
+    return options
+
+
+def main() -> None:
+    began = time.perf_counter()
+    options = arguments()
+    checkout = options.kernelbench.resolve()
+    settings = kernelbench_settings(checkout)
+    tasks = collect(options.candidates.resolve(), options.tasks)
+    machine = hardware()
+    files = {path for task, columns in tasks.values() for path in (task, *(c for group in columns.values() for c in group))}
+    report: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commands": [shlex.join(["python", *sys.argv])],
+        "hardware": machine,
+        "versions": versions(checkout),
+        "kernelbench_settings": settings,
+        "stood_in_for": list(STOOD_IN),
+        "files": {f"{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(files)},
+        "calls": [],
+    }
+    if options.resume and options.out.exists():
+        earlier = json.loads(options.out.read_text(encoding="utf-8"))
+        if any(earlier[key] != report[key] for key in ("hardware", "versions", "kernelbench_settings", "files")):
+            raise SystemExit(f"{options.out} was made on another machine, with other versions or other files: begin a new one")
+        report["calls"], report["commands"] = earlier["calls"], earlier["commands"] + report["commands"]
+    prepare(checkout, options.kernelbench_deps, machine["compute_capability"])
+    calls: list[Call] = report["calls"]
+    left = 0
+    with tempfile.TemporaryDirectory(prefix="judge-throughput-") as scratch:
+        for column, task, batch in list(plan(tasks, options.columns, finished(calls))):
+            longest = max((call["wall_s"] for call in calls if call["column"] == column), default=0.0)
+            if time.perf_counter() - began + longest > options.stop_after:
+                left += len(batch)
+                continue
+            caches = Path(scratch) / column
+            caches.mkdir(exist_ok=True)
+            if column == "kernelbench":
+                call = run_kernelbench(task, batch[0], settings, caches)
+            else:
+                call = run_judge(column, task, batch, caches)
+            calls.append({**call, "date": datetime.now(UTC).isoformat(timespec="seconds")})
+            report["summary"] = summarise(complete(calls, tasks, options.columns))
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+            outcomes = ", ".join(f"{c['candidate']} {c['status']}" for c in call["candidates"])
+            print(f"{column:18} {call['task']:12} {call['wall_s']:7.1f} s  {outcomes}", flush=True)
+
+    for call in calls:
+        for c in call["candidates"]:
+            if c["status"] != "passed":
+                print(f"NOT PASSED: {call['column']} {call['task']}/{c['candidate']}: {c['status']}: {c['reason'][:500]}")
+    print(f"\n{machine['gpu']}, {machine['cores']} cores; {report['date']}; KernelBench at its defaults: {settings}")
+    print(f"On KernelBench's side empty modules stand in for {' and '.join(STOOD_IN)}, which it imports and does not use here")
+    print(table(summarise(complete(calls, tasks, options.columns))))
+    if left:
+        raise SystemExit(f"\n{left} evaluations left when the time was up: call again with --resume")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""RMSNorm and SwiGLU in one pass per row, with a vectorised exponential; nothing but the result is written."""
+
+import torch
+import torch.nn as nn
+
+from kernelpro import runtime
+
+SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+constexpr int LANES = 16;  // independent partial sums, so that an addition need not wait for the one before it
+
+// 2^t to about 2e-7: rounding in a sum with 1.5 * 2^23 splits off the integer, a polynomial does the rest.
+static inline float power_of_two(float t) {
+    t = t < -126.0f ? -126.0f : t;
+    t = t > 126.0f ? 126.0f : t;
+    const float shifted = t + 12582912.0f;
+    const float r = t - (shifted - 12582912.0f);
+    float p = 1.32647273e-3f;
+    p = p * r + 9.67151299e-3f;
+    p = p * r + 5.55073358e-2f;
+    p = p * r + 2.40222424e-1f;
+    p = p * r + 6.93147004e-1f;
+    p = p * r + 1.0f;
+    uint32_t bits, exponent;
+    std::memcpy(&bits, &p, sizeof bits);
+    std::memcpy(&exponent, &shifted, sizeof exponent);
+    bits += exponent << 23;
+    std::memcpy(&p, &bits, sizeof p);
+    return p;
+}
+
+extern "C" int rmsnorm_swiglu(const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ y,
+                              long long rows, long long dim, float eps) {
+    const long long half = dim / 2;
+    if (dim % LANES) return 1;
+#pragma omp parallel for schedule(static)
+    for (long long row = 0; row < rows; ++row) {
+        const float* in = x + row * dim;
+        float* out = y + row * half;
+        float squares[LANES] = {};
+        for (long long i = 0; i < dim; i += LANES) {
+#pragma omp simd
+            for (int j = 0; j < LANES; ++j) squares[j] += in[i + j] * in[i + j];
+        }
+        double sum = 0;
+        for (float s : squares) sum += s;
+        const float scale = 1.0f / std::sqrt(float(sum / dim) + eps);
+#pragma omp simd
+        for (long long i = 0; i < half; ++i) {
+            const float gate = in[i] * scale * weight[i], up = in[half + i] * scale * weight[half + i];
+            out[i] = gate * up / (1.0f + power_of_two(gate * -1.44269504f));
+        }
+    }
+    return 0;
+}
+"""
+
+# Comparisons may be turned into selections, without which the loop over the exponential stays scalar.
+lib = runtime.cpp(SOURCE, flags=["-fno-trapping-math", "-fno-math-errno"])
+
+
+class ModelNew(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(dim))
+
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty(x.shape[0], x.shape[1] // 2)
+        lib.rmsnorm_swiglu(x, self.weight, y, x.shape[0], x.shape[1], 1e-6)
+        return y

@@ -1,0 +1,7 @@
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.tanh(2 * x + 1)
+        return y, y

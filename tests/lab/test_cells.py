@@ -1,0 +1,129 @@
+"""Confinement: what a child can and cannot do, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelpro.lab.judge.cell import LEVELS, CannotStart, Cell, Limits, Nursery
+from kernelpro.lab.judge.wire import Gone
+
+LIMITS = Limits(8 << 30, address_space=True)
+
+
+@pytest.fixture(params=LEVELS)
+def cell(nursery: Nursery, request: pytest.FixtureRequest) -> Cell:
+    try:
+        made = nursery.start("build", LIMITS, level=request.param)
+    except CannotStart as error:
+        pytest.skip(f"level {request.param} does not work here: {error}")
+    request.addfinalizer(made.kill)
+    return made
+
+
+def attempt(cell: Cell, body: str) -> str:
+    """Run Python in the cell; what it writes to `said` comes back."""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    caught = "except BaseException as e:\n    said = type(e).__name__ + ': ' + str(e)"
+    source = f"said = 'done'\ntry:\n{lines}\n{caught}\nprint('SAID', said, flush=True)"
+    cell.channel.send({"op": "build", "source": source})
+    cell.channel.receive(30)
+    deadline = time.monotonic() + 5
+    while "SAID" not in cell.log_tail() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return cell.log_tail().rpartition("SAID ")[2].strip()
+
+
+def strong(cell: Cell) -> None:
+    if cell.level == "process":
+        pytest.skip("a plain process is not confined, and the verdict says so")
+
+
+def test_no_file_outside_is_readable(cell: Cell, tmp_path: Path) -> None:
+    strong(cell)
+    secret = tmp_path / "answer.txt"
+    secret.write_text("42")
+    assert "PermissionError" in attempt(cell, f"said = open({str(secret)!r}).read()")
+
+
+def test_nothing_outside_is_writable(cell: Cell, tmp_path: Path) -> None:
+    strong(cell)
+    assert "Error" in attempt(cell, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
+    assert "Error" in attempt(cell, "open('/usr/x', 'w').write('x')")
+
+
+def test_scratch_is_writable_and_limited(cell: Cell) -> None:
+    assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
+
+
+def test_no_network(cell: Cell) -> None:
+    strong(cell)
+    assert "Error" in attempt(cell, "import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")
+
+
+def test_no_tracing_of_others(cell: Cell) -> None:
+    strong(cell)
+    load = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)"
+    body = f"{load}\nr = c.ptrace(16, {os.getpid()}, 0, 0)\nsaid = str(r) + ' ' + str(ctypes.get_errno())"
+    assert attempt(cell, body) == "-1 1"
+
+
+def test_no_signals_to_others(cell: Cell) -> None:
+    strong(cell)
+    assert "Error" in attempt(cell, f"import os\nos.kill({os.getpid()}, 0)")
+
+
+def test_the_environment_is_scrubbed(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    fresh = Nursery()
+    cell = fresh.start("build", LIMITS)
+    said = attempt(
+        cell, "import os\nsaid = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())"
+    )
+    cell.kill()
+    fresh.close()
+    assert said == "False"
+
+
+def test_frozen_means_frozen(cell: Cell) -> None:
+    tick = "def tick():\n    while True: open('t', 'a').write('x')\n"
+    attempt(cell, f"import threading\n{tick}threading.Thread(target=tick, daemon=True).start()")
+    cell.freeze()
+    before = Path(f"/proc/{cell.pid}/stat").read_text().split()[13]
+    time.sleep(0.3)
+    assert Path(f"/proc/{cell.pid}/stat").read_text().split()[13] == before
+    cell.thaw()
+    time.sleep(0.3)
+    assert int(Path(f"/proc/{cell.pid}/stat").read_text().split()[13]) > int(before)
+
+
+def test_killing_leaves_nothing(cell: Cell) -> None:
+    attempt(cell, "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '1000'])\nopen('left', 'w').write('x')")
+    family = cell.family()
+    assert len(family) >= 6
+    scratch = cell._scratch
+    cell.kill()
+    time.sleep(0.2)
+    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    assert not scratch.exists()
+
+
+def test_too_many_processes_end_the_cell(cell: Cell) -> None:
+    cell.channel.send({"op": "build", "source": "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(1000)"})
+    with pytest.raises(Gone):
+        cell.channel.receive(60)
+    assert "processes" in cell.how_it_ended()
+
+
+def test_a_dead_zygote_is_replaced() -> None:
+    fresh = Nursery()
+    fresh.start("build", LIMITS).kill()
+    fresh._zygote.kill()
+    fresh._zygote.wait()
+    cell = fresh.start("build", LIMITS)
+    assert attempt(cell, "said = 'alive'") == "alive"
+    cell.kill()
+    fresh.close()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelpro import runtime
+from kernelpro.lab.languages import authored_kernels, cuda, detect, native
+
+
+@pytest.fixture(autouse=True)
+def private_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+
+
+TWICE = r"""
+#include <cstdint>
+// extern "C" int in_a_comment(unknown x);
+extern "C" void twice(const float* __restrict__ x, float* y, int64_t n) {
+    #pragma omp parallel for
+    for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i];
+}
+extern "C" int fail(int code) { return code; }
+extern "C" void scale(float* x, float by, bool really) { if (really) *x *= by; }
+"""
+
+
+def test_cpp_builds_and_calls() -> None:
+    lib = runtime.cpp(TWICE)
+    x, y = torch.randn(1000), torch.empty(1000)
+    lib.twice(x, y, 1000)
+    assert torch.equal(y, 2 * x)
+    one = torch.ones(1)
+    lib.scale(one, 2.5, True)
+    assert one.item() == 2.5
+
+
+def test_a_library_is_built_once(tmp_path: Path) -> None:
+    first = runtime.cpp(TWICE).path
+    stamp = first.stat().st_mtime_ns
+    assert runtime.cpp(TWICE).path.stat().st_mtime_ns == stamp
+    assert runtime.cpp(TWICE, flags=["-DX=1"]).path != first
+    assert not [p for p in tmp_path.iterdir() if p.is_dir()], "scratch is left behind"
+
+
+def test_calls_that_cannot_work_say_why() -> None:
+    lib = runtime.cpp(TWICE)
+    with pytest.raises(runtime.LaunchError, match=r"twice takes 3 arguments \(x, y, n\), got 1"):
+        lib.twice(torch.ones(1))
+    with pytest.raises(runtime.LaunchError, match="argument 1"):
+        lib.fail("three")
+    with pytest.raises(runtime.LaunchError, match="fail returned error code 3"):
+        lib.fail(3)
+    with pytest.raises(AttributeError, match="there are: twice, fail, scale"):
+        _ = lib.thrice
+
+
+def test_compiler_errors_carry_the_line() -> None:
+    with pytest.raises(runtime.BuildError, match=r"kernel\.cpp:1:.*error"):
+        runtime.cpp('extern "C" void f(int x) { y = 1; }')
+    with pytest.raises(runtime.BuildError, match='no extern "C" function'):
+        runtime.cpp("int f() { return 1; }")
+    with pytest.raises(runtime.BuildError, match="cannot be passed"):
+        runtime.cpp('struct S {}; extern "C" void f(S s) {}')
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(runtime.BuildError, match="install g"):
+        runtime.cpp(TWICE)
+
+
+def test_signatures_understand_cuda_parameters() -> None:
+    found = native.signatures('extern "C" cudaError_t go(const __half *x, unsigned long long n, std::size_t m, cudaStream_t s) {}')
+    kinds = [p.kind for p in found["go"].parameters]
+    assert kinds == ["pointer", "unsigned long long", "size_t", "stream"]
+    assert found["go"].returns_status
+
+
+@pytest.mark.skipif(cuda.nvcc() is None, reason="no nvcc here")
+def test_cuda_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
+    cuda.architecture.cache_clear()
+    lib = runtime.cuda(
+        "__global__ void k(float* x) { x[threadIdx.x] += 1; }\n"
+        'extern "C" int go(float* x, cudaStream_t s) { k<<<1, 32, 0, s>>>(x); return cudaGetLastError(); }'
+    )
+    cuda.architecture.cache_clear()
+    assert lib.path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("source", "language", "kernels"),
+    [
+        ('lib = runtime.cpp("""extern "C" void go(float* x) {}""")', "cpp", {"go"}),
+        ("lib = runtime.cuda('''__global__ void __launch_bounds__(256) soft(float* x) {}''')", "cuda", {"soft"}),
+        ("lib = runtime.cute('template <int N> __global__ void tile(float* x) {}')", "cute", {"tile"}),
+        ("import triton\n@triton.autotune(configs=[])\n@triton.jit\ndef add(x): pass\ndef plain(): pass", "triton", {"add"}),
+        ("import torch\nmodule = load_inline(cuda_sources='__global__ void relu_k(float* x) {}')", "torch", {"relu_k"}),
+        ("import torch\n# runtime.cuda( in a comment\n", "torch", set()),
+    ],
+)
+def test_languages_and_their_kernels_are_recognised(source: str, language: str, kernels: set[str]) -> None:
+    assert detect(source).name == language
+    assert authored_kernels(source) == kernels

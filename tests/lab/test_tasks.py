@@ -1,0 +1,134 @@
+"""Tasks: parameters, distributions, probes, work."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.tasks import parameters, work
+from kernelpro.lab.tasks.inputs import transform
+from kernelpro.lab.tasks.probes import probe
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import BadInput, Task
+
+
+def task(forward: str, inputs: str = "[torch.randn(64, 128)]", init: str = "pass") -> Task:
+    return Task(
+        f"""
+import torch, torch.nn as nn, torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, *x):
+        return {forward}
+def get_inputs(): return {inputs}
+def get_init_inputs(): return []
+"""
+    )
+
+
+def test_constants_become_the_same_numbers_whatever_they_are_called() -> None:
+    with parameters.under_seed(5):
+        first = nn.LayerNorm(32)
+    with parameters.under_seed(5):
+        other = nn.Linear(7, 9)
+        weight, bias = nn.Parameter(torch.ones(32)), nn.Parameter(torch.zeros(32))
+    assert torch.equal(first.weight, weight) and torch.equal(first.bias, bias)
+    assert weight.std() > 0.05 and bias.std() > 0.05 and bool((weight > 0).all())
+    assert nn.LayerNorm(32).weight.eq(1).all(), "outside, torch is as it was"
+    assert other.weight.std() > 0
+
+
+def test_batch_norm_statistics_are_not_trivial() -> None:
+    with parameters.under_seed(5):
+        norm = nn.BatchNorm2d(8)
+    assert norm.running_var is not None and bool((norm.running_var > 0).all()) and norm.running_var.std() > 0.01
+    assert norm.running_mean is not None and norm.running_mean.std() > 0.01
+
+
+def test_parameters_by_name_by_seed_and_none() -> None:
+    state = {"norm.weight": torch.full((4,), 3.0), "norm.bias": torch.full((4,), 4.0)}
+    same = nn.Module()
+    same.norm = nn.LayerNorm(4)
+    assert parameters.give(same, state) == "by name" and same.norm.weight[0] == 3
+    renamed = nn.Module()
+    renamed.scale = nn.LayerNorm(4)
+    assert parameters.give(renamed, state) == "by seed" and renamed.scale.weight[0] == 1
+    assert parameters.give(renamed, {}) == "none"
+
+
+@pytest.mark.parametrize("name", ["x3", "x0.01", "negated", "spikes", "mild spikes"])
+def test_distributions_multiply_and_repeat(name: str) -> None:
+    x = torch.randn(64, 64).tril()
+    a, b = transform([x, torch.arange(3)], name, 9), transform([x, torch.arange(3)], name, 9)
+    assert torch.equal(a[0], b[0]) and torch.equal(a[1], torch.arange(3))
+    assert not torch.equal(a[0], x) and bool(((a[0] == 0) == (x == 0)).all())
+
+
+def test_inputs_come_from_the_seed_alone() -> None:
+    reference = Reference(task("x[0] * 2"), "cpu", 1)
+    assert torch.equal(reference.inputs(4)[1][0], reference.inputs(4)[1][0])
+    assert not torch.equal(reference.inputs(4)[1][0], reference.inputs(5)[1][0])
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (Task("x = 1", name="t"), "task t: no class Model"),
+        (Task("class Model: pass", name="t"), "task t: no function get_inputs"),
+        (Task("def f(:", name="t"), "task t: syntax error in line 1"),
+        (Task("import nowhere_to_be_found", name="t"), "task t: importing it raised ModuleNotFoundError"),
+        (task("x[0]", init="raise ValueError('no')"), "Model raised ValueError: no"),
+    ],
+)
+def test_broken_tasks_are_one_clear_line(broken: Task, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Reference(broken, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "reason"),
+    [
+        ("x[0] * 0.0", "[torch.randn(64, 64)]", "zeros passes"),
+        ("torch.ones_like(x[0]) * 3", "[torch.randn(64, 64)]", "constant"),
+        ("x[0] * 1.0", "[torch.randn(64, 64)]", "copy of input 0"),
+        ("x[0] * 2 + 1", "[torch.randn(64, 64)]", "affine map of input 0"),
+        ("F.dropout(x[0], 0.5, True)", "[torch.randn(64, 64)]", "random"),
+        ("F.softmax(x[0] * 0 + torch.arange(64.), -1)", "[torch.randn(64, 64)]", "other inputs"),
+        ("(x[0] * 1e-9).mean() + 5.0", "[torch.rand(1000, 1000)]", "constant|can be skipped"),
+    ],
+)
+def test_degenerate_tasks_are_found(forward: str, inputs: str, reason: str) -> None:
+    oracle = Oracle(Reference(task(forward, inputs), "cpu", 1), 1 << 26)
+    found = probe(oracle, Tolerance(oracle, "fp32", 2), [3, 4])
+    assert found is not None
+    import re
+
+    assert re.search(reason, found), found
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs"),
+    [
+        ("F.layer_norm(x[0], (128,))", "[torch.randn(64, 128)]"),
+        ("F.softmax(x[0], -1)", "[torch.randn(64, 128)]"),
+        ("x[0] @ x[1]", "[torch.randn(64, 128), torch.randn(128, 64)]"),
+        ("F.mse_loss(x[0], x[1])", "[torch.rand(1000, 500), torch.rand(1000, 500)]"),
+        ("x[0][:, -1]", "[torch.randn(64, 128, 8)]"),
+        ("x[0].argmax(-1)", "[torch.randn(64, 128)]"),
+    ],
+)
+def test_ordinary_tasks_can_be_scored(forward: str, inputs: str) -> None:
+    oracle = Oracle(Reference(task(forward, inputs), "cpu", 1), 1 << 26)
+    assert probe(oracle, Tolerance(oracle, "fp32", 2), [3, 4]) is None
+
+
+def test_work_counts_bytes_once_and_products_by_what_is_not_zero() -> None:
+    dense = work.count(Reference(task("x[0] @ x[1]", "[torch.randn(64, 32), torch.randn(32, 16)]"), "cpu", 1), 2)
+    assert (dense.read_bytes, dense.written_bytes, dense.matrix_flops) == (4 * (64 * 32 + 32 * 16), 4 * 64 * 16, 2 * 64 * 32 * 16)
+    diagonal = work.count(Reference(task("torch.diag(x[0]) @ x[1]", "[torch.rand(64) + 1, torch.randn(64, 64)]"), "cpu", 1), 2)
+    assert diagonal.matrix_flops == 2 * 64 * 64

@@ -1,0 +1,80 @@
+"""Statistics of rounds and the agreement of the two clocks, on made-up samples with known answers."""
+
+from __future__ import annotations
+
+import random
+
+from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
+from kernelpro.lab.judge.timing import Rounds, Sample, compare_clocks, decide, ratio_interval, widened
+from kernelpro.lab.tasks.work import Work
+from kernelpro.records import Interval
+
+
+def rounds(candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0, sealed_ms: float = 0.0, noise: float = 0.02) -> Rounds:
+    """Protocol of 0.4 ms with 40 us of noise; `hidden_ms` passes outside the candidate's clock."""
+    made, dice = Rounds(), random.Random(1)
+    for index in range(60):
+        sealed = index % 4 == 0
+        own = candidate_ms * (1 + noise * dice.gauss(0, 1))
+        base = baseline_ms * (1 + noise * dice.gauss(0, 1))
+        extra = hidden_ms + (sealed_ms if sealed else 0.0)
+        made.add(
+            {
+                "candidate": Sample(own, own + extra + 0.4 + 0.04 * dice.gauss(0, 1), sealed),
+                "base": Sample(base, base + 0.4 + 0.04 * dice.gauss(0, 1), sealed),
+            }
+        )
+    return made
+
+
+def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
+    found = ratio_interval(rounds(1.0, 2.0).log_ratio("base", "candidate"))
+    assert found.low < 2.0 < found.high and found.high - found.low < 0.05
+
+
+def test_a_against_a_is_unclear() -> None:
+    assert decide(ratio_interval(rounds(1.0, 1.0).log_ratio("base", "candidate"))) == "unclear"
+    assert decide(Interval(1.2, 1.1, 1.3)) == "yes"
+    assert decide(Interval(0.8, 0.7, 0.9)) == "no"
+
+
+def test_honest_clocks_agree() -> None:
+    assert compare_clocks(rounds(1.0, 2.0), "candidate", "base", "cuda", 0.0).lie == ""
+
+
+def test_time_outside_the_candidates_clock_is_a_lie() -> None:
+    assert (
+        "more pass until its output is there"
+        in compare_clocks(rounds(0.1, 2.0, hidden_ms=1.0), "candidate", "base", "cuda", 0.0).lie
+    )
+
+
+def test_work_done_before_the_clock_shows_in_sealed_rounds() -> None:
+    lie = compare_clocks(rounds(0.1, 2.0, sealed_ms=1.0), "candidate", "base", "cuda", 0.0).lie
+    assert "when inputs are shown only after the clock has started" in lie
+
+
+def test_a_lean_protocol_is_no_hiding_place() -> None:
+    """A baseline that costs 0.1 ms more protocol than the leanest one must not hide 0.1 ms of work."""
+    made = rounds(0.5, 2.0, hidden_ms=0.1)
+    assert compare_clocks(made, "candidate", "base", "cuda", 0.0).lie
+    assert not compare_clocks(rounds(0.5, 2.0), "candidate", "base", "cuda", 0.0).lie
+    padded = rounds(0.5, 2.0, hidden_ms=0.0)
+    assert compare_clocks(padded, "candidate", "base", "cuda", 0.1).lie
+
+
+def test_what_the_clock_cannot_resolve_widens_the_interval() -> None:
+    clocks = compare_clocks(rounds(0.01, 0.03), "candidate", "base", "cuda", 0.0)
+    assert clocks.widen_ms > 0
+    assert widened(Interval(3.0, 2.9, 3.1), 0.01, 0.02).low < 1
+    assert compare_clocks(rounds(5.0, 9.0, noise=0.001), "candidate", "base", "cuda", 0.0).widen_ms == 0
+
+
+def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
+    ceilings = Ceilings(bandwidth=1e12, cached_bandwidth=4e12, cache_bytes=1 << 20, rates={"fp32": 1e13, "tf32": 1e14})
+    moving = Work(read_bytes=10**9, written_bytes=10**9, matrix_flops=0)
+    assert floor_ms(moving, ceilings, "tf32") == 2.0
+    assert 0.8 < impossible_ms(moving, ceilings, "tf32", "cuda") < 2.0
+    counting = Work(10**6, 10**6, 1e12)
+    assert floor_ms(counting, ceilings, "fp32") == 100.0 and floor_ms(counting, ceilings, "tf32") == 10.0
+    assert impossible_ms(counting, ceilings, "tf32", "cuda") == 2.5

@@ -1,0 +1,106 @@
+"""Tolerances are derived: they accept honest rounding and refuse the next lower precision."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernelpro.lab.judge.oracle import Oracle, rounded
+from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Task
+
+MATMUL = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b): return a @ b
+def get_inputs(): return [torch.randn(256, 512), torch.randn(512, 256)]
+def get_init_inputs(): return []
+"""
+GELU = MATMUL.replace("a @ b", "torch.nn.functional.gelu(a * b.T)")
+LOSS = MATMUL.replace("a @ b", "((a - b.T) ** 2).mean()")
+
+
+def prepared(source: str, precision: str) -> tuple[Oracle, Tolerance]:
+    oracle = Oracle(Reference(Task(source), "cpu", 1), 1 << 26)
+    return oracle, Tolerance(oracle, precision, 2)
+
+
+def test_rounding_keeps_so_many_bits() -> None:
+    x = torch.tensor([1 + 2**-11, 1 + 2**-10, -3.999], dtype=torch.float32)
+    assert rounded(x, 11).tolist() == [1.0, 1 + 2**-10, -4.0]
+    assert rounded(x, 11, toward_zero=True)[2] > -4
+    assert torch.equal(rounded(x, 8).bfloat16().float(), rounded(x, 8))
+
+
+@pytest.mark.parametrize("source", [MATMUL, GELU, LOSS])
+def test_float32_passes_and_half_precision_does_not(source: str) -> None:
+    oracle, tolerance = prepared(source, "fp32")
+    form, leaves = oracle.inputs(77)
+    truth, limit = oracle.truth(77), tolerance.limits["as given"]
+    assert limit.excess(measure(oracle.run(None, form, leaves), truth)) < 0.5
+    half = oracle.run(torch.bfloat16, form, leaves)
+    assert limit.excess(measure(half, truth)) > 1
+
+
+def test_tf32_is_between_float32_and_bfloat16() -> None:
+    oracle, tolerance = prepared(MATMUL, "tf32")
+    form, leaves = oracle.inputs(77)
+    truth, limit = oracle.truth(77), tolerance.limits["as given"]
+    assert limit.excess(measure(oracle.emulated(11, form, leaves)[0], truth)) < 1
+    assert limit.excess(measure(oracle.emulated(8, form, leaves)[0], truth)) > 1
+    assert limit.norm > 20 * prepared(MATMUL, "fp32")[1].limits["as given"].norm
+
+
+def test_without_matrix_products_tf32_means_float32() -> None:
+    _, loose = prepared(GELU, "tf32")
+    _, strict = prepared(GELU, "fp32")
+    assert loose.limits["as given"].norm == pytest.approx(strict.limits["as given"].norm, rel=0.5)
+
+
+def test_float16_leaves_its_range_on_spikes() -> None:
+    oracle, tolerance = prepared(MATMUL, "tf32")
+    assert "spikes" in tolerance.limits
+    form, leaves = oracle.inputs(5, "spikes")
+    half = [leaf.half().float() for leaf in leaves]
+    errors = measure(oracle.run(None, form, half), oracle.truth(5, "spikes"))
+    assert tolerance.limits["spikes"].excess(errors) == math.inf
+
+
+def test_distributions_that_break_the_task_are_dropped_with_the_reason() -> None:
+    logs = MATMUL.replace("a @ b", "a.log()").replace("torch.randn", "0.1 + torch.rand")
+    _, tolerance = prepared(logs, "fp32")
+    assert tolerance.dropped["negated"] == "the oracle is not finite"
+    assert "as given" in tolerance.limits
+
+
+def test_a_wrong_element_shows_although_the_norm_is_fine() -> None:
+    truth = torch.randn(1000, 1000, dtype=torch.float64)
+    output = truth.float()
+    output[17, 4] += 1.0
+    errors = measure([output], [truth])
+    assert errors.norm < 2e-3
+    assert errors.element > 0.1
+    assert "worst at [17, 4]" in errors.where
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_not_finite_never_passes_where_the_oracle_is_finite(bad: float) -> None:
+    truth = torch.ones(8, dtype=torch.float64)
+    output = truth.float()
+    output[3] = bad
+    assert measure([output], [truth]).norm == math.inf
+
+
+def test_infinities_of_the_oracle_must_be_matched() -> None:
+    truth = torch.tensor([1.0, -math.inf, 2.0], dtype=torch.float64)
+    assert measure([truth.float()], [truth]).norm == 0
+    assert measure([torch.tensor([1.0, 0.0, 2.0])], [truth]).norm == math.inf
+
+
+def test_integers_count_mismatches() -> None:
+    assert measure([torch.tensor([1, 2, 3, 5])], [torch.tensor([1, 2, 3, 4])]) == Errors(
+        0.25, 0.25, "25.00% of the elements differ"
+    )

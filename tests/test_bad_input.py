@@ -1,0 +1,143 @@
+"""Bad input, through the command line: each ends in its own status with one clear reason, the next one is
+judged normally, and neither process nor file is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BAD = Path(__file__).parent / "bad"
+EXPECTED = {
+    "syntax_error.py": ("build_failed", "syntax error in line 1"),
+    "nowhere.py": ("build_failed", "candidate file not found"),
+    "no_model.py": ("build_failed", "defines no class ModelNew"),
+    "compiler_error.py": ("build_failed", "undeclared"),
+    "two_outputs.py": ("wrong", "returns 2 tensors, should be 1"),
+    "wrong_shape.py": ("wrong", "has shape [262144], should be [256, 1024]"),
+    "wrong_dtype.py": ("wrong", "is float64, should be float32"),
+    "not_a_tensor.py": ("wrong", "returns 0 tensors, should be 1"),
+    "nan.py": ("wrong", "worst at [3, 5]: got nan"),
+    "raises_in_forward.py": ("crashed", "forward raised ValueError: not today (line 6"),
+    "raises_at_import.py": ("crashed", "importing the candidate: RuntimeError: not today"),
+    "raises_in_constructor.py": ("crashed", "ModelNew() raised KeyError"),
+    "segfault.py": ("crashed", "SIGSEGV"),
+    "endless_loop.py": ("timed_out", "in forward: took more than 6 s and was killed"),
+    "endless_native.py": ("timed_out", "in forward: took more than 6 s and was killed"),
+    "endless_import.py": ("timed_out", "loading the candidate: took more than 6 s and was killed"),
+    "fork_bomb.py": ("crashed", "processes"),
+    "allocates_100_gb.py": ("crashed", "forward raised"),
+    "eats_memory.py": ("crashed", "memory"),
+    "fills_the_disk.py": ("crashed", "No space left on device"),
+    "exits.py": ("crashed", "exit"),
+    "prints_1_gb.py": ("passed", "correct"),
+    "good.py": ("passed", "correct"),
+}
+
+
+def leftovers() -> tuple[set[str], set[str]]:
+    processes = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if "kernelpro.lab" in command:
+            processes.add(f"{folder.name} {command}")
+    return processes, {str(path) for path in Path(tempfile.gettempdir()).glob("kernelpro-*")}
+
+
+def kernelpro(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelpro", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | changes, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, dict[str, Any]]:
+    """All of them in one call, so that each is followed by others, the good one last."""
+    before = leftovers()
+    paths = [str(BAD / name) for name in EXPECTED]
+    options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--timeout", "6", "--build-timeout", "6", "--memory", "4"]
+    done = kernelpro("judge", str(BAD / "task.py"), *paths, *options, "--json")
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert leftovers() == before
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == len(EXPECTED)
+    return {Path(line["candidate"]).name: line for line in lines}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_ends_in_its_own_status_with_one_clear_reason(name: str, verdicts: dict[str, dict[str, Any]]) -> None:
+    status, reason = EXPECTED[name]
+    assert verdicts[name]["status"] == status, verdicts[name]["reason"]
+    assert reason in verdicts[name]["reason"]
+
+
+def test_a_passed_verdict_has_every_key(verdicts: dict[str, dict[str, Any]]) -> None:
+    verdict = verdicts["good.py"]
+    keys = ["candidate", "status", "reason", "error", "times", "speedup", "faster"]
+    keys += ["floor_ms", "authored_share", "peak_bytes", "sandbox", "environment"]
+    assert not [key for key in keys if verdict.get(key) is None]
+    for group in ("times", "speedup"):
+        for interval in verdict[group].values():
+            assert interval["low"] <= interval["value"] <= interval["high"]
+    assert verdict["faster"] in ("yes", "no", "unclear")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "task file not found"),
+        ("x = 1", "no class Model"),
+        ("def f(:", "syntax error in line 1"),
+        ("raise ValueError('no')", "importing it raised ValueError: no"),
+    ],
+)
+def test_a_bad_task_is_one_line_and_exit_code_2(text: str | None, message: str, tmp_path: Path) -> None:
+    task = tmp_path / "task.py"
+    if text is not None:
+        task.write_text(text)
+    done = kernelpro("judge", str(task), str(BAD / "good.py"), "--target", "cpu")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--precision", "fp12"],
+        ["--target", "tpu"],
+        ["--baseline", "eager"],
+        ["--quick", "--full"],
+        ["--sandbox", "bubble"],
+        ["--mode", "test"],
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
+    done = kernelpro("judge", str(BAD / "task.py"), str(BAD / "good.py"), *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and arguments[0].strip("-") in done.stderr
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
+    options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--json"]
+    done = kernelpro("judge", str(BAD / "task.py"), str(BAD / "segfault.py"), *options, PATH="/nonexistent", CXX="")
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["status"]) == (1, "build_failed")
+    assert "install g++" in verdict["reason"]
+
+
+def test_no_gpu_is_said_clearly() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = kernelpro("judge", str(BAD / "task.py"), str(BAD / "good.py"), "--target", "cuda")
+    assert done.returncode == 2 and "no CUDA device" in done.stderr

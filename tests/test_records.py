@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
+
+
+def passed(**changes: object) -> Verdict:
+    ratio = Interval(2.0, 1.9, 2.1)
+    fields: dict[str, object] = {"times": {"candidate": ratio}, "speedup": {"eager_fp32": ratio}, "faster": "yes"}
+    return Verdict("a.py", Status.PASSED, "correct", **(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_job_survives_json() -> None:
+    job = Job("7", "judge", Task("x = 1", precision="tf32"), Candidate("y = 2"), "cpu", Options(allow=("gc",)))
+    assert Job.from_json(json.loads(job.dumps())) == job
+
+
+def test_a_verdict_survives_json() -> None:
+    verdict = passed(notes=("one",))
+    assert Verdict.from_json(json.loads(verdict.dumps())) == verdict
+
+
+def test_a_verdict_cannot_contradict_itself() -> None:
+    with pytest.raises(ValueError, match="cannot carry times"):
+        Verdict("a.py", Status.WRONG, "off", times={"candidate": Interval(1, 1, 1)})
+    with pytest.raises(ValueError, match="must carry times"):
+        passed(times={})
+    with pytest.raises(ValueError, match="must say why"):
+        Verdict("a.py", Status.WRONG, "")
+
+
+def test_an_interval_is_ordered() -> None:
+    with pytest.raises(ValueError):
+        Interval(1.0, 1.1, 1.2)
+
+
+def test_identity_is_content() -> None:
+    assert Task("a").id == Task("a", name="other").id
+    assert len({Task("a").id, Task("b").id, Task("a", mode="eval").id, Task("a", precision="fp32").id}) == 4
+    assert Candidate("a").id != Candidate("b").id
+
+
+def test_not_finite_numbers_stay_valid_json() -> None:
+    assert json.loads(Verdict("a", Status.WRONG, "off", error=float("inf")).dumps())["error"] == 1e308
+    assert json.loads(Verdict("a", Status.WRONG, "off", error=float("nan")).dumps())["error"] is None
+
+
+def test_a_missing_file_is_one_clear_line() -> None:
+    with pytest.raises(BadInput, match=r"^task file not found: nowhere\.py$"):
+        Task.from_file("nowhere.py")
