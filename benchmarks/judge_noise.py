@@ -43,10 +43,9 @@ def main() -> None:
         a_a = verdict.measurement["a_a"]
         rows.append({"task": path.parent.name, "ms": verdict.times["candidate"].value, "ratio": ratio.to_json(), "a_a": a_a})
         shown = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
-        print(
-            f"{path.parent.name:24} {verdict.times['candidate'].value:8.3f} ms  {shown}  width {width:.2%}  holds 1: {ratio.low <= 1 <= ratio.high}  A/A [{a_a['low']:.4f}, {a_a['high']:.4f}]",
-            flush=True,
-        )
+        summary = f"width {width:.2%}, holds 1: {ratio.low <= 1 <= ratio.high}"
+        control = f"A/A [{a_a['low']:.4f}, {a_a['high']:.4f}]"
+        print(f"{path.parent.name:24} {verdict.times['candidate'].value:8.3f} ms  {shown}  {summary}  {control}", flush=True)
     if chosen.out and rows:
         about = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
