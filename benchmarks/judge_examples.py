@@ -1,6 +1,6 @@
 """Every example kernel, judged: correct, how fast against each baseline, how near to the floor.
 
-    python benchmarks/judge_examples.py [--target cpu|cuda] [--out FILE] [FOLDER ...]
+python benchmarks/judge_examples.py [--target cpu|cuda] [--out FILE] [FOLDER ...]
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def show(v: dict[str, object]) -> None:
     assert isinstance(times, dict) and isinstance(speedup, dict) and isinstance(v["floor_ms"], float)
     ms = times["candidate"]["value"]
     ratios = "  ".join(f"{k} {s['value']:.2f} [{s['low']:.2f}, {s['high']:.2f}]" for k, s in speedup.items())
-    print(f"{name:45} {ms:8.3f} ms  {v['floor_ms'] / ms:4.0%} of floor  error {v['error']:.1e}  {ratios}  {v['faster']}", flush=True)
+    print(
+        f"{name:45} {ms:8.3f} ms  {v['floor_ms'] / ms:4.0%} of floor  error {v['error']:.1e}  {ratios}  {v['faster']}", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -7,16 +7,16 @@ Three columns, run one after the other, so that each has the GPU and the cores t
 kernelbench        `eval_kernel_against_ref` of the KernelBench checkout in DIR, unmodified, called as its
                    scripts/eval_from_generations.py does it: a freshly spawned process and an empty build directory
                    for each candidate, performance measured, every setting at the default read from that script.
-kernelpro          `kernelpro judge TASK CANDIDATE... --json`, one call a task, over the very same files: CUDA through
-                   torch's `load_inline`, and Triton.
-kernelpro_runtime  the same call, with the CUDA kernels (`__global__` code equal to the letter, which is checked)
+kernelpro          `kernelpro worker`, one for the whole column, fed the jobs of one task after another, over the very same
+                   files: CUDA through torch's `load_inline`, and Triton. Baselines as KernelBench has them: eager only.
+kernelpro_runtime  the same, with the CUDA kernels (`__global__` code equal to the letter, which is checked)
                    called through `kernelpro.runtime` instead.
 
 What is counted is wall time: a KernelBench evaluation from before its process is spawned until after it is gone, a
-judge call from start to exit. A judge call's time is split over its candidates: each has the seconds that the judge
-reports for it, and an equal share of the rest; the row "all" does not depend on that split. Compiler caches start empty
-in every column. Before the first measurement Python packages, compilers and headers are read once, so that no column
-pays for a cold disk.
+task's jobs from the first one sent until the last verdict (the worker's start counts with the first task). A task's
+time is split over its candidates: each has the seconds that the judge reports for it, and an equal share of the rest;
+the row "all" does not depend on that split. Compiler caches start empty in every column. Before the first measurement
+Python packages, compilers and headers are read once, so that no column pays for a cold disk.
 
 KernelBench's package imports the LLM clients `openai` and `litellm`, which an evaluation never calls; the second takes
 seconds to import, and more where it cannot reach the network. Empty modules stand in for both, in KernelBench's favour:
@@ -60,6 +60,8 @@ ARCHITECTURES = {"7.5": "Turing", "8.0": "Ampere", "8.6": "Ampere", "8.9": "Ada"
 """Compute capability -> the name that KernelBench's `gpu_arch` setting takes, which torch reads from TORCH_CUDA_ARCH_LIST."""
 STOOD_IN = {"openai": "OpenAI", "litellm": "completion"}
 JUDGE_TIMEOUT = 1500.0
+BASELINES = ("eager_fp32", "eager_tf32")
+"""KernelBench's evaluation times the eager reference; torch.compile, which the judge adds by default, takes seconds a task."""
 
 Call = dict[str, Any]
 """One measured call: column, task, wall_s, and for each candidate its outcome and the seconds of its stages."""
@@ -162,37 +164,64 @@ def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], cache
 # --- KernelPro ----------------------------------------------------------------------------------------------------
 
 
-def run_judge(column: str, task: Path, candidates: list[Path], caches: Path) -> Call:
-    command = [sys.executable, "-m", "kernelpro", "judge", str(task), *map(str, candidates), "--json", "--target", "cuda"]
-    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+class Judge:
+    """One worker for a whole column, as a batch is run: `kernelpro worker`, jobs in, verdicts out, as JSON lines."""
+
+    def __init__(self, caches: Path):
+        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kernelpro", "worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+            env={**os.environ, **compiler_caches(caches), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def verdicts(self, task: Path, candidates: list[Path]) -> Iterator[dict[str, Any]]:
+        assert self._process.stdin and self._process.stdout
+        description = {"source": task.read_text("utf-8"), "name": task.parent.name}
+        for index, candidate in enumerate(candidates):
+            about = {"source": candidate.read_text("utf-8"), "name": candidate.name}
+            options = {"baselines": BASELINES}
+            job = {"id": str(index), "kind": "judge", "task": description, "candidate": about, "target": "cuda", "options": options}
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+        missing = len(candidates)
+        for line in self._process.stdout:
+            result = json.loads(line)
+            if result["type"] != "result":
+                continue
+            yield result["verdict"] or {
+                "candidate": candidates[int(result["job"])].name,
+                "status": "error",
+                "reason": result["error"],
+            }
+            missing -= 1
+            if not missing:
+                return
+        raise SystemExit("the worker died")
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def run_judge(column: str, judges: dict[str, Judge], task: Path, candidates: list[Path], caches: Path) -> Call:
+    began = time.perf_counter()
+    if column not in judges:
+        judges[column] = Judge(caches)  # its start is part of the column's first call
     verdicts: dict[str, dict[str, Any]] = {}
     arrivals: list[float] = []
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        start_new_session=True,
-        env={**os.environ, **compiler_caches(caches), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-    )
-    watchdog = threading.Timer(JUDGE_TIMEOUT, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog = threading.Timer(JUDGE_TIMEOUT, judges[column].close)
     watchdog.start()
-    assert process.stdout
-    try:
-        for line in process.stdout:
-            if line.startswith("{"):
-                verdict = json.loads(line)
-                verdicts[Path(verdict["candidate"]).stem] = verdict
-                arrivals.append(time.perf_counter() - began)
-        code = process.wait()
-    finally:
-        watchdog.cancel()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    for verdict in judges[column].verdicts(task, candidates):
+        verdicts[Path(verdict["candidate"]).stem] = verdict
+        arrivals.append(time.perf_counter() - began)
+    watchdog.cancel()
     wall = time.perf_counter() - began
-    if not verdicts:
-        raise SystemExit(f"the judge gave no verdict (exit code {code}): {shlex.join(command)}")
     rows = []
     for candidate in candidates:
         verdict = verdicts.get(candidate.stem, {"status": "missing", "reason": "no line in the judge's output"})
@@ -214,7 +243,9 @@ def run_judge(column: str, task: Path, candidates: list[Path], caches: Path) -> 
         "task": task.parent.name,
         "wall_s": wall,
         "verdicts_after_s": arrivals,
-        "exit_code": code,
+        "preparation_seconds": [v.get("measurement", {}).get("preparation_seconds") for v in verdicts.values()][0],
+            (v["measurement"].get("preparation_seconds") for v in verdicts.values() if "measurement" in v), None
+        ),
         "candidates": rows,
     }
 
@@ -517,6 +548,7 @@ def main() -> None:
     prepare(checkout, options.kernelbench_deps, machine["compute_capability"])
     calls: list[Call] = report["calls"]
     left = 0
+    judges: dict[str, Judge] = {}
     with tempfile.TemporaryDirectory(prefix="judge-throughput-") as scratch:
         for column, task, batch in list(plan(tasks, options.columns, finished(calls))):
             longest = max((call["wall_s"] for call in calls if call["column"] == column), default=0.0)
@@ -528,7 +560,7 @@ def main() -> None:
             if column == "kernelbench":
                 call = run_kernelbench(task, batch[0], settings, caches)
             else:
-                call = run_judge(column, task, batch, caches)
+                call = run_judge(column, judges, task, batch, caches)
             calls.append({**call, "date": datetime.now(UTC).isoformat(timespec="seconds")})
             report["summary"] = summarise(complete(calls, tasks, options.columns))
             options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -536,6 +568,8 @@ def main() -> None:
             outcomes = ", ".join(f"{c['candidate']} {c['status']}" for c in call["candidates"])
             print(f"{column:18} {call['task']:12} {call['wall_s']:7.1f} s  {outcomes}", flush=True)
 
+    for judge in judges.values():
+        judge.close()
     for call in calls:
         for c in call["candidates"]:
             if c["status"] != "passed":

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
-from kernelpro.lab.judge.timing import Rounds, Sample, compare_clocks, decide, ratio_interval, widened
+from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, compare_clocks, decide, ratio_interval, widened
 from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Interval
 
 
 def rounds(candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0, sealed_ms: float = 0.0, noise: float = 0.02) -> Rounds:
-    """Protocol of 0.4 ms with 40 us of noise; `hidden_ms` passes outside the candidate's clock."""
+    """Protocol of 0.4 ms with 40 us of noise; `hidden_ms` passes outside the candidate's clock. `null` is the null model."""
     made, dice = Rounds(), random.Random(1)
-    for index in range(60):
+    for index in range(120):
         sealed = index % 4 == 0
         own = candidate_ms * (1 + noise * dice.gauss(0, 1))
         base = baseline_ms * (1 + noise * dice.gauss(0, 1))
@@ -22,14 +22,19 @@ def rounds(candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0, seal
             {
                 "candidate": Sample(own, own + extra + 0.4 + 0.04 * dice.gauss(0, 1), sealed),
                 "base": Sample(base, base + 0.4 + 0.04 * dice.gauss(0, 1), sealed),
+                "null": Sample(base, base + 0.4 + 0.04 * dice.gauss(0, 1), sealed),
             }
         )
     return made
 
 
+def clocks(made: Rounds, real_ms: float = 0.0) -> Clocks:
+    return compare_clocks(made.samples["candidate"], made.samples["null"], real_ms, "cuda")
+
+
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
     found = ratio_interval(rounds(1.0, 2.0).log_ratio("base", "candidate"))
-    assert found.low < 2.0 < found.high and found.high - found.low < 0.05
+    assert found.low < 2.0 < found.high and found.high - found.low < 0.08
 
 
 def test_a_against_a_is_unclear() -> None:
@@ -39,35 +44,30 @@ def test_a_against_a_is_unclear() -> None:
 
 
 def test_honest_clocks_agree() -> None:
-    assert compare_clocks(rounds(1.0, 2.0), "candidate", "base", "cuda", 0.0).lie == ""
+    found = clocks(rounds(1.0, 2.0))
+    assert found.lie == "" and found.widen_ms == 0
+    assert clocks(rounds(1.0, 2.0, hidden_ms=0.1), real_ms=0.1).lie == "", "what every real model costs is no lie"
 
 
 def test_time_outside_the_candidates_clock_is_a_lie() -> None:
-    assert (
-        "more pass until its output is there"
-        in compare_clocks(rounds(0.1, 2.0, hidden_ms=1.0), "candidate", "base", "cuda", 0.0).lie
-    )
+    assert "more pass until its output is there" in clocks(rounds(0.1, 2.0, hidden_ms=1.0)).lie
+    assert clocks(rounds(0.5, 2.0, hidden_ms=0.1)).lie
 
 
 def test_work_done_before_the_clock_shows_in_sealed_rounds() -> None:
-    lie = compare_clocks(rounds(0.1, 2.0, sealed_ms=1.0), "candidate", "base", "cuda", 0.0).lie
-    assert "when inputs are shown only after the clock has started" in lie
-
-
-def test_a_lean_protocol_is_no_hiding_place() -> None:
-    """A baseline that costs 0.1 ms more protocol than the leanest one must not hide 0.1 ms of work."""
-    made = rounds(0.5, 2.0, hidden_ms=0.1)
-    assert compare_clocks(made, "candidate", "base", "cuda", 0.0).lie
-    assert not compare_clocks(rounds(0.5, 2.0), "candidate", "base", "cuda", 0.0).lie
-    padded = rounds(0.5, 2.0, hidden_ms=0.0)
-    assert compare_clocks(padded, "candidate", "base", "cuda", 0.1).lie
+    assert "when inputs are shown only after the clock has started" in clocks(rounds(0.1, 2.0, sealed_ms=1.0)).lie
 
 
 def test_what_the_clock_cannot_resolve_widens_the_interval() -> None:
-    clocks = compare_clocks(rounds(0.01, 0.03), "candidate", "base", "cuda", 0.0)
-    assert clocks.widen_ms > 0
+    assert clocks(rounds(0.01, 0.03)).widen_ms > 0
     assert widened(Interval(3.0, 2.9, 3.1), 0.01, 0.02).low < 1
-    assert compare_clocks(rounds(5.0, 9.0, noise=0.001), "candidate", "base", "cuda", 0.0).widen_ms == 0
+    assert clocks(rounds(5.0, 9.0, noise=0.001)).widen_ms == 0
+
+
+def test_hidden_time_within_the_slack_still_counts() -> None:
+    """25 us of a 0.2 ms kernel convict nobody, but they are not given away either."""
+    found = clocks(rounds(0.2, 2.0, hidden_ms=0.03))
+    assert not found.lie and found.widen_ms > 0.015
 
 
 def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:

@@ -1,4 +1,4 @@
-"""LayerNorm of x + residual, with weight and bias."""
+"""LayerNorm of x + gain * residual (LayerScale), with weight and bias."""
 
 import torch
 import torch.nn as nn
@@ -8,14 +8,15 @@ import torch.nn.functional as F
 class Model(nn.Module):
     def __init__(self, dim):
         super().__init__()
+        self.gain = nn.Parameter(torch.randn(dim))
         self.weight = nn.Parameter(torch.randn(dim))
         self.bias = nn.Parameter(torch.randn(dim))
 
     def forward(self, x, residual):
-        return F.layer_norm(x + residual, self.weight.shape, self.weight, self.bias, eps=1e-5)
+        return F.layer_norm(x + self.gain * residual, self.weight.shape, self.weight, self.bias, eps=1e-5)
 
 
-rows, dim = 4096, 768
+rows, dim = 4096, 1024
 
 
 def get_inputs():

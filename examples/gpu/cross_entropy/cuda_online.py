@@ -43,7 +43,8 @@ row_loss_kernel(const float* __restrict__ logits, const int64_t* __restrict__ la
         sum *= expf(before - largest);
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
-            sum += (expf(v[i].x - largest) + expf(v[i].y - largest)) + (expf(v[i].z - largest) + expf(v[i].w - largest));
+            sum += (expf(v[i].x - largest) + expf(v[i].y - largest)) +
+                   (expf(v[i].z - largest) + expf(v[i].w - largest));
         }
     }
     const float warp_largest = warp_max(largest);

@@ -1,4 +1,4 @@
-"""Cross entropy in CuTe that reads the logits once: online log-sum-exp over tiles of a row, then the mean in fixed order."""
+"""Cross entropy in CuTe that reads the logits once: online log-sum-exp over tiles of a row, then the mean."""
 
 import torch
 import torch.nn as nn

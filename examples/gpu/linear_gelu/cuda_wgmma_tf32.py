@@ -32,7 +32,8 @@ __device__ void wait(uint64_t* barrier, uint32_t parity) {
 }
 
 __device__ void load(void* to, const CUtensorMap* map, int k, int row, uint64_t* barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];"
                  :: "r"(address(to)), "l"(map), "r"(k), "r"(row), "r"(address(barrier)) : "memory");
 }
 

@@ -53,8 +53,10 @@ linear_gelu_cute_kernel(const __grid_constant__ TmaX tma_x, const __grid_constan
     if (threadIdx.x >= CONSUMERS) {
         cutlass::arch::warpgroup_reg_dealloc<40>();
         if (threadIdx.x == CONSUMERS) {
-            auto [from_x, to_x] = tma_partition(tma_x, _0{}, Layout<_1>{}, group_modes<0, 2>(sx), group_modes<0, 2>(gx));
-            auto [from_w, to_w] = tma_partition(tma_w, _0{}, Layout<_1>{}, group_modes<0, 2>(sw), group_modes<0, 2>(gw));
+            auto [from_x, to_x] =
+                tma_partition(tma_x, _0{}, Layout<_1>{}, group_modes<0, 2>(sx), group_modes<0, 2>(gx));
+            auto [from_w, to_w] =
+                tma_partition(tma_w, _0{}, Layout<_1>{}, group_modes<0, 2>(sw), group_modes<0, 2>(gw));
             constexpr int bytes = sizeof(T) * (cosize_v<LayoutX> + cosize_v<LayoutW>) / STAGES;
             for (int tile = 0; tile < tiles; ++tile) {
                 const int s = tile % STAGES;
@@ -113,7 +115,8 @@ int launch(TmaX tma_x, TmaW tma_w, const float* bias, float* y, int m, int n, in
 
 extern "C" int linear_gelu(const float* x, const float* w, const float* bias, float* y, int m, int n, int k,
                            cudaStream_t stream) {
-    if (m % size<0>(BlockShape{}) || n % size<1>(BlockShape{}) || k % size<2>(BlockShape{})) return cudaErrorInvalidValue;
+    constexpr auto block = BlockShape{};
+    if (m % size<0>(block) || n % size<1>(block) || k % size<2>(block)) return cudaErrorInvalidValue;
     auto mx = make_tensor(make_gmem_ptr(reinterpret_cast<const T*>(x)), make_shape(m, k), make_stride(k, _1{}));
     auto mw = make_tensor(make_gmem_ptr(reinterpret_cast<const T*>(w)), make_shape(n, k), make_stride(k, _1{}));
     return launch(make_tma_atom(SM90_TMA_LOAD{}, mx, LayoutX{}(_, _, _0{}), Shape<_128, _32>{}),

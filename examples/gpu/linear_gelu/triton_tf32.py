@@ -43,7 +43,8 @@ class ModelNew(nn.Module):
         tile_w = TensorDescriptor.from_tensor(weight, [256, 32])
         tile_y = TensorDescriptor.from_tensor(y, [128, 256])
         grid = (triton.cdiv(m, 128) * triton.cdiv(n, 256),)
+        bias = self.linear.bias
         linear_gelu_kernel[grid](
-            tile_x, tile_w, self.linear.bias, tile_y, m, n, k, BM=128, BN=256, BK=32, GROUP=16, num_warps=8, num_stages=4
+            tile_x, tile_w, bias, tile_y, m, n, k, BM=128, BN=256, BK=32, GROUP=16, num_warps=8, num_stages=4
         )
         return y

@@ -1,4 +1,4 @@
-"""Matrix product on TF32 tensor cores: 128x256 tiles, a four-stage cp.async pipeline, mma.sync with rounded operands."""
+"""Matrix product on TF32 tensor cores: 128x256 tiles, four-stage cp.async pipeline, mma.sync with rounded operands."""
 
 import torch
 import torch.nn as nn
@@ -24,7 +24,8 @@ __device__ uint32_t tf32(float v) {
 }
 
 __device__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -44,7 +45,8 @@ __device__ void load(Stage& stage, const float* a, const float* b, int n, int k)
 }
 
 __global__ void __launch_bounds__(THREADS, 1)
-matmul_tf32_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n, int k) {
+matmul_tf32_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
+                   int m, int n, int k) {
     extern __shared__ __align__(16) char shared[];
     Stage* stages = (Stage*)shared;
 

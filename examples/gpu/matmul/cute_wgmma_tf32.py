@@ -51,8 +51,10 @@ matmul_cute_kernel(const __grid_constant__ TmaB tma_b, const __grid_constant__ T
     if (threadIdx.x >= CONSUMERS) {
         cutlass::arch::warpgroup_reg_dealloc<40>();
         if (threadIdx.x == CONSUMERS) {
-            auto [from_b, to_b] = tma_partition(tma_b, _0{}, Layout<_1>{}, group_modes<0, 2>(sb), group_modes<0, 2>(gb));
-            auto [from_a, to_a] = tma_partition(tma_a, _0{}, Layout<_1>{}, group_modes<0, 2>(sa), group_modes<0, 2>(ga));
+            auto [from_b, to_b] =
+                tma_partition(tma_b, _0{}, Layout<_1>{}, group_modes<0, 2>(sb), group_modes<0, 2>(gb));
+            auto [from_a, to_a] =
+                tma_partition(tma_a, _0{}, Layout<_1>{}, group_modes<0, 2>(sa), group_modes<0, 2>(ga));
             constexpr int bytes = sizeof(T) * (cosize_v<LayoutB> + cosize_v<LayoutA>) / STAGES;
             for (int tile = 0; tile < tiles; ++tile) {
                 const int s = tile % STAGES;
@@ -123,7 +125,8 @@ int launch(TmaB tma_b, TmaA tma_a, float* c, int m, int n, int k, cudaStream_t s
 }
 
 extern "C" int matmul(const float* a, const float* b, float* c, int m, int n, int k, cudaStream_t stream) {
-    if (n % size<0>(BlockShape{}) || m % size<1>(BlockShape{}) || k % size<2>(BlockShape{})) return cudaErrorInvalidValue;
+    constexpr auto block = BlockShape{};
+    if (n % size<0>(block) || m % size<1>(block) || k % size<2>(block)) return cudaErrorInvalidValue;
     auto mb = make_tensor(make_gmem_ptr(reinterpret_cast<const T*>(b)), make_shape(n, k), make_stride(_1{}, n));
     auto ma = make_tensor(make_gmem_ptr(reinterpret_cast<const T*>(a)), make_shape(m, k), make_stride(k, _1{}));
     return launch(make_tma_atom(SM90_TMA_LOAD{}, mb, LayoutB{}(_, _, _0{}), Shape<_128, _32>{}),

@@ -31,7 +31,9 @@ class ModelNew(nn.Module):
         a, b = a.contiguous(), b.contiguous()
         (m, k), n = a.shape, b.shape[1]
         c = torch.empty(m, n, device=a.device)
-        tiles = [TensorDescriptor.from_tensor(t, shape) for t, shape in ((a, [256, 32]), (b, [32, 128]), (c, [256, 128]))]
+        tile_a = TensorDescriptor.from_tensor(a, [256, 32])
+        tile_b = TensorDescriptor.from_tensor(b, [32, 128])
+        tile_c = TensorDescriptor.from_tensor(c, [256, 128])
         grid = (triton.cdiv(m, 256) * triton.cdiv(n, 128),)
-        matmul_kernel[grid](*tiles, m, n, k, BM=256, BN=128, BK=32, GROUP=8, num_warps=8, num_stages=4)
+        matmul_kernel[grid](tile_a, tile_b, tile_c, m, n, k, BM=256, BN=128, BK=32, GROUP=8, num_warps=8, num_stages=4)
         return c

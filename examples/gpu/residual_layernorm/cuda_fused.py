@@ -64,8 +64,8 @@ residual_layernorm_kernel(const float4* __restrict__ x, const float4* __restrict
 extern "C" int residual_layernorm(const float* x, const float* residual, const float* weight, const float* bias,
                                   float* y, int rows, int dim, float eps, cudaStream_t stream) {
     if (dim != DIM) return cudaErrorInvalidValue;
-    residual_layernorm_kernel<<<rows, THREADS, 0, stream>>>((const float4*)x, (const float4*)residual,
-                                                            (const float4*)weight, (const float4*)bias, (float4*)y, eps);
+    residual_layernorm_kernel<<<rows, THREADS, 0, stream>>>(
+        (const float4*)x, (const float4*)residual, (const float4*)weight, (const float4*)bias, (float4*)y, eps);
     return cudaGetLastError();
 }
 """)

@@ -1,4 +1,4 @@
-"""x + residual and LayerNorm in CuTe: tiled copies bring a row into registers, partial variances merge by Chan's formula."""
+"""x + residual and LayerNorm in CuTe: rows in registers by tiled copies, partial variances merged by Chan's formula."""
 
 import torch
 import torch.nn as nn
@@ -29,11 +29,12 @@ residual_layernorm_cute_kernel(const float* x, const float* residual, const floa
                                  Layout<Shape<_1, _4>>{});
     auto part = tiled.get_slice(threadIdx.x);
     auto slice = [&](auto* data, auto layout) {
-        auto tile = local_tile(make_tensor(make_gmem_ptr(data), layout), Shape<_1, Dim>{}, make_coord(int(blockIdx.x), _0{}));
-        return part.partition_S(tile);
+        auto whole = make_tensor(make_gmem_ptr(data), layout);
+        return part.partition_S(local_tile(whole, Shape<_1, Dim>{}, make_coord(int(blockIdx.x), _0{})));
     };
     Tensor tx = slice(x, matrix);
-    Tensor v = make_fragment_like(tx), r = make_fragment_like(tx), w = make_fragment_like(tx), b = make_fragment_like(tx);
+    Tensor v = make_fragment_like(tx), r = make_fragment_like(tx);
+    Tensor w = make_fragment_like(tx), b = make_fragment_like(tx);
     copy(tiled, tx, v);
     copy(tiled, slice(residual, matrix), r);
 

@@ -23,12 +23,13 @@ transpose_add_cute_kernel(const float* x, const float* y, float* out, int rows, 
     auto straight = make_layout(make_shape(rows, cols), make_stride(cols, _1{}));
     auto turned = make_layout(make_shape(cols, rows), make_stride(rows, _1{}));
     auto coord = make_coord(int(blockIdx.x), int(blockIdx.y));
-    Tensor gx = local_tile(make_tensor(make_gmem_ptr(x), straight), Block{}, make_coord(int(blockIdx.y), int(blockIdx.x)));
+    auto mirrored = make_coord(int(blockIdx.y), int(blockIdx.x));
+    Tensor gx = local_tile(make_tensor(make_gmem_ptr(x), straight), Block{}, mirrored);
     Tensor gy = local_tile(make_tensor(make_gmem_ptr(y), turned), Block{}, coord);
     Tensor go = local_tile(make_tensor(make_gmem_ptr(out), turned), Block{}, coord);
 
-    auto tiled = make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, float>{}, Layout<Shape<_16, _16>, Stride<_16, _1>>{},
-                                 Layout<Shape<_1, _4>>{});
+    auto tiled = make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, float>{},
+                                 Layout<Shape<_16, _16>, Stride<_16, _1>>{}, Layout<Shape<_1, _4>>{});
     auto part = tiled.get_slice(threadIdx.x);
     Tensor ty = part.partition_S(gy);
     Tensor add = make_fragment_like(ty), sum = make_fragment_like(ty);

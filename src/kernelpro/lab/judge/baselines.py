@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.judge.participant import Expected, Participant
-from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, ratio_interval
+from kernelpro.lab.judge.participant import Expected, Participant, Verdictable
+from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, overhead, ratio_interval
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
@@ -35,19 +35,26 @@ class Baselines:
     anchor: str = ""
     rounds: Rounds = field(default_factory=Rounds)
     warm_ms: dict[str, float] = field(default_factory=dict)
+    null: list[Sample] = field(default_factory=list)
 
     def begin(self, start: dict[str, Any], task: Any, seed: int) -> None:
         """Load the reference and set the compilers going; returns while they work."""
         buffer = io.BytesIO()
         torch.save({"task": task}, buffer)
-        self.participant.ask(start, self.first_timeout)
-        self.participant.ask({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
-        self.participant.connect(self.call_timeout)
-        self.participant.tell({"op": "rehearse", "variants": self.variants})
+        try:
+            self.participant.ask(start, self.first_timeout)
+            self.participant.ask({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
+            self.participant.connect(self.call_timeout)
+            self.participant.tell({"op": "rehearse", "variants": self.variants})
+        except Verdictable as error:
+            raise BadInput(f"the reference cannot be loaded in a process of its own: {error.reason}") from None
 
     def warm_up(self, seed: int) -> None:
         """Wait for the compilers, then call every variant once. One that failed is left out, with a note."""
-        failed = self.participant.hear("rehearse", self.first_timeout)["failed"]
+        try:
+            failed = self.participant.hear("rehearse", self.first_timeout)["failed"]
+        except Verdictable as error:
+            raise BadInput(f"the baselines do not compile: {error.reason}") from None
         for variant, reason in failed.items():
             if variant.startswith("eager"):
                 raise BadInput(f"the reference does not run: {reason}")
@@ -58,24 +65,29 @@ class Baselines:
         self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])
 
     def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False) -> Sample:
-        self.participant.prepare(self.first_timeout, variant=variant, warm=True)
-        return self.participant.call(inputs, self.expected, self.call_timeout, sealed).sample
+        try:
+            self.participant.prepare(self.first_timeout, variant=variant, warm=True)
+            return self.participant.call(inputs, self.expected, self.call_timeout, sealed).sample
+        except Verdictable as error:
+            raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
-        """Interleaved rounds of all variants and of the anchor a second time."""
+        """Interleaved rounds of all variants and of the anchor a second time; then null calls."""
         for seed in seeds:
             inputs = self.inputs(seed)
             order = [*self.variants, _CONTROL]
             random.shuffle(order)
             self.rounds.add({name: self.call(self.anchor if name == _CONTROL else name, inputs) for name in order})
         self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
+        self.null = self.participant.null_calls(inputs, self.expected, self.anchor_ms(), len(seeds), self.call_timeout)
 
-    def excess_protocol_ms(self) -> float:
-        """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
-        overheads = {
-            name: float(torch.tensor([s.wall - s.own for s in self.rounds.samples[name]]).median()) for name in self.variants
-        }
-        return overheads[self.anchor] - min(overheads.values())
+    def anchor_ms(self) -> float:
+        return float(self.rounds.own(self.anchor).median())
+
+    def real_ms(self) -> float:
+        """What the protocol costs a real model beyond the null one, for the variant where that is least; not below 0."""
+        null = overhead(self.null).median()
+        return max(0.0, min(float(self.rounds.overhead(name).median() - null) for name in self.variants))
 
     def time(self, variant: str) -> Interval:
         return median_interval(self.rounds.own(variant))
