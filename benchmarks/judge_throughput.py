@@ -244,8 +244,6 @@ def run_judge(column: str, judges: dict[str, Judge], task: Path, candidates: lis
         "wall_s": wall,
         "verdicts_after_s": arrivals,
         "preparation_seconds": [v.get("measurement", {}).get("preparation_seconds") for v in verdicts.values()][0],
-            (v["measurement"].get("preparation_seconds") for v in verdicts.values() if "measurement" in v), None
-        ),
         "candidates": rows,
     }
 
