@@ -96,6 +96,7 @@ class Judge:
             self.not_scorable = probes.probe(self.oracle, self.tolerance, [self._new_seed() for _ in range(2)])
         if self.not_scorable is None:
             self._calibrate()
+        self._prepared_in = self._preparation.seconds()
 
     # --- preparation ---------------------------------------------------------------------------------
 
@@ -402,7 +403,7 @@ class Judge:
             yield f"weaker sandbox ({self._nursery.level}): {self._nursery.why_not_better}"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
-        seconds = {"seconds": clock.seconds(), "preparation_seconds": self._preparation.seconds()}
+        seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}
         measurement = fields.pop("measurement", {}) | seconds
         return Verdict(
             candidate=candidate.name,
