@@ -243,7 +243,7 @@ def run_judge(column: str, judges: dict[str, Judge], task: Path, candidates: lis
         "task": task.parent.name,
         "wall_s": wall,
         "verdicts_after_s": arrivals,
-        "preparation_seconds": [v.get("measurement", {}).get("preparation_seconds") for v in verdicts.values()][0],
+        "preparation_seconds": next(v.get("measurement", {}).get("preparation_seconds") for v in verdicts.values()),
         "candidates": rows,
     }
 

@@ -109,7 +109,9 @@ class Task(Record):
     @classmethod
     def from_file(cls, path: str | Path, mode: Mode = "train", precision: Precision | None = None) -> Self:
         text = read_source(path, "task")
-        return cls(source=text, name=Path(path).stem, mode=mode, precision=precision)
+        stem = Path(path).stem
+        name = Path(path).resolve().parent.name if stem == "task" else stem
+        return cls(source=text, name=name, mode=mode, precision=precision)
 
 
 @dataclass(frozen=True)

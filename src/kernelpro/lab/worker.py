@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from typing import TextIO
@@ -59,6 +60,7 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
 
 def main() -> None:
     """Entry point for hosts where only Python and torch are installed: python -m kernelpro.lab.worker"""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells and scratch are cleaned up
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with results
     serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))

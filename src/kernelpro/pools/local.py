@@ -63,10 +63,19 @@ def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox:
         if not lines:
             worker.wait(timeout=60)
     finally:
-        if worker.poll() is None:
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
+        _end(worker)
         feeder.join(timeout=5)
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    """Ask it to clean up and go; insist after a while."""
+    if worker.poll() is None:
+        worker.terminate()
+        try:
+            worker.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
 
 
 def _python_path() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.judge.participant import Expected, Participant, Verdictable
-from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, overhead, ratio_interval
+from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, ratio_interval
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
@@ -35,7 +35,6 @@ class Baselines:
     anchor: str = ""
     rounds: Rounds = field(default_factory=Rounds)
     warm_ms: dict[str, float] = field(default_factory=dict)
-    null: list[Sample] = field(default_factory=list)
 
     def begin(self, start: dict[str, Any], task: Any, seed: int) -> None:
         """Load the reference and set the compilers going; returns while they work."""
@@ -72,22 +71,20 @@ class Baselines:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
-        """Interleaved rounds of all variants and of the anchor a second time; then null calls."""
+        """Interleaved rounds of all variants and of the anchor a second time."""
         for seed in seeds:
             inputs = self.inputs(seed)
             order = [*self.variants, _CONTROL]
             random.shuffle(order)
             self.rounds.add({name: self.call(self.anchor if name == _CONTROL else name, inputs) for name in order})
         self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
-        self.null = self.participant.null_calls(inputs, self.expected, self.anchor_ms(), len(seeds), self.call_timeout)
 
-    def anchor_ms(self) -> float:
-        return float(self.rounds.own(self.anchor).median())
-
-    def real_ms(self) -> float:
-        """What the protocol costs a real model beyond the null one, for the variant where that is least; not below 0."""
-        null = overhead(self.null).median()
-        return max(0.0, min(float(self.rounds.overhead(name).median() - null) for name in self.variants))
+    def excess_protocol_ms(self) -> float:
+        """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
+        overheads = {
+            name: float(torch.tensor([s.wall - s.own for s in self.rounds.samples[name]]).median()) for name in self.variants
+        }
+        return overheads[self.anchor] - min(overheads.values())
 
     def time(self, variant: str) -> Interval:
         return median_interval(self.rounds.own(variant))

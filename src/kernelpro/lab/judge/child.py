@@ -6,7 +6,6 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     start     device, threads, precision       -> ok; nothing of the candidate is there yet
     load      source, seed, initial state      -> how parameters were given, or what went wrong and where
     inputs    shared regions, slots, form      -> ok
-    null      shapes of outputs, milliseconds  -> ok; calls now only wait
     prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
     call      which buffer set                 -> where the outputs lie, own milliseconds
     profile   which buffer set                 -> device time by kernel name
@@ -34,14 +33,11 @@ import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.judge import cupti, gpu
-from kernelpro.lab.judge.memory import DTYPES, Slot, dtype_name, open_region
+from kernelpro.lab.judge.memory import Slot, dtype_name, open_region
 from kernelpro.lab.judge.wire import Channel, Gone
 from kernelpro.lab.languages.native import METER, BuildError
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.reference import Reference
-
-_CYCLES = 1.5e9
-"""A second in cycles of the GPU, nearly: what is waited is measured, not assumed."""
 
 
 class Failed(Exception):
@@ -117,8 +113,7 @@ class Worker:
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
-        for archive in bundle["artifacts"]:
-            unpack_artifacts(archive)
+        unpack_artifacts(bundle["artifacts"])
         module = import_source(request["source"])
         factory = getattr(module, "ModelNew", None)
         if not callable(factory):
@@ -171,23 +166,6 @@ class Worker:
                 self._model(*self._arguments[0])
                 if self._device == "cuda":
                     torch.cuda.synchronize()
-        return {}, b""
-
-    def null(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """From now on the model waits `ms` and returns empty outputs: what a call costs without a candidate."""
-        shapes = [(slot["shape"], DTYPES[slot["dtype"]]) for slot in request["outputs"]]
-        seconds = request["ms"] / 1e3
-
-        def wait(*arguments: Any) -> list[torch.Tensor]:
-            if self._device == "cuda":
-                torch.cuda._sleep(int(seconds * _CYCLES))  # type: ignore[no-untyped-call]
-            else:
-                begun = time.perf_counter()
-                while time.perf_counter() - begun < seconds:
-                    pass
-            return [torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in shapes]
-
-        self._model = wait
         return {}, b""
 
     def call(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
@@ -285,7 +263,6 @@ def _copied(value: Any) -> Any:
 
 
 _KEPT = ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR")
-_GIVEN = (*_KEPT, "TRITON_CACHE_DIR")
 
 
 def pack_artifacts() -> bytes:
@@ -304,19 +281,9 @@ def unpack_artifacts(data: bytes) -> None:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for member in archive.getmembers():
             name, _, rest = member.name.partition("/")
-            if name in _GIVEN and rest and (member.isfile() or member.isdir()):
+            if name in _KEPT and rest and (member.isfile() or member.isdir()):
                 member.name = rest
                 archive.extract(member, os.environ[name], filter="data")
-
-
-def _start_triton() -> None:
-    """Have Triton build its driver helper into the cache that is kept; candidates are given a copy of it."""
-    try:
-        from triton.runtime import driver
-
-        driver.active.get_current_device()
-    except (ImportError, RuntimeError):
-        pass  # no Triton here, or no driver that it knows: its candidates will say so themselves
 
 
 class Baseline(Worker):
@@ -324,8 +291,6 @@ class Baseline(Worker):
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
-        if self._device == "cuda":
-            _start_triton()
         self._reference = Reference(bundle["task"], self._device, request["seed"])
         self._models: dict[str, Any] = {"eager": self._reference.model()}
         return {"parameters": "by name"}, b""
@@ -346,11 +311,6 @@ class Baseline(Worker):
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         self._choose(request["variant"])
         return super().prepare(request, tail)
-
-    def null(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        super().null(request, tail)
-        self._models["null"] = self._model
-        return {}, b""
 
     def _choose(self, variant: str) -> None:
         compiled = variant in ("compile", "max_autotune")

@@ -17,11 +17,10 @@ import io
 import os
 import random
 import secrets
-import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,6 +62,7 @@ class Judge:
         self._regions: list[Region] = []
         self.notes: list[str] = []
         self.not_scorable: str | None = None
+        self._farewell: threading.Thread | None = None
         self._preparation = Stopwatch()
         with self._preparation("load"):
             report("loading the reference")
@@ -194,8 +194,6 @@ class Judge:
         with clock("start"):
             participant = self._admit()
         try:
-            with clock("null calls"):
-                null = self._null_calls(participant)
             before = device_bytes_of_others() if self.target == "cuda" else participant.cell.peak_bytes()
             with clock("load"):
                 given = self._load(participant, candidate, artifacts)
@@ -204,14 +202,23 @@ class Judge:
                 errors, excess = self._verify(participant)
             participant.cell.leave_alone()
             self._report("timing")
+            self._wait_for_farewell()
             with clock("time"):
                 rounds, errors, excess = self._time(participant, errors, excess)
             peak = (participant.most_used if self.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("profile"):
                 share = authored.share(participant, candidate.source, self.target, self.options.call_timeout)
-        finally:
+        except BaseException:
             participant.close()
-        return self._decide(candidate, clock, given, errors, excess, rounds, null, max(0, peak), share)
+            raise
+        self._farewell = participant.close_in_background()
+        return self._decide(candidate, clock, given, errors, excess, rounds, max(0, peak), share)
+
+    def _wait_for_farewell(self) -> None:
+        """Nothing of the last candidate is alive while this one is timed."""
+        if self._farewell:
+            self._farewell.join()
+        self._farewell = None
 
     def _inspect(self, candidate: Candidate) -> None:
         try:
@@ -229,7 +236,6 @@ class Judge:
         participant = Participant(cell, self.target, self._candidate_regions, self.form, self._slots, self._flusher)
         try:
             participant.ask(self._start_request(), self.options.call_timeout)
-            participant.connect(self.options.call_timeout)
         except BaseException:
             participant.close()
             raise
@@ -239,20 +245,15 @@ class Judge:
         leaves: list[torch.Tensor] = []
         form = tree.pack(self.reference.init_inputs, leaves)
         buffer = io.BytesIO()
-        given_files = [artifacts, _triton_helper()]
-        bundle = {"artifacts": given_files, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
+        bundle = {"artifacts": artifacts, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
         torch.save(bundle, buffer)
         request = {"op": "load", "source": candidate.source, "seed": self._seed, "mode": self.task.mode}
         answer = participant.ask(request, self.options.build_timeout, buffer.getvalue())
         given = answer.get("parameters")
         if given not in ("by name", "by seed", "none"):
             raise Verdictable(Status.CHEATING, "the answer to 'load' was forged")
+        participant.connect(self.options.call_timeout)
         return given
-
-    def _null_calls(self, participant: Participant) -> list[timing.Sample]:
-        count = self._round_count() if self.target == "cuda" else self._round_count() // 2
-        inputs = self._round_inputs(self._round_seeds[0])
-        return participant.null_calls(inputs, self.expected, self._baselines.anchor_ms(), count, self.options.call_timeout)
 
     def _verify(self, participant: Participant) -> tuple[Errors, float]:
         """All distributions in random order; returns the worst error and its share of the limit."""
@@ -318,12 +319,11 @@ class Judge:
         errors: Errors,
         excess: float,
         rounds: Rounds,
-        null: list[timing.Sample],
         peak: int,
         share: float | None,
     ) -> Verdict:
         base = self._baselines
-        clocks = timing.compare_clocks(rounds.samples["candidate"], null, base.real_ms(), self.target)
+        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.target, base.excess_protocol_ms())
         if clocks.lie:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
@@ -427,6 +427,7 @@ class Judge:
                 raise RuntimeError("the GPU computes wrongly after the last candidate: it is quarantined")
 
     def close(self) -> None:
+        self._wait_for_farewell()
         self._baselines.participant.close()
         for region in self._regions:
             region.close()
@@ -437,15 +438,6 @@ def _compiler_cache() -> str:
     path = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kernelpro", "compiled")
     os.makedirs(path, exist_ok=True)
     return path
-
-
-def _triton_helper() -> bytes:
-    """A tar of the driver helper that the baseline's process had Triton build: candidates need not compile it again."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path in Path(_compiler_cache(), "triton").glob("*/cuda_utils*.so"):
-            archive.add(path.parent, arcname=f"TRITON_CACHE_DIR/{path.parent.name}")
-    return buffer.getvalue()
 
 
 class Stopwatch:

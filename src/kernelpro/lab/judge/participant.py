@@ -16,6 +16,7 @@ A call, in steps:
 from __future__ import annotations
 
 import random
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.judge.cell import MOST_PROCESSES, Cell
-from kernelpro.lab.judge.memory import DTYPES, DeviceReader, HostReader, Region, Slot, Unreadable, dtype_name
+from kernelpro.lab.judge.memory import DTYPES, DeviceReader, HostReader, Region, Slot, Unreadable
 from kernelpro.lab.judge.timing import Sample
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.records import Status
@@ -162,18 +163,6 @@ class Participant:
         self._check_unmodified(chosen, inputs)
         return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed), slots)
 
-    def null_calls(self, inputs: list[torch.Tensor], expected: Expected, ms: float, count: int, seconds: float) -> list[Sample]:
-        """What a call costs in this process before a candidate is in it; every second one sealed on the GPU."""
-        outputs = [{"shape": shape, "dtype": dtype_name(dtype)} for shape, dtype in expected.shapes]
-        self.cell.thaw()
-        self.ask({"op": "null", "outputs": outputs, "ms": ms}, seconds)
-        samples = []
-        for index in range(count):
-            self.prepare(seconds, warm=True, variant="null")
-            samples.append(self.call(inputs, expected, seconds, sealed=self._device == "cuda" and index % 2 == 1).sample)
-        self.cell.thaw()
-        return samples
-
     def look_again(self, answer: Answer) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
         if self._device != "cuda":
@@ -239,6 +228,13 @@ class Participant:
         self.cell.kill()
         self._reader.close()
 
+    def close_in_background(self) -> threading.Thread:
+        """For a child that ended well: give its memory back now, and let it die while the next one is loaded."""
+        self._reader.close()
+        killer = threading.Thread(target=self.cell.kill)
+        killer.start()
+        return killer
+
 
 def device_bytes_of_others() -> int:
     """Device memory in use that is not this process's through torch."""
@@ -257,7 +253,6 @@ _WORDS = {
     "import": "importing the candidate",
     "construct": "constructing ModelNew",
     "inputs": "mapping the inputs",
-    "null": "before the candidate was there",
     "prepare": "between two calls",
     "call": "in forward",
     "profile": "while being profiled",

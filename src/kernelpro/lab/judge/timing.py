@@ -3,15 +3,13 @@
 In a round every participant is called once, in random order, on the same fresh inputs. Of each call
 there are two times: `own`, the child's claim (device events or its own counter, free of protocol), and
 `wall`, the parent's, from before the inputs can be seen until the output has been read. What `wall`
-holds beyond `own` is the protocol's. Before a candidate is loaded, its own process is called under the
-same protocol with a model that only waits and returns an output of the right shape; so
+holds beyond `own` is the protocol's and the same for all participants, so in a round
 
-    hidden = (wall - own) of the candidate - (wall - own) of that null model in the same process
+    hidden = (wall - own) of the candidate - (wall - own) of the baseline
 
-less what a real model costs beyond a null one (known from the baseline's process) is the time that the
-candidate's clock did not show. It is noise around zero for an honest kernel. Where it is certainly above
-the slack, the clock lies and the candidate is cheating; where it may be a noticeable share of the
-candidate's time, the interval of the result is widened by it.
+is the time that the candidate's clock did not show. It is noise around zero for an honest kernel. Where
+it is certainly above the slack, the clock lies and the candidate is cheating; where it may be a
+noticeable share of the candidate's time, the interval of the result is widened by it.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ SLACK_MS = {"cuda": 0.030, "cpu": 0.050}
 """Below the spread of one round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
 SLACK_SHARE = 0.05
 RESOLVED = 0.10
-"""A clock whose doubt is below this share of the candidate's time resolves it."""
+"""Below this share of the candidate's time, what may be hidden does not widen the interval."""
 SYSTEMATIC = 0.0075
 """Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (where
 their memory lies; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
@@ -63,13 +61,11 @@ class Rounds:
         """Per round, log of how many times faster `fast` was."""
         return (self.own(slow) / self.own(fast)).log()
 
-    def overhead(self, name: str, sealed: bool = False) -> torch.Tensor:
-        """Per call, what the parent's clock shows beyond the participant's own."""
-        return overhead(self.samples[name], sealed)
-
-
-def overhead(samples: list[Sample], sealed: bool = False) -> torch.Tensor:
-    return torch.tensor([s.wall - s.own for s in samples if s.sealed == sealed], dtype=torch.float64)
+    def hidden(self, name: str, baseline: str, sealed_only: bool = False) -> torch.Tensor:
+        pairs = zip(self.samples[name], self.samples[baseline], strict=True)
+        return torch.tensor(
+            [(a.wall - a.own) - (b.wall - b.own) for a, b in pairs if a.sealed or not sealed_only], dtype=torch.float64
+        )
 
 
 def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -110,36 +106,21 @@ class Clocks:
     """What may be hidden, where the parent's clock cannot resolve the candidate's time."""
 
 
-def compare_clocks(samples: list[Sample], null: list[Sample], real_ms: float, device: str) -> Clocks:
-    """`null`: calls of the null model in the same process; `real_ms`: what a real model's protocol costs beyond it."""
-    own = float(torch.tensor([sample.own for sample in samples]).median())
+def compare_clocks(rounds: Rounds, name: str, baseline: str, device: str, correction_ms: float) -> Clocks:
+    """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it."""
+    own = float(rounds.own(name).median())
+    differences = rounds.hidden(name, baseline) + correction_ms
+    exposed = rounds.hidden(name, baseline, sealed_only=True) + correction_ms
+    hidden = median_interval(differences)
+    sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
-    hidden, certain = _hidden(samples, null, real_ms, sealed=False)
     lie = ""
-    if certain.low > slack:
+    if median_interval(differences, CERTAIN).low > slack:
         lie = f"its own clock shows {own:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
-    sealed = None
-    if any(sample.sealed for sample in samples):
-        sealed, certain = _hidden(samples, null, real_ms, sealed=True)
-        if not lie and certain.low > slack:
-            lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
-    return Clocks(hidden, sealed, own, lie, _doubt(hidden, own))
-
-
-def _hidden(samples: list[Sample], null: list[Sample], real_ms: float, sealed: bool) -> tuple[Interval, Interval]:
-    """The hidden time with its ordinary interval, and with the one that convicts."""
-    shown, expected = overhead(samples, sealed), overhead(null, sealed)
-    medians = bootstrap_medians(shown) - bootstrap_medians(expected, seed=1) - real_ms
-    value = float(shown.median()) - float(expected.median()) - real_ms
-    return interval(medians, value), interval(medians, value, CERTAIN)
-
-
-def _doubt(hidden: Interval, own: float) -> float:
-    """What the result must be widened by: hidden time that is there, or that could not be seen if it were."""
-    resolved = hidden.high - hidden.value <= RESOLVED * own
-    if resolved:
-        return max(0.0, hidden.value) if hidden.low > RESOLVED * own / 2 else 0.0
-    return max(0.0, hidden.high)
+    elif sealed and median_interval(exposed, CERTAIN).low > slack:
+        lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
+    doubt = max(0.0, hidden.high)
+    return Clocks(hidden, sealed, own, lie, doubt if doubt > RESOLVED * own else 0.0)
 
 
 def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
