@@ -15,21 +15,33 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kernelpro.records import Job, Progress, Result
+from kernelpro.records import Job, Progress, Result, Status, Verdict
 
 
 def run(jobs: Iterable[Job], progress: Callable[[Progress], None] = lambda _: None, sandbox: str = "auto") -> Iterator[Result]:
     """Results in the order of the jobs."""
     waiting = list(jobs)
     while waiting:
-        for result in _until_death(waiting, progress, sandbox):
+        death: list[int] = []
+        for result in _until_death(waiting, progress, sandbox, death):
             waiting.pop(0)
             yield result
         if waiting:
-            yield Result(waiting.pop(0).id, error="the worker died while it was at this job; its last words are above")
+            yield _lost(waiting.pop(0), f"the worker died while it was at this job ({_how(death[0])})")
 
 
-def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox: str) -> Iterator[Result]:
+def _lost(job: Job, reason: str) -> Result:
+    if job.kind == "judge" and job.candidate:
+        return Result(job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason))
+    return Result(job.id, error=reason)
+
+
+def _how(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}; its last words are above"
+
+
+def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox: str, death: list[int]) -> Iterator[Result]:
+    """Results until all jobs are done or the worker is dead; its exit code is then in `death`."""
     environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path()}
     command = [sys.executable, "-m", "kernelpro.lab.worker"]
     worker = subprocess.Popen(
@@ -62,6 +74,8 @@ def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox:
                 break
         if not lines:
             worker.wait(timeout=60)
+        else:
+            death.append(worker.wait())
     finally:
         _end(worker)
         feeder.join(timeout=5)

@@ -208,12 +208,11 @@ class Cell:
         self._closing = threading.Event()
         self._drain = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
         self._drain.start()
-        first = self._status.readline().split(maxsplit=1)
-        if len(first) != 2 or first[0] != "pid":
+        first = self._status.readline().split()
+        if len(first) != 3 or first[0] != "pid":
             self._forget()
-            raise CannotStart(" ".join(first[1:]).strip() or "the child died at its start")
-        self.pid = int(first[1])
-        self._guard = _parent_of(self.pid)
+            raise CannotStart(" ".join(first[1:]) or "the child died at its start")
+        self.pid, self._guard = int(first[1]), int(first[2])
         try:
             self.channel.receive(_START_SECONDS)
         except (Gone, Late):
@@ -361,6 +360,7 @@ class Cell:
 
 
 def _signal(pid: int, number: int) -> None:
+    assert pid > 1, "0 and below are whole groups of processes"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -379,11 +379,6 @@ def _state(pid: int) -> str:
 
 def _alive(pid: int) -> bool:
     return _state(pid) not in "ZX"
-
-
-def _parent_of(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _children_of(pid: int) -> list[int]:

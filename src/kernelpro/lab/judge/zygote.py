@@ -5,7 +5,8 @@ never sees a task, a seed or an input, and never starts CUDA, so that its forks 
 
 Request (one datagram of JSON with file descriptors: control socket, log, status pipe, shared memory ...):
     {"role": "candidate" | "baseline" | "build" | "probe", "level": ..., "scratch": ..., "env": {...}, ...}
-On the status pipe the child's host PID is written first (`pid N`), and its wait status last (`exit N`).
+On the status pipe the host PIDs of the child and of its guard are written first (`pid N M`), and the child's
+wait status last (`exit N`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _guard(request: dict[str, Any], fds: list[int]) -> None:
         os.close(control)
         for fd in shared:
             os.close(fd)
-        os.write(status, f"pid {pid}\n".encode())
+        os.write(status, f"pid {pid} {os.getpid()}\n".encode())
         while True:
             ended, how = os.wait()
             if ended == pid:

@@ -1,0 +1,91 @@
+"""The local pool, and the Python API on top of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import kernelpro
+from kernelpro.pools import local
+from kernelpro.records import Candidate, Job, Options, Progress, Status, Task
+
+BAD = Path(__file__).parent / "bad"
+QUICK = Options(effort="quick", baselines=("eager_fp32",))
+
+
+def my_workers() -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"kernelpro.lab.worker" in command and int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def test_a_worker_that_is_killed_takes_only_its_own_job() -> None:
+    task, good = Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / "good.py")
+    jobs = [Job(str(i), "judge", task, good, "cpu", QUICK) for i in range(2)]
+
+    def progress(step: Progress) -> None:
+        if (step.job, step.stage) == ("0", "verifying"):
+            for pid in my_workers():
+                os.kill(pid, signal.SIGKILL)
+
+    results = list(local.run(jobs, progress))
+    assert [r.job for r in results] == ["0", "1"]
+    assert results[0].verdict and results[0].verdict.status is Status.CRASHED and "SIGKILL" in results[0].verdict.reason
+    assert results[1].verdict and results[1].verdict.status is Status.PASSED
+    assert not my_workers()
+
+
+class Scaled(nn.Module):
+    """A module of one's own, with parameters that training would have set."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * self.weight + self.bias)
+
+
+def softplus_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.softplus(x) + y
+
+
+HONEST = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(size))
+        self.bias = torch.nn.Parameter(torch.empty(size))
+    def forward(self, x):
+        return torch.addcmul(self.bias, x, self.weight).tanh_()
+"""
+
+
+def test_a_module_with_example_inputs_is_a_task() -> None:
+    drops_bias = HONEST.replace("torch.addcmul(self.bias, x, self.weight)", "(x * self.weight)")
+    candidates = [Candidate(HONEST, "honest"), Candidate(drops_bias, "drops the bias")]
+    inputs = [torch.randn(256, 512)]
+    right, wrong = kernelpro.judge(Scaled(512), candidates, inputs, init_inputs=[512], target="cpu", options=QUICK)
+    assert (right.status, right.parameters) == (Status.PASSED, "by name"), right.reason
+    assert wrong.status is Status.WRONG, "a bias of zeros is not left at zero"
+
+
+def test_a_function_is_a_task() -> None:
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, x * 0) + y"
+    )
+    inputs = [torch.randn(256, 512), torch.rand(256, 512)]
+    (verdict,) = kernelpro.judge(softplus_sum, Candidate(source), inputs, target="cpu", options=QUICK)
+    assert verdict.status is Status.PASSED, verdict.reason
