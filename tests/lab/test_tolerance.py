@@ -60,6 +60,16 @@ def test_without_matrix_products_tf32_means_float32() -> None:
     assert loose.limits["as given"].norm == pytest.approx(strict.limits["as given"].norm, rel=0.5)
 
 
+def test_bfloat16_tasks_refuse_float8() -> None:
+    linear = MATMUL.replace("(256, 512)", "(256, 512).bfloat16()").replace("(512, 256)", "(512, 256).bfloat16()")
+    oracle, tolerance = prepared(linear, "native")
+    form, leaves = oracle.inputs(77)
+    truth, limit = oracle.truth(77), tolerance.limits["as given"]
+    assert limit.excess(measure(oracle.run(None, form, leaves), truth)) < 1
+    eighth = [leaf.to(torch.float8_e4m3fn).bfloat16() for leaf in leaves]
+    assert limit.excess(measure(oracle.run(None, form, eighth), truth)) > 1
+
+
 def test_float16_leaves_its_range_on_spikes() -> None:
     oracle, tolerance = prepared(MATMUL, "tf32")
     assert "spikes" in tolerance.limits

@@ -1,22 +1,29 @@
 """Builds ahead of time: compilers run in cells without a GPU, on all cores, while the GPU measures something else.
 
-What a build leaves is kept under the candidate's own content hash and given back to that candidate
-alone, so that no candidate can prepare anything for another.
+What a build leaves is kept, in memory and on disk, under the hash of the candidate's content and the
+toolchain, and given back to that candidate alone, so that no candidate can prepare anything for another.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import platform
 import re
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
-from kernelpro.lab.languages import without_comments
-from kernelpro.records import Candidate, Options, Status
+from kernelpro.lab.languages import cpp, cuda, cute, without_comments
+from kernelpro.lab.languages.cuda import architecture_name
+from kernelpro.records import Candidate, Options, Status, digest
 
 _BUILDS = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
 _MOST_KEPT = 256
@@ -46,6 +53,19 @@ class Builds:
     def _build(self, candidate: Candidate, target: str, options: Options) -> bytes:
         if not _BUILDS.search(without_comments(candidate.source)):
             return b""
+        kept = _cache(candidate, target)
+        if kept.exists():
+            return kept.read_bytes()
+        artifacts = self._compile(candidate, target, options)
+        if artifacts:
+            partial = kept.with_suffix(f".{os.getpid()}")
+            with contextlib.suppress(OSError):  # a full or read-only disk costs a build the next time, nothing else
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                partial.write_bytes(artifacts)
+                partial.replace(kept)
+        return artifacts
+
+    def _compile(self, candidate: Candidate, target: str, options: Options) -> bytes:
         environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MAX_JOBS": "2"}
         if target == "cuda":
             environment |= _architecture()
@@ -70,12 +90,29 @@ class Builds:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _cache(candidate: Candidate, target: str) -> Path:
+    """Where the build of this candidate with this toolchain is kept."""
+    home = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    arch = _architecture() if target == "cuda" else {}
+    key = digest(candidate.id, target, json.dumps(arch), _toolchain(), platform.machine(), sys.version, str(cute.tree()))
+    return Path(home) / "kernelpro" / "candidates" / f"{key}.tar"
+
+
+@lru_cache
+def _toolchain() -> str:
+    """Versions of the compilers and of torch."""
+    import torch
+
+    found = [str(torch.__version__)]
+    for program in filter(None, (cpp.compiler(), cuda.nvcc())):
+        found.append(subprocess.run([program, "--version"], capture_output=True, text=True).stdout)
+    return "\n".join(found)
+
+
 @lru_cache
 def _architecture() -> dict[str, str]:
     """Compilers in a cell without a GPU are told which one to build for."""
     import torch
-
-    from kernelpro.lab.languages.cuda import architecture_name
 
     major, minor = torch.cuda.get_device_capability()
     return {"KERNELPRO_CUDA_ARCH": architecture_name(major, minor), "TORCH_CUDA_ARCH_LIST": f"{major}.{minor}"}

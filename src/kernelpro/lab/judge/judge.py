@@ -49,6 +49,7 @@ _FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
 _CACHE_SHARE = 0.2
+_HEALTH_SECONDS = 30.0
 
 
 class Judge:
@@ -420,11 +421,18 @@ class Judge:
         )
 
     def _check_health(self) -> None:
-        """After a candidate the device must still answer; a sticky error here is ours and ends the worker."""
-        if self.target == "cuda":
-            probe = torch.arange(64, device="cuda").sum()
-            if int(probe) != 2016:
-                raise RuntimeError("the GPU computes wrongly after the last candidate: it is quarantined")
+        """After a candidate the device must still answer, and rightly; otherwise this worker ends and says so."""
+        if self.target != "cuda":
+            return
+        total, done = torch.arange(64, device="cuda").sum(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        deadline = time.monotonic() + _HEALTH_SECONDS
+        while not done.query():  # type: ignore[no-untyped-call]
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the GPU has not answered for {_HEALTH_SECONDS:.0f} s after the last candidate: quarantined")
+            time.sleep(0.001)
+        if int(total) != 2016:
+            raise RuntimeError("the GPU computes wrongly after the last candidate: quarantined")
 
     def close(self) -> None:
         self._wait_for_farewell()

@@ -156,8 +156,10 @@ class Tolerance:
         emulated, products = oracle.emulated(bits, form, leaves)
         if products and precision == "tf32":
             errors = errors.worst(measure(emulated, truth))
-        units = [2.0 ** -BITS[leaf.dtype] for leaf in own if leaf.dtype in BITS]
-        floor = max(units, default=0.0) * _accumulation(leaves, own)
+        sums = _accumulation(leaves, own)
+        # 16-bit types are summed in float32: only their last rounding shows
+        floors = [2.0 ** -BITS[leaf.dtype] * (sums if leaf.dtype.itemsize > 2 else 1.0) for leaf in own if leaf.dtype in BITS]
+        floor = max(floors, default=0.0)
         return errors.worst(Errors(floor, floor)), products
 
     def _lower(
