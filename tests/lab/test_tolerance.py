@@ -29,7 +29,7 @@ def prepared(source: str, precision: str) -> tuple[Oracle, Tolerance]:
 
 
 def test_rounding_keeps_so_many_bits() -> None:
-    x = torch.tensor([1 + 2**-11, 1 + 2**-10, -3.999], dtype=torch.float32)
+    x = torch.tensor([1 + 2**-11, 1 + 2**-10, -3.9999], dtype=torch.float32)
     assert rounded(x, 11).tolist() == [1.0, 1 + 2**-10, -4.0]
     assert rounded(x, 11, toward_zero=True)[2] > -4
     assert torch.equal(rounded(x, 8).bfloat16().float(), rounded(x, 8))
