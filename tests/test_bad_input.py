@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +40,17 @@ EXPECTED = {
 }
 
 
-def leftovers() -> tuple[set[str], set[str]]:
-    processes = set()
-    for folder in Path("/proc").glob("[0-9]*"):
+def leftovers(folder: Path) -> tuple[list[str], list[str]]:
+    """Processes that work below a folder (every one of ours does), and what lies in it."""
+    processes = []
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            place = os.readlink(entry / "cwd")
         except OSError:
             continue
-        if "kernelpro.lab" in command:
-            processes.add(f"{folder.name} {command}")
-    return processes, {str(path) for path in Path(tempfile.gettempdir()).glob("kernelpro-*")}
+        if place.startswith(str(folder)):
+            processes.append(entry.name)
+    return processes, sorted(str(path) for path in folder.iterdir())
 
 
 def kernelpro(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -59,15 +59,15 @@ def kernelpro(*arguments: str, **changes: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> dict[str, dict[str, Any]]:
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """All of them in one call, so that each is followed by others, the good one last."""
-    before = leftovers()
+    folder = tmp_path_factory.mktemp("scratch")
     paths = [str(BAD / name) for name in EXPECTED]
     options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--timeout", "6", "--build-timeout", "6", "--memory", "4"]
-    done = kernelpro("judge", str(BAD / "task.py"), *paths, *options, "--json")
+    done = kernelpro("judge", str(BAD / "task.py"), *paths, *options, "--json", TMPDIR=str(folder))
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    assert leftovers() == before
+    assert leftovers(folder) == ([], [])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(EXPECTED)
     return {Path(line["candidate"]).name: line for line in lines}
