@@ -69,6 +69,7 @@ class Worker:
             self._judge = Judge(
                 job.task, target, job.options, self._nursery, self._builds, lambda stage: self._tell(Progress(job.id, stage))
             )
+            self._judge.prepare()
             self._key = key
         assert self._judge
         self._judge.options = job.options

@@ -93,6 +93,9 @@ class Baselines:
         """Per-round log of how many times slower a variant is than the anchor; None for the anchor itself."""
         return None if variant == self.anchor else self.rounds.log_ratio(variant, self.anchor)
 
+    def close(self) -> None:
+        self.participant.close()
+
     def control(self) -> Interval:
         """The anchor against itself: what this machine calls equal today."""
         return ratio_interval(self.rounds.log_ratio(_CONTROL, self.anchor))

@@ -65,6 +65,11 @@ class Judge:
         self.not_scorable: str | None = None
         self._farewell: threading.Thread | None = None
         self._preparation = Stopwatch()
+        self._baselines: Baselines | None = None
+
+    def prepare(self) -> None:
+        """All that is done once for a task. Bad input is raised; `close` cleans up at any point."""
+        target, report = self.target, self._report
         with self._preparation("load"):
             report("loading the reference")
             if target == "cuda":
@@ -73,7 +78,7 @@ class Judge:
                 torch.zeros(1, device="cuda")
             self._seed = secrets.randbits(48)
             self._secret = random.Random(secrets.token_bytes(16))
-            self.reference = Reference(task, target, self._seed)
+            self.reference = Reference(self.task, target, self._seed)
             self.precision = self.reference.precision()
             self.oracle = Oracle(self.reference, self._cache_bytes())
             self.form, leaves = self.oracle.inputs(self._new_seed())
@@ -87,7 +92,7 @@ class Judge:
             self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
             self._flusher = Flusher(target, self.ceilings.cache_bytes)
         with self._preparation("start baselines"):
-            self._baselines = self._begin_baselines()
+            self._begin_baselines()
         with self._preparation("tolerance"):
             report("deriving the tolerance")
             self.tolerance = Tolerance(self.oracle, self.precision, self._new_seed())
@@ -113,7 +118,7 @@ class Judge:
         names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
         return [(self._new_seed(), name) for name in names]
 
-    def _begin_baselines(self) -> Baselines:
+    def _begin_baselines(self) -> None:
         """A cell with the reference; it compiles while the parent derives the tolerance."""
         region = self._region()
         wanted = [name for name in self.options.baselines if self.target == "cuda" or name != "eager_tf32"]
@@ -123,7 +128,7 @@ class Judge:
         environment = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"} | self._threads()
         cell = self._nursery.start("baseline", shared=self._fds([region]), environment=environment, trusted=[cache])
         participant = Participant(cell, self.target, [region], self.form, self._slots, self._flusher)
-        baselines = Baselines(
+        self._baselines = Baselines(
             participant,
             wanted,
             self.expected,
@@ -132,16 +137,20 @@ class Judge:
             self.options.call_timeout,
             self.notes,
         )
-        baselines.begin(self._start_request(), self.task, self._seed)
-        return baselines
+        self._baselines.begin(self._start_request(), self.task, self._seed)
+
+    @property
+    def baselines(self) -> Baselines:
+        assert self._baselines, "prepare comes first"
+        return self._baselines
 
     def _calibrate(self) -> None:
         with self._preparation("compile baselines"):
             self._report("waiting for the baselines to compile")
-            self._baselines.warm_up(self._new_seed())
+            self.baselines.warm_up(self._new_seed())
         with self._preparation("calibrate"):
             self._report("calibrating the baselines")
-            self._baselines.calibrate(self._round_seeds[: self._round_count()])
+            self.baselines.calibrate(self._round_seeds[: self._round_count()])
         self._candidate_regions = [self._region(), self._region()]
 
     def _region(self) -> Region:
@@ -164,7 +173,7 @@ class Judge:
     def _round_count(self) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
         effort = self.options.effort
-        slowest = max(self._baselines.warm_ms.values())
+        slowest = max(self.baselines.warm_ms.values())
         wanted = _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
         affordable = int(_ROUND_SECONDS[effort] / (4e-3 * slowest))
         return max(_FEWEST_ROUNDS, min(wanted, affordable))
@@ -194,6 +203,7 @@ class Judge:
         self._report("loading")
         with clock("start"):
             participant = self._admit()
+            self._wait_for_farewell()
         try:
             before = device_bytes_of_others() if self.target == "cuda" else participant.cell.peak_bytes()
             with clock("load"):
@@ -203,7 +213,6 @@ class Judge:
                 errors, excess = self._verify(participant)
             participant.cell.leave_alone()
             self._report("timing")
-            self._wait_for_farewell()
             with clock("time"):
                 rounds, errors, excess = self._time(participant, errors, excess)
             peak = (participant.most_used if self.target == "cuda" else participant.cell.peak_bytes()) - before
@@ -216,7 +225,7 @@ class Judge:
         return self._decide(candidate, clock, given, errors, excess, rounds, max(0, peak), share)
 
     def _wait_for_farewell(self) -> None:
-        """Nothing of the last candidate is alive while this one is timed."""
+        """Nothing of the last candidate is alive when this one is measured."""
         if self._farewell:
             self._farewell.join()
         self._farewell = None
@@ -286,7 +295,7 @@ class Judge:
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
         some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.target == "cuda" else 0
         sealed = set(self._secret.sample(range(count), some))
-        others = self._baselines.variants if self.options.effort == "full" else [self._baselines.anchor]
+        others = self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
         for index, seed in enumerate(self._secret.sample(self._round_seeds, count)):
             inputs = self._round_inputs(seed)
             order = ["candidate", *others]
@@ -300,7 +309,7 @@ class Judge:
                     errors, excess = errors.worst(found), max(excess, ratio)
                     samples[name] = answer.sample
                 else:
-                    samples[name] = self._baselines.call(name, inputs, index in sealed)
+                    samples[name] = self.baselines.call(name, inputs, index in sealed)
             if self._throttled():
                 rounds.discarded += 1
             else:
@@ -323,7 +332,7 @@ class Judge:
         peak: int,
         share: float | None,
     ) -> Verdict:
-        base = self._baselines
+        base = self.baselines
         clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.target, base.excess_protocol_ms())
         if clocks.lie:
             raise Verdictable(Status.CHEATING, clocks.lie)
@@ -436,7 +445,8 @@ class Judge:
 
     def close(self) -> None:
         self._wait_for_farewell()
-        self._baselines.participant.close()
+        if self._baselines:
+            self._baselines.close()
         for region in self._regions:
             region.close()
 

@@ -30,6 +30,7 @@ from kernelpro.lab.judge.timing import Sample
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.records import Status
 
+_LONGEST_MESSAGE = 6000
 _MOST_STRIDED = 16
 """An output may be a view into storage this many times its own size."""
 
@@ -114,7 +115,7 @@ class Participant:
         return f"{_WORDS[operation]}: the process {how}{said}"
 
     def _failure(self, answer: dict[str, Any]) -> Verdictable:
-        stage, message = str(answer.get("stage")), str(answer.get("error"))
+        stage, message = str(answer.get("stage")), str(answer.get("error"))[:_LONGEST_MESSAGE]
         if self.cell.overrun:
             return Verdictable(Status.CRASHED, self.cell.overrun)
         if stage == "build":

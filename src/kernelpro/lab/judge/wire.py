@@ -49,7 +49,7 @@ class Channel:
         tail = self._exactly(tail_size, deadline)
         try:
             head = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Garbled("message is not JSON") from None
         if not isinstance(head, dict):
             raise Garbled("message is not an object")
