@@ -188,9 +188,9 @@ class Nursery:
         return Cell(Channel(control), log_read, status_read, scratch, level, limits)
 
     def close(self) -> None:
-        self._requests.close()
         self._zygote.kill()
         self._zygote.wait()
+        self._requests.close()
         self._folder.cleanup()
 
 

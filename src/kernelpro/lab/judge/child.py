@@ -7,8 +7,8 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     load      source, seed, initial state      -> how parameters were given, or what went wrong and where
     inputs    shared regions, slots, form      -> ok
     prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
-    call      which buffer set                 -> where the outputs lie, own milliseconds
-    profile   which buffer set                 -> device time by kernel name
+    call      which buffer set                 -> where the outputs lie, own milliseconds, those in native calls
+    profile   (CUDA) which buffer set          -> device time by kernel name
     rehearse  (baseline) variants              -> which of them fail
     build     source                           -> what compilers left in the build directory
 """
@@ -170,6 +170,7 @@ class Worker:
 
     def call(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         arguments = self._arguments[request["set"]]
+        METER.seconds = 0.0
         with torch.no_grad():
             if self._device == "cuda":
                 start, end = self._events
@@ -186,7 +187,8 @@ class Worker:
                 milliseconds = 1e3 * (time.perf_counter() - begun)
         leaves: list[torch.Tensor] = []
         form = tree.pack(self._outputs, leaves)
-        return {"own_ms": milliseconds, "form": form, "outputs": [self._place(leaf) for leaf in leaves]}, b""
+        times = {"own_ms": milliseconds, "native_ms": 1e3 * METER.seconds}
+        return {**times, "form": form, "outputs": [self._place(leaf) for leaf in leaves]}, b""
 
     def _place(self, leaf: torch.Tensor) -> dict[str, Any]:
         """Where an output lies. Device memory that cannot be lent is copied, inside the timed call, from the next call on."""
@@ -205,10 +207,8 @@ class Worker:
         return {**where, "offset": leaf.data_ptr() - base, "handle": self._handles[base]}
 
     def profile(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """Device time by kernel (CUDA), or time inside native calls (CPU), over one call."""
+        """Device time by kernel over one call."""
         arguments = self._arguments[request["set"]]
-        if self._device == "cpu":
-            return {"times": self._profile_native(arguments)}, b""
         try:
             return {"times": self._profile_cupti(arguments)}, b""
         except cupti.Unavailable:
@@ -235,15 +235,6 @@ class Worker:
             if event.device_type == DeviceType.CUDA:
                 times[event.name] = times.get(event.name, 0.0) + event.device_time_total
         return times
-
-    def _profile_native(self, arguments: Any) -> dict[str, float]:
-        METER.running, METER.seconds = True, 0.0
-        with torch.no_grad():
-            begun = time.perf_counter()
-            self._model(*arguments)
-            elapsed = time.perf_counter() - begun
-        METER.running = False
-        return {"native": METER.seconds, "rest": elapsed - METER.seconds}
 
     def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Import the source so that its compilers run; give back what they made."""

@@ -217,7 +217,8 @@ class Judge:
                 rounds, errors, excess = self._time(participant, errors, excess)
             peak = (participant.most_used if self.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("profile"):
-                share = authored.share(participant, candidate.source, self.target, self.options.call_timeout)
+                samples = rounds.samples["candidate"]
+                share = authored.share(participant, candidate.source, self.target, samples, self.options.call_timeout)
         except BaseException:
             participant.close()
             raise

@@ -162,7 +162,7 @@ class Participant:
         if self._device == "cuda":
             self.most_used = max(self.most_used, device_bytes_of_others())
         self._check_unmodified(chosen, inputs)
-        return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed), slots)
+        return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed, float(answer["native_ms"])), slots)
 
     def look_again(self, answer: Answer) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
@@ -185,14 +185,18 @@ class Participant:
     def _validated(self, answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, str]]:
         """The child's claims about its outputs, checked for sense before anything is read."""
         try:
-            own = float(answer["own_ms"])
+            own, native = float(answer["own_ms"]), float(answer["native_ms"])
             claims = [(Slot.from_json(claim), str(claim["handle"])) for claim in answer["outputs"]]
-            sane = own > 0 and all(
-                len(slot.shape) == len(slot.stride)
-                and slot.dtype in DTYPES
-                and min(slot.stride, default=0) >= 0
-                and slot.offset >= 0
-                for slot, _ in claims
+            sane = (
+                own > 0
+                and native >= 0
+                and all(
+                    len(slot.shape) == len(slot.stride)
+                    and slot.dtype in DTYPES
+                    and min(slot.stride, default=0) >= 0
+                    and slot.offset >= 0
+                    for slot, _ in claims
+                )
             )
         except (KeyError, TypeError, ValueError):
             sane = False

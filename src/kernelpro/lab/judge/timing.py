@@ -41,6 +41,8 @@ class Sample:
     wall: float
     sealed: bool
     """Inputs became visible only after the clock had started."""
+    native: float = 0.0
+    """The part of `own` that the child says it spent in native calls of the candidate's."""
 
 
 @dataclass

@@ -36,7 +36,10 @@ def main(descriptor: int) -> None:
     jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     requests = socket.socket(fileno=descriptor)
-    requests.send(b"ready")
+    try:
+        requests.send(b"ready")
+    except BrokenPipeError:
+        return  # whoever started us has gone
     while True:
         data, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, 16)
         if not data:

@@ -148,10 +148,9 @@ def _condense(stderr: str, code: int, limit: int = 4000) -> str:
 
 
 class Meter:
-    """Seconds spent in native calls while it runs; the judge reads it to see what a candidate's own code does."""
+    """Seconds spent in native calls; the judge reads it after each call to see what a candidate's own code does."""
 
     def __init__(self) -> None:
-        self.running = False
         self.seconds = 0.0
 
 
@@ -193,13 +192,12 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
         values = [a.data_ptr() if isinstance(a, tensor) else a for a in arguments]
         for slot in slots:
             values.insert(slot, stream() if stream else 0)
-        begun = time.perf_counter() if METER.running else 0.0
+        begun = time.perf_counter()
         try:
             code = function(*values)
         except ctypes.ArgumentError as error:
             raise LaunchError(f"{signature.name}({', '.join(names)}): {error}") from None
-        if METER.running:
-            METER.seconds += time.perf_counter() - begun
+        METER.seconds += time.perf_counter() - begun
         if code:
             raise LaunchError(f"{signature.name} returned error code {code}")
 
