@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.probes import probe
 from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.tasks import parameters, work
 from kernelpro.lab.tasks.inputs import transform
-from kernelpro.lab.tasks.probes import probe
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Task
 

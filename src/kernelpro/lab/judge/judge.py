@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.judge import authored, environment, gpu, physics, timing, tripwires
+from kernelpro.lab.judge import authored, environment, gpu, physics, probes, timing, tripwires
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Limits, Nursery
@@ -36,7 +36,7 @@ from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verd
 from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
 from kernelpro.lab.languages import detect
-from kernelpro.lab.tasks import probes, work
+from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, Verdict
 

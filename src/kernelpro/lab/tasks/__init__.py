@@ -1,4 +1,4 @@
-"""Tasks: load a reference, make its inputs on the device, count its work, probe whether it can be scored.
+"""Tasks: load a reference, make its inputs on the device, count its work.
 
 Comes in: `records.Task`. Goes out: a `Reference` that builds models and inputs from seeds.
 """

@@ -1,0 +1,37 @@
+"""The worker as a process of its own: JSON lines in, JSON lines out, whatever comes in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BAD = Path(__file__).parents[1] / "bad"
+
+
+def test_every_kind_of_job_is_answered_in_order() -> None:
+    task = {"source": (BAD / "task.py").read_text(), "name": "tanh"}
+    broken = {"source": (BAD / "compiler_error.py").read_text()}
+    options = {"effort": "quick", "baselines": ["eager_fp32"]}
+    lines: list[Any] = [
+        {"id": "e", "kind": "environment", "target": "cpu"},
+        {"id": "b", "kind": "build", "candidate": broken, "target": "cpu"},
+        {"id": "p", "kind": "probe", "task": task, "target": "cpu", "options": options},
+        {"id": "j", "kind": "judge", "task": task, "candidate": broken, "target": "cpu", "options": options},
+        {"id": "n", "kind": "judge", "task": task, "target": "cpu", "options": options},
+        {"id": "t", "kind": "probe", "target": "cpu"},
+    ]
+    text = "not json\n" + "".join(json.dumps(line) + "\n" for line in lines)
+    done = subprocess.run([sys.executable, "-m", "kernelpro.lab.worker"], input=text, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    results = {answer["job"]: answer for answer in answers if answer["type"] == "result"}
+    assert "is no job" in results[""]["error"]
+    assert results["e"]["data"]["torch"] and results["e"]["data"]["sandbox"]
+    assert results["b"]["data"]["status"] == "build_failed"
+    assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
+    assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]
+    assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]
+    assert any(answer["type"] == "progress" for answer in answers)
