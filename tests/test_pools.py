@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import torch
@@ -38,7 +39,9 @@ def test_a_worker_that_is_killed_takes_only_its_own_job() -> None:
             for pid in my_workers():
                 os.kill(pid, signal.SIGKILL)
 
+    before = set(Path(tempfile.gettempdir()).glob("kernelpro-*"))
     results = list(local.run(jobs, progress))
+    assert not set(Path(tempfile.gettempdir()).glob("kernelpro-*")) - before
     assert [r.job for r in results] == ["0", "1"]
     assert results[0].verdict and results[0].verdict.status is Status.CRASHED and "SIGKILL" in results[0].verdict.reason
     assert results[1].verdict and results[1].verdict.status is Status.PASSED

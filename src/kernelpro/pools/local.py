@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -42,7 +43,9 @@ def _how(code: int) -> str:
 
 def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox: str, death: list[int]) -> Iterator[Result]:
     """Results until all jobs are done or the worker is dead; its exit code is then in `death`."""
-    environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path()}
+    # whatever a worker leaves behind, even one that was killed, goes with this folder
+    folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
+    environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": folder.name}
     command = [sys.executable, "-m", "kernelpro.lab.worker"]
     worker = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -79,6 +82,7 @@ def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox:
     finally:
         _end(worker)
         feeder.join(timeout=5)
+        folder.cleanup()
 
 
 def _end(worker: subprocess.Popen[str]) -> None:
