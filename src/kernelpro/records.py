@@ -197,8 +197,9 @@ class Verdict(Record):
     status: Status
     reason: str
     error: float | None = None
-    """Worst ||output - oracle|| / ||oracle|| over all calls, over the tolerance's scale (1 = at the limit) in `error_of_limit`."""
+    """Worst ||output - oracle|| / ||oracle|| over all calls."""
     error_of_limit: float | None = None
+    """Worst error over its own limit: 1 is at the limit."""
     tolerance: float | None = None
     times: dict[str, Interval] = field(default_factory=dict)
     """Milliseconds a call: `candidate` and each baseline."""

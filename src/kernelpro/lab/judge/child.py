@@ -185,25 +185,30 @@ class Worker:
                 begun = time.perf_counter()
                 self._outputs = self._model(*arguments)
                 milliseconds = 1e3 * (time.perf_counter() - begun)
-        leaves: list[torch.Tensor] = []
-        form = tree.pack(self._outputs, leaves)
         times = {"own_ms": milliseconds, "native_ms": 1e3 * METER.seconds}
-        return {**times, "form": form, "outputs": [self._place(leaf) for leaf in leaves]}, b""
+        try:
+            return {**times, "outputs": self._places()}, b""
+        except gpu.GpuError:  # memory that cannot be lent is copied: now, and inside the timed call from the next one on
+            self._must_copy = True
+            self._outputs = _copied(self._outputs)
+            torch.cuda.synchronize()
+            return {**times, "outputs": self._places()}, b""
+
+    def _places(self) -> list[dict[str, Any]]:
+        leaves: list[torch.Tensor] = []
+        tree.pack(self._outputs, leaves)
+        return [self._place(leaf) for leaf in leaves]
 
     def _place(self, leaf: torch.Tensor) -> dict[str, Any]:
-        """Where an output lies. Device memory that cannot be lent is copied, inside the timed call, from the next call on."""
+        """Where an output lies, and by which handle its memory can be mapped."""
         where: dict[str, Any] = {"shape": leaf.shape, "stride": leaf.stride(), "dtype": dtype_name(leaf.dtype), "handle": ""}
         if leaf.device.type != self._device:
             raise Failed("call", f"an output is on {leaf.device}, not on {self._device}")
         if self._device == "cpu" or not leaf.numel():
             return {**where, "offset": leaf.data_ptr()}
-        try:
-            base, _ = gpu.base_of(leaf.data_ptr())
-            if base not in self._handles:
-                self._handles[base] = gpu.lend(base).hex()
-        except gpu.GpuError:
-            self._must_copy = True
-            raise Failed("retry", "an output lies in memory that cannot be lent") from None
+        base, _ = gpu.base_of(leaf.data_ptr())
+        if base not in self._handles:
+            self._handles[base] = gpu.lend(base).hex()
         return {**where, "offset": leaf.data_ptr() - base, "handle": self._handles[base]}
 
     def profile(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:

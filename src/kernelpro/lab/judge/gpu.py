@@ -72,11 +72,6 @@ def give_back(pointer: int) -> None:
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(pointer)), "cuIpcCloseMemHandle")
 
 
-def reset_persisting_l2() -> None:
-    """Lines pinned in L2 become ordinary lines."""
-    _driver().cuCtxResetPersistingL2Cache()
-
-
 class _Interface:
     """Just enough of the CUDA array interface for torch to wrap a raw pointer."""
 
