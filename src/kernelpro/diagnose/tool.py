@@ -1,0 +1,144 @@
+"""What a micro-profiling tool is: trigger -> analysis -> recommendation, over a scene.
+
+A tool is one small file with `TOOL = Tool(...)`. Its `look` gets a `Scene` (the profile, one kernel of it,
+the class of the bottleneck) and returns what it found, or None where its trigger is not met. It says by
+which share of the kernel's time a remedy would shorten it (`saved`); the scene turns that into the gain of
+a whole call, by Amdahl's law and never beyond the floor.
+
+`scene.metric` and `scene.code` raise Missing where the profile lacks what was asked for: the tool then
+counts as skipped, with the reason. A tool that can do with less asks with `scene.get` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelpro.records import Bound, Evidence, Finding, Gain, Kernel, Level, Profile, Severity, Target, Timeline
+
+EVERY = frozenset(Bound)
+HIGH, MEDIUM = 1.25, 1.08
+"""Gains from which a finding is severe or noticeable: a quarter is worth a rewrite, less than 8 % is within reach of tuning."""
+_MOST_SAVED = 0.98
+
+
+class Missing(Exception):
+    """A fact that a tool needs is not in the profile."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a tool returns."""
+
+    evidence: tuple[Evidence, ...]
+    cause: str
+    advice: tuple[str, ...]
+    saved: float
+    """Share of the subject's time (the kernel's; for system tools the call's) that a remedy would save, 0 to 1."""
+    how: str
+    """How `saved` was derived, in words with numbers."""
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    level: Level
+    target: Target
+    look: Callable[[Scene], Found | None]
+    trigger: str
+    """When it speaks, with the threshold and why it is there. For the reference page."""
+    remedy: str
+    """What it recommends, in a sentence. For the reference page."""
+    expects: str
+    """How the expected gain is derived. For the reference page."""
+    affinity: frozenset[Bound] = EVERY
+    metrics: tuple[str, ...] = ()
+    """Hardware counters that it asks ncu for."""
+    lines: bool = False
+    """Whether it wants stalls by source line."""
+    symptom_of: tuple[str, ...] = ()
+    """Tools whose finding on the same kernel explains this one's: it then ranks after them."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a tool looks at."""
+
+    profile: Profile
+    bound: Bound
+    kernel: Kernel | None = None
+    """The kernel in question; None for system tools."""
+    device: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", self.profile.device)
+
+    @property
+    def it(self) -> Kernel:
+        if self.kernel is None:
+            raise Missing("no kernel was seen")
+        return self.kernel
+
+    @property
+    def timeline(self) -> Timeline:
+        if self.profile.timeline is None:
+            raise Missing("no timeline")
+        return self.profile.timeline
+
+    @property
+    def code(self) -> dict[str, Any]:
+        if not self.it.code:
+            raise Missing("no machine code of this kernel")
+        return self.it.code
+
+    @property
+    def cpu(self) -> dict[str, Any]:
+        if not self.profile.cpu:
+            raise Missing("no profile of the CPU")
+        return self.profile.cpu
+
+    def metric(self, name: str) -> float:
+        if name not in self.it.metrics:
+            raise Missing(f"counter {name}")
+        return self.it.metrics[name]
+
+    def get(self, name: str) -> float | None:
+        return self.it.metrics.get(name)
+
+    def mix(self, *kinds: str, hot: bool = True) -> int:
+        """Static count of instructions of these kinds: in the innermost loops where there are any (`hot`), else in the whole kernel."""
+        loops = [loop for loop in self.code.get("loops", ()) if loop.get("innermost")] if hot else []
+        mixes = [loop["mix"] for loop in loops] or [self.code["mix"]]
+        return sum(mix.get(kind, 0) for mix in mixes for kind in kinds)
+
+    @property
+    def headroom(self) -> float:
+        """How many times faster than now the floor is."""
+        return max(1.0, self.profile.time_ms / self.profile.floor_ms) if self.profile.floor_ms > 0 else float("inf")
+
+    @property
+    def weight(self) -> float:
+        """The subject's share of a call's time."""
+        if self.kernel is None or self.profile.target == "cpu":
+            return 1.0
+        return min(1.0, self.kernel.microseconds / (1e3 * self.profile.time_ms)) if self.profile.time_ms > 0 else self.kernel.share
+
+    def gain(self, found: Found) -> Gain:
+        """Amdahl's law over the subject's share of the call, and never beyond the floor."""
+        saved = min(max(found.saved, 0.0), _MOST_SAVED) * self.weight
+        factor = 1 / (1 - saved)
+        how = found.how
+        if self.weight < 0.95:
+            how += f"; the kernel is {self.weight:.0%} of a call"
+        if factor > self.headroom:
+            factor = self.headroom
+            how += f"; no more than the floor allows ({self.headroom:.2f}x)"
+        return Gain(round(factor, 3), how)
+
+    def finding(self, tool: Tool, found: Found) -> Finding:
+        gain = self.gain(found)
+        severity = Severity.HIGH if gain.factor >= HIGH else Severity.MEDIUM if gain.factor >= MEDIUM else Severity.LOW
+        kernel = self.kernel.name if self.kernel else ""
+        return Finding(tool.name, tool.level, severity, found.evidence, found.cause, found.advice, gain, kernel, found.where)

@@ -1,0 +1,43 @@
+"""Micro-profiling tools, one a file; each defines `TOOL`. `registry` finds them, and those of third parties."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from kernelpro.diagnose.tool import Tool
+from kernelpro.records import BadInput
+
+GROUP = "kernelpro.tools"
+"""Entry points under this name are tools: each names a `Tool` or a module with `TOOL`."""
+
+
+def registry(files: Iterable[Path] = ()) -> dict[str, Tool]:
+    """All tools by name: the shipped ones, installed ones, then those in `files`. A later one replaces an earlier of its name."""
+    found = [_tool(importlib.import_module(f"{__name__}.{module.name}"), module.name) for module in pkgutil.iter_modules(__path__)]
+    found += [_tool(point.load(), point.name) for point in entry_points(group=GROUP)]
+    found += [_from_file(path) for path in files]
+    return {tool.name: tool for tool in found}
+
+
+def _tool(thing: object, name: str) -> Tool:
+    tool = getattr(thing, "TOOL", thing)
+    if not isinstance(tool, Tool):
+        raise BadInput(f"{name} is not a tool: define TOOL = kernelpro.diagnose.Tool(...)")
+    return tool
+
+
+def _from_file(path: Path) -> Tool:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise BadInput(f"tool file not found or not Python: {path}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"tool file {path} cannot be imported: {type(error).__name__}: {error}") from None
+    return _tool(module, str(path))

@@ -1,0 +1,70 @@
+"""The nouns that cross a process or are stored: plain dataclasses, JSON both ways.
+
+Standard library only: the lab reads and writes these on hosts where nothing but torch is installed.
+"""
+
+from kernelpro.records.base import BadInput, Record, digest
+from kernelpro.records.jobs import Job, Progress, Result
+from kernelpro.records.judging import (
+    BASELINES,
+    Candidate,
+    Interval,
+    Mode,
+    Options,
+    Precision,
+    Status,
+    Target,
+    Task,
+    Verdict,
+    read_source,
+)
+from kernelpro.records.profiling import (
+    Bound,
+    Copy,
+    Counters,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Gain,
+    Kernel,
+    Level,
+    Line,
+    Profile,
+    Severity,
+    Skipped,
+    Timeline,
+)
+
+__all__ = [
+    "BASELINES",
+    "BadInput",
+    "Bound",
+    "Candidate",
+    "Copy",
+    "Counters",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Gain",
+    "Interval",
+    "Job",
+    "Kernel",
+    "Level",
+    "Line",
+    "Mode",
+    "Options",
+    "Precision",
+    "Profile",
+    "Progress",
+    "Record",
+    "Result",
+    "Severity",
+    "Skipped",
+    "Status",
+    "Target",
+    "Task",
+    "Timeline",
+    "Verdict",
+    "digest",
+    "read_source",
+]
