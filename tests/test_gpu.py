@@ -45,7 +45,7 @@ def judged(court: Court, body: str, **options: object) -> tuple[Status, str]:
     ("body", "status", "reason"),
     [
         ("y[i + (1ll << 40)] = 1;", Status.CRASHED, "illegal memory access"),
-        ("if (i < n) y[i] = x[i]; while (i >= 0) i += (x[0] == 1e30f) ? -n : 0;", Status.TIMED_OUT, "killed"),
+        ("if (i < n) y[i] = x[i]; while (true) __nanosleep(1000);", Status.TIMED_OUT, "killed"),
         ('asm("trap;");', Status.CRASHED, ""),
     ],
 )

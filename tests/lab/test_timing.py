@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import torch
+
 from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
 from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, compare_clocks, decide, ratio_interval, widened
 from kernelpro.lab.tasks.work import Work
@@ -82,3 +84,20 @@ def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
     counting = Work(10**6, 10**6, 1e12)
     assert floor_ms(counting, ceilings, "fp32") == 100.0 and floor_ms(counting, ceilings, "tf32") == 10.0
     assert impossible_ms(counting, ceilings, "tf32", "cuda") == 2.5
+
+
+def slopes(ms: float) -> torch.Tensor:
+    dice = random.Random(2)
+    return torch.tensor([ms + 0.004 * dice.gauss(0, 1) for _ in range(9)], dtype=torch.float64)
+
+
+def test_bursts_show_what_a_single_call_cannot() -> None:
+    """A kernel of 5 us by its own clock that takes 40: far below what one round trip resolves."""
+    made = rounds(0.005, 0.04)
+    assert compare_clocks(made, "candidate", "base", "cuda", 0.0, slopes(0.005), short=True).lie == ""
+    assert "follow each other" in compare_clocks(made, "candidate", "base", "cuda", 0.0, slopes(0.04), short=True).lie
+
+
+def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
+    assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, None, short=True).widen_ms >= 0.1
+    assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, slopes(0.19), short=True).widen_ms == 0

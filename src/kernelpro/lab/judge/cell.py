@@ -79,6 +79,8 @@ class Nursery:
 
     def __init__(self, level: str = "auto"):
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-cells-")
+        self._seed = f"{self._folder.name}/triton"
+        """What the zygote compiled of Triton itself; every cell starts with a copy."""
         self._lock = threading.Lock()
         self._count = 0
         self._wanted = level
@@ -102,7 +104,7 @@ class Nursery:
 
     def _spawn_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = clean_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+        environment = clean_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "TRITON_CACHE_DIR": self._seed}
         command = [sys.executable, "-m", "kernelpro.lab.judge.zygote", str(theirs.fileno())]
         self._zygote = subprocess.Popen(
             command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=self._folder.name
@@ -166,6 +168,7 @@ class Nursery:
             "role": role,
             "level": level,
             "scratch": str(scratch),
+            "seed": self._seed if trusted is None else "",
             "env": clean_environment() | own | (environment or {}),
             "readable": readable_paths() if trusted is None else ["/"],
             "writable": writable_paths() + (trusted or []),

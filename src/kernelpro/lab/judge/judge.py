@@ -6,7 +6,7 @@ whether the task can be scored, measure the floor, calibrate the baselines. Then
  1. tripwires (refused early), build in a cell without a GPU (cached, in parallel, see builds.py);
  2. a fresh cell: import, construct, parameters by name or by seed;
  3. verification: calls on all distributions in random order, each output against the oracle;
- 4. timing: interleaved rounds against the anchor baseline, each output verified as well;
+ 4. timing: interleaved rounds against the anchor baseline, then bursts for short kernels, each output verified as well;
  5. shares of authored kernels, then the verdict: clocks compared, floor respected, interval decided.
 """
 
@@ -20,7 +20,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,10 +28,12 @@ from kernelpro.lab import tree
 from kernelpro.lab.judge import authored, environment, gpu, physics, probes, timing, tripwires
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.builds import Builds
+from kernelpro.lab.judge.bursts import LONGEST_MS, MOST_CALLS, Bursts, Slopes
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable, device_bytes_of_others
+from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
 from kernelpro.lab.languages import detect
@@ -49,6 +50,8 @@ _FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
 _CACHE_SHARE = 0.2
+_BURST_SHARE = 0.1
+"""Of free device memory, for buffer sets."""
 _HEALTH_SECONDS = 30.0
 
 
@@ -110,9 +113,12 @@ class Judge:
         return self._secret.getrandbits(48)
 
     def _cache_bytes(self) -> int:
+        return int(_CACHE_SHARE * self._free_bytes())
+
+    def _free_bytes(self) -> int:
         if self.target == "cuda":
-            return int(_CACHE_SHARE * torch.cuda.mem_get_info()[0])
-        return int(_CACHE_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+            return int(torch.cuda.mem_get_info()[0])
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def _draw_questions(self) -> list[tuple[int, str]]:
         names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
@@ -151,7 +157,8 @@ class Judge:
         with self._preparation("calibrate"):
             self._report("calibrating the baselines")
             self.baselines.calibrate(self._round_seeds[: self._round_count()])
-        self._candidate_regions = [self._region(), self._region()]
+        sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
+        self._candidate_regions = [self._region() for _ in range(max(2, sets))]
 
     def _region(self) -> Region:
         region = Region(self.target, self._region_bytes)
@@ -216,6 +223,8 @@ class Judge:
             with clock("time"):
                 rounds, errors, excess = self._time(participant, errors, excess)
             peak = (participant.most_used if self.target == "cuda" else participant.cell.peak_bytes()) - before
+            with clock("bursts"):
+                slopes = self._bursts(participant, rounds)
             with clock("profile"):
                 samples = rounds.samples["candidate"]
                 share = authored.share(participant, candidate.source, self.target, samples, self.options.call_timeout)
@@ -223,7 +232,7 @@ class Judge:
             participant.close()
             raise
         self._farewell = participant.close_in_background()
-        return self._decide(candidate, clock, given, errors, excess, rounds, max(0, peak), share)
+        return self._decide(candidate, clock, given, errors, excess, rounds, slopes, max(0, peak), share)
 
     def _wait_for_farewell(self) -> None:
         """Nothing of the last candidate is alive when this one is measured."""
@@ -319,6 +328,21 @@ class Judge:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
         return rounds, errors, excess
 
+    def _is_short(self, rounds: Rounds) -> bool:
+        return self.target == "cuda" and float(rounds.own("candidate").median()) < LONGEST_MS
+
+    def _bursts(self, participant: Participant, rounds: Rounds) -> Slopes | None:
+        """Milliseconds a call in bursts, for kernels too short for the parent's clock."""
+        if not self._is_short(rounds):
+            return None
+
+        def check(outputs: list[torch.Tensor], seed: int) -> None:
+            self._check(outputs, seed, "as given")
+
+        bursts = Bursts(participant, self.expected, self._round_inputs, check, self._round_seeds, self.options.call_timeout)
+        plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
+        return bursts.slopes(len(self._candidate_regions), self.ceilings.bandwidth, float(plain.median()))
+
     def _throttled(self) -> bool:
         return self.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
 
@@ -330,11 +354,15 @@ class Judge:
         errors: Errors,
         excess: float,
         rounds: Rounds,
+        slopes: Slopes | None,
         peak: int,
         share: float | None,
     ) -> Verdict:
         base = self.baselines
-        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.target, base.excess_protocol_ms())
+        ms, host = (slopes.ms, slopes.host_ms) if slopes else (None, 0.0)
+        clocks = timing.compare_clocks(
+            rounds, "candidate", base.anchor, self.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
+        )
         if clocks.lie:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
@@ -358,6 +386,8 @@ class Judge:
             "against": best,
             "hidden_ms": clocks.hidden.to_json(),
             "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
+            "burst_ms": clocks.slope.to_json() if clocks.slope else None,
+            "host_ms": host,
             "wall_ms": timing.median_interval(
                 torch.tensor([s.wall for s in rounds.samples["candidate"]], dtype=torch.float64)
             ).to_json(),
@@ -457,23 +487,3 @@ def _compiler_cache() -> str:
     path = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kernelpro", "compiled")
     os.makedirs(path, exist_ok=True)
     return path
-
-
-class Stopwatch:
-    """Where the seconds of one judgement went."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
-        self._stages: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._stages[stage] = time.perf_counter() - begun
-
-    def seconds(self) -> dict[str, float]:
-        total = time.perf_counter() - self._begun
-        return {name: round(value, 4) for name, value in self._stages.items()} | {"total": round(total, 4)}

@@ -57,6 +57,16 @@ class Answer:
     slots: list[tuple[Slot, str]]
 
 
+@dataclass(frozen=True)
+class Burst:
+    outputs: list[list[torch.Tensor]]
+    wall_ms: float
+    copied: bool
+    """The child says that it copied each output, because they share memory."""
+    host_ms: float
+    """What the child says its host side took for a call."""
+
+
 class Flusher:
     """Empties the last-level cache by writing twice its size."""
 
@@ -164,6 +174,41 @@ class Participant:
         self._check_unmodified(chosen, inputs)
         return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed, float(answer["native_ms"])), slots)
 
+    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst:
+        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read."""
+        sets = random.sample(range(len(self._regions)), len(batch))
+        self.cell.freeze_main()
+        for chosen, inputs in zip(sets, batch, strict=True):
+            self._write(chosen, inputs)
+        self._flusher.flush()
+        self._wait_for_device()
+        begun = time.perf_counter()
+        self.cell.thaw()
+        request = {"op": "burst", "sets": sets, "total": len(self._regions)}
+        answer = self.ask(request, seconds)
+        if answer.get("again") is True:  # from now on it copies; an endless wish for another try ends here
+            begun = time.perf_counter()
+            answer = self.ask(request, seconds)
+        claims, host = answer.get("outputs"), answer.get("host_ms")
+        if not isinstance(claims, list) or len(claims) != len(self._regions) or not isinstance(host, float):
+            raise Verdictable(Status.CHEATING, "the description of the output was forged")
+        *earlier, newest = claims[: len(batch)]
+        try:
+            slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": newest}, expected)]
+            self.cell.freeze_main()
+            last = [self._reader.read(slot, handle) for slot, handle in slots[-1]]
+            told = time.perf_counter()
+            self.cell.freeze()
+            slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier] + slots
+            if len({(slot.offset, handle) for call in slots for slot, handle in call}) < sum(map(len, slots)):
+                raise Verdictable(Status.CHEATING, "outputs of different calls are said to lie in the same place")
+            outputs = [[self._reader.read(slot, handle) for slot, handle in call] for call in slots[:-1]] + [last]
+        except Unreadable as error:
+            raise Verdictable(Status.CHEATING, str(error)) from None
+        for chosen, inputs in zip(sets, batch, strict=True):
+            self._check_unmodified(chosen, inputs)
+        return Burst(outputs, 1e3 * (told - begun), answer.get("copied") is True, host)
+
     def look_again(self, answer: Answer) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
         if self._device != "cuda":
@@ -173,10 +218,13 @@ class Participant:
                 raise Verdictable(Status.CHEATING, "the output changed after it was handed over")
 
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
+        self._write(chosen, inputs)
+        self._flusher.flush()
+
+    def _write(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         raw = self._regions[chosen].raw
         for slot, tensor in zip(self._slots, inputs, strict=True):
             slot.view(raw).copy_(tensor)
-        self._flusher.flush()
 
     def _wait_for_device(self) -> None:
         if self._device == "cuda":
@@ -260,6 +308,7 @@ _WORDS = {
     "inputs": "mapping the inputs",
     "prepare": "between two calls",
     "call": "in forward",
+    "burst": "in forward, called several times in a row",
     "profile": "while being profiled",
     "rehearse": "compiling the baselines",
 }

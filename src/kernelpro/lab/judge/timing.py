@@ -28,6 +28,10 @@ CERTAIN = 0.998
 SLACK_MS = {"cuda": 0.030, "cpu": 0.050}
 """Below the spread of one round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
 SLACK_SHARE = 0.05
+BURST_SLACK_MS = 0.010
+"""The median of six differences of bursts repeats within a few microseconds (bursts.py)."""
+PROCESS_MS = 0.1
+"""The protocol's cost differs by so much from process to process: what a short kernel may hide where bursts are not possible."""
 RESOLVED = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
 SYSTEMATIC = 0.0075
@@ -106,10 +110,25 @@ class Clocks:
     """Why the candidate's clock is not believed; empty when it is."""
     widen_ms: float
     """What may be hidden, where the parent's clock cannot resolve the candidate's time."""
+    slope: Interval | None = None
+    """Milliseconds a call in bursts, by the parent's clock alone."""
 
 
-def compare_clocks(rounds: Rounds, name: str, baseline: str, device: str, correction_ms: float) -> Clocks:
-    """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it."""
+def compare_clocks(
+    rounds: Rounds,
+    name: str,
+    baseline: str,
+    device: str,
+    correction_ms: float,
+    slopes: torch.Tensor | None = None,
+    host_ms: float = 0.0,
+    short: bool = False,
+) -> Clocks:
+    """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
+
+    `slopes` (from bursts) are the finer instrument for `short` kernels: where they are there, they decide what may be hidden.
+    Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but it is counted.
+    """
     own = float(rounds.own(name).median())
     differences = rounds.hidden(name, baseline) + correction_ms
     exposed = rounds.hidden(name, baseline, sealed_only=True) + correction_ms
@@ -121,8 +140,16 @@ def compare_clocks(rounds: Rounds, name: str, baseline: str, device: str, correc
         lie = f"its own clock shows {own:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
     elif sealed and median_interval(exposed, CERTAIN).low > slack:
         lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
-    doubt = max(0.0, hidden.high)
-    return Clocks(hidden, sealed, own, lie, doubt if doubt > RESOLVED * own else 0.0)
+    slope = median_interval(slopes) if slopes is not None else None
+    if (
+        slopes is not None
+        and slope
+        and not lie
+        and median_interval(slopes, CERTAIN).low > (1 + SLACK_SHARE) * max(own, host_ms) + BURST_SLACK_MS
+    ):
+        lie = f"its own clock shows {own:.4f} ms a call, but calls that follow each other take {slope.value:.4f} ms each"
+    doubt = max(0.0, slope.high - own) if slope else max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
+    return Clocks(hidden, sealed, own, lie, doubt if doubt > RESOLVED * own else 0.0, slope)
 
 
 def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:

@@ -1,0 +1,93 @@
+"""Bursts: what a call costs when several follow each other, by the parent's clock alone.
+
+One call seen from outside carries the protocol's cost, which differs by up to 0.1 ms from process to
+process: too coarse for a kernel of 0.05 ms. The difference of two bursts does not carry it:
+
+    slope = (wall of n calls - wall of 1 call) / (n - 1)
+
+Inputs of all calls are fresh and lie in buffer sets of their own; every output is verified. An honest
+kernel's slope is at most the longer of what its own clock and its host side take, since one of the two is
+always busy; time hidden from the device's clock (on a side stream, by a falsified event) shows in full.
+
+Outputs that share memory from call to call (a private buffer, a captured graph) are copied by the child
+after each call; the time of that copy is granted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernelpro.lab.judge.participant import Burst, Expected, Participant, Verdictable
+
+LONGEST_MS = 2.0
+"""Above, the parent's clock resolves a single call well enough: 0.1 ms is 5 %."""
+MOST_CALLS = 8
+_PAIRS = 6
+_WARM = 1
+"""The first bursts allocate; they are verified, not timed."""
+_SLOW_START_MS = 0.6
+"""A burst of one call may cost so much more than a plain call (it names as many outputs as the long one); beyond, it was delayed
+to make the difference small, and bursts say nothing."""
+_COPY_MS = 0.006
+"""Start of a copy kernel."""
+_COPY_SHARE = 1.3
+
+
+@dataclass(frozen=True)
+class Slopes:
+    ms: torch.Tensor
+    """Milliseconds a call, one value a pair of bursts."""
+    host_ms: float
+    """What the child says its host side took for a call."""
+
+
+class Bursts:
+    """Asks one participant for pairs of bursts and verifies what they give."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        expected: Expected,
+        inputs: Callable[[int], list[torch.Tensor]],
+        check: Callable[[list[torch.Tensor], int], None],
+        seeds: list[int],
+        seconds: float,
+    ):
+        self._participant, self._expected, self._inputs, self._check = participant, expected, inputs, check
+        self._seeds, self._seconds = seeds, seconds
+
+    def slopes(self, calls: int, bandwidth: float, plain_ms: float) -> Slopes | None:
+        """None where bursts say nothing: memory does not do for them, or one call takes far longer than a plain one."""
+        try:
+            pairs = [self._pair(calls) for _ in range(_WARM + _PAIRS)][_WARM:]
+        except Verdictable as error:
+            if "out of memory" in error.reason:
+                return None
+            raise
+        if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + _SLOW_START_MS:
+            return None
+        found = torch.tensor([(many.wall_ms - one.wall_ms) / (calls - 1) for one, many in pairs], dtype=torch.float64)
+        copying = self._copy_ms(bandwidth) if any(many.copied for _, many in pairs) else 0.0
+        return Slopes(found - copying, float(torch.tensor([many.host_ms for _, many in pairs]).median()))
+
+    def _copy_ms(self, bandwidth: float) -> float:
+        nbytes = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._expected.shapes)
+        return _COPY_MS + 1e3 * _COPY_SHARE * 2 * nbytes / bandwidth
+
+    def _pair(self, calls: int) -> tuple[Burst, Burst]:
+        order = [1, calls]
+        random.shuffle(order)
+        bursts = {count: self._burst(count) for count in order}
+        return bursts[1], bursts[calls]
+
+    def _burst(self, calls: int) -> Burst:
+        seeds = random.sample(self._seeds, calls)
+        self._participant.prepare(self._seconds, warm=True)
+        burst = self._participant.burst([self._inputs(seed) for seed in seeds], self._expected, self._seconds)
+        for seed, outputs in zip(seeds, burst.outputs, strict=True):
+            self._check(outputs, seed)
+        return burst
