@@ -28,10 +28,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import hashlib
 import importlib.metadata
-import itertools
 import json
 import multiprocessing
 import os
@@ -44,121 +42,28 @@ import sys
 import tempfile
 import threading
 import time
-import types
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kernelbench_evaluation import (
+    STOOD_IN,
+    Call,
+    compiler_caches,
+    import_kernelbench,
+    kernelbench_settings,
+    language,
+    run_kernelbench,
+)
+from throughput_table import COLUMNS, summarise, table
+
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = ("kernelpro_runtime", "kernelpro", "kernelbench")
-"""In the order of running: a broken judge shows before the long column has run."""
-TITLES = {"kernelbench": "KernelBench", "kernelpro": "KernelPro, same files", "kernelpro_runtime": "KernelPro, runtime.cuda"}
-LANGUAGES = ("cuda", "triton")
-SETTINGS = ("num_correct_trials", "num_perf_trials", "timeout", "measure_performance", "timing_method", "precision", "build_cache")
 ARCHITECTURES = {"7.5": "Turing", "8.0": "Ampere", "8.6": "Ampere", "8.9": "Ada", "9.0": "Hopper", "10.0": "Blackwell"}
 """Compute capability -> the name that KernelBench's `gpu_arch` setting takes, which torch reads from TORCH_CUDA_ARCH_LIST."""
-STOOD_IN = {"openai": "OpenAI", "litellm": "completion"}
 JUDGE_TIMEOUT = 1500.0
 BASELINES = ("eager_fp32", "eager_tf32")
 """KernelBench's evaluation times the eager reference; torch.compile, which the judge adds by default, takes seconds a task."""
-
-Call = dict[str, Any]
-"""One measured call: column, task, wall_s, and for each candidate its outcome and the seconds of its stages."""
-
-
-# --- KernelBench --------------------------------------------------------------------------------------------------
-
-
-def kernelbench_settings(checkout: Path) -> dict[str, Any]:
-    """The defaults of `EvalConfig` in the checkout's batch evaluation script."""
-    script = checkout / "scripts" / "eval_from_generations.py"
-    found: dict[str, Any] = {}
-    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute) and target.attr in SETTINGS:
-            with contextlib.suppress(ValueError):
-                found.setdefault(target.attr, ast.literal_eval(node.value))
-    if missing := set(SETTINGS) - set(found):
-        raise SystemExit(f"{script}: no default found for {', '.join(sorted(missing))}")
-    return found
-
-
-def stand_in_for_clients() -> None:
-    """Empty modules in place of the LLM clients that KernelBench imports and an evaluation does not use."""
-    for name, attribute in STOOD_IN.items():
-        sys.modules[name] = types.ModuleType(name)
-        setattr(sys.modules[name], attribute, None)
-
-
-def import_kernelbench() -> None:
-    """In a spawned process: does the package import?"""
-    stand_in_for_clients()
-    import kernelbench.eval  # noqa: F401
-
-
-def evaluate_as_kernelbench(
-    task: str, candidate: str, backend: str, build: str, log: str, settings: dict[str, Any]
-) -> dict[str, Any]:
-    """In a spawned process: one candidate through KernelBench's evaluation."""
-    entered = time.time()
-    with open(log, "w", encoding="utf-8") as sink:
-        os.dup2(sink.fileno(), 1)
-        os.dup2(sink.fileno(), 2)
-    stand_in_for_clients()
-    import torch
-    from kernelbench import eval as kernelbench
-
-    imported = time.time()
-    try:
-        result = kernelbench.eval_kernel_against_ref(
-            original_model_src=task,
-            custom_model_src=candidate,
-            measure_performance=settings["measure_performance"],
-            timing_method=settings["timing_method"],
-            verbose=False,
-            num_correct_trials=settings["num_correct_trials"],
-            num_perf_trials=settings["num_perf_trials"],
-            build_dir=build,
-            device=torch.device("cuda:0"),
-            backend=backend,
-            precision=kernelbench.get_torch_dtype_from_string(settings["precision"]),
-        )
-    except Exception as error:  # as the script does: whatever escapes the evaluation is that candidate's failure
-        result, reason = None, f"{type(error).__name__}: {error}"
-    else:
-        reason = "" if result is None else str({k: str(v)[:300] for k, v in result.metadata.items()})
-    correct = bool(result and result.compiled and result.correctness and result.runtime > 0)
-    return {
-        "entered": entered,
-        "imported": imported,
-        "done": time.time(),
-        "status": "passed" if correct else "failed",
-        "reason": reason[-2000:],
-        "runtime_ms": result.runtime if correct else None,
-        "reference_ms": result.ref_runtime if correct else None,
-    }
-
-
-def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], caches: Path) -> Call:
-    backend = language(candidate)
-    build = Path(tempfile.mkdtemp(prefix="build-", dir=caches))
-    with environment(compiler_caches(caches)):
-        began, wall = time.time(), time.perf_counter()
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            arguments = (task.read_text("utf-8"), candidate.read_text("utf-8"), backend, str(build), f"{build}.log", settings)
-            try:
-                outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(timeout=settings["timeout"])
-            except multiprocessing.TimeoutError:
-                outcome = {"status": "timed_out", "reason": f"over {settings['timeout']} s"}
-        wall = time.perf_counter() - wall
-    seconds = {}
-    if "done" in outcome:
-        entered, imported, done = (outcome.pop(key) for key in ("entered", "imported", "done"))
-        seconds = {"start process": entered - began, "import": imported - entered, "evaluate": done - imported}
-    verdict = {"candidate": candidate.name, "language": backend, "seconds": seconds, **outcome}
-    if verdict["status"] != "passed" and (log := Path(f"{build}.log")).exists():
-        verdict["reason"] += "\n" + log.read_text(encoding="utf-8", errors="replace")[-2000:]
-    return {"column": "kernelbench", "task": task.parent.name, "wall_s": wall, "candidates": [verdict]}
 
 
 # --- KernelPro ----------------------------------------------------------------------------------------------------
@@ -251,20 +156,16 @@ def run_judge(column: str, judges: dict[str, Judge], task: Path, candidates: lis
 # --- what is run --------------------------------------------------------------------------------------------------
 
 
-def language(candidate: Path) -> str:
-    return candidate.name.split("_")[0]
-
-
 Tasks = dict[str, tuple[Path, dict[str, list[Path]]]]
 """Name -> the task's file, and the candidates of each column."""
 
 
-def collect(folder: Path, wanted: list[str] | None) -> Tasks:
+def collect(folder: Path, wanted: list[str] | None, most_cuda: int | None) -> Tasks:
     """All tasks, or those wanted; checks that the two forms of a CUDA kernel hold the same kernel."""
     tasks: Tasks = {}
     for task in sorted(folder.glob("*/task.py")):
         triton = sorted(task.parent.glob("triton_*.py"))
-        inline = sorted(task.parent.glob("cuda_*_inline.py"))
+        inline = sorted(task.parent.glob("cuda_*_inline.py"))[:most_cuda]
         own = [path.with_name(path.name.replace("_inline", "_runtime")) for path in inline]
         for one, other in zip(inline, own, strict=True):
             if kernel_text(one) != kernel_text(other):
@@ -287,22 +188,6 @@ def kernel_text(candidate: Path) -> str:
     raise SystemExit(f"{candidate}: no KERNEL = ... in it")
 
 
-def compiler_caches(folder: Path) -> dict[str, str]:
-    names = ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
-    return {name: str(folder / name.lower()) for name in names}
-
-
-@contextlib.contextmanager
-def environment(variables: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 WARM_UP = """
 import subprocess, sysconfig, tempfile, torch, triton, triton.language
 from torch.utils.cpp_extension import CUDA_HOME, include_paths
@@ -321,107 +206,11 @@ with tempfile.TemporaryDirectory() as folder:
 # --- the result ---------------------------------------------------------------------------------------------------
 
 
-def shares(call: Call) -> list[float]:
-    """The wall time of a call split over its candidates: own stages, plus an equal part of what is in no stage.
-
-    Where stages ran side by side and so add up to more than the wall time, they are scaled down to it.
-    """
-    own = [sum(c["seconds"].values()) for c in call["candidates"]]
-    rest = call["wall_s"] - sum(own)
-    if rest < 0:
-        return [o * call["wall_s"] / sum(own) for o in own]
-    return [o + rest / len(own) for o in own]
-
-
 def complete(calls: list[Call], tasks: Tasks, columns: list[str]) -> list[Call]:
     """The calls of those tasks that every column has finished: columns are compared over the same candidates only."""
     done = finished(calls)
     whole = {name for name, (_, files) in tasks.items() if all((c, name, path.name) in done for c in columns for path in files[c])}
     return [call for call in calls if call["task"] in whole and call["column"] in columns]
-
-
-def summarise(calls: list[Call]) -> dict[str, Any]:
-    """Column -> language (and `all`) -> candidates, passed, seconds, per_hour, ratio, mean seconds a candidate by stage."""
-    summary: dict[str, Any] = {}
-    for column in COLUMNS:
-        mine = [call for call in calls if call["column"] == column]
-        if not mine:
-            continue
-        summary[column] = {}
-        for group in (*LANGUAGES, "all"):
-            pairs = [
-                (c, s)
-                for call in mine
-                for c, s in zip(call["candidates"], shares(call), strict=True)
-                if group in (c["language"], "all")
-            ]
-            seconds = sum(s for _, s in pairs)
-            stages: dict[str, float] = {}
-            for c, _ in pairs:
-                for stage, s in c["seconds"].items():
-                    stages[stage] = stages.get(stage, 0.0) + s
-            summary[column][group] = {
-                "candidates": len(pairs),
-                "passed": sum(c["status"] == "passed" for c, _ in pairs),
-                "seconds": seconds,
-                "per_hour": 3600 * len(pairs) / seconds if seconds else None,
-                "stages": {stage: s / len(pairs) for stage, s in stages.items()},
-            }
-        if column != "kernelbench":
-            outside = [call["wall_s"] - sum(sum(c["seconds"].values()) for c in call["candidates"]) for call in mine]
-            arrivals = [call["verdicts_after_s"] for call in mine]
-            later = [b - a for times in arrivals for a, b in itertools.pairwise(times)]
-            summary[column]["calls"] = {
-                "calls": len(mine),
-                "outside_stages_s": sum(outside) / len(outside),
-                "first_verdict_s": sum(times[0] for times in arrivals) / len(arrivals),
-                "later_verdict_s": sum(later) / len(later) if later else None,
-            }
-    for column, groups in summary.items():
-        for group in (*LANGUAGES, "all"):
-            ours, theirs = groups[group]["per_hour"], summary.get("kernelbench", {}).get(group, {}).get("per_hour")
-            groups[group]["ratio"] = ours / theirs if ours and theirs and column != "kernelbench" else None
-    return summary
-
-
-def table(summary: dict[str, Any]) -> str:
-    order = [column for column in ("kernelbench", "kernelpro", "kernelpro_runtime") if column in summary]
-    if not order:
-        return "\nno task is finished in every column yet"
-    lines = ["", "Candidates an hour (passed of judged)", f"{'':14}" + "".join(f"{TITLES[c]:>26}" for c in order)]
-    for group in (*LANGUAGES, "all"):
-        cells = [summary[c][group] for c in order]
-        texts = [f"{x['per_hour']:.0f} ({x['passed']}/{x['candidates']})" if x["per_hour"] else "-" for x in cells]
-        lines.append(f"{group:14}" + "".join(f"{t:>26}" for t in texts))
-    if "kernelbench" in summary and len(order) > 1:
-        lines += ["", "Times as many as KernelBench"]
-        for group in (*LANGUAGES, "all"):
-            ratios = [summary[c][group]["ratio"] for c in order]
-            lines.append(f"{group:14}" + "".join(f"{r:>25.1f}x" if r else f"{'':26}" for r in ratios))
-    for column in order:
-        groups = summary[column]
-        stages = sorted(groups["all"]["stages"], key=lambda stage: -groups["all"]["stages"][stage])
-        lines += [
-            "",
-            f"Where the seconds of a candidate go: {TITLES[column]}",
-            f"{'stage':24}" + "".join(f"{g:>10}" for g in LANGUAGES),
-        ]
-        for stage in stages:
-            lines.append(f"{stage:24}" + "".join(f"{groups[g]['stages'].get(stage, 0.0):>10.2f}" for g in LANGUAGES))
-        totals = {g: groups[g]["seconds"] / (groups[g]["candidates"] or 1) for g in LANGUAGES}
-        outside = {g: totals[g] - sum(groups[g]["stages"].values()) for g in LANGUAGES}
-        lines.append(f"{'in no stage':24}" + "".join(f"{outside[g]:>10.2f}" for g in LANGUAGES))
-        lines.append(f"{'total':24}" + "".join(f"{totals[g]:>10.2f}" for g in LANGUAGES))
-        if any(s < -0.005 for s in outside.values()):
-            lines.append("(below zero: stages of several candidates ran side by side)")
-        if calls := groups.get("calls"):
-            later = calls["later_verdict_s"]
-            lines.append(
-                f"{calls['calls']} calls; first verdict after {calls['first_verdict_s']:.2f} s"
-                + (f", each later one after {later:.2f} s more" if later is not None else "")
-                + f"; {calls['outside_stages_s']:.2f} s a call in no stage"
-            )
-    return "\n".join(lines)
 
 
 def output_of(*command: str) -> str:
@@ -511,6 +300,7 @@ def arguments() -> argparse.Namespace:
     add("--candidates", type=Path, default=Path(__file__).with_suffix(""), metavar="DIR", help="holds <task>/task.py and so on")
     add("--out", type=Path, default=Path("judge_throughput.json"), metavar="FILE")
     add("--tasks", type=names, metavar="NAME,...", help="only these")
+    add("--most-cuda", type=int, metavar="N", help="no more than N CUDA candidates a task: KernelBench takes a minute for each")
     add("--columns", type=names, default=list(COLUMNS), metavar="NAME,...", help=f"only these of {', '.join(COLUMNS)}")
     add("--resume", action="store_true", help="go on with what --out holds, and do only what is missing")
     add("--stop-after", type=float, default=float("inf"), metavar="SECONDS", help="begin no call that would end later")
@@ -525,7 +315,7 @@ def main() -> None:
     options = arguments()
     checkout = options.kernelbench.resolve()
     settings = kernelbench_settings(checkout)
-    tasks = collect(options.candidates.resolve(), options.tasks)
+    tasks = collect(options.candidates.resolve(), options.tasks, options.most_cuda)
     machine = hardware()
     files = {path for task, columns in tasks.values() for path in (task, *(c for group in columns.values() for c in group))}
     report: dict[str, Any] = {

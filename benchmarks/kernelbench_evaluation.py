@@ -1,0 +1,132 @@
+"""KernelBench's own evaluation of one candidate, called as its batch script does it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SETTINGS = ("num_correct_trials", "num_perf_trials", "timeout", "measure_performance", "timing_method", "precision", "build_cache")
+STOOD_IN = {"openai": "OpenAI", "litellm": "completion"}
+
+Call = dict[str, Any]
+"""One measured call: column, task, wall_s, and for each candidate its outcome and the seconds of its stages."""
+
+
+def language(candidate: Path) -> str:
+    return candidate.name.split("_")[0]
+
+
+def compiler_caches(folder: Path) -> dict[str, str]:
+    names = ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+    return {name: str(folder / name.lower()) for name in names}
+
+
+@contextlib.contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def kernelbench_settings(checkout: Path) -> dict[str, Any]:
+    """The defaults of `EvalConfig` in the checkout's batch evaluation script."""
+    script = checkout / "scripts" / "eval_from_generations.py"
+    found: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute) and target.attr in SETTINGS:
+            with contextlib.suppress(ValueError):
+                found.setdefault(target.attr, ast.literal_eval(node.value))
+    if missing := set(SETTINGS) - set(found):
+        raise SystemExit(f"{script}: no default found for {', '.join(sorted(missing))}")
+    return found
+
+
+def stand_in_for_clients() -> None:
+    """Empty modules in place of the LLM clients that KernelBench imports and an evaluation does not use."""
+    for name, attribute in STOOD_IN.items():
+        sys.modules[name] = types.ModuleType(name)
+        setattr(sys.modules[name], attribute, None)
+
+
+def import_kernelbench() -> None:
+    """In a spawned process: does the package import?"""
+    stand_in_for_clients()
+    import kernelbench.eval  # noqa: F401
+
+
+def evaluate_as_kernelbench(
+    task: str, candidate: str, backend: str, build: str, log: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """In a spawned process: one candidate through KernelBench's evaluation."""
+    entered = time.time()
+    with open(log, "w", encoding="utf-8") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+    stand_in_for_clients()
+    import torch
+    from kernelbench import eval as kernelbench
+
+    imported = time.time()
+    try:
+        result = kernelbench.eval_kernel_against_ref(
+            original_model_src=task,
+            custom_model_src=candidate,
+            measure_performance=settings["measure_performance"],
+            timing_method=settings["timing_method"],
+            verbose=False,
+            num_correct_trials=settings["num_correct_trials"],
+            num_perf_trials=settings["num_perf_trials"],
+            build_dir=build,
+            device=torch.device("cuda:0"),
+            backend=backend,
+            precision=kernelbench.get_torch_dtype_from_string(settings["precision"]),
+        )
+    except Exception as error:  # as the script does: whatever escapes the evaluation is that candidate's failure
+        result, reason = None, f"{type(error).__name__}: {error}"
+    else:
+        reason = "" if result is None else str({k: str(v)[:300] for k, v in result.metadata.items()})
+    correct = bool(result and result.compiled and result.correctness and result.runtime > 0)
+    return {
+        "entered": entered,
+        "imported": imported,
+        "done": time.time(),
+        "status": "passed" if correct else "failed",
+        "reason": reason[-2000:],
+        "runtime_ms": result.runtime if correct else None,
+        "reference_ms": result.ref_runtime if correct else None,
+    }
+
+
+def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], caches: Path) -> Call:
+    backend = language(candidate)
+    build = Path(tempfile.mkdtemp(prefix="build-", dir=caches))
+    with environment(compiler_caches(caches)):
+        began, wall = time.time(), time.perf_counter()
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            arguments = (task.read_text("utf-8"), candidate.read_text("utf-8"), backend, str(build), f"{build}.log", settings)
+            try:
+                outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(timeout=settings["timeout"])
+            except multiprocessing.TimeoutError:
+                outcome = {"status": "timed_out", "reason": f"over {settings['timeout']} s"}
+        wall = time.perf_counter() - wall
+    seconds = {}
+    if "done" in outcome:
+        entered, imported, done = (outcome.pop(key) for key in ("entered", "imported", "done"))
+        seconds = {"start process": entered - began, "import": imported - entered, "evaluate": done - imported}
+    verdict = {"candidate": candidate.name, "language": backend, "seconds": seconds, **outcome}
+    if verdict["status"] != "passed" and (log := Path(f"{build}.log")).exists():
+        verdict["reason"] += "\n" + log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    return {"column": "kernelbench", "task": task.parent.name, "wall_s": wall, "candidates": [verdict]}
