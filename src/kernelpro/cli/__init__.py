@@ -46,6 +46,50 @@ def judge(
 
 
 @app.command()
+def profile(
+    task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
+    candidate: Annotated[str, typer.Argument(help="A Python file with class ModelNew.")],
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    mode: Annotated[str, typer.Option(help="The module's mode: train or eval.")] = "train",
+    raw: Annotated[bool, typer.Option("--raw", help="The evidence as well: times, kernels, stalls, worst lines.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")] = False,
+    plot: Annotated[str | None, typer.Option(help="Write the roofline to this file (SVG).")] = None,
+    compare: Annotated[
+        list[str] | None, typer.Option(help="Profile a baseline beside it: eager_fp32, eager_tf32, compile.")
+    ] = None,
+    tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
+    tracer: Annotated[str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")] = "auto",
+    everything: Annotated[bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")] = False,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+) -> None:
+    """What limits this kernel, and what to do about it: in words, with numbers, without an LLM."""
+    from kernelpro.cli import profiling
+
+    _check("--target", target, ("cuda", "cpu"))
+    _check("--precision", precision, ("fp32", "tf32", "native"))
+    _check("--mode", mode, ("train", "eval"))
+    _check("--tracer", tracer, ("auto", "cupti", "nsys"))
+    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    for name in compare or ():
+        _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+    wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, sandbox)
+    raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted))
+
+
+@app.command()
+def tools(
+    tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
+    page: Annotated[bool, typer.Option("--page", help="The reference page in Markdown: trigger, advice, gain of each.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """The micro-profiling tools: what each looks at, when it speaks, and what it needs."""
+    from kernelpro.cli import toolbox
+
+    raise typer.Exit(_clearly(toolbox.run, tool or [], page, json_lines))
+
+
+@app.command()
 def worker(sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto") -> None:
     """Jobs in on stdin, results out on stdout, as JSON lines. Needs Python and torch alone."""
     import os

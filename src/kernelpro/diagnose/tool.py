@@ -108,7 +108,7 @@ class Scene:
         return self.it.metrics.get(name)
 
     def mix(self, *kinds: str, hot: bool = True) -> int:
-        """Static count of instructions of these kinds: in the innermost loops where there are any (`hot`), else in the whole kernel."""
+        """Static count of instructions of these kinds: in innermost loops where there are any (`hot`), else in the whole kernel."""
         loops = [loop for loop in self.code.get("loops", ()) if loop.get("innermost")] if hot else []
         mixes = [loop["mix"] for loop in loops] or [self.code["mix"]]
         return sum(mix.get(kind, 0) for mix in mixes for kind in kinds)

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from kernelpro.lab.judge import environment
+from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Nursery
 from kernelpro.lab.judge.judge import Judge
 from kernelpro.lab.judge.participant import Verdictable
-from kernelpro.records import BadInput, Job, Progress, Record, Result, Target
+from kernelpro.lab.profile.collect import Collector
+from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Target
 
 
 class Worker:
@@ -22,12 +24,15 @@ class Worker:
     def __init__(self, nursery: Nursery, tell: Callable[[Record], None]):
         self._nursery, self._tell = nursery, tell
         self._builds = Builds(self._nursery)
+        self._at_hand: Bench | None = None
         self._judge: Judge | None = None
         self._key: Any = None
+        self._profiled: tuple[str, Profile] | None = None
+        """The last candidate and its profile: a second job adds counters to it."""
 
     def announce(self, job: Job) -> None:
         """A job has arrived and waits: start its build."""
-        if job.kind == "judge" and job.candidate:
+        if job.kind in ("judge", "profile") and job.candidate:
             self._builds.begin(job.candidate, self._target(job), job.options)
 
     def run(self, job: Job) -> Result:
@@ -39,12 +44,14 @@ class Worker:
                 return self._build(job)
             if job.task is None:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a task")
-            judge = self._warm(job)
+            bench = self._bench(job)
             if job.kind == "probe":
-                return Result(job.id, data=_probe_data(judge))
+                return Result(job.id, data=_probe_data(self._warm(job, bench)))
             if job.candidate is None:
-                raise BadInput(f"job {job.id}: a judge job needs a candidate")
-            return Result(job.id, verdict=judge.judge(job.candidate))
+                raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
+            if job.kind == "profile":
+                return Result(job.id, profile=self._profile(job, bench, job.candidate))
+            return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate))
         except BadInput as error:
             return Result(job.id, error=str(error))
 
@@ -60,27 +67,44 @@ class Worker:
     def _target(self, job: Job) -> Target:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
 
-    def _warm(self, job: Job) -> Judge:
+    def _reporter(self, job: Job) -> Callable[[str], None]:
+        return lambda stage: self._tell(Progress(job.id, stage))
+
+    def _bench(self, job: Job) -> Bench:
+        """The task's workbench: the one at hand, or a new one."""
         assert job.task
         target = self._target(job)
         key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0).dumps())
-        if self._key != key:
+        if self._key != key or self._at_hand is None:
             self.forget()
-            self._judge = Judge(
-                job.task, target, job.options, self._nursery, self._builds, lambda stage: self._tell(Progress(job.id, stage))
-            )
+            self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key
+            self._at_hand.open(self._reporter(job))
+        self._at_hand.options = job.options
+        return self._at_hand
+
+    def _warm(self, job: Job, bench: Bench) -> Judge:
+        if self._judge is None:
+            self._judge = Judge(bench, self._reporter(job))
             self._judge.prepare()
-            self._key = key
-        assert self._judge
-        self._judge.options = job.options
-        self._judge.report_to(lambda stage: self._tell(Progress(job.id, stage)))
+        self._judge.report_to(self._reporter(job))
         return self._judge
+
+    def _profile(self, job: Job, bench: Bench, candidate: Candidate) -> Profile:
+        try:
+            known = self._profiled[1] if self._profiled and self._profiled[0] == candidate.id and job.counters.metrics else None
+            made = Collector(bench, candidate, self._reporter(job)).collect(job.counters, known)
+        except Verdictable as error:
+            raise BadInput(f"{candidate.name} cannot be profiled ({error.status}): {error.reason}") from None
+        self._profiled = (candidate.id, made) if known is None else self._profiled
+        return made
 
     def forget(self) -> None:
         """Let the warm task go."""
         if self._judge:
             self._judge.close()
-        self._judge, self._key = None, None
+        elif self._at_hand:
+            self._at_hand.close()
+        self._judge, self._at_hand, self._key, self._profiled = None, None, None, None
 
     def close(self) -> None:
         self.forget()
@@ -91,8 +115,8 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
     return {
         "scorable": judge.not_scorable is None,
         "reason": judge.not_scorable,
-        "precision": judge.precision,
+        "precision": judge.bench.precision,
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
-        "floor_ms": judge.floor_ms if judge.not_scorable is None else None,
+        "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
     }

@@ -6,6 +6,7 @@ started, and the jobs behind it go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,12 +24,46 @@ def run(jobs: Iterable[Job], progress: Callable[[Progress], None] = lambda _: No
     """Results in the order of the jobs."""
     waiting = list(jobs)
     while waiting:
-        death: list[int] = []
-        for result in _until_death(waiting, progress, sandbox, death):
-            waiting.pop(0)
-            yield result
+        with _Worker(sandbox) as worker:
+            worker.feed(waiting)
+            for result in worker.results(progress):
+                waiting.pop(0)
+                yield result
+                if not waiting:
+                    break
+            if waiting:
+                how = worker.how_it_died()
         if waiting:
-            yield _lost(waiting.pop(0), f"the worker died while it was at this job ({_how(death[0])})")
+            yield _lost(waiting.pop(0), f"the worker died while it was at this job ({how})")
+
+
+class Session:
+    """One warm worker, asked one job after the other; a dead one is replaced at the next job."""
+
+    def __init__(self, sandbox: str = "auto"):
+        self._sandbox = sandbox
+        self._worker: _Worker | None = None
+
+    def ask(self, job: Job, progress: Callable[[Progress], None] = lambda _: None) -> Result:
+        if self._worker is None:
+            self._worker = _Worker(self._sandbox)
+        self._worker.send(job)
+        for result in self._worker.results(progress):
+            return result
+        how = self._worker.how_it_died()
+        self.close()
+        return _lost(job, f"the worker died while it was at this job ({how})")
+
+    def close(self) -> None:
+        if self._worker:
+            self._worker.close()
+        self._worker = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _lost(job: Job, reason: str) -> Result:
@@ -37,52 +72,72 @@ def _lost(job: Job, reason: str) -> Result:
     return Result(job.id, error=reason)
 
 
-def _how(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}; its last words are above"
+class _Worker:
+    """A worker process and the folder that whatever it leaves behind goes with."""
 
+    def __init__(self, sandbox: str):
+        self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
+        environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": self._folder.name}
+        command = [sys.executable, "-m", "kernelpro.lab.worker"]
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._feeder: threading.Thread | None = None
+        self._waiting = 0
+        """Jobs sent and not yet answered."""
 
-def _until_death(jobs: list[Job], progress: Callable[[Progress], None], sandbox: str, death: list[int]) -> Iterator[Result]:
-    """Results until all jobs are done or the worker is dead; its exit code is then in `death`."""
-    # whatever a worker leaves behind, even one that was killed, goes with this folder
-    folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
-    environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": folder.name}
-    command = [sys.executable, "-m", "kernelpro.lab.worker"]
-    worker = subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert worker.stdin and worker.stdout
-    stdin = worker.stdin
+    def send(self, job: Job) -> None:
+        """A worker that is dead is found out when its answer is read."""
+        assert self._process.stdin
+        self._waiting += 1
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(job.dumps() + "\n")
+            self._process.stdin.flush()
 
-    def feed() -> None:
-        try:
-            for job in jobs:
-                stdin.write(job.dumps() + "\n")
-                stdin.flush()
-            stdin.close()
-        except BrokenPipeError:
-            pass  # the reader below sees the end of the output and says so
+    def feed(self, jobs: list[Job]) -> None:
+        """All at once, without waiting: builds begin as soon as their job is known."""
+        mine = list(jobs)
 
-    lines = [job.id for job in jobs]
-    feeder = threading.Thread(target=feed, daemon=True)
-    feeder.start()
-    try:
-        for line in worker.stdout:
+        def write() -> None:
+            for job in mine:
+                self.send(job)
+
+        self._feeder = threading.Thread(target=write, daemon=True)
+        self._feeder.start()
+
+    def results(self, progress: Callable[[Progress], None]) -> Iterator[Result]:
+        """As they come; ends with the worker."""
+        assert self._process.stdout
+        for line in self._process.stdout:
             data = json.loads(line)
             if data.pop("type") == "progress":
                 progress(Progress.from_json(data))
-                continue
-            yield Result.from_json(data)
-            lines.pop(0)
-            if not lines:
-                break
-        if not lines:
-            worker.wait(timeout=60)
-        else:
-            death.append(worker.wait())
-    finally:
-        _end(worker)
-        feeder.join(timeout=5)
-        folder.cleanup()
+            else:
+                self._waiting -= 1
+                yield Result.from_json(data)
+
+    def how_it_died(self) -> str:
+        code = self._process.wait()
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}; its last words are above"
+
+    def close(self) -> None:
+        """Let it clean up and go, at once where it is at a job; insist after a while."""
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        if not self._waiting:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=10)
+        _end(self._process)
+        if self._feeder:
+            self._feeder.join(timeout=5)
+        self._folder.cleanup()
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _end(worker: subprocess.Popen[str]) -> None:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.diagnose.tools.special_functions import hot_code, saved
 from kernelpro.records import Evidence
+
+FP64 = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active"
+_STRAY = 0.02
+"""Share of FP64 in the hot code below which it is the rarely taken path of a library function (sinf of a large argument)."""
 
 
 def look(scene: Scene) -> Found | None:
-    doubles = scene.mix("fp64", "dmma")
-    if not doubles or scene.profile.precision == "native" and "float64" in scene.profile.source:
+    hot = hot_code(scene)
+    doubles = hot.count("fp64", "dmma")
+    if doubles / hot.instructions < _STRAY or (scene.profile.precision == "native" and "float64" in scene.profile.source):
         return None
-    slower = scene.device.get("fp32_to_fp64", 2.0)
-    others = scene.mix("fma32", "alu", "half", "special", "convert") + scene.mix("global_load", "global_store")
-    converts = scene.mix("convert")
-    spent = slower * doubles
-    saved = scene.get("sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active")
-    share = saved / 100 if saved is not None else spent / (spent + others)
+    slower = float(scene.device.get("fp32_to_fp64", 2.0))
+    converts = hot.count("convert")
+    # The float version needs about half the instructions: double divisions, roots and exponentials expand to twice the steps.
+    gone = {kind: hot.count(kind) for kind in ("fp64", "dmma", "convert")} | {"alu": hot.count("alu") / 2}
+    used = scene.get(FP64)
+    share = max(saved(scene, hot, gone), (used or 0.0) / 100 * (1 - 1 / slower))
+    evidence = [Evidence("double-precision instructions in the hot code", doubles, 0), Evidence("conversions", converts)]
+    if used is not None:
+        evidence.append(Evidence("use of the FP64 pipe", used, 5, "%"))
     return Found(
-        evidence=(Evidence("double-precision instructions in the hot code", doubles, 0), Evidence("conversions", converts)),
-        cause=f"{doubles} instructions work in double precision, at 1/{slower:g} of the rate of float, although the task is float32",
+        evidence=tuple(evidence),
+        cause=(
+            f"{doubles:.0f} instructions work in double precision, at "
+            f"1/{slower:g} of the rate of float, although the task is float32"
+        ),
         advice=(
             "write literals with an f (0.5f) and call the float functions (expf, sqrtf, fmaxf)",
             "keep accumulators in float; where more digits are needed, use compensated summation",
         ),
-        saved=share * 0.9,
-        how=f"the FP64 pipe accounts for about {share:.0%} of the time",
+        saved=share,
+        how=f"in float the pipes of the SM would need {share:.0%} less time",
         where=scene.code.get("where", {}).get("fp64", ""),
     )
 
@@ -34,7 +46,10 @@ TOOL = Tool(
     level="instruction",
     target="cuda",
     look=look,
-    trigger="any FP64 instruction in the hot code of a task that is not float64",
+    trigger=f"at least {_STRAY:.0%} FP64 instructions in the hot code of a task that is not float64",
     remedy="float literals, float functions, float accumulators",
-    expects="the share of the FP64 pipe (or of FP64 instructions, weighted by their rate) disappears",
+    expects=(
+        "busiest pipe with and without FP64 and its conversions, or the measured use of the FP64 pipe times what float saves of it"
+    ),
+    metrics=(FP64,),
 )

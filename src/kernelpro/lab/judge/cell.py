@@ -55,7 +55,7 @@ def readable_paths() -> list[str]:
     paths = {"/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix", "/proc", "/sys", "/dev"}
     paths |= {f"/etc/{name}" for name in _ETC}
     paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
-    paths |= {str(Path(__file__).resolve().parents[2])}
+    paths |= {str(Path(__file__).resolve().parents[3])}
     paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
     for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
         paths |= set(filter(None, os.environ.get(name, "").split(":")))
@@ -304,6 +304,9 @@ class Cell:
             number = os.WTERMSIG(self._ended)
             return f"killed by {signal.Signals(number).name} ({signal.strsignal(number)})"
         return f"ended by itself with exit code {os.WEXITSTATUS(self._ended)}"
+
+    def has_ended(self) -> bool:
+        return not _alive(self.pid)
 
     def _collect(self, seconds: float) -> None:
         if self._ended is not None or self._status.closed:

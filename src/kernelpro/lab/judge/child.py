@@ -53,7 +53,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
     """Serve requests until the parent hangs up."""
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
-    worker = Baseline(shared) if role == "baseline" else Worker(shared)
+    worker = _of_role(role, shared)
     channel = Channel(control)
     channel.send({"ok": True})
     if role == "probe":
@@ -72,6 +72,14 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
             channel.send({"ok": False, "stage": request["op"], "error": "out of memory"})
         except Exception as error:
             channel.send({"ok": False, "stage": request["op"], "error": explain(error)})
+
+
+def _of_role(role: str, shared: list[int]) -> Worker:
+    if role == "subject":
+        from kernelpro.lab.profile.subject import Subject
+
+        return Subject(shared)
+    return Baseline(shared) if role == "baseline" else Worker(shared)
 
 
 def explain(error: BaseException) -> str:

@@ -121,6 +121,16 @@ class Sensors:
             "throttle": None if reasons is None else reasons & ~self._IDLE_REASON,
         }
 
+    def most_mhz(self) -> float | None:
+        """The highest SM clock."""
+        found = self._read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, self._CLOCK_SM)
+        return None if found is None else float(found)
+
+    def limit_watts(self) -> float | None:
+        """The power limit in force."""
+        found = self._read("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint)
+        return None if found is None else found / 1e3
+
     def driver(self) -> str | None:
         if self._nvml is None:
             return None

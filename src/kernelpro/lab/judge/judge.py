@@ -13,10 +13,7 @@ whether the task can be scored, measure the floor, calibrate the baselines. Then
 from __future__ import annotations
 
 import ast
-import io
-import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,22 +21,16 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab import tree
 from kernelpro.lab.judge import authored, environment, gpu, physics, probes, timing, tripwires
 from kernelpro.lab.judge.baselines import Baselines
-from kernelpro.lab.judge.builds import Builds
-from kernelpro.lab.judge.bursts import LONGEST_MS, MOST_CALLS, Bursts, Slopes
-from kernelpro.lab.judge.cell import Limits, Nursery
-from kernelpro.lab.judge.memory import Region, layout
-from kernelpro.lab.judge.oracle import Oracle
-from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable, device_bytes_of_others
+from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
+from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
 from kernelpro.lab.languages import detect
-from kernelpro.lab.tasks import work
-from kernelpro.lab.tasks.reference import Reference
-from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, Verdict
+from kernelpro.records import BadInput, Candidate, Options, Status, Verdict
 
 _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _FEWEST_ROUNDS = 10
@@ -49,101 +40,63 @@ _SEALED_SHARE = 0.25
 _FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
-_CACHE_SHARE = 0.2
-_BURST_SHARE = 0.1
-"""Of free device memory, for buffer sets."""
 _HEALTH_SECONDS = 30.0
 
 
 class Judge:
     """Warm for one task on one device. Not thread-safe: timing is exclusive."""
 
-    def __init__(
-        self, task: Task, target: Target, options: Options, nursery: Nursery, builds: Builds, report: Callable[[str], None] = print
-    ):
-        self.task, self.target, self.options = task, target, options
-        self._nursery, self._builds, self._report = nursery, builds, report
-        self._regions: list[Region] = []
+    def __init__(self, bench: Bench, report: Callable[[str], None] = print):
+        self.bench, self._report = bench, report
         self.notes: list[str] = []
         self.not_scorable: str | None = None
         self._farewell: threading.Thread | None = None
-        self._preparation = Stopwatch()
+        self._prepared_in: dict[str, float] = {}
         self._baselines: Baselines | None = None
 
+    @property
+    def options(self) -> Options:
+        return self.bench.options
+
     def prepare(self) -> None:
-        """All that is done once for a task. Bad input is raised; `close` cleans up at any point."""
-        target, report = self.target, self._report
-        with self._preparation("load"):
-            report("loading the reference")
-            if target == "cuda":
-                if not torch.cuda.is_available():
-                    raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
-                torch.zeros(1, device="cuda")
-            self._seed = secrets.randbits(48)
-            self._secret = random.Random(secrets.token_bytes(16))
-            self.reference = Reference(self.task, target, self._seed)
-            self.precision = self.reference.precision()
-            self.oracle = Oracle(self.reference, self._cache_bytes())
-            self.form, leaves = self.oracle.inputs(self._new_seed())
-            self._slots, self._region_bytes = layout(leaves)
-            self.expected = Expected(self.oracle.output_shapes(self._new_seed()))
-            self._round_seeds = [self._new_seed() for _ in range(_ROUNDS["full"] * 2)]
-        with self._preparation("ceilings"):
-            report("measuring the device")
-            self.ceilings = physics.measured(target, environment.snapshot(target).get("gpu") or environment.cpu_name())
-            self.work = work.count(self.reference, self._new_seed())
-            self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
-            self._flusher = Flusher(target, self.ceilings.cache_bytes)
-        with self._preparation("start baselines"):
+        """All that is done once for a task, on an open bench. Bad input is raised."""
+        bench, clock = self.bench, self.bench.preparation
+        self._round_seeds = [bench.new_seed() for _ in range(_ROUNDS["full"] * 2)]
+        with clock("start baselines"):
             self._begin_baselines()
-        with self._preparation("tolerance"):
-            report("deriving the tolerance")
-            self.tolerance = Tolerance(self.oracle, self.precision, self._new_seed())
+        with clock("tolerance"):
+            self._report("deriving the tolerance")
+            self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed())
             self._questions = self._draw_questions()
-        with self._preparation("probe"):
-            report("probing the task")
-            self.not_scorable = probes.probe(self.oracle, self.tolerance, [self._new_seed() for _ in range(2)])
+        with clock("probe"):
+            self._report("probing the task")
+            self.not_scorable = probes.probe(bench.oracle, self.tolerance, [bench.new_seed() for _ in range(2)])
         if self.not_scorable is None:
             self._calibrate()
-        self._prepared_in = self._preparation.seconds()
+        self._prepared_in = clock.seconds()
 
     # --- preparation ---------------------------------------------------------------------------------
 
-    def _new_seed(self) -> int:
-        return self._secret.getrandbits(48)
-
-    def _cache_bytes(self) -> int:
-        return int(_CACHE_SHARE * self._free_bytes())
-
-    def _free_bytes(self) -> int:
-        if self.target == "cuda":
-            return int(torch.cuda.mem_get_info()[0])
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
     def _draw_questions(self) -> list[tuple[int, str]]:
         names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
-        return [(self._new_seed(), name) for name in names]
+        return [(self.bench.new_seed(), name) for name in names]
 
     def _begin_baselines(self) -> None:
         """A cell with the reference; it compiles while the parent derives the tolerance."""
-        region = self._region()
-        wanted = [name for name in self.options.baselines if self.target == "cuda" or name != "eager_tf32"]
+        bench, options = self.bench, self.options
+        wanted = [name for name in options.baselines if bench.target == "cuda" or name != "eager_tf32"]
         if not any(name.startswith("eager") for name in wanted):
             wanted.insert(0, "eager_fp32")
-        cache = _compiler_cache()
-        environment = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"} | self._threads()
-        cell = self._nursery.start("baseline", shared=self._fds([region]), environment=environment, trusted=[cache])
-        participant = Participant(cell, self.target, [region], self.form, self._slots, self._flusher)
         self._baselines = Baselines(
-            participant,
+            bench.admit_reference(),
             wanted,
-            self.expected,
-            self._round_inputs,
-            self.options.build_timeout,
-            self.options.call_timeout,
+            bench.expected,
+            bench.inputs,
+            options.build_timeout,
+            options.call_timeout,
             self.notes,
         )
-        self._baselines.begin(self._start_request(), self.task, self._seed)
+        self._baselines.begin(bench.start_request(), bench.task, bench.seed)
 
     @property
     def baselines(self) -> Baselines:
@@ -151,31 +104,12 @@ class Judge:
         return self._baselines
 
     def _calibrate(self) -> None:
-        with self._preparation("compile baselines"):
+        with self.bench.preparation("compile baselines"):
             self._report("waiting for the baselines to compile")
-            self.baselines.warm_up(self._new_seed())
-        with self._preparation("calibrate"):
+            self.baselines.warm_up(self.bench.new_seed())
+        with self.bench.preparation("calibrate"):
             self._report("calibrating the baselines")
             self.baselines.calibrate(self._round_seeds[: self._round_count()])
-        sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
-        self._candidate_regions = [self._region() for _ in range(max(2, sets))]
-
-    def _region(self) -> Region:
-        region = Region(self.target, self._region_bytes)
-        self._regions.append(region)
-        return region
-
-    def _fds(self, regions: list[Region]) -> tuple[int, ...]:
-        return tuple(region.fd for region in regions if region.fd is not None)
-
-    def _threads(self) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-
-    def _start_request(self) -> dict[str, Any]:
-        return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
-
-    def _round_inputs(self, seed: int) -> list[torch.Tensor]:
-        return self.oracle.inputs(seed)[1]
 
     def _round_count(self) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
@@ -206,15 +140,15 @@ class Judge:
         self._inspect(candidate)
         self._report("building")
         with clock("build"):
-            artifacts = self._builds.get(candidate, self.target, self.options)
+            self.bench.builds.get(candidate, self.bench.target, self.options)
         self._report("loading")
         with clock("start"):
-            participant = self._admit()
+            participant = self.bench.admit()
             self._wait_for_farewell()
         try:
-            before = device_bytes_of_others() if self.target == "cuda" else participant.cell.peak_bytes()
+            before = device_bytes_of_others() if self.bench.target == "cuda" else participant.cell.peak_bytes()
             with clock("load"):
-                given = self._load(participant, candidate, artifacts)
+                given = self.bench.load(participant, candidate)
             self._report("verifying")
             with clock("verify"):
                 errors, excess = self._verify(participant)
@@ -222,12 +156,12 @@ class Judge:
             self._report("timing")
             with clock("time"):
                 rounds, errors, excess = self._time(participant, errors, excess)
-            peak = (participant.most_used if self.target == "cuda" else participant.cell.peak_bytes()) - before
+            peak = (participant.most_used if self.bench.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("bursts"):
                 slopes = self._bursts(participant, rounds)
             with clock("profile"):
                 samples = rounds.samples["candidate"]
-                share = authored.share(participant, candidate.source, self.target, samples, self.options.call_timeout)
+                share = authored.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
         except BaseException:
             participant.close()
             raise
@@ -249,40 +183,14 @@ class Judge:
         if reason := tripwires.check(candidate.source, self.options.allow):
             raise Verdictable(Status.REFUSED, reason)
 
-    def _admit(self) -> Participant:
-        memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        limits = Limits(memory, address_space=self.target == "cpu")
-        cell = self._nursery.start("candidate", limits, self._fds(self._candidate_regions), self._threads())
-        participant = Participant(cell, self.target, self._candidate_regions, self.form, self._slots, self._flusher)
-        try:
-            participant.ask(self._start_request(), self.options.call_timeout)
-        except BaseException:
-            participant.close()
-            raise
-        return participant
-
-    def _load(self, participant: Participant, candidate: Candidate, artifacts: bytes) -> Any:
-        leaves: list[torch.Tensor] = []
-        form = tree.pack(self.reference.init_inputs, leaves)
-        buffer = io.BytesIO()
-        bundle = {"artifacts": artifacts, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
-        torch.save(bundle, buffer)
-        request = {"op": "load", "source": candidate.source, "seed": self._seed, "mode": self.task.mode}
-        answer = participant.ask(request, self.options.build_timeout, buffer.getvalue())
-        given = answer.get("parameters")
-        if given not in ("by name", "by seed", "none"):
-            raise Verdictable(Status.CHEATING, "the answer to 'load' was forged")
-        participant.connect(self.options.call_timeout)
-        return given
-
     def _verify(self, participant: Participant) -> tuple[Errors, float]:
         """All distributions in random order; returns the worst error and its share of the limit."""
         worst, excess = Errors(0.0, 0.0), 0.0
-        for index, (seed, distribution) in enumerate(self._secret.sample(self._questions, len(self._questions))):
-            inputs = self.oracle.inputs(seed, distribution)[1]
+        for index, (seed, distribution) in enumerate(self.bench.secret.sample(self._questions, len(self._questions))):
+            inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, tidy=index == 0)
             seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
-            answer = participant.call(inputs, self.expected, seconds)
+            answer = participant.call(inputs, self.bench.expected, seconds)
             errors, ratio = self._check(answer.outputs, seed, distribution)
             participant.look_again(answer)
             worst, excess = worst.worst(errors), max(excess, ratio)
@@ -290,7 +198,7 @@ class Judge:
 
     def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> tuple[Errors, float]:
         limit = self.tolerance.limits[distribution]
-        errors = measure(outputs, self.oracle.truth(seed, distribution))
+        errors = measure(outputs, self.bench.oracle.truth(seed, distribution))
         excess = limit.excess(errors)
         if excess > 1:
             overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
@@ -303,18 +211,18 @@ class Judge:
         rounds = Rounds()
         count = self._round_count()
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
-        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.target == "cuda" else 0
-        sealed = set(self._secret.sample(range(count), some))
+        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.bench.target == "cuda" else 0
+        sealed = set(self.bench.secret.sample(range(count), some))
         others = self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
-        for index, seed in enumerate(self._secret.sample(self._round_seeds, count)):
-            inputs = self._round_inputs(seed)
+        for index, seed in enumerate(self.bench.secret.sample(self._round_seeds, count)):
+            inputs = self.bench.inputs(seed)
             order = ["candidate", *others]
             random.shuffle(order)
             samples = {}
             for name in order:
                 if name == "candidate":
                     participant.prepare(self.options.call_timeout, warm=True)
-                    answer = participant.call(inputs, self.expected, self.options.call_timeout, index in sealed)
+                    answer = participant.call(inputs, self.bench.expected, self.options.call_timeout, index in sealed)
                     found, ratio = self._check(answer.outputs, seed, "as given")
                     errors, excess = errors.worst(found), max(excess, ratio)
                     samples[name] = answer.sample
@@ -329,7 +237,7 @@ class Judge:
         return rounds, errors, excess
 
     def _is_short(self, rounds: Rounds) -> bool:
-        return self.target == "cuda" and float(rounds.own("candidate").median()) < LONGEST_MS
+        return self.bench.target == "cuda" and float(rounds.own("candidate").median()) < LONGEST_MS
 
     def _bursts(self, participant: Participant, rounds: Rounds) -> Slopes | None:
         """Milliseconds a call in bursts, for kernels too short for the parent's clock."""
@@ -339,12 +247,12 @@ class Judge:
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        bursts = Bursts(participant, self.expected, self._round_inputs, check, self._round_seeds, self.options.call_timeout)
+        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, self._round_seeds, self.options.call_timeout)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
-        return bursts.slopes(len(self._candidate_regions), self.ceilings.bandwidth, float(plain.median()))
+        return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()))
 
     def _throttled(self) -> bool:
-        return self.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
+        return self.bench.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
 
     def _decide(
         self,
@@ -361,14 +269,14 @@ class Judge:
         base = self.baselines
         ms, host = (slopes.ms, slopes.host_ms) if slopes else (None, 0.0)
         clocks = timing.compare_clocks(
-            rounds, "candidate", base.anchor, self.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
+            rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
         )
         if clocks.lie:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
-        least = physics.impossible_ms(self.work, self.ceilings, self.precision, self.target)
+        least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.precision, self.bench.target)
         if own.value < least:
-            reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here (floor {self.floor_ms:.4f} ms)"
+            reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here"
             raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
         self._require_authored(candidate, share)
         times = {"candidate": own} | {name: base.time(name) for name in base.variants}
@@ -395,7 +303,7 @@ class Judge:
             "verified_calls": len(self._questions) + len(rounds.samples["candidate"]) + rounds.discarded,
             "distributions": list(self.tolerance.limits),
         }
-        if self.target == "cuda":
+        if self.bench.target == "cuda":
             measurement["sensors"] = environment.sensors().read()
         value = speedup[best].value
         bare = "; none of it in kernels of its own" if share is not None and share < authored.DECOY else ""
@@ -432,7 +340,7 @@ class Judge:
         yield from self.notes
         if given == "by seed":
             yield "parameters were built under the reference's seed: names or shapes differ from the reference's"
-        if not self.oracle.exact:
+        if not self.bench.oracle.exact:
             yield "the oracle is not float64: the reference does not run in it"
         if not self.tolerance.limits["as given"].separates:
             yield "this task does not tell the allowed precision from the next lower one"
@@ -440,8 +348,8 @@ class Judge:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"
-        if self._nursery.level != "namespaces":
-            yield f"weaker sandbox ({self._nursery.level}): {self._nursery.why_not_better}"
+        if self.bench.nursery.level != "namespaces":
+            yield f"weaker sandbox ({self.bench.nursery.level}): {self.bench.nursery.why_not_better}"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
         seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}
@@ -450,19 +358,19 @@ class Judge:
             candidate=candidate.name,
             status=status,
             reason=reason,
-            floor_ms=self.floor_ms,
-            sandbox=self._nursery.level,
+            floor_ms=self.bench.floor_ms,
+            sandbox=self.bench.nursery.level,
             language=detect(candidate.source).name,
             measurement=measurement,
-            environment=environment.snapshot(self.target) | {"precision": self.precision, "mode": self.task.mode},
-            task=self.task.name,
+            environment=environment.snapshot(self.bench.target) | {"precision": self.bench.precision, "mode": self.bench.task.mode},
+            task=self.bench.task.name,
             candidate_id=candidate.id,
             **fields,
         )
 
     def _check_health(self) -> None:
         """After a candidate the device must still answer, and rightly; otherwise this worker ends and says so."""
-        if self.target != "cuda":
+        if self.bench.target != "cuda":
             return
         total, done = torch.arange(64, device="cuda").sum(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
@@ -478,12 +386,4 @@ class Judge:
         self._wait_for_farewell()
         if self._baselines:
             self._baselines.close()
-        for region in self._regions:
-            region.close()
-
-
-def _compiler_cache() -> str:
-    """Kept between runs: the reference is the user's own and trusted."""
-    path = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kernelpro", "compiled")
-    os.makedirs(path, exist_ok=True)
-    return path
+        self.bench.close()

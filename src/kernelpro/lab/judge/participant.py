@@ -311,4 +311,8 @@ _WORDS = {
     "burst": "in forward, called several times in a row",
     "profile": "while being profiled",
     "rehearse": "compiling the baselines",
+    "trace": "while being traced",
+    "sustain": "while being called again and again",
+    "watch": "while being watched",
+    "disassemble": "while its machine code was read",
 }

@@ -52,6 +52,8 @@ def command(flags: Sequence[str] = ()) -> list[str]:
         "-std=c++17",
         "-O3",
         "-lineinfo",
+        "-Xptxas",
+        "-v",
         f"-gencode=arch=compute_{arch},code=sm_{arch}",
         "-shared",
         "-Xcompiler",

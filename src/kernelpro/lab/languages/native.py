@@ -133,6 +133,7 @@ def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Pa
         (directory / f"{stem}.log").write_text(done.stderr, encoding="utf-8")
         if done.returncode or not made.exists():
             raise BuildError(_condense(done.stderr.replace(str(text), f"kernel{suffix}"), done.returncode))
+        text.rename(directory / f"{stem}{suffix}")  # profiles quote its lines
         made.rename(library)
     return library
 

@@ -21,14 +21,27 @@ class Work:
     """Every output once."""
     matrix_flops: float
     """Multiply-adds on non-zero operands, times two."""
+    vector_flops: float = 0.0
+    """One for each element that any other operator gives."""
+    graph: tuple[Operator, ...] = ()
+    """The reference's operators in order, views left out."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    name: str
+    flops: float
+    nbytes: int
+    """Read and written by it alone."""
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts matrix products; those with sparse operands by what is not zero."""
+    """Counts matrix products (those with sparse operands by what is not zero) and the elements of everything else."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops = 0.0
+        self.flops = self.elements = 0.0
+        self.operators: list[Operator] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -37,8 +50,23 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count = formula(*args, **(kwargs or {}), out_val=result)
             matrices = [a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2 and a.is_floating_point()]
             densities = [float(torch.count_nonzero(m)) / max(m.numel(), 1) for m in matrices[-2:]]
-            self.flops += count * min(densities, default=1.0)
+            work = count * min(densities, default=1.0)
+            self.flops += work
+        elif function.is_view:
+            return result
+        else:
+            work = float(sum(t.numel() for t in _tensors(result)))
+            self.elements += work
+        touched = sum(t.numel() * t.element_size() for t in (*_tensors(args), *_tensors(result)))
+        self.operators.append(Operator(function._overloadpacket.__name__, work, touched))
         return result
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """Tensors in an operator's arguments or results."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for item in value for t in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
 def count(reference: Reference, seed: int) -> Work:
@@ -53,7 +81,7 @@ def count(reference: Reference, seed: int) -> Work:
     read = sum(_bytes_that_matter(leaf) for leaf in leaves)
     read += sum(t.numel() * t.element_size() for t in model.state_dict().values())
     written = sum(leaf.numel() * leaf.element_size() for leaf in outputs)
-    return Work(read, written, counter.flops)
+    return Work(read, written, counter.flops, counter.elements, tuple(counter.operators))
 
 
 def _bytes_that_matter(leaf: torch.Tensor) -> int:

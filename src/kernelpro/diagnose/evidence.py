@@ -1,0 +1,168 @@
+"""The evidence pack: what an expert who is asked to improve a kernel wants on one page.
+
+Time split into device and host; the configuration that ran; each kernel beside the library's or compiler's,
+column by column; stall reasons; the worst lines with their machine code; clock and power; the compiler's
+remarks. Sections come most valuable first, and are cut to a budget of tokens from the end: the same profile
+always gives the same page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from kernelpro.diagnose import occupancy
+from kernelpro.diagnose.counters import WARP_CYCLES, stall
+from kernelpro.diagnose.guidance import number
+from kernelpro.diagnose.tool import Missing, Scene
+from kernelpro.diagnose.tools.warp_stall import REASONS
+from kernelpro.records import Bound, Kernel, Profile
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English and code, roughly; only the order of magnitude matters here."""
+_MOST_KERNELS = 3
+_MOST_LINES = 12
+_LEAST_STALL = 0.03
+
+
+def write(profile: Profile, tokens: int = 2500) -> str:
+    """The page, in Markdown."""
+    room, parts = tokens * CHARACTERS_PER_TOKEN, []
+    for section in (_time, _configuration, _kernels, _stalls, _lines, _power, _remarks, _skipped):
+        text = "\n".join(section(profile))
+        if not text:
+            continue
+        if len(text) > room:
+            text = text[:room].rpartition("\n")[0]
+        if text:
+            parts.append(text)
+            room -= len(text) + 2
+        if room <= 0:
+            break
+    return "\n\n".join(parts) + "\n"
+
+
+def _time(profile: Profile) -> Iterator[str]:
+    yield "## Time of a call"
+    yield f"measured {profile.time_ms:.4f} ms; floor {profile.floor_ms:.4f} ms ({profile.floor_ms / profile.time_ms:.0%} reached)"
+    if line := profile.timeline:
+        outside = max(0.0, line.call_us - line.busy_us - line.gaps_us)
+        yield (
+            f"traced ({line.source}): {line.call_us:.1f} us = device busy {line.busy_us:.1f} + gaps {line.gaps_us:.1f} "
+            f"+ host before and after {outside:.1f}; {line.launches:g} launches"
+        )
+        for copy in line.copies:
+            yield f"copies {copy.kind}: {copy.count:g}, {number(copy.nbytes)} bytes, {copy.microseconds:.1f} us"
+        for name, count in line.syncs.items():
+            yield f"synchronisation inside the call: {name} x {count:g}"
+
+
+def _configuration(profile: Profile) -> Iterator[str]:
+    chosen = profile.compiler.get("configuration", {})
+    if chosen:
+        yield "## Configuration that ran"
+        yield from (f"{name}: {text}" for name, text in chosen.items())
+
+
+_ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
+    ("time, us", lambda k: f"{k.microseconds:.1f}"),
+    ("launches", lambda k: f"{k.launches:g}"),
+    ("grid x block", lambda k: f"{'x'.join(map(str, k.grid))} x {'x'.join(map(str, k.block))}" if k.grid else ""),
+    ("registers", lambda k: str(k.registers or "")),
+    ("shared memory, bytes", lambda k: str(k.static_shared + k.dynamic_shared or "")),
+    ("spilled bytes (stores, loads)", lambda k: _spills(k)),
+    ("occupancy achieved, %", lambda k: _metric(k, "sm__warps_active.avg.pct_of_peak_sustained_active")),
+    ("waves", lambda k: _metric(k, "launch__waves_per_multiprocessor")),
+    ("SM busy, % of peak", lambda k: _metric(k, "sm__throughput.avg.pct_of_peak_sustained_elapsed")),
+    ("memory busy, % of peak", lambda k: _metric(k, "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed")),
+    ("DRAM busy, % of peak", lambda k: _metric(k, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed")),
+    ("DRAM read, MB a launch", lambda k: _megabytes(k, "dram__bytes_read.sum")),
+    ("DRAM written, MB a launch", lambda k: _megabytes(k, "dram__bytes_write.sum")),
+    ("L1 hit rate, %", lambda k: _metric(k, "l1tex__t_sector_hit_rate.pct")),
+    ("L2 hit rate, %", lambda k: _metric(k, "lts__t_sector_hit_rate.pct")),
+    ("tensor pipe, % of peak", lambda k: _metric(k, "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")),
+    ("issue slots used, %", lambda k: _metric(k, "smsp__issue_active.avg.pct_of_peak_sustained_active")),
+)
+
+
+def _metric(kernel: Kernel, name: str) -> str:
+    value = kernel.metrics.get(name)
+    return "" if value is None else number(round(value, 2))
+
+
+def _megabytes(kernel: Kernel, name: str) -> str:
+    value = kernel.metrics.get(name)
+    return "" if value is None else f"{value / 1e6:.1f}"
+
+
+def _spills(kernel: Kernel) -> str:
+    if "spill_stores" in kernel.code:
+        return f"{kernel.code['spill_stores']}, {kernel.code.get('spill_loads', 0)}"
+    mix = kernel.code.get("mix", {})
+    return f"{mix.get('local_store', 0)}, {mix.get('local_load', 0)} instructions" if mix else ""
+
+
+def _kernels(profile: Profile) -> Iterator[str]:
+    columns = [("", kernel) for kernel in profile.kernels[:_MOST_KERNELS]]
+    columns += [(f"{name}: ", kernel) for name, other in profile.references.items() for kernel in other.kernels[:1]]
+    if not columns:
+        return
+    yield "## Kernels" + (", beside the baselines' largest" if profile.references else "")
+    yield "| | " + " | ".join(f"{prefix}{_short(kernel.name)}" for prefix, kernel in columns) + " |"
+    yield "|---|" + "---|" * len(columns)
+    for title, cell in _ROWS:
+        cells = [cell(kernel) for _, kernel in columns]
+        if any(cells):
+            yield f"| {title} | " + " | ".join(cells) + " |"
+    for kernel in profile.kernels[:1]:
+        with contextlib.suppress(Missing):
+            holds = occupancy.of(Scene(profile, Bound.MIXED, kernel))
+            yield f"occupancy is limited by {holds.limiter}: {holds.blocks} blocks a multiprocessor, {holds.share:.0%} of its warps"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 48 else name[:45] + "..."
+
+
+def _stalls(profile: Profile) -> Iterator[str]:
+    for kernel in profile.kernels[:1]:
+        cycles = kernel.metrics.get(WARP_CYCLES, 0.0)
+        shares = {reason: kernel.metrics.get(stall(reason), 0.0) / cycles for reason in REASONS} if cycles else {}
+        told = [(reason, share) for reason, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= _LEAST_STALL]
+        if told:
+            yield f"## Why warps of {_short(kernel.name)} wait (share of their time)"
+            yield from (f"{share:4.0%}  {reason}: {REASONS[reason].words}" for reason, share in told)
+
+
+def _lines(profile: Profile) -> Iterator[str]:
+    for kernel in profile.kernels[:1]:
+        if kernel.lines:
+            yield f"## Worst lines of {_short(kernel.name)}, by stall samples"
+        for line in kernel.lines[:_MOST_LINES]:
+            reasons = ", ".join(f"{reason} {share:.0%}" for reason, share in list(line.stalls.items())[:3])
+            yield f"{line.share:4.0%}  {line.where}  {line.text}".rstrip() + (f"   [{reasons}]" if reasons else "")
+            yield from (f"        {text}" for text in line.sass)
+
+
+def _power(profile: Profile) -> Iterator[str]:
+    power = profile.power
+    if "watts" in power:
+        yield "## Under sustained load"
+        clock = f", SM clock {power['sm_mhz']:.0f} of {power['max_sm_mhz']:.0f} MHz" if "max_sm_mhz" in power else ""
+        limit = f" of {power['limit_watts']:.0f}" if "limit_watts" in power else ""
+        bound = "; power-bound" if power.get("capped", 0.0) > 0.5 else "; not power-bound"
+        yield f"{power['watts']:.0f}{limit} W{clock}{bound}"
+
+
+def _remarks(profile: Profile) -> Iterator[str]:
+    told = [*profile.compiler.get("warnings", []), *(text for k in profile.kernels for text in k.code.get("warnings", []))]
+    if told:
+        yield "## The compiler's remarks"
+        yield from dict.fromkeys(told)
+
+
+def _skipped(profile: Profile) -> Iterator[str]:
+    if profile.skipped:
+        yield "## Not measured"
+        for item in profile.skipped:
+            yield f"{item.what}: {item.why}" + (f" ({item.enable})" if item.enable else "")

@@ -1,0 +1,81 @@
+"""Stage 2: which tools run, what they need counted, and what they find.
+
+Tools whose evidence is free (timeline, machine code) run always; those that need counters run where the
+class of the bottleneck is in their affinity, and only their counters are collected. All selected tools run,
+every time: nobody chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kernelpro.diagnose import roofline
+from kernelpro.diagnose.record import TrackRecord
+from kernelpro.diagnose.tool import Missing, Scene, Tool
+from kernelpro.records import Bound, Counters, Diagnosis, Finding, Profile, Skipped
+
+_LEAST_SHARE = 0.05
+"""Of device time: a kernel below is not looked at; removing it entirely would not be felt."""
+_LEAST_GAIN = 1.01
+
+
+def selected(tools: Iterable[Tool], bound: Bound, target: str) -> list[Tool]:
+    """The affinity filter."""
+    return [tool for tool in tools if tool.target == target and (not tool.metrics or bound in tool.affinity)]
+
+
+def wanted(tools: Iterable[Tool], profile: Profile, bound: Bound, references: tuple[str, ...] = ()) -> Counters:
+    """What to collect for the tools that this class selects. A device that mostly idles needs no counters at all."""
+    if bound is Bound.LAUNCH or profile.target == "cpu":
+        return Counters()
+    chosen = selected(tools, bound, profile.target)
+    metrics = dict.fromkeys(metric for tool in chosen for metric in tool.metrics)
+    return Counters(tuple(metrics), any(tool.lines for tool in chosen), references)
+
+
+def everything(tools: Iterable[Tool], target: str, references: tuple[str, ...] = ()) -> Counters:
+    """All counters that any tool knows of: what two stages save."""
+    metrics = dict.fromkeys(metric for tool in tools if tool.target == target for metric in tool.metrics)
+    return Counters(tuple(metrics), True, references)
+
+
+def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None) -> Diagnosis:
+    """Class, findings (causes before their symptoms, then by gain), and what could not be looked at."""
+    classified = roofline.classify(profile)
+    chosen = selected(tools, classified.bound, profile.target)
+    findings: list[Finding] = []
+    skipped = list(profile.skipped)
+    for tool in chosen:
+        for scene in _scenes(profile, classified.bound, tool):
+            try:
+                found = tool.look(scene)
+            except Missing as missing:
+                skipped.append(Skipped(tool.name, f"{missing} is not there"))
+                continue
+            if found is not None:
+                finding = scene.finding(tool, found)
+                if finding.gain.factor >= _LEAST_GAIN:
+                    findings.append(finding)
+    ranked = _ranked(findings, {tool.name: tool for tool in chosen}, record or TrackRecord())
+    once = tuple(dict.fromkeys(skipped))
+    return Diagnosis(classified.bound, classified.confidence, classified.why, roofline.position(profile), tuple(ranked), once)
+
+
+def _scenes(profile: Profile, bound: Bound, tool: Tool) -> list[Scene]:
+    if tool.level == "system" or profile.target == "cpu":
+        return [Scene(profile, bound)]
+    return [Scene(profile, bound, kernel) for kernel in profile.kernels if kernel.share >= _LEAST_SHARE]
+
+
+def _ranked(findings: list[Finding], tools: dict[str, Tool], record: TrackRecord) -> list[Finding]:
+    """Causes by gain (weighted by what the tool's advice has been worth so far); a symptom comes after all causes."""
+    marked = []
+    for finding in findings:
+        causes = [
+            other.tool
+            for other in findings
+            if other.tool in tools[finding.tool].symptom_of and other.kernel in (finding.kernel, "") and other.tool != finding.tool
+        ]
+        marked.append(replace(finding, explained_by=causes[0] if causes else ""))
+    return sorted(marked, key=lambda f: (bool(f.explained_by), -record.worth(f.tool, f.gain.factor), f.tool, f.kernel))

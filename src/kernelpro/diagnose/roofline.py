@@ -1,0 +1,126 @@
+"""Stage 1: what bounds this task and this candidate, before any counter is paid for.
+
+Two views side by side. Analytic: the least time the task's bytes, matrix operations and other operations
+need on this device, from the operator graph and measured ceilings. Observed: what the timeline shows (is
+the device busy at all?) and, once counters are there, how busy its units are. Where the two disagree the
+analytic view decides, because it is the ceiling of the problem and not of today's implementation; the
+answer says so.
+
+ 1. the device idles through a large part of a call                    -> launch (system)
+ 2. the task is so small that its floor lies below a kernel's latency  -> latency
+ 3. memory and arithmetic need about the same time                     -> mixed
+ 4. else whichever needs more                                          -> memory or compute
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kernelpro.records import Bound, Profile
+
+IDLE_SHARE = 0.35
+"""Of a call: above, the host or the launches decide. A lone short kernel idles through a fifth of its call unavoidably."""
+GRANTED_US = 15.0
+"""A call's unavoidable idle time: one launch and one synchronisation (8-12 us on an H200 host)."""
+LATENCY_MS = 0.004
+"""Below this floor a kernel's own start and end dominate (2-4 us on current chips)."""
+MIXED = 1.33
+"""Memory and arithmetic within a third of each other overlap at best partly."""
+BUSY = 60.0
+"""Percent of peak above which a unit is what limits: Nsight's own line between latency and throughput."""
+
+MEMORY_METRIC = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
+COMPUTE_METRIC = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+DRAM_METRIC = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+
+
+@dataclass(frozen=True)
+class Classified:
+    bound: Bound
+    confidence: Literal["high", "medium", "low"]
+    why: str
+
+
+def least_ms(profile: Profile) -> dict[str, float]:
+    """Milliseconds that bytes, matrix operations and other operations need at least."""
+    work, rates = profile.work, profile.ceilings["rates"]
+    matrix = rates.get("bf16" if profile.precision == "native" else profile.precision, rates["fp32"])
+    return {
+        "memory": 1e3 * (work["read_bytes"] + work["written_bytes"]) / profile.ceilings["bandwidth"],
+        "matrix": 1e3 * work["matrix_flops"] / matrix,
+        "vector": 1e3 * work["vector_flops"] / rates["fp32"],
+    }
+
+
+def classify(profile: Profile) -> Classified:
+    idle = _idle(profile)
+    if idle is not None and idle[0] > IDLE_SHARE:
+        return Classified(Bound.LAUNCH, "high" if idle[0] > 0.5 else "medium", idle[1])
+    analytic, why = _analytic(profile)
+    observed, seen = _observed(profile)
+    if observed is None:
+        return Classified(analytic, "medium", f"{why}; counters were not read")
+    if observed is analytic or Bound.MIXED in (observed, analytic):
+        return Classified(analytic, "high", f"{why}; counters agree ({seen})")
+    return Classified(analytic, "low", f"{why}; counters say {observed} ({seen}), but the task's own bound decides")
+
+
+def _idle(profile: Profile) -> tuple[float, str] | None:
+    line = profile.timeline
+    if line is None or line.call_us <= 0:
+        return None
+    outside = max(0.0, line.call_us - line.busy_us - line.gaps_us - GRANTED_US)
+    share = (line.gaps_us + outside) / line.call_us
+    text = f"the device works {line.busy_us:.0f} us of a call's {line.call_us:.0f}"
+    return share, f"{text}: {line.gaps_us:.0f} us idle between kernels, {outside:.0f} us before and after"
+
+
+def _analytic(profile: Profile) -> tuple[Bound, str]:
+    least = least_ms(profile)
+    arithmetic = max(least["matrix"], least["vector"])
+    text = f"bytes need {least['memory']:.4f} ms, arithmetic {arithmetic:.4f} ms at this device's measured ceilings"
+    if profile.target == "cuda" and max(least["memory"], arithmetic) < LATENCY_MS:
+        return Bound.LATENCY, f"{text}: too little work to fill it"
+    ratio = arithmetic / least["memory"] if least["memory"] else float("inf")
+    if 1 / MIXED < ratio < MIXED:
+        return Bound.MIXED, text
+    return (Bound.COMPUTE if ratio > 1 else Bound.MEMORY), text
+
+
+def _observed(profile: Profile) -> tuple[Bound | None, str]:
+    """What the busiest kernel's counters say."""
+    kernel = next((k for k in profile.kernels if COMPUTE_METRIC in k.metrics), None)
+    if kernel is None:
+        return None, ""
+    compute, memory = kernel.metrics[COMPUTE_METRIC], kernel.metrics.get(MEMORY_METRIC, 0.0)
+    text = f"compute {compute:.0f} %, memory {memory:.0f} % of peak"
+    if max(compute, memory) < BUSY:
+        return Bound.LATENCY, text
+    if min(compute, memory) > BUSY and max(compute, memory) / min(compute, memory) < MIXED:
+        return Bound.MIXED, text
+    return (Bound.COMPUTE if compute > memory else Bound.MEMORY), text
+
+
+def position(profile: Profile) -> dict[str, Any]:
+    """Where the candidate stands under the roof: intensity, achieved and attainable rates."""
+    work = profile.work
+    flops = work["matrix_flops"] + work["vector_flops"]
+    nbytes = work["read_bytes"] + work["written_bytes"]
+    seconds = profile.time_ms / 1e3
+    rates = profile.ceilings["rates"]
+    roof = rates.get("bf16" if profile.precision == "native" else profile.precision, rates["fp32"])
+    if work["matrix_flops"] == 0:
+        roof = rates["fp32"]
+    return {
+        "intensity": flops / nbytes if nbytes else 0.0,
+        "ridge": roof / profile.ceilings["bandwidth"],
+        "flops_per_second": flops / seconds if seconds else 0.0,
+        "bytes_per_second": nbytes / seconds if seconds else 0.0,
+        "roof_flops": roof,
+        "roof_bandwidth": profile.ceilings["bandwidth"],
+        "time_ms": profile.time_ms,
+        "floor_ms": profile.floor_ms,
+        "of_floor": profile.floor_ms / profile.time_ms if profile.time_ms else 0.0,
+        "least_ms": least_ms(profile),
+    }

@@ -1,0 +1,101 @@
+"""Atomic operations queue up: many threads update the same few addresses, and L2 serves those one after another."""
+
+from __future__ import annotations
+
+import math
+
+from kernelpro.diagnose.counters import DURATION, RUNNING, counted, hot_line, room, stalled, stalls
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.records import Evidence
+
+ATOMS, REDUCTIONS = "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum"
+SLICE = "lts__d_atomic_input_cycles_active.max.pct_of_peak_sustained_elapsed"
+"""Use of the atomic unit in the busiest slice of L2: one address lives in one slice."""
+BUSY = 0.3
+QUEUED = 0.4
+"""Share of the warps' time in waits that a queue of atomics causes."""
+SERIAL = 0.2
+"""Share of the kernel's time that its atomics would take one a cycle, from which a queue is plausible."""
+_WAITS = ("lg_throttle", "long_scoreboard", "drain", "membar")
+_GUESS = 0.1
+
+
+def look(scene: Scene) -> Found | None:
+    return _counted(scene) if counted(scene) else _static(scene)
+
+
+def _counted(scene: Scene) -> Found | None:
+    requests = scene.metric(ATOMS) + scene.metric(REDUCTIONS)
+    if requests <= 0:
+        return None
+    unit, waits = scene.metric(SLICE) / 100, stalled(scene, *_WAITS)
+    serial = min(1.0, requests * 32 / _cycles(scene, scene.metric(DURATION)))
+    queued = min(waits, serial, room(scene)) if waits >= QUEUED and serial >= SERIAL else 0.0
+    saved = 0.9 * max(unit if unit >= BUSY else 0.0, queued)
+    if saved <= 0:
+        return None
+    return _found(
+        (
+            Evidence("warp-wide atomic requests", requests),
+            Evidence("use of the busiest atomic unit of L2", round(100 * unit), 100 * BUSY, "%"),
+            Evidence("time that warps wait for memory queues", round(100 * waits), 100 * QUEUED, "%"),
+        ),
+        f"{requests:.3g} warp-wide atomics queue up in L2: updates of one address are done one after another",
+        saved,
+        f"the queue sets {saved / 0.9:.0%} of the time; adding up within warps and blocks first leaves a tenth of it",
+        hot_line(scene.it, *_WAITS) or scene.it.code.get("where", {}).get("atomic", ""),
+    )
+
+
+def _static(scene: Scene) -> Found | None:
+    """Atomics in an innermost loop, or one by each of very many threads, are suspect."""
+    looped = any(loop["mix"].get("atomic", 0) for loop in scene.code.get("loops", ()) if loop.get("innermost"))
+    count = scene.mix("atomic", hot=False)
+    threads = math.prod(scene.it.grid) * math.prod(scene.it.block) if scene.it.grid and scene.it.block else 0
+    queue = count * threads / _cycles(scene, 1e3 * scene.it.microseconds / max(1.0, scene.it.launches))
+    if scene.headroom < 1.5 or not (looped or queue >= 1):
+        return None
+    place = "in an innermost loop" if looped else "in each of very many threads"
+    return _found(
+        (Evidence("atomic instructions in the code", count, 0), Evidence("threads", threads)),
+        f"atomics {place} queue up if they go to few addresses (seen in the machine code; counters were not available)",
+        _GUESS if looped else 0.7 * _GUESS,
+        "a guess from the machine code, without counters",
+        scene.code.get("where", {}).get("atomic", ""),
+    )
+
+
+def _cycles(scene: Scene, nanoseconds: float) -> float:
+    """Clock cycles in this time; at least one."""
+    return max(1.0, nanoseconds * float(scene.device.get("clock_mhz", 1700.0)) / 1e3)
+
+
+def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str) -> Found:
+    return Found(
+        evidence=evidence,
+        cause=cause,
+        advice=(
+            "add up first: in registers, then within the warp (shuffles) and the block (shared memory), and do one atomic a block",
+            "or write one partial result a block and add those in a second, tiny kernel",
+            "spread counters over several copies (histograms in shared memory, one a block)",
+        ),
+        saved=saved,
+        how=how,
+        where=where,
+    )
+
+
+TOOL = Tool(
+    name="atomics_contention",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"the busiest atomic unit of L2 is used {BUSY:.0%} or more; or warps wait {QUEUED:.0%} of their time for memory "
+    f"queues while the kernel's atomics, one a cycle, would take {SERIAL:.0%} of its time; without counters, a suspicion: atomics "
+    "in an innermost loop, or in each of very many threads",
+    remedy="reduce in registers, warp and block first; one atomic a block",
+    expects="nine tenths of the time that the queue sets",
+    affinity=RUNNING,
+    metrics=(ATOMS, REDUCTIONS, SLICE, *stalls(*_WAITS)),
+    lines=True,
+)

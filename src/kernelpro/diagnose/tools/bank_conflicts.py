@@ -1,0 +1,59 @@
+"""Threads of a warp hit the same bank of shared memory, so that one access takes several turns."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import RUNNING, hot_line, stalled, stalls
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.records import Evidence
+
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+TURNS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+USE = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed"
+SHARE = 0.25
+"""Of the turns: the counter also sees arbitration with other traffic, about 1 % in kernels free of conflicts."""
+MATTERS = 0.15
+"""Use of the pipe, or share of the time waiting for it, below which conflicts cost nothing."""
+_WAITS = ("short_scoreboard", "mio_throttle")
+
+
+def look(scene: Scene) -> Found | None:
+    turns, conflicts = scene.metric(TURNS), scene.metric(CONFLICTS)
+    share = min(1.0, conflicts / turns) if turns > 0 else 0.0
+    use, waits = scene.metric(USE) / 100, stalled(scene, *_WAITS)
+    weight = min(1.0, max(use, waits))
+    if share < SHARE or weight < MATTERS:
+        return None
+    ways = 1 / (1 - min(share, 0.97))
+    return Found(
+        evidence=(
+            Evidence("turns of shared memory caused by bank conflicts", round(100 * share), 100 * SHARE, "%"),
+            Evidence("turns an access needs, on average", round(ways, 1), 1),
+            Evidence("use of shared memory", round(100 * use), None, "%"),
+            Evidence("time that warps wait for shared memory", round(100 * waits), None, "%"),
+        ),
+        cause=f"accesses to shared memory take {ways:.1f} turns instead of one: threads of a warp meet in the same bank "
+        "(a stride that is a multiple of 32 words, typically a column of an unpadded tile)",
+        advice=(
+            "pad the rows of the tile by one element (tile[32][33]), or by 16 bytes where vectors are loaded",
+            "swizzle: exclusive-or the column index with the row, which costs no memory and suits TMA and ldmatrix",
+            "let neighbouring threads read neighbouring words, or exchange within the warp by shuffles",
+        ),
+        saved=share * weight,
+        how=f"{share:.0%} of the turns disappear, and shared memory sets {weight:.0%} of the time",
+        where=hot_line(scene.it, *_WAITS) or scene.it.code.get("where", {}).get("shared_load", ""),
+    )
+
+
+TOOL = Tool(
+    name="bank_conflicts",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"bank conflicts make up {SHARE:.0%} of the turns of shared memory, and that memory is used, or waited for, "
+    f"{MATTERS:.0%} of the time",
+    remedy="padding or swizzling of shared-memory tiles",
+    expects="the share of turns that are conflicts, times how far shared memory sets the time",
+    affinity=RUNNING,
+    metrics=(CONFLICTS, TURNS, USE, *stalls(*_WAITS)),
+    lines=True,
+)

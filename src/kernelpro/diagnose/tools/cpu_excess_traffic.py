@@ -1,0 +1,57 @@
+"""Several passes over the data where one would do: what one pass writes, the next reads again from memory."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.records import Evidence
+
+_LEAST = 0.08
+"""Share of the time from which a loop counts as a pass."""
+_LOOSE = 1.3
+"""Times the floor: closer, passes cannot be going through memory."""
+_HOST = 0.15
+
+
+def look(scene: Scene) -> Found | None:
+    if not scene.cpu["sampled"]:
+        raise Missing("samples of where time goes")
+    if scene.headroom < _LOOSE:
+        return None
+    shares = scene.cpu["shares"]
+    passes = [sweep for sweep in scene.cpu["sweeps"] if sweep["share"] >= _LEAST]
+    weights = [sweep["share"] for sweep in passes]
+    library = shares["torch"] + shares["memory"]
+    if library >= _LEAST and shares["host"] < _HOST:
+        weights.append(library)
+    if len(weights) < 2:
+        return None
+    places = ", ".join(dict.fromkeys(sweep["where"] or sweep["function"] for sweep in passes))
+    return Found(
+        evidence=(
+            Evidence("passes over the data", len(weights), 1),
+            Evidence("time of the longest of them", max(weights), unit="of 1"),
+            Evidence("time against the fewest bytes over the bandwidth", scene.headroom, _LOOSE, "times"),
+        ),
+        cause=f"{len(weights)} loops one after the other walk over the data ({places}"
+        + (f"; torch's operators and copies take {library:.0%}" if library >= _LEAST else "")
+        + "): intermediates travel through memory between them",
+        advice=(
+            "fuse: do all steps on a row, or on a block that fits the L1 cache, before going to the next",
+            "keep intermediates in registers or in a small buffer of each thread",
+        ),
+        saved=1 - max(weights),
+        how=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(weights):.0%} of the time",
+        where=passes[0]["where"] if passes else "",
+    )
+
+
+TOOL = Tool(
+    name="cpu_excess_traffic",
+    level="kernel",
+    target="cpu",
+    look=look,
+    trigger="two or more separate outermost loops (or torch's operators) with at least 8 % of the time each, "
+    "and a call over 1.3 times its floor",
+    remedy="fuse the passes; work on rows or blocks that stay in cache",
+    expects="the longest pass remains, the others go",
+)

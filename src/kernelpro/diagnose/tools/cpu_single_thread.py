@@ -1,0 +1,47 @@
+"""One thread does all the work while other cores have nothing to do."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.records import Evidence
+
+ALONE = 1.2
+"""Threads' worth of work up to which the rest are helpers (allocation, a short prologue), not partners."""
+
+
+def look(scene: Scene) -> Found | None:
+    cores, seen = scene.cpu["cores"], scene.cpu["dynamic"]
+    if "effective_threads" not in seen:
+        raise Missing("calls that were observed")
+    effective = seen["effective_threads"]
+    if cores < 2 or effective >= ALONE:
+        return None
+    shares = scene.cpu["shares"]
+    native = shares["native"] + shares["math"] if scene.cpu["sampled"] else 1.0
+    return Found(
+        evidence=(
+            Evidence("threads' worth of work", effective, ALONE),
+            Evidence("cores", cores),
+            Evidence("time in native code", native, unit="of 1"),
+        ),
+        cause=f"one thread does the work of a call; {cores - 1} of {cores} cores wait",
+        advice=(
+            "put #pragma omp parallel for schedule(static) over the outermost loop of independent rows",
+            "where there is one long row only, split it and join the parts at the end",
+        ),
+        saved=native * (1 - 1 / cores),
+        how=f"native code is {native:.0%} of the time and can be shared by {cores} cores",
+        where=next((loop["where"] for loop in scene.cpu["loops"] if not loop["parallel"]), ""),
+    )
+
+
+TOOL = Tool(
+    name="cpu_single_thread",
+    level="system",
+    target="cpu",
+    look=look,
+    trigger="fewer than 1.2 threads' worth of work (work of all threads over that of the busiest, "
+    "waiting excluded) on two or more cores",
+    remedy="OpenMP over the outermost independent loop",
+    expects="the time in native code is divided by the number of cores",
+)

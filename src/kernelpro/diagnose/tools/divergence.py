@@ -1,0 +1,55 @@
+"""Threads of a warp take different ways: the warp walks all of them, with most lanes switched off."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import MEMORY, ROOF, RUNNING, hot_line
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.records import Evidence
+
+ACTIVE = "smsp__thread_inst_executed_per_inst_executed.ratio"
+WORKING = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
+ENOUGH = 24.0
+"""Lanes of 32. Edges of a grid and the last steps of a reduction cost one or two; a branch that splits each warp halves them."""
+
+
+def look(scene: Scene) -> Found | None:
+    active, working = scene.metric(ACTIVE), scene.metric(WORKING)
+    elected = bool(scene.it.code) and scene.mix("tma", "hgmma", hot=False) > 0
+    if min(active, working) >= ENOUGH or elected or active <= 0:
+        return None
+    lanes = float(scene.device.get("warp", 32))
+    idle, cap = 1 - working / lanes, max(0.0, 1 - scene.metric(MEMORY) / 100 / ROOF)
+    saved = min(idle, cap)
+    branching = active < ENOUGH
+    return Found(
+        evidence=(
+            Evidence("lanes active in an instruction, of 32", round(active, 1), ENOUGH),
+            Evidence("lanes that work (predicate true), of 32", round(working, 1), ENOUGH),
+        ),
+        cause=f"an instruction works for {working:.0f} of the warp's {lanes:.0f} lanes: "
+        + ("branches and loops of different length split the warps" if branching else "predicates switch lanes off"),
+        advice=(
+            "let a whole warp take the same way: branch on the warp's or the block's index instead of the thread's",
+            "sort or bin the work so that neighbours have the same kind and length of it",
+            "give a warp the items of one long row together instead of one row to each lane",
+            "replace short branches by selection (both sides computed, min/max, ?:)",
+        ),
+        saved=saved,
+        how=f"{idle:.0%} of the lanes are idle; full warps need so much fewer instructions"
+        + (", until memory limits" if cap < idle else ""),
+        where=hot_line(scene.it, "branch_resolving", "wait", "selected") or scene.it.code.get("where", {}).get("branch", ""),
+    )
+
+
+TOOL = Tool(
+    name="divergence",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"fewer than {ENOUGH:g} of 32 lanes work in an instruction, on average (kernels in which one elected lane drives TMA "
+    "or wgmma are left out)",
+    remedy="warp-uniform branches; work binned by kind and length",
+    expects="the share of idle lanes: full warps need so much fewer instructions, until memory limits",
+    affinity=RUNNING,
+    metrics=(ACTIVE, WORKING),
+)

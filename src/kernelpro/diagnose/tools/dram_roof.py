@@ -1,0 +1,57 @@
+"""The kernel moves bytes as fast as DRAM can: nothing but fewer bytes will make it faster."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import DRAM, DURATION, RUNNING, counted
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, dram_bandwidth, fewest_bytes
+from kernelpro.records import Evidence
+
+NEAR = 0.85
+"""Of the bandwidth of a large copy on the same device."""
+ALONE = 0.95
+"""Share of a call that a kernel must have, for the task's bytes to be its bytes."""
+
+
+def look(scene: Scene) -> Found | None:
+    kernel = scene.it
+    if counted(scene):
+        moved, seconds = scene.metric(DRAM_READ) + scene.metric(DRAM_WRITTEN), 1e-9 * scene.metric(DURATION)
+        source = "DRAM counters"
+    elif kernel.share >= ALONE:
+        moved, seconds = fewest_bytes(scene), 1e-6 * kernel.microseconds
+        source = "counters were not available: the task's fewest bytes over the kernel's time"
+    else:
+        return None
+    ceiling = dram_bandwidth(scene)
+    reached = moved / seconds / ceiling if seconds > 0 else 0.0
+    if reached < NEAR:
+        return None
+    return Found(
+        evidence=(
+            Evidence("bandwidth reached", round(moved / seconds / 1e12, 2), round(ceiling / 1e12, 2), "TB/s"),
+            Evidence("share of what a large copy reaches", round(100 * reached), 100 * NEAR, "%"),
+        ),
+        cause=f"the kernel runs at {reached:.0%} of the bandwidth that a copy reaches on this device ({source}); "
+        "tuning its instructions will not help any more",
+        advice=(
+            "move fewer bytes: fuse with the neighbours in the model, use a smaller type where the task allows it",
+            "otherwise leave this kernel alone",
+        ),
+        saved=max(0.0, 1 - reached),
+        how=f"{1 - min(1.0, reached):.0%} is what is left to the bandwidth of a copy",
+    )
+
+
+TOOL = Tool(
+    name="dram_roof",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"the kernel reaches {NEAR:.0%} of the bandwidth that a large copy has on the device",
+    remedy="fewer bytes: fusion, smaller types; else stop here",
+    expects="only what is left to the copy's bandwidth",
+    affinity=RUNNING,
+    metrics=(DRAM, DRAM_READ, DRAM_WRITTEN),
+    symptom_of=("excess_traffic", "uncoalesced_access", "sector_waste", "l2_thrash", "spills"),
+)

@@ -1,0 +1,61 @@
+"""Blocks share data, but not at the same time: L2 has lost it before the next block asks, and DRAM delivers it again."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import DRAM, RUNNING
+from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L2_READ, SECTOR, excess
+from kernelpro.records import Evidence
+
+HIT_RATE = "lts__t_sector_op_read_hit_rate.pct"
+SHARED = 3.5
+"""How often each byte of the input is asked of L2: two or three times are passes of one block over its own rows
+(excess_traffic); more is sharing between blocks."""
+AGAIN = 1.5
+"""How often each byte comes from DRAM."""
+
+
+def look(scene: Scene) -> Found | None:
+    over = excess(scene)
+    needed = scene.profile.work.get("read_bytes", 0.0)
+    if needed <= 0:
+        raise Missing("the bytes that the task reads")
+    launches = max(1.0, scene.it.launches)
+    asked = scene.metric(L2_READ) * SECTOR * launches / needed
+    came = scene.metric(DRAM_READ) * launches / needed
+    hits = scene.metric(HIT_RATE) / 100
+    possible = 1 - 1 / asked if asked > 1 else 0.0
+    if asked < SHARED or came < AGAIN or hits > possible - 0.1 or over.bound < 0.5:
+        return None
+    size = scene.device.get("l2_bytes", 0) / 1e6
+    return Found(
+        evidence=(
+            Evidence("L2 hit rate of reads", round(100 * hits), round(100 * possible), "%"),
+            Evidence("times each input byte is asked of L2", round(asked, 1), SHARED),
+            Evidence("times each input byte comes from DRAM", round(came, 1), AGAIN),
+        ),
+        cause=f"each input byte is read {asked:.1f} times, yet only {hits:.0%} of the reads hit L2 ({possible:.0%} could): what "
+        f"running blocks share does not stay in its {size:.0f} MB until it is used again, and DRAM delivers it {came:.1f} times",
+        advice=(
+            "let blocks that run at the same time share operands: walk tiles in groups (swizzled block indices), not row by row",
+            "split the shared operand into parts well below the size of L2, each used by all blocks before the next",
+            "load what is used once with an evict-first hint, and keep what is shared (evict-last, persisting window)",
+        ),
+        saved=over.saved,
+        how=f"{1 - 1 / max(1.0, over.factor):.0%} of DRAM's bytes are repetitions, and DRAM sets {over.bound:.0%} of the time",
+    )
+
+
+TOOL = Tool(
+    name="l2_thrash",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"each input byte is asked of L2 {SHARED} times or more, comes from DRAM {AGAIN} times or more, the hit rate is 10 "
+    "points below the possible one, and DRAM sets at least half of the time",
+    remedy="an order of blocks that keeps shared operands in L2; smaller working set; eviction hints",
+    expects="the share of bytes through DRAM beyond the fewest, times how far DRAM sets the time",
+    affinity=RUNNING,
+    metrics=(DRAM, DRAM_READ, DRAM_WRITTEN, L2_READ, HIT_RATE),
+    symptom_of=("uncoalesced_access", "sector_waste", "missing_reuse", "spills"),
+)

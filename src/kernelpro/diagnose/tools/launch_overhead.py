@@ -1,0 +1,66 @@
+"""Many short kernels: starting them costs more than running them."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.records import Evidence
+
+SHORT = 10.0
+"""Microseconds below which a kernel is over before the host has started the next: a launch from Python costs 5 to 10."""
+LAUNCH = 10.0
+"""Microseconds of host time that a launch from Python explains (a launch from C++ takes 2 to 5); more is other work."""
+_MANY = 4
+_IDLE = 0.2
+"""Share of a call in which the device waits from which on launches are worth a rewrite."""
+
+
+def idle_us(scene: Scene) -> float:
+    """Time of a call in which the device does nothing."""
+    return max(0.0, scene.timeline.call_us - scene.timeline.busy_us)
+
+
+def short_kernels(scene: Scene) -> bool:
+    """Whether a call consists of many short kernels that the host starts at its usual pace."""
+    line = scene.timeline
+    return line.launches >= _MANY and line.busy_us / line.launches < SHORT and idle_us(scene) / line.launches < 3 * LAUNCH
+
+
+def look(scene: Scene) -> Found | None:
+    line = scene.timeline
+    idle = idle_us(scene)
+    if not short_kernels(scene) or idle < _IDLE * line.call_us:
+        return None
+    left = line.busy_us + LAUNCH
+    return Found(
+        (
+            Evidence("kernels started in a call", round(line.launches, 1), _MANY),
+            Evidence("average time of a kernel", round(line.busy_us / line.launches, 2), SHORT, "us"),
+            Evidence("share of a call in which the device waits", round(100 * idle / line.call_us), 100 * _IDLE, "%"),
+        ),
+        (
+            f"{line.launches:.0f} kernels of {line.busy_us / line.launches:.1f} us "
+            f"each: the device waits {idle:.0f} of {line.call_us:.0f} us for the next one"
+        ),
+        (
+            "fuse the chain into one kernel, or into a few",
+            "where steps depend on each other, run them in one persistent kernel with a barrier across the grid",
+            "capture the sequence in a CUDA graph and replay it: about 1 us a kernel instead of 5 to 10",
+        ),
+        1 - left / line.call_us,
+        (
+            f"one start ({LAUNCH:.0f} us) and the {line.busy_us:.0f} us in "
+            f"which the device works would remain of {line.call_us:.0f} us"
+        ),
+    )
+
+
+TOOL = Tool(
+    name="launch_overhead",
+    level="system",
+    target="cuda",
+    look=look,
+    trigger=f"{_MANY} kernels or more of less than {SHORT:g} us on average, and the device waits {_IDLE:.0%} of a call or more",
+    remedy="fusion, a persistent kernel, or a CUDA graph",
+    expects="busy time and one launch remain",
+    symptom_of=("host_sync",),
+)

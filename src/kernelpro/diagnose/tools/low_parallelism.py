@@ -1,0 +1,93 @@
+"""Too few blocks or warps to occupy the device."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import busiest, counted, has_matrix_units, room
+from kernelpro.diagnose.occupancy import Occupancy, blocks_of, of, waves
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.records import Evidence
+
+IDLE = 0.15
+"""Share of SMs without a block: tiles of a product rarely come in multiples of 132, and a few idle SMs are no defect."""
+FEW_WARPS = 8
+"""Warps an SM, two for each scheduler: below this even the latency of arithmetic shows."""
+ENOUGH_WARPS = 16
+_SHARE = 0.6
+"""Of the ideal gain, where it is not measured: splitting work costs a reduction, or shorter runs of each thread."""
+_GUESS = 0.15
+
+
+def look(scene: Scene) -> Found | None:
+    holds = of(scene)
+    blocks, sms = blocks_of(scene), scene.device["sms"]
+    return _idle(scene, holds, blocks, sms) if blocks < sms else _thin(scene, holds, blocks, sms)
+
+
+def _idle(scene: Scene, holds: Occupancy, blocks: int, sms: int) -> Found | None:
+    idle = 1 - blocks / sms
+    if idle < IDLE:
+        return None
+    saved = min(idle, room(scene)) if counted(scene) else _SHARE * idle
+    evidence = (
+        Evidence("blocks", blocks, sms),
+        Evidence("SMs without work", round(100 * idle), 100 * IDLE, "%"),
+        Evidence("warps in a block", holds.warps_in_block),
+    )
+    cause = (
+        f"{blocks} block{'s' if blocks > 1 else ''} run on a device of {sms} SMs: {idle:.0%} of it has nothing to do{_proof(scene)}"
+    )
+    how = f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit is full"
+    return _found(
+        evidence, cause, saved, how if counted(scene) else f"{_SHARE:.0%} of the {idle:.0%} of SMs that are idle, without counters"
+    )
+
+
+def _thin(scene: Scene, holds: Occupancy, blocks: int, sms: int) -> Found | None:
+    """Each SM has a block, but few warps; places for more stay empty because the grid has no more."""
+    warps = blocks * holds.warps_in_block / sms
+    if warps >= FEW_WARPS or waves(scene, holds) > 0.6 or has_matrix_units(scene):
+        return None
+    if counted(scene):
+        ideal = min(1 - warps / ENOUGH_WARPS, room(scene))
+        if busiest(scene) > 0.5:
+            return None
+        saved, how = (
+            _SHARE * ideal,
+            f"{ENOUGH_WARPS} warps an SM hide latency that {warps:.1f} do not; {_SHARE:.0%} of the ideal {ideal:.0%}",
+        )
+    elif scene.headroom >= 1.5:
+        saved, how = _GUESS, f"a guess without counters: {warps:.1f} warps an SM, and {scene.headroom:.1f}x above the floor"
+    else:
+        return None
+    evidence = (Evidence("warps an SM", round(warps, 1), FEW_WARPS), Evidence("blocks", blocks))
+    return _found(evidence, f"the grid gives each SM only {warps:.1f} warps: too few to hide latency{_proof(scene)}", saved, how)
+
+
+def _proof(scene: Scene) -> str:
+    return "" if counted(scene) else " (computed from the launch; counters were not available)"
+
+
+def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str) -> Found:
+    return Found(
+        evidence=evidence,
+        cause=cause,
+        advice=(
+            "split the work finer: more blocks along the other dimensions, one warp a row instead of one block, smaller tiles",
+            "split long reductions over several blocks (split-K, two stages, or one atomic a block)",
+            "use more threads for each item; where the work is really small, fuse it with a neighbour or batch it",
+        ),
+        saved=saved,
+        how=how,
+    )
+
+
+TOOL = Tool(
+    name="low_parallelism",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"{IDLE:.0%} or more of the SMs have no block; or a grid that leaves each SM fewer than {FEW_WARPS} warps, with room "
+    "for more and no unit used more than half",
+    remedy="more and smaller pieces of work; split reductions",
+    expects=f"the share of idle SMs; for few warps, Little's law towards {ENOUGH_WARPS} warps an SM, until a unit is full",
+)

@@ -1,0 +1,158 @@
+"""Tiles that are waited for as soon as they are asked for: memory rests while the SM computes, and the SM while memory works."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from typing import Any
+
+from kernelpro.diagnose import occupancy
+from kernelpro.diagnose.counters import counted, room, stalled, stalls
+from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.diagnose.tools.special_functions import MATRIX, HotCode, hot_code
+from kernelpro.records import Evidence
+
+REASONS = ("long_scoreboard", "barrier")
+METRICS = stalls(*REASONS)
+_LATENCY_CLOCKS = 800
+"""From asking for a tile to having it in shared memory: DRAM's latency under moderate load, and a barrier."""
+_WAITING = 0.3
+"""Share of the warps' time spent waiting for memory and barriers from which on overlap is missing."""
+_COMPUTE = ("fma32", "half", *MATRIX)
+_STAGES = re.compile(r"num_stages\D{1,3}(\d+)")
+
+
+def tile_loop(scene: Scene, *brings: str) -> dict[str, Any] | None:
+    """The smallest loop that brings tiles to shared memory by such instructions, meets at a barrier and computes on them."""
+    fits = [loop for loop in scene.code.get("loops", ()) if _computes_on_tiles(loop) and all(map(loop["mix"].get, brings))]
+    return min(fits, key=lambda loop: int(loop["instructions"]), default=None)
+
+
+def _computes_on_tiles(loop: dict[str, Any]) -> bool:
+    mix, moved = loop["mix"], HotCode(loop["mix"], loop.get("widths", {}), True).moved
+    stored, loaded = moved("shared_store"), moved("global_load")
+    if not mix.get("async_copy") and not loaded / 2 <= stored <= 2 * loaded:
+        return False  # what is stored is not what was loaded: a reduction, say
+    from_shared = mix.get("shared_load") or mix.get("hgmma")  # wgmma reads its operands there itself
+    return bool(mix.get("barrier") and from_shared and any(map(mix.get, _COMPUTE)))
+
+
+def exposed(scene: Scene, loop: dict[str, Any]) -> tuple[float, str]:
+    """Share of the time in which a tile's latency shows, and how that was derived.
+
+    Measured: time of the warps waiting for memory and at barriers, as far as the units have room. Else a model of one
+    step: blocks on an SM hide each other's latency, so that b blocks of work w with latency L take max(b w, L + w).
+    """
+    if counted(scene) and all(scene.get(name) is not None for name in METRICS):
+        waiting = stalled(scene, *REASONS)
+        how = f"warps wait {waiting:.0%} of their time for tiles and barriers, and the busiest unit has room for {room(scene):.0%}"
+        return min(waiting, room(scene)) if waiting >= _WAITING else 0.0, how
+    blocks, threads = 1, math.prod(scene.it.block) if scene.it.block else 256
+    with contextlib.suppress(Missing):  # one block then: what large tiles leave room for
+        blocks = occupancy.of(scene).blocks
+    work = threads * HotCode(loop["mix"], loop.get("widths", {}), True).clocks()
+    how = f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes {work:.0f}, with {blocks} block(s) on an SM"
+    return 1 - blocks * work / max(blocks * work, _LATENCY_CLOCKS + work), how
+
+
+def look(scene: Scene) -> Found | None:
+    configuration = str(scene.profile.compiler.get("configuration", {}).get(scene.it.name, ""))
+    stages = int(match[1]) if (match := _STAGES.search(configuration)) else None
+    asynchronous = tile_loop(scene, "async_copy")
+    loop = asynchronous or (tile_loop(scene, "global_load", "shared_store") if stages == 1 else None)
+    if loop is None:
+        return _streaming(scene)
+    barriers = loop["mix"]["barrier"]
+    if stages != 1 and (stages is not None or barriers < 2):
+        return None  # with two buffers or more, one barrier a step suffices
+    share, how = exposed(scene, loop)
+    if counted(scene) and share < 0.03:
+        return None
+    evidence = [Evidence("barriers in a step of the loop", barriers, 1)]
+    if stages is not None:
+        evidence.append(Evidence("stages of the pipeline", stages, 2))
+    copies = (
+        "asynchronous copies are waited for in the step that starts them"
+        if asynchronous
+        else "tiles are loaded and used in the same step"
+    )
+    return Found(
+        tuple(evidence),
+        f"{copies}: there is one buffer, and loading and computing take turns",
+        (
+            (
+                "keep 2 to 4 tiles in shared memory and start the copy of a later one "
+                "before computing (cp.async with wait_group N-1, TMA with mbarriers)"
+            ),
+            "in Triton raise num_stages to 3 or 4",
+            "let a producer warp load and the others compute",
+        ),
+        share,
+        how,
+        str(loop.get("where", "")),
+    )
+
+
+def _streaming(scene: Scene) -> Found | None:
+    """A loop that loads and uses at once, without shared memory: only counters tell whether other warps hide that."""
+    hot = hot_code(scene)
+    loads = hot.count("global_load")
+    if (
+        not counted(scene)
+        or not hot.looped
+        or not 0 < loads <= 2
+        or hot.count("barrier", "shared_load", "async_copy", "tma", "atomic", "local_load")
+    ):
+        return None
+    if any(scene.get(name) is None for name in METRICS):
+        return None
+    waiting = stalled(scene, "long_scoreboard")
+    if waiting < 0.5 or room(scene) < 0.15:
+        return None
+    share = min(waiting, room(scene), 1 - loads / 4)
+    return Found(
+        (
+            Evidence("warps' time spent waiting for loads", round(100 * waiting), 50, "%"),
+            Evidence("loads in flight for a thread", loads, 4),
+        ),
+        f"each pass of the loop loads {loads:.0f} value(s) and uses them at once, so a warp has no second load in flight",
+        (
+            "unroll by 4 and load all values before using the first",
+            "load the next pass's values into registers before computing with the current ones",
+            "put more of the rows or columns on separate warps",
+        ),
+        share,
+        (
+            f"warps wait {waiting:.0%} of their time for loads; four in flight "
+            f"instead of {loads:.0f}, and room for {room(scene):.0%} on the busiest unit"
+        ),
+        scene.code.get("where", {}).get("global_load", ""),
+    )
+
+
+TOOL = Tool(
+    name="missing_pipelining",
+    level="instruction",
+    target="cuda",
+    look=look,
+    trigger=(
+        "one stage (num_stages 1, or asynchronous copies with two barriers a step) in a loop over tiles; "
+        "or, by counters, a loop with at most 2 loads in flight and half of the time spent waiting for them"
+    ),
+    remedy="several stages: start the copy of a later tile before computing on this one",
+    expects=(
+        "time spent waiting for tiles as far as the units have room; without counters, latency of a tile against the work of a step"
+    ),
+    metrics=METRICS,
+    symptom_of=(
+        "uncoalesced_access",
+        "sector_waste",
+        "excess_traffic",
+        "tensor_cores_idle",
+        "missing_reuse",
+        "low_parallelism",
+        "spills",
+        "tail_effect",
+    ),
+)

@@ -1,0 +1,89 @@
+"""Data that is moved without being changed: layout changes, clones, trips to the host."""
+
+from __future__ import annotations
+
+import re
+
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.records import Copy, Evidence
+
+COPYING = re.compile(
+    r"direct_copy|copy_kernel|copy_device_to_device|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|transpose|permute|contiguous|tensorTransform",
+    re.IGNORECASE,
+)
+"""Library kernels that move data and compute nothing."""
+_HOST = ("HtoD", "DtoH")
+_SMALL = 4096
+"""Bytes up to which a copy to or from the host carries a scalar or an argument, not data."""
+_NOTICEABLE = 0.05
+
+
+def _host_copies(scene: Scene) -> list[Copy]:
+    return [copy for copy in scene.timeline.copies if copy.kind in _HOST and copy.count > 0 and copy.nbytes / copy.count > _SMALL]
+
+
+def host_round_trips(scene: Scene) -> float:
+    """Copies of data (not of scalars) to or from the host in a call."""
+    return sum(copy.count for copy in _host_copies(scene))
+
+
+def look(scene: Scene) -> Found | None:
+    line = scene.timeline
+    kernels = [kernel for kernel in scene.profile.kernels if not kernel.authored and COPYING.search(kernel.name)]
+    inside = [copy for copy in line.copies if copy.kind == "DtoD" and copy.count > 0]
+    host = _host_copies(scene)
+    copying = sum(kernel.microseconds for kernel in kernels) + sum(copy.microseconds for copy in inside + host)
+    waiting = line.gaps_us if host else 0.0  # the device rests while the host has the data
+    lost = min(line.call_us, copying + waiting)
+    if lost < _NOTICEABLE * line.call_us:
+        return None
+    evidence = [
+        Evidence("device time spent copying", round(copying, 1), unit="us"),
+        Evidence("of a call", round(100 * lost / line.call_us), 5, "%"),
+    ]
+    evidence += [Evidence(f"{copy.kind} bytes in a call", copy.nbytes, 0, "bytes") for copy in inside + host]
+    evidence += [Evidence(f"launches of {_short(kernel.name)}", kernel.launches, 0) for kernel in kernels]
+    advice = [
+        (
+            "let the kernel read the layout that is there: pass strides, swap "
+            "the roles of operands, instead of .contiguous(), permute or clone"
+        ),
+        "write results straight into the final tensor at its offset, instead of cat, stack or a copy at the end",
+    ]
+    if host:
+        advice.insert(
+            0, "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; constants go over once, in __init__"
+        )
+        cause = (
+            f"data travels between host and device in each call: {copying:.0f} "
+            f"us of copies, {waiting:.0f} us in which the device waits"
+        )
+    else:
+        cause = f"{copying:.0f} of {line.call_us:.0f} us go into copies that change no value"
+    return Found(
+        tuple(evidence),
+        cause,
+        tuple(advice),
+        lost / line.call_us,
+        f"copies take {lost:.0f} of {line.call_us:.0f} us, with the waits they cause",
+    )
+
+
+def _short(name: str) -> str:
+    """The telling part of a library kernel's name."""
+    match = COPYING.search(name)
+    return match[0] if match else name
+
+
+TOOL = Tool(
+    name="needless_copies",
+    level="system",
+    target="cuda",
+    look=look,
+    trigger=(
+        "copies within the device, of data to or from the host, or library "
+        f"kernels that only copy, take {_NOTICEABLE:.0%} of a call or more"
+    ),
+    remedy="read the layout that is there, write in place, stay on the device",
+    expects="the time of the copies, and the device's waits where the host takes part",
+)

@@ -1,0 +1,54 @@
+"""Neighbouring threads touch far-away addresses: a warp's request falls apart into one sector for each thread."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import MEMORY, RUNNING, hot_line, pressure, stalls
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.diagnose.traffic import ACCESS_METRICS, SECTOR, accesses
+from kernelpro.records import Evidence
+
+SCATTERED = 17
+"""Sectors a request: packed 4-byte accesses need 4, packed 16-byte ones 16; 32 is one for each thread."""
+FEW_BYTES = 7.5
+"""Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
+
+
+def look(scene: Scene) -> Found | None:
+    bad = [a for a in accesses(scene) if a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)]
+    if not bad:
+        return None
+    worst = max(bad, key=lambda a: a.excess * a.part)
+    waste = sum(a.excess * a.part for a in bad)
+    weight = pressure(scene)
+    return Found(
+        evidence=(
+            Evidence(f"sectors a request ({worst.kind})", round(worst.per_request, 1), SCATTERED),
+            Evidence(f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), SECTOR, "B"),
+            Evidence("use of the memory system", round(scene.metric(MEMORY)), None, "%"),
+        ),
+        cause=f"the {' and '.join(a.kind for a in bad)} of a warp are scattered: one request touches {worst.per_request:.0f} "
+        f"sectors of {SECTOR} bytes and uses {worst.used:.0f} bytes of each, so {waste:.0%} of the sectors are fetched for nothing",
+        advice=(
+            "let neighbouring threads take neighbouring elements: threadIdx.x must run along the contiguous dimension",
+            "where the layout forbids that, load tiles row by row into shared memory (rows padded by one) and read them across",
+            "store a transposed copy only where it is used several times",
+        ),
+        saved=waste * weight,
+        how=f"{waste:.0%} of the sectors are needless, and memory sets {weight:.0%} of the time",
+        where=hot_line(scene.it, "long_scoreboard", "lg_throttle"),
+    )
+
+
+TOOL = Tool(
+    name="uncoalesced_access",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"global loads or stores with {SCATTERED} or more sectors a request, or less than {FEW_BYTES} of a sector's 32 bytes "
+    "used, where packed accesses would need at most 60 % of the sectors (one value read by a whole warp is no waste)",
+    remedy="threads along the contiguous dimension; transposition through shared memory",
+    expects="the share of needless sectors, times how far memory (its busiest part, or warps waiting for it) sets the time",
+    affinity=RUNNING,
+    metrics=(*ACCESS_METRICS, *stalls("long_scoreboard", "lg_throttle")),
+    lines=True,
+)

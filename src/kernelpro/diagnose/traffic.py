@@ -1,0 +1,116 @@
+"""Bytes: how well a kernel's requests use the sectors they fetch, and what it moves beyond what the task needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelpro.diagnose.counters import DRAM, ROOF
+from kernelpro.diagnose.tool import Missing, Scene
+from kernelpro.records import Kernel
+
+SECTOR = 32
+"""Bytes that caches and DRAM move at least."""
+DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
+_OPERATIONS = {"loads": "ld", "stores": "st"}
+
+ACCESS_METRICS = tuple(
+    name
+    for op in _OPERATIONS.values()
+    for name in (
+        f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum",
+        f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum",
+        f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The global loads, or the global stores, of a kernel."""
+
+    kind: str
+    """loads or stores"""
+    per_request: float
+    """Sectors that a warp's request touches."""
+    used: float
+    """Bytes used of each sector of 32."""
+    excess: float
+    """Share of this kind's sectors that packed accesses would not need."""
+    part: float
+    """Sectors of this kind among those of all global accesses."""
+
+
+def accesses(scene: Scene) -> list[Access]:
+    """Loads and stores of the kernel, those that happen.
+
+    A request needs at least one sector, and (used bytes) / 32 of them: one value for all threads of a warp uses few
+    bytes of its one sector, and wastes nothing.
+    """
+    counts = {
+        kind: (
+            scene.metric(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"),
+            scene.metric(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"),
+            scene.metric(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio"),
+        )
+        for kind, op in _OPERATIONS.items()
+    }
+    total = sum(sectors for _, sectors, _ in counts.values())
+    found = []
+    for kind, (requests, sectors, used) in counts.items():
+        if requests > 0 and sectors > 0:
+            per_request = sectors / requests
+            needed = max(1.0, per_request * used / SECTOR)
+            found.append(Access(kind, per_request, used, max(0.0, 1 - needed / per_request), sectors / total))
+    return found
+
+
+@dataclass(frozen=True)
+class Excess:
+    """What a call reads from DRAM and writes to it, against the fewest bytes of the task."""
+
+    moved: float
+    """Bytes of all kernels of a call."""
+    fewest: float
+    own: float
+    """This kernel's part of what is moved, 0 to 1."""
+    bound: float
+    """How far DRAM sets this kernel's time, 0 to 1."""
+
+    @property
+    def factor(self) -> float:
+        return self.moved / self.fewest
+
+    @property
+    def saved(self) -> float:
+        return max(0.0, 1 - self.fewest / self.moved) * self.bound if self.moved > 0 else 0.0
+
+
+def dram_bytes(kernel: Kernel) -> float:
+    """What a kernel moves in a call; counters are those of one launch."""
+    return (kernel.metrics.get(DRAM_READ, 0.0) + kernel.metrics.get(DRAM_WRITTEN, 0.0)) * max(1.0, kernel.launches)
+
+
+def fewest_bytes(scene: Scene) -> float:
+    """Bytes that the task itself must read and write."""
+    work = scene.profile.work
+    fewest = work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)
+    if fewest <= 0:
+        raise Missing("the fewest bytes of the task")
+    return fewest
+
+
+def excess(scene: Scene) -> Excess:
+    scene.metric(DRAM_READ)
+    moved = sum(map(dram_bytes, scene.profile.kernels))
+    own = dram_bytes(scene.it) / moved if moved > 0 else 0.0
+    return Excess(moved, fewest_bytes(scene), own, min(1.0, scene.metric(DRAM) / 100 / ROOF))
+
+
+def dram_bandwidth(scene: Scene) -> float:
+    """The measured ceiling, bytes a second."""
+    ceiling = scene.device.get("dram_bandwidth") or scene.profile.ceilings.get("bandwidth")
+    if not ceiling:
+        raise Missing("the bandwidth of the device")
+    return float(ceiling)

@@ -1,0 +1,1 @@
+"""What ties the rooms together: procedures that need a pool and a mind."""

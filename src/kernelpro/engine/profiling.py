@@ -1,0 +1,52 @@
+"""Profiling a candidate in two stages: cheap facts, classification, then only the counters that its class asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kernelpro.diagnose import examine, roofline
+from kernelpro.diagnose.record import TrackRecord
+from kernelpro.diagnose.tool import Tool
+from kernelpro.records import BadInput, Candidate, Counters, Diagnosis, Job, Options, Profile, Result, Target, Task
+
+Ask = Callable[[Job], Result]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be profiled, and how."""
+
+    task: Task
+    candidate: Candidate
+    target: Target | None = None
+    options: Options = field(default_factory=Options)
+    references: tuple[str, ...] = ()
+    tracer: str = "auto"
+    all_counters: bool = False
+    """Collect for every tool, whatever the class: for comparison."""
+
+
+def profile(ask: Ask, request: Request, tools: dict[str, Tool], record: TrackRecord | None = None) -> tuple[Profile, Diagnosis]:
+    """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
+    first = _job(request, Counters(tracer=request.tracer))  # type: ignore[arg-type]
+    found = _profile(ask(first))
+    bound = roofline.classify(found).bound
+    chosen = list(tools.values())
+    if request.all_counters:
+        counters = examine.everything(chosen, found.target, request.references)
+    else:
+        counters = examine.wanted(chosen, found, bound, request.references)
+    if counters.metrics and found.target == "cuda":
+        found = _profile(ask(_job(request, counters)))
+    return found, examine.diagnose(found, chosen, record)
+
+
+def _job(request: Request, counters: Counters) -> Job:
+    return Job("profile", "profile", request.task, request.candidate, request.target, request.options, counters)
+
+
+def _profile(result: Result) -> Profile:
+    if result.profile is None:
+        raise BadInput(result.error or "the worker gave no profile")
+    return result.profile

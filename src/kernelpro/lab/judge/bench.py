@@ -1,0 +1,160 @@
+"""The workbench of a task: reference, inputs, shared memory, the device's ceilings, and children at work.
+
+What judging and profiling have in common. The seed, the oracle and the inputs' recipe stay in this process.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge import environment, physics
+from kernelpro.lab.judge.builds import Builds
+from kernelpro.lab.judge.bursts import MOST_CALLS
+from kernelpro.lab.judge.cell import Limits, Nursery
+from kernelpro.lab.judge.memory import Region, layout
+from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable
+from kernelpro.lab.judge.stopwatch import Stopwatch
+from kernelpro.lab.tasks import work
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
+
+_CACHE_SHARE = 0.2
+_BURST_SHARE = 0.1
+"""Of free device memory, for buffer sets."""
+
+
+class Bench:
+    """Set up once for a task on one device; `close` cleans up at any point."""
+
+    def __init__(self, task: Task, target: Target, options: Options, nursery: Nursery, builds: Builds):
+        self.task, self.target, self.options = task, target, options
+        self.nursery, self.builds = nursery, builds
+        self.preparation = Stopwatch()
+        self._regions: list[Region] = []
+        self._candidate_regions: list[Region] = []
+
+    def open(self, report: Callable[[str], None]) -> None:
+        """Load the reference, measure the device. Bad input is raised."""
+        with self.preparation("load"):
+            report("loading the reference")
+            if self.target == "cuda":
+                if not torch.cuda.is_available():
+                    raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
+                torch.zeros(1, device="cuda")
+            self.seed = secrets.randbits(48)
+            self.secret = random.Random(secrets.token_bytes(16))
+            self.reference = Reference(self.task, self.target, self.seed)
+            self.precision = self.reference.precision()
+            self.oracle = Oracle(self.reference, int(_CACHE_SHARE * self._free_bytes()))
+            self._form, leaves = self.oracle.inputs(self.new_seed())
+            self._slots, self._region_bytes = layout(leaves)
+            self.expected = Expected(self.oracle.output_shapes(self.new_seed()))
+        with self.preparation("ceilings"):
+            report("measuring the device")
+            name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()
+            self.ceilings = physics.measured(self.target, name)
+            self.work = work.count(self.reference, self.new_seed())
+            self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+            self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
+
+    def new_seed(self) -> int:
+        return self.secret.getrandbits(48)
+
+    def inputs(self, seed: int) -> list[torch.Tensor]:
+        return self.oracle.inputs(seed)[1]
+
+    @property
+    def most_calls(self) -> int:
+        """Buffer sets of a candidate: as many calls can be made in a row on fresh inputs."""
+        return len(self._candidate_regions)
+
+    def _free_bytes(self) -> int:
+        if self.target == "cuda":
+            return int(torch.cuda.mem_get_info()[0])
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _region(self) -> Region:
+        region = Region(self.target, self._region_bytes)
+        self._regions.append(region)
+        return region
+
+    def _fill(self, region: Region, inputs: list[torch.Tensor]) -> None:
+        for slot, tensor in zip(self._slots, inputs, strict=True):
+            slot.view(region.raw).copy_(tensor)
+
+    def start_request(self) -> dict[str, Any]:
+        return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
+
+    def admit_reference(self) -> Participant:
+        """A child for the reference itself, which may keep what compilers make for it."""
+        cache = _compiler_cache()
+        places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+        regions = [self._region()]
+        cell = self.nursery.start("baseline", shared=_fds(regions), environment=places | _threads(), trusted=[cache])
+        return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
+
+    def admit(self, role: str = "candidate") -> Participant:
+        """A fresh child in its cell, started, with nothing of the candidate in it yet."""
+        if not self._candidate_regions:
+            sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
+            self._candidate_regions = [self._region() for _ in range(max(2, sets))]
+            for region in self._candidate_regions:  # warm calls use what is there: never inputs that no caller would give
+                self._fill(region, self.inputs(self.new_seed()))
+        memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits = Limits(memory, address_space=self.target == "cpu")
+        cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads())
+        participant = Participant(cell, self.target, self._candidate_regions, self._form, self._slots, self._flusher)
+        try:
+            participant.ask(self.start_request(), self.options.call_timeout)
+        except BaseException:
+            participant.close()
+            raise
+        return participant
+
+    def load_request(self, candidate: Candidate) -> tuple[dict[str, Any], bytes]:
+        """What a child is told and given to load a candidate; builds it where that has not been done."""
+        leaves: list[torch.Tensor] = []
+        form = tree.pack(self.reference.init_inputs, leaves)
+        artifacts = self.builds.get(candidate, self.target, self.options)
+        buffer = io.BytesIO()
+        bundle = {"artifacts": artifacts, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
+        torch.save(bundle, buffer)
+        return {"op": "load", "source": candidate.source, "seed": self.seed, "mode": self.task.mode}, buffer.getvalue()
+
+    def load(self, participant: Participant, candidate: Candidate) -> Any:
+        """Load the candidate and map its inputs; returns how its parameters were given."""
+        request, tail = self.load_request(candidate)
+        answer = participant.ask(request, self.options.build_timeout, tail)
+        given = answer.get("parameters")
+        if given not in ("by name", "by seed", "none"):
+            raise Verdictable(Status.CHEATING, "the answer to 'load' was forged")
+        participant.connect(self.options.call_timeout)
+        return given
+
+    def close(self) -> None:
+        for region in self._regions:
+            region.close()
+
+
+def _fds(regions: list[Region]) -> tuple[int, ...]:
+    return tuple(region.fd for region in regions if region.fd is not None)
+
+
+def _threads() -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+
+
+def _compiler_cache() -> str:
+    """Kept between runs: the reference is the user's own and trusted."""
+    path = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kernelpro", "compiled")
+    os.makedirs(path, exist_ok=True)
+    return path

@@ -1,0 +1,102 @@
+"""What the compiler says of a source: which loops it did not turn into vector code, and why.
+
+The source is compiled once more with line tables and remarks switched on; neither changes the code that is
+generated, so addresses and lines hold for the library that ran, as long as both were built with the same flags.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelpro.lab.languages.cpp import compiler
+
+_GCC = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: missed:\s*(?P<text>.*)$")
+_CLANG = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: (?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$")
+_NOISE = re.compile(
+    r"couldn't vectorize loop|statement clobbers memory: __builtin_GOMP|vectorization is not profitable|loop not vectorized$"
+    r"|Loop costings|statement clobbers memory: .*omp_get|^failed:? *$"
+)
+_WORDS = (
+    (r"control flow in loop|control flow cannot be substituted", "control flow in the loop"),
+    (r"clobbers memory: .*?(?:__builtin_)?(\w+) \(|call instruction cannot be vectorized", "it calls {0}"),
+    (
+        r"possible (?:alias|dependence)|versioning for alias|bad data dependence|unsafe dependent|cannot identify array bounds",
+        "it may write what it reads",
+    ),
+    (r"not consecutive access|complicated access pattern|strided|gather", "its accesses are not consecutive"),
+    (r"reorder floating-point|[Ii]n-order reduction|reduction", "the order of a floating-point sum must be kept"),
+    (
+        r"number of iterations cannot be computed|could not determine number of loop iterations|multiple exits",
+        "its number of turns is not known",
+    ),
+    (r"relevant stmt not supported|no vectype|op not supported|unsupported", "an operation has no vector form"),
+)
+"""Phrases of g++ and clang++ in words that a person knows; others are passed on as they are."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    line: int
+    reason: str
+
+
+def parse(text: str, name: str) -> list[Remark]:
+    """Reasons of g++ (-fopt-info-vec-missed) or clang++ (-Rpass-missed, -Rpass-analysis) by line of the source `name`.
+
+    g++ names the loop first and then the statement in its way, which may lie in a header: such a reason counts for the loop.
+    """
+    found: dict[Remark, None] = {}
+    loop = 0
+    for row in text.splitlines():
+        match = _GCC.match(row) or _CLANG.match(row)
+        if not match:
+            continue
+        own = Path(match["file"]).name == name
+        if own:
+            loop = int(match["line"])
+        if loop and match["text"] and not _NOISE.search(match["text"]):
+            found[Remark(int(match["line"]) if own else loop, _plain(match["text"]))] = None
+    return list(found)
+
+
+def _plain(text: str) -> str:
+    for pattern, words in _WORDS:
+        if match := re.search(pattern, text):
+            called = match[1] if match.lastindex else "a function"
+            return words.format(called)
+    return re.sub(r"^not vectorized:?\s*", "", text).strip().rstrip(".")
+
+
+def rebuild(source: str, name: str, flags: Sequence[str], folder: Path) -> tuple[Path, str]:
+    """The library with line tables, and the compiler's remarks. Raises OSError where the compiler is missing or refuses."""
+    found = compiler()
+    if found is None:
+        raise OSError("no C++ compiler")
+    written = folder / name
+    written.write_text(source, encoding="utf-8")
+    made = folder / f"{name}.so"
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, errors="replace").stdout
+    clang = "clang" in version
+    asked = ["-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"] if clang else ["-fopt-info-vec-missed"]
+    native = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
+    command = [
+        found,
+        "-std=c++17",
+        "-O3",
+        native,
+        "-fopenmp",
+        "-shared",
+        "-fPIC",
+        *flags,
+        "-gline-tables-only" if clang else "-g1",
+        *asked,
+    ]
+    done = subprocess.run([*command, str(written), "-o", str(made)], capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise OSError(f"{Path(found).name} ended with code {done.returncode}")
+    return made, done.stderr

@@ -1,0 +1,181 @@
+"""Where time goes in this process: a timer for each thread interrupts it, and the handler notes where it was.
+
+It needs no permission, unlike hardware counters: POSIX timers that signal the process's own threads, and a
+handler in native code. A sample weighs as much as the CPU time that its thread has used since the one before,
+so that sleeping costs nothing; one that finds the thread asleep counts as waiting, because it spun before. Timers on CPU time would do without weights, but fire only at the kernel's tick,
+100 to 1000 times a second, and calls that take a few ticks fall into step with them. Threads that begin after
+`running` was entered are not sampled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelpro.lab.languages.cpp import cpp
+
+MARK = "kernelpro_sampling_begin"
+"""A function of the sampler's own library, by which it is told from a candidate's."""
+_STATES = ("work", "host", "wait")
+_MOST = 1 << 16
+_PERIOD_NS = 1_000_003
+"""About a millisecond for up to eight threads, more in proportion, and no divisor of what a kernel might do periodically."""
+_WAITING = re.compile(r"lib(g|i)?omp[\d.-]")
+_HOST = re.compile(r"python|libffi|_ctypes|vdso|unknown")
+"""The interpreter and what it calls through: work, but none that threads could share."""
+_SOURCE = r"""
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+static int64_t *places, *threads, *spent;
+static int64_t most, used;
+static int64_t last[4096];
+static timer_t timers[4096];
+static int started;
+static struct sigaction before;
+
+static int64_t cpu_time(clockid_t clock) {
+    struct timespec now = {0, 0};
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+static void note(int, siginfo_t* info, void* context) {
+    ucontext_t* state = (ucontext_t*)context;
+    // Asleep on a futex: the call is about to be made again, with its number still in its register.
+#if defined(__aarch64__)
+    const uint32_t* code = (const uint32_t*)state->uc_mcontext.pc;
+    const bool asleep = (code[0] == 0xd4000001 || code[-1] == 0xd4000001) && state->uc_mcontext.regs[8] == SYS_futex;
+#else
+    const uint8_t* code = (const uint8_t*)state->uc_mcontext.gregs[REG_RIP];
+    const bool asleep = code[0] == 0x0f && code[1] == 0x05 && state->uc_mcontext.gregs[REG_RAX] == SYS_futex;
+#endif
+    const int64_t now = cpu_time(CLOCK_THREAD_CPUTIME_ID);
+    int64_t* previous = last + info->si_value.sival_int;
+    if (now - *previous < 1000) return;  // it slept all the time
+    const int64_t i = __atomic_fetch_add(&used, 1, __ATOMIC_RELAXED), me = syscall(SYS_gettid);
+    if (i >= most) return;
+    places[i] = (int64_t)code;
+    threads[i] = asleep ? -me : me;
+    spent[i] = now - *previous;
+    *previous = now;
+}
+
+extern "C" int kernelpro_sampling_begin(int64_t* where, int64_t* who, int64_t* cost, int64_t room,
+                                        const int64_t* tids, int64_t count, int64_t period) {
+    places = where, threads = who, spent = cost, most = room, used = 0, started = 0;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = note;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    if (sigaction(SIGPROF, &action, &before)) return 1;
+    for (int64_t i = 0; i < count && started < 4096; ++i) {
+        struct sigevent event;
+        memset(&event, 0, sizeof event);
+        event.sigev_notify = SIGEV_THREAD_ID;
+        event.sigev_signo = SIGPROF;
+        event._sigev_un._tid = (int)tids[i];
+        event.sigev_value.sival_int = started;
+        last[started] = cpu_time((clockid_t)((~(unsigned)tids[i]) << 3 | 6));  // the clock of that thread's CPU time
+        if (timer_create(CLOCK_MONOTONIC, &event, &timers[started])) continue;  // it has ended
+        struct itimerspec every = {{0, period}, {0, period}};
+        timer_settime(timers[started++], 0, &every, 0);
+    }
+    return started ? 0 : 2;
+}
+
+extern "C" int kernelpro_sampling_count(int64_t* count) {
+    *count = used < most ? used : most;
+    return 0;
+}
+
+extern "C" int kernelpro_sampling_end() {
+    while (started) timer_delete(timers[--started]);
+    // A last signal may be under way: it must not find the default action, which would end the process.
+    if (before.sa_handler == SIG_DFL) before.sa_handler = SIG_IGN;
+    return sigaction(SIGPROF, &before, 0);
+}
+"""
+
+
+class Sampler:
+    """Builds its native half (a tenth of a second); raises BuildError where there is no compiler."""
+
+    def __init__(self) -> None:
+        self._library = cpp(_SOURCE)
+        self._places = torch.zeros(_MOST, dtype=torch.int64)
+        self._threads = torch.zeros(_MOST, dtype=torch.int64)
+        self._spent = torch.zeros(_MOST, dtype=torch.int64)
+        self._count = torch.zeros(1, dtype=torch.int64)
+
+    @contextmanager
+    def running(self, threads: Sequence[str]) -> Iterator[None]:
+        tids = torch.tensor([int(name) for name in threads], dtype=torch.int64)
+        period = _PERIOD_NS * max(1, len(threads) // 8)
+        self._library.kernelpro_sampling_begin(self._places, self._threads, self._spent, _MOST, tids, len(tids), period)
+        try:
+            yield
+        finally:
+            self._library.kernelpro_sampling_end()
+
+    def count(self) -> int:
+        self._library.kernelpro_sampling_count(self._count)
+        return int(self._count)
+
+    def summary(self) -> dict[str, Any]:
+        """`count` of samples; the rest in nanoseconds of CPU time. `modules`: by file, without waiting in OpenMP's runtime;
+        `threads`: at work, in the interpreter (host) and waiting; `addresses`: in libraries that are neither the system's
+        nor Python's."""
+        taken = self.count()
+        images = _images()
+        starts = [image[0] for image in images]
+        installed = ("/usr/", "/lib", sys.prefix, sys.base_prefix, os.path.dirname(torch.__path__[0]))
+        modules: Counter[str] = Counter()
+        threads: dict[int, Counter[str]] = {}
+        addresses: dict[str, Counter[str]] = {}
+        taken_at = (column[:taken].tolist() for column in (self._places, self._threads, self._spent))
+        for place, thread, spent in zip(*taken_at, strict=True):
+            index = bisect_right(starts, place) - 1
+            _, end, base, path = images[index] if index >= 0 else (0, 0, 0, "")
+            path = path if place < end else ""
+            name = Path(path).name or "unknown"
+            state = "wait" if thread < 0 or _WAITING.match(name) else "host" if _HOST.search(name) else "work"
+            threads.setdefault(abs(thread), Counter())[state] += spent
+            if state != "wait":
+                modules[name] += spent
+            if path.endswith(".so") and not path.startswith(installed):
+                addresses.setdefault(name, Counter())[str(place - base)] += spent
+        return {
+            "count": taken,
+            "modules": dict(modules.most_common()),
+            "threads": {str(thread): {state: counts[state] for state in _STATES} for thread, counts in threads.items()},
+            "addresses": {name: dict(counts) for name, counts in addresses.items()},
+        }
+
+
+def _images() -> list[tuple[int, int, int, str]]:
+    """Mappings of this process: begin, end, where the file's first page lies, path."""
+    found = []
+    base: dict[str, int] = {}
+    for row in Path("/proc/self/maps").read_text().splitlines():
+        span, _, offset, _, inode, *path = row.split(maxsplit=5)
+        begin, end = (int(part, 16) for part in span.split("-"))
+        name = path[0] if path else ""
+        if inode != "0" and int(offset, 16) == 0:
+            base.setdefault(name, begin)
+        found.append((begin, end, base.get(name, begin), name))
+    return found

@@ -1,0 +1,71 @@
+"""The program that external profilers run: it calls what a bundle holds, inside the profiler's range.
+
+    python -m kernelpro.lab.profile.target BUNDLE ncu|nsys
+
+The file holds a list of bundles (torch.save): each a task, a seed and entries, which are candidates and variants of
+the reference. Each entry is loaded and warmed up outside the profiler's range. For ncu, every entry is called once, with a marker
+kernel before it: one start of Python, torch and the profiler serves all entries, and the marker tells them
+apart. For nsys, the first entry is called several times, each call in a range.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge.child import Baseline, Worker
+from kernelpro.lab.profile import timeline_nsys
+from kernelpro.lab.tasks.reference import Reference
+
+MARKER = "spin_kernel"
+"""The kernel behind torch.cuda._sleep."""
+_WARM_CALLS = 3
+
+
+def run(bundle: dict[str, Any], profiler: str) -> None:
+    reference = Reference(bundle["task"], "cuda", bundle["seed"])
+    form, leaves = reference.inputs(bundle["seed"] + 1)
+    arguments = tree.unpack(form, leaves)
+    control: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    for entry in bundle["entries"]:
+        model = _model(bundle, entry)
+        with torch.no_grad():
+            for _ in range(_WARM_CALLS):
+                model(*arguments)
+            torch.cuda.synchronize()
+            if profiler == "nsys":
+                timeline_nsys.perform(functools.partial(model, *arguments), torch.cuda.synchronize)
+                return
+            control.cudaProfilerStart()
+            torch.cuda._sleep(1000)  # type: ignore[no-untyped-call]
+            model(*arguments)
+            torch.cuda.synchronize()
+            control.cudaProfilerStop()
+
+
+def _model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
+    start = {"device": "cuda", "threads": torch.get_num_threads(), "tf32": bundle["tf32"]}
+    if "variant" in entry:
+        baseline = Baseline([])
+        baseline.start(start, b"")
+        buffer = io.BytesIO()
+        torch.save({"task": bundle["task"]}, buffer)
+        baseline.load({"seed": bundle["seed"]}, buffer.getvalue())
+        baseline.prepare({"variant": entry["variant"]}, b"")
+        return baseline._model
+    worker = Worker([])
+    worker.start(start, b"")
+    worker.load(entry["request"], entry["tail"])
+    return worker._model
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())
+    for one in torch.load(sys.argv[1], weights_only=False):
+        run(one, sys.argv[2])

@@ -1,0 +1,20 @@
+"""The mean squared difference of two matrices."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x, z):
+        return ((x - z) ** 2).mean()
+
+
+rows, dim = 4096, 2048
+
+
+def get_inputs():
+    return [torch.randn(rows, dim), torch.randn(rows, dim)]
+
+
+def get_init_inputs():
+    return []

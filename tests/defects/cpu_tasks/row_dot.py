@@ -1,0 +1,20 @@
+"""The dot product of each pair of rows."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x, z):
+        return (x * z).sum(1)
+
+
+rows, dim = 8192, 1024
+
+
+def get_inputs():
+    return [torch.randn(rows, dim), torch.randn(rows, dim)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,296 @@
+"""Kernel-level tools: each names its defect, stays silent on healthy numbers, and says what it lacks or falls back honestly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from softmax_sample import MATRIX, NAMES, SOFTMAX, TOOLS, accused, ask, kernel, scene, slow
+
+from kernelpro.diagnose import Missing, Scene
+from kernelpro.diagnose.counters import COMPUTE, DRAM, DURATION, MEMORY, stall
+from kernelpro.records import Bound, Line, Severity
+
+LOAD, STORE = "global_op_ld", "global_op_st"
+
+# --- the healthy kernel ----------------------------------------------------------------------------------------------
+
+
+def test_every_tool_is_registered_and_documented() -> None:
+    assert set(TOOLS) == set(NAMES)
+    for tool in TOOLS.values():
+        assert tool.level == "kernel" and tool.target == "cuda"
+        assert tool.trigger and tool.remedy and tool.expects
+        assert tool.name not in tool.symptom_of
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_counters_were_all_seen_on_a_real_device(name: str) -> None:
+    assert set(TOOLS[name].metrics) <= set(SOFTMAX)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_healthy_softmax_is_not_accused(name: str) -> None:
+    finding = ask(name, scene(kernel({})))
+    if name == "dram_roof":
+        assert finding is not None and finding.severity is Severity.LOW
+        assert "92%" in finding.cause and "fewer bytes" in finding.advice[0]
+    else:
+        assert finding is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_kernel_far_above_its_floor_is_not_accused_either(name: str) -> None:
+    """A floor that is wrong, or unreachable, is no evidence of a defect."""
+    finding = ask(name, scene(kernel({}), floor=0.01))
+    assert finding is None or finding.severity is not Severity.HIGH
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
+    code = {"instructions": 200, "mix": {"fma32": 60, "global_load": 8, "barrier": 3}, "widths": {}, "loops": [], "registers": 38}
+    for facts in ({}, code):
+        try:
+            finding = ask(name, scene(kernel(None, code=facts)))
+        except Missing as error:
+            assert str(error)
+        else:
+            assert finding is None or finding.severity is Severity.LOW
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("low_parallelism", "missing_reuse", "tail_effect")])
+def test_a_counter_that_was_not_collected_is_named(name: str) -> None:
+    """ncu ran, but not for this tool: it is skipped with a reason instead of guessing."""
+    own = set(TOOLS[name].metrics) - {COMPUTE, MEMORY, DRAM, DURATION}
+    bare = kernel({}, registers=255, block=(128, 1, 1)) if name == "register_pressure" else kernel({})
+    if name == "occupancy_limiter":
+        bare = kernel({}, dynamic_shared=200_000, block=(128, 1, 1))
+    few = {key: value for key, value in bare.metrics.items() if key not in own}
+    with pytest.raises(Missing, match="counter"):
+        ask(name, scene(dataclasses.replace(bare, metrics=few | {COMPUTE: 30.0, MEMORY: 30.0})))
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def scattered(op: str, per_request: float, used: float) -> dict[str, float]:
+    return {
+        f"l1tex__t_requests_pipe_lsu_mem_{op}.sum": 2097152.0,
+        f"l1tex__t_sectors_pipe_lsu_mem_{op}.sum": 2097152.0 * per_request,
+        f"smsp__sass_average_data_bytes_per_sector_mem_{op}.ratio": used,
+    }
+
+
+def test_columns_read_by_neighbouring_threads_are_uncoalesced() -> None:
+    line = Line("kernel.cu:17", "x[j * n + i]", 0.8, {"long_scoreboard": 0.9})
+    at = slow(scattered(LOAD, 32, 4) | {MEMORY: 88.0, stall("long_scoreboard"): 28.0}, lines=(line,))
+    finding = ask("uncoalesced_access", at)
+    assert finding is not None and finding.severity is Severity.HIGH
+    assert "loads" in finding.cause and "32 sectors" in finding.cause.replace("  ", " ")
+    assert finding.where == "kernel.cu:17"
+    assert accused(at)[0] == "uncoalesced_access"
+    assert ask("sector_waste", at) is None
+
+
+def test_scattered_stores_are_found_as_such() -> None:
+    finding = ask("uncoalesced_access", slow(scattered(STORE, 32, 4) | {stall("lg_throttle"): 20.0, MEMORY: 60.0}))
+    assert finding is not None and "stores" in finding.cause and "loads" not in finding.cause
+
+
+def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
+    broadcast = slow(scattered(LOAD, 1, 4) | {MEMORY: 88.0})
+    assert ask("uncoalesced_access", broadcast) is None and ask("sector_waste", broadcast) is None
+
+
+@pytest.mark.parametrize(("per_request", "used"), [(8, 16), (12, 10.7), (16, 8)], ids=["stride 2", "3 floats", "4 floats"])
+def test_strides_and_structures_waste_sectors(per_request: float, used: float) -> None:
+    at = slow(scattered(LOAD, per_request, used) | {MEMORY: 85.0, DRAM: 85.0})
+    finding = ask("sector_waste", at)
+    assert finding is not None and finding.severity is Severity.HIGH and f"{used:.0f} of the 32 bytes" in finding.cause
+    assert ask("uncoalesced_access", at) is None
+
+
+def test_rows_off_a_boundary_by_one_sector_are_no_defect() -> None:
+    assert ask("sector_waste", slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY: 85.0})) is None
+
+
+def test_three_passes_over_the_input_are_excess_traffic() -> None:
+    three = {"dram__bytes_read.sum": 3.0 * MATRIX, "lts__t_sectors_srcunit_tex_op_read.sum": 3 * MATRIX / 32, DURATION: 260e3}
+    at = scene(kernel(three, microseconds=260.0))
+    finding = ask("excess_traffic", at)
+    assert finding is not None and finding.severity is Severity.HIGH
+    assert "2.0 times" in finding.cause and "3.0 times" in finding.cause and "once" in finding.advice[0]
+    assert accused(at)[0] == "excess_traffic"
+    assert ask("l2_thrash", at) is None
+
+
+def test_excess_is_that_of_all_kernels_and_told_of_the_large_ones() -> None:
+    first, second = kernel({}, share=0.49), kernel({}, share=0.49, name="scale_kernel")
+    small = kernel({"dram__bytes_read.sum": 1e6, "dram__bytes_write.sum": 0.0}, share=0.02, microseconds=5.0, name="sums")
+    finding = ask("excess_traffic", scene(first, second, small))
+    assert finding is not None and "kernels of a call" in finding.cause
+    assert finding.gain.factor == pytest.approx(1.3, abs=0.1)
+    assert ask("excess_traffic", scene(small, first, second)) is None
+
+
+def test_excess_bytes_do_not_matter_where_dram_is_idle() -> None:
+    assert ask("excess_traffic", slow({"dram__bytes_read.sum": 3.0 * MATRIX, DRAM: 25.0})) is None
+
+
+def test_lost_sharing_between_blocks_is_l2_thrash() -> None:
+    lost = {
+        "dram__bytes_read.sum": 6.0 * MATRIX,
+        "lts__t_sectors_srcunit_tex_op_read.sum": 8.0 * MATRIX / 32,
+        "lts__t_sector_op_read_hit_rate.pct": 25.0,
+        DRAM: 85.0,
+        MEMORY: 85.0,
+    }
+    finding = ask("l2_thrash", slow(lost))
+    assert finding is not None and finding.severity is Severity.HIGH
+    assert "25%" in finding.cause and "8.0 times" in finding.cause
+    kept = lost | {"dram__bytes_read.sum": 1.05 * MATRIX, "lts__t_sector_op_read_hit_rate.pct": 86.0}
+    assert ask("l2_thrash", slow(kept)) is None
+
+
+def test_the_root_claims_no_less_than_its_symptom() -> None:
+    at = slow(
+        {
+            "dram__bytes_read.sum": 6.0 * MATRIX,
+            "lts__t_sectors_srcunit_tex_op_read.sum": 8.0 * MATRIX / 32,
+            DRAM: 85.0,
+            MEMORY: 85.0,
+        }
+    )
+    root, symptom = ask("l2_thrash", at), ask("excess_traffic", at)
+    assert root is not None and symptom is not None and root.gain.factor >= symptom.gain.factor
+    assert "l2_thrash" in TOOLS["excess_traffic"].symptom_of
+
+
+def test_the_roof_shows_without_counters_for_a_kernel_alone() -> None:
+    finding = ask("dram_roof", scene(kernel(None)))
+    assert finding is not None and "counters were not available" in finding.cause and finding.severity is Severity.LOW
+    assert ask("dram_roof", scene(kernel(None, share=0.5), kernel(None, share=0.5))) is None
+
+
+def conflicts(turns: float, share: float, use: float) -> dict[str, float]:
+    base = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+    return {
+        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": share * turns,
+        base: turns,
+        f"{base}.pct_of_peak_sustained_elapsed": use,
+    }
+
+
+def test_a_column_of_an_unpadded_tile_has_bank_conflicts() -> None:
+    code = {"mix": {"shared_load": 4}, "loops": [], "where": {"shared_load": "kernel.cu:9"}}
+    at = slow(
+        conflicts(3.5e7, 31 / 32, 92.0) | {MEMORY: 92.0, stall("mio_throttle"): 12.0, stall("short_scoreboard"): 12.0}, code=code
+    )
+    finding = ask("bank_conflicts", at)
+    assert finding is not None and finding.severity is Severity.HIGH
+    assert "32.0 turns" in finding.cause and "pad" in finding.advice[0] and finding.where == "kernel.cu:9"
+    assert accused(at)[0] == "bank_conflicts"
+
+
+def test_conflicts_that_nobody_waits_for_are_not_mentioned() -> None:
+    assert ask("bank_conflicts", slow(conflicts(1e5, 0.9, 1.0))) is None
+
+
+# --- reuse -----------------------------------------------------------------------------------------------------------
+
+EDGE = 4096
+PRODUCT = {"read_bytes": 2.0 * EDGE**2 * 4, "written_bytes": 1.0 * EDGE**2 * 4, "matrix_flops": 2.0 * EDGE**3}
+
+
+def product(metrics: dict[str, float] | None, loaded: float = 0.0, microseconds: float = 20000.0, **changes: Any) -> Scene:
+    """A product of 4096-cubed floats, loading so many bytes from L1 for each operation."""
+    facts = {"grid": (128, 128), "block": (32, 32), "registers": 32, "microseconds": microseconds} | changes
+    if metrics is not None:
+        metrics = {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": loaded * PRODUCT["matrix_flops"] / 32} | metrics
+    return scene(kernel(metrics, **facts), work=PRODUCT, floor=0.36, precision="tf32", bound=Bound.COMPUTE)
+
+
+def test_a_product_without_tiles_misses_reuse() -> None:
+    finding = ask("missing_reuse", product({MEMORY: 93.0, DRAM: 3.0}, loaded=2.5))
+    assert finding is not None and finding.severity is Severity.HIGH and finding.gain.factor > 10
+    assert "2.5 bytes" in finding.cause and "tiles" in finding.advice[0]
+
+
+def test_a_tiled_product_in_plain_float_does_not_miss_reuse() -> None:
+    assert ask("missing_reuse", product({MEMORY: 60.0}, loaded=4 / 64, microseconds=3500.0)) is None
+
+
+def test_a_task_without_reuse_cannot_miss_it() -> None:
+    assert ask("missing_reuse", scene(kernel({MEMORY: 93.0}))) is None
+
+
+def test_without_counters_the_innermost_loop_tells() -> None:
+    loop = {"innermost": True, "instructions": 20, "mix": {"fma32": 4, "global_load": 8}, "widths": {"global_load": {"32": 8}}}
+    naive = {"mix": {"fma32": 4, "global_load": 8}, "loops": [loop | {"where": "kernel.cu:8"}]}
+    finding = ask("missing_reuse", product(None, code=naive))
+    assert finding is not None and "counters were not available" in finding.cause and finding.where == "kernel.cu:8"
+    tiled = {"mix": {"fma32": 64, "shared_load": 16, "global_load": 2}, "loops": [loop]}
+    assert ask("missing_reuse", product(None, code=tiled)) is None
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def test_barriers_in_every_step_are_found_with_their_line() -> None:
+    lines = (
+        Line("kernel.cu:5", "x = a[i];", 0.3, {"long_scoreboard": 0.9}),
+        Line("kernel.cu:7", "__syncthreads();", 0.6, {"barrier": 0.9}),
+    )
+    at = slow({stall("barrier"): 20.0}, lines=lines)
+    finding = ask("barrier_stall", at)
+    assert finding is not None and finding.severity is Severity.HIGH
+    assert "59%" in finding.cause and finding.where == "kernel.cu:7"
+
+
+def test_barriers_in_the_machine_code_are_only_a_suspicion() -> None:
+    loop = {"innermost": True, "instructions": 24, "mix": {"barrier": 2, "shared_load": 4}, "where": "kernel.cu:7"}
+    code = {"mix": {"barrier": 2}, "loops": [loop]}
+    finding = ask("barrier_stall", scene(kernel(None, code=code, microseconds=1040.0)))
+    assert finding is not None and finding.severity is Severity.LOW and finding.where == "kernel.cu:7"
+    with pytest.raises(Missing, match="machine code"):
+        ask("barrier_stall", scene(kernel(None)))
+
+
+def test_the_commonest_wait_is_named_and_ranks_as_a_symptom() -> None:
+    finding = ask("warp_stall", slow({stall("long_scoreboard"): 25.0}))
+    assert finding is not None and "load from global" in finding.cause and "in flight" in finding.advice[0]
+    other = ask("warp_stall", slow({stall("wait"): 20.0}))
+    assert other is not None and "dependent instructions" in other.cause
+    assert {"uncoalesced_access", "low_parallelism", "spills"} <= set(TOOLS["warp_stall"].symptom_of)
+
+
+def test_split_warps_are_divergent() -> None:
+    lanes = "smsp__thread_inst_executed_per_inst_executed.ratio", "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
+    finding = ask("divergence", slow({lanes[0]: 8.0, lanes[1]: 7.5}))
+    assert finding is not None and finding.severity is Severity.HIGH and "8 of the warp's 32 lanes" in finding.cause
+    predicated = ask("divergence", slow({lanes[0]: 31.0, lanes[1]: 16.0}))
+    assert predicated is not None and "predicates" in predicated.cause
+    code = {"mix": {"tma": 4, "hgmma": 16}, "loops": []}
+    assert ask("divergence", slow({lanes[0]: 12.0, lanes[1]: 12.0}, code=code)) is None
+
+
+def test_atomics_on_one_address_queue_up() -> None:
+    queue = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 1048576.0, stall("lg_throttle"): 24.0}
+    finding = ask("atomics_contention", slow(queue))
+    assert finding is not None and finding.severity is Severity.HIGH and "one atomic a block" in finding.advice[0]
+    sliced = {"l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum": 4096.0}
+    busy = {"lts__d_atomic_input_cycles_active.max.pct_of_peak_sustained_elapsed": 85.0}
+    assert (found := ask("atomics_contention", slow(sliced | busy))) is not None and found.severity is Severity.HIGH
+
+
+def test_one_atomic_a_block_is_healthy() -> None:
+    few = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 8192.0, stall("long_scoreboard"): 25.0}
+    assert ask("atomics_contention", slow(few)) is None
+
+
+def test_atomics_in_a_loop_are_suspect_without_counters() -> None:
+    loop = {"innermost": True, "instructions": 12, "mix": {"atomic": 1, "global_load": 1}}
+    code = {"mix": {"atomic": 1}, "loops": [loop], "where": {"atomic": "kernel.cu:6"}}
+    finding = ask("atomics_contention", scene(kernel(None, code=code, microseconds=1040.0)))
+    assert finding is not None and finding.severity is Severity.MEDIUM and finding.where == "kernel.cu:6"

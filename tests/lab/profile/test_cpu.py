@@ -1,0 +1,244 @@
+"""The CPU's profile: real compiler, real objdump, real threads; x86-64 and clang by the text that their tools print."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpro import runtime
+from kernelpro.lab.profile import cpu, cpu_code, cpu_remarks
+from kernelpro.lab.profile.cpu_counters import Counters
+
+SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+extern "C" int scaled(const float* __restrict__ x, float* __restrict__ y, float by, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * by;
+    return 0;
+}
+extern "C" int divided(const float* __restrict__ x, float* __restrict__ y, float by, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] / by;
+    return 0;
+}
+extern "C" int summed(const float* x, float* y, int64_t n) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += x[i];
+    *y = sum;
+    return 0;
+}
+extern "C" int column(const float* x, float* y, int64_t rows, int64_t dim) {
+    float sum = 0;
+    for (int64_t i = 0; i < rows; ++i) sum += x[i * dim];
+    *y = sum;
+    return 0;
+}
+extern "C" int powers(const float* __restrict__ x, float* __restrict__ y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = std::exp(x[i]);
+    return 0;
+}
+extern "C" int doubled(const float* __restrict__ x, float* __restrict__ y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * 0.1 + 0.3;
+    return 0;
+}
+extern "C" int counted(const int64_t* index, double* bins, int64_t n) {
+#pragma omp parallel for
+    for (int64_t i = 0; i < n; ++i) {
+#pragma omp atomic
+        bins[index[i]] += 1;
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def facts() -> dict[str, Any]:
+    library = runtime.cpp(SOURCE).path
+    static = cpu.analyse({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
+    assert not static["skipped"]
+    return cpu.join(static, {}, {"kernel.cpp": SOURCE})
+
+
+def loops(facts: dict[str, Any], function: str) -> list[dict[str, Any]]:
+    return [loop for loop in facts["loops"] if loop["function"].split(".")[0] == function]
+
+
+def test_vector_code_is_told_from_its_scalar_rest(facts: dict[str, Any]) -> None:
+    vector = [loop for loop in loops(facts, "scaled") if loop["bits"]]
+    assert vector and vector[0]["bits"] >= 128 and vector[0]["mix"]["vector_float"]
+    assert all(loop["remainder"] for loop in loops(facts, "scaled") if not loop["bits"])
+    assert vector[0]["where"] == "kernel.cpp:5" and vector[0]["text"].endswith("y[i] = x[i] * by;")
+
+
+def test_each_fault_leaves_its_mark_in_the_loop(facts: dict[str, Any]) -> None:
+    assert any(loop["fixed_divisors"] for loop in loops(facts, "divided"))
+    assert not any(loop["fixed_divisors"] for loop in loops(facts, "scaled"))
+    assert any(loop["chain"] and loop["accumulators"] == 1 for loop in loops(facts, "summed"))
+    assert any(loop["strided"] for loop in loops(facts, "column"))
+    assert not any(loop["strided"] for loop in loops(facts, "summed"))
+    assert [loop["math"] for loop in loops(facts, "powers")] == [["expf"]]
+    assert any(loop["mix"].get("double") and loop["mix"].get("convert") for loop in loops(facts, "doubled"))
+    assert any(loop["mix"].get("atomic") and loop["parallel"] for loop in loops(facts, "counted"))
+
+
+def test_the_compiler_says_why_a_loop_is_scalar(facts: dict[str, Any]) -> None:
+    assert "it calls expf (line 25)" in loops(facts, "powers")[0]["reasons"]
+
+
+def test_a_library_built_with_other_flags_keeps_its_facts_and_says_what_is_missing() -> None:
+    library = runtime.cpp(SOURCE, flags=["-O1"]).path
+    files = {library.name: library.read_bytes()}
+    static = cpu.analyse(files, {"kernel.cpp": SOURCE})
+    assert static["functions"] and not static["remarks"]
+    assert "usual flags" in static["skipped"][0]["why"]
+    assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, flags=["-O1"])["skipped"]
+
+
+def test_what_the_machine_lacks_is_skipped_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "unknown kind" in cpu.analyse({"x.so": b"\x7fELF" + bytes(60)}, {})["skipped"][0]["why"]
+    library = runtime.cpp(SOURCE).path
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    static = cpu.analyse({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
+    assert [entry["enable"] for entry in static["skipped"]] == ["install binutils", "install g++ or clang++"]
+    assert cpu.join(static, {})["loops"] == []
+
+
+WATCHED = r"""
+import json, torch
+from kernelpro import runtime
+from kernelpro.lab.profile import cpu
+SOURCE = '''
+#include <cstdint>
+extern "C" int work(const float* x, float* y, int64_t n, int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] / (1.0f + x[i] * x[i]);
+    return 0;
+}
+'''
+lib = runtime.cpp(SOURCE)
+x = torch.randn(1 << 20)
+y = torch.empty_like(x)
+result = {}
+for threads in (1, 2):
+    seen = cpu.observe(lambda: lib.work(x, y, x.numel(), threads), 0.5)
+    static = cpu.analyse({lib.path.name: lib.path.read_bytes()}, {'kernel.cpp': SOURCE})
+    result[threads] = cpu.join(static, seen, {'kernel.cpp': SOURCE})
+print(json.dumps(result))
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_threads_and_the_hot_line_are_seen() -> None:
+    done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert seen["1"]["dynamic"]["effective_threads"] < 1.2 < 1.4 < seen["2"]["dynamic"]["effective_threads"]
+    for facts in seen.values():
+        assert facts["sampled"] and facts["shares"]["native"] > 0.5
+        assert facts["loops"][0]["where"] == "kernel.cpp:5" and facts["loops"][0]["share"] > 0.5
+        assert facts["dynamic"]["calls"] > 3 and facts["dynamic"]["call_ms"] >= facts["dynamic"]["best_ms"] > 0
+
+
+def test_fresh_memory_shows_as_page_faults() -> None:
+    size = 32 << 20
+
+    def call() -> None:
+        with mmap.mmap(-1, size) as fresh:
+            for page in range(0, size, mmap.PAGESIZE):
+                fresh[page] = 1
+
+    seen = cpu.observe(call, 0.2)
+    assert seen["minor_faults"] >= size >> 21  # at the least one for each huge page of 2 MiB
+    assert seen["system_ms"] > 0
+
+
+def test_counters_count_or_say_how_to_enable_them() -> None:
+    counters = Counters()
+    with counters.running():
+        sum(range(10000))
+    if counters.values:
+        assert counters.values["instructions"] > 10000
+    else:
+        assert counters.skipped and counters.skipped.why and counters.skipped.enable
+
+
+X86 = """
+0000000000001100 <kernel._omp_fn.0>:
+kernel._omp_fn.0():
+/src/kernel.cpp:7
+    1100:\tvmovups ymm0,YMMWORD PTR [rdi+rax*1]
+    1105:\tvfmadd231ps ymm1,ymm0,YMMWORD PTR [rsi+rax*1]
+    110b:\tvdivps ymm2,ymm1,ymm5
+    1110:\tvmovups YMMWORD PTR [rdx+rax*1],ymm2
+    1115:\tadd    rax,0x20
+    1119:\tcmp    rax,rcx
+    111c:\tjne    1100 <kernel._omp_fn.0>
+/src/kernel.cpp:9 (discriminator 3)
+    1120:\tvmovss xmm3,DWORD PTR [r8]
+    1125:\tvaddss xmm4,xmm4,xmm3
+    1129:\tadd    r8,r9
+    112c:\tcmp    r8,r10
+    112f:\tjne    1120 <kernel._omp_fn.0+0x20>
+/src/kernel.cpp:11
+    1140:\tvcvtss2sd xmm0,xmm0,DWORD PTR [rdi]
+    1145:\tvmulsd xmm0,xmm0,xmm6
+    1149:\tlock cmpxchg QWORD PTR [rsi],rdx
+    1150:\tcall   1030 <expf@plt>
+    1155:\tadd    rdi,0x4
+    1159:\tjne    1140 <kernel._omp_fn.0+0x40>
+    1160:\tret
+"""
+
+
+def test_x86_code_is_read_like_arm() -> None:
+    code = cpu_code.parse(X86, arm=False)
+    function = cpu_code.facts("kernel._omp_fn.0", code["kernel._omp_fn.0"])
+    vector, column, doubles = function["loops"]
+    assert vector["bits"] == 256 and vector["fixed_divisors"] == 1 and not vector["strided"] and vector["streamed"] == 3
+    assert vector["mix"] == {"vector_float": 2, "fma": 1, "division": 1, "load": 2, "store": 1, "branch": 1}
+    assert column["strided"] == 1 and column["strided_bytes"] == 4 and column["chain"] == 1 and column["accumulators"] == 1
+    assert doubles["mix"]["double"] == doubles["mix"]["convert"] == doubles["mix"]["atomic"] == 1
+    assert doubles["calls"] == {"expf": 1}
+    assert list(column["lines"]) == ["kernel.cpp:9"]
+
+
+def test_blocks_out_of_line_are_not_loops() -> None:
+    text = """
+0000000000000100 <f>:
+ 100:\tcmp\tx0, x1
+ 104:\tb.lt\t120 <f+0x20>
+ 108:\tldr\ts0, [x2]
+ 10c:\tadd\tx2, x2, #0x4
+ 110:\tcmp\tx2, x3
+ 114:\tb.ne\t108 <f+0x8>  // b.any
+ 118:\tret
+ 120:\tadd\tx0, x0, #0x1
+ 124:\tb\t108 <f+0x8>
+"""
+    found = cpu_code.loops(cpu_code.parse(text, arm=True)["f"])
+    assert [(body[0].address, body[-1].address) for body, _ in found] == [(0x108, 0x114)]
+
+
+def test_remarks_of_clang_are_understood() -> None:
+    text = """kernel.cpp:5:5: remark: loop not vectorized: cannot prove it is safe to reorder floating-point operations; \
+allow reordering by specifying '#pragma clang loop vectorize(enable)' [-Rpass-analysis=loop-vectorize]
+kernel.cpp:5:5: remark: loop not vectorized [-Rpass-missed=loop-vectorize]
+kernel.cpp:9:12: remark: loop not vectorized: call instruction cannot be vectorized [-Rpass-analysis=loop-vectorize]
+"""
+    found = cpu_remarks.parse(text, "kernel.cpp")
+    assert found == [
+        cpu_remarks.Remark(5, "the order of a floating-point sum must be kept"),
+        cpu_remarks.Remark(9, "it calls a function"),
+    ]
+
+
+def test_the_docstring_names_every_key_of_a_loop(facts: dict[str, Any]) -> None:
+    text = Path(cpu.__file__).read_text()
+    assert all(f'"{key}"' in text for key in facts["loops"][0])
