@@ -102,8 +102,8 @@ class Bench:
         cell = self.nursery.start("baseline", shared=_fds(regions), environment=places | _threads(), trusted=[cache])
         return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
 
-    def admit(self, role: str = "candidate") -> Participant:
-        """A fresh child in its cell, started, with nothing of the candidate in it yet."""
+    def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:
+        """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""
         if not self._candidate_regions:
             sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
             self._candidate_regions = [self._region() for _ in range(max(2, sets))]
@@ -111,7 +111,7 @@ class Bench:
                 self._fill(region, self.inputs(self.new_seed()))
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         limits = Limits(memory, address_space=self.target == "cpu")
-        cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads())
+        cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads(), allow=allow)
         participant = Participant(cell, self.target, self._candidate_regions, self._form, self._slots, self._flusher)
         try:
             participant.ask(self.start_request(), self.options.call_timeout)

@@ -149,11 +149,12 @@ class Nursery:
         environment: dict[str, str] | None = None,
         level: str | None = None,
         trusted: list[str] | None = None,
+        allow: tuple[str, ...] = (),
     ) -> Cell:
         """A new child in its own cell, ready for requests.
 
         With `trusted`, it may read everything and write below these paths: the same walls, so that both
-        sides of a timing pay the same for them, but with doors.
+        sides of a timing pay the same for them, but with doors. `allow` opens system calls that profilers need.
         """
         with self._lock:
             self._await_zygote()
@@ -168,6 +169,7 @@ class Nursery:
             "role": role,
             "level": level,
             "scratch": str(scratch),
+            "allow": allow,
             "seed": self._seed if trusted is None else "",
             "env": clean_environment() | own | (environment or {}),
             "readable": readable_paths() if trusted is None else ["/"],

@@ -14,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import resource
+import socket
 import struct
 from pathlib import Path
 
@@ -71,6 +73,13 @@ def unshare() -> None:
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
+def loopback() -> None:
+    """Bring up the network namespace's own loopback, which leads nowhere: profilers talk to their target over it."""
+    request = struct.pack("16sh22x", b"lo", 1)  # IFF_UP
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
+
+
 def private_mounts(scratch: str, scratch_bytes: int) -> None:
     """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
@@ -104,16 +113,19 @@ def landlock_abi() -> int:
     return max(0, int(_libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
-def landlock(readable: list[str], writable: list[str]) -> None:
+def landlock(readable: list[str], writable: list[str], tcp: bool = False) -> None:
     """Allow reading and executing below `readable`, everything below `writable`, nothing else.
 
-    From ABI 4 on TCP is closed too, from ABI 6 on signals to processes outside.
+    From ABI 4 on TCP is closed too (unless `tcp`: in a network namespace it leads nowhere), from ABI 6 on signals to
+    processes outside.
     """
     abi = landlock_abi()
     if not abi:
         raise JailError(errno.ENOSYS, "Landlock is not in this kernel")
     handled = _ALL_FS[min(abi, 3)]
-    attributes = struct.pack("<QQQ", handled, _NET_TCP if abi >= 4 else 0, _SCOPE_ABSTRACT_AND_SIGNAL if abi >= 6 else 0)
+    attributes = struct.pack(
+        "<QQQ", handled, _NET_TCP if abi >= 4 and not tcp else 0, _SCOPE_ABSTRACT_AND_SIGNAL if abi >= 6 else 0
+    )
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = _check(_libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "landlock ruleset")
     for paths, rights in ((readable, _EXECUTE | _READ_FILE | _READ_DIR), (writable, handled)):
@@ -162,19 +174,20 @@ _DENIED = {
     "io_uring_setup": (425, 425),
 }
 _SOCKET = (41, 198)
+_NO_CALL = 0xFFFFFFFF
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 _AF_INET, _AF_INET6 = 2, 10
 
 
-def seccomp() -> None:
-    """Refuse the calls in _DENIED and internet sockets with EPERM; kill on a foreign ABI."""
+def seccomp(allow: tuple[str, ...] = ()) -> None:
+    """Refuse the calls in _DENIED and internet sockets with EPERM, but for those in `allow`; kill on a foreign ABI."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise JailError(errno.ENOSYS, f"no system-call filter for {machine}")
     column = 0 if machine == "x86_64" else 1
-    denied = sorted({numbers[column] for numbers in _DENIED.values()})
+    denied = sorted({numbers[column] for name, numbers in _DENIED.items() if name not in allow})
     program: list[tuple[int, int, int, int]] = [
         (_LD_W_ABS, 0, 0, 4),
         (_JEQ, 1, 0, _AUDIT_ARCH[machine]),
@@ -186,7 +199,7 @@ def seccomp() -> None:
     for number in denied:
         program += [(_JEQ, 0, 1, number), (_RET, 0, 0, _EPERM)]
     program += [
-        (_JEQ, 0, 4, _SOCKET[column]),
+        (_JEQ, 0, 4, _SOCKET[column] if "socket" not in allow else _NO_CALL),
         (_LD_W_ABS, 0, 0, 16),
         (_JEQ, 1, 0, _AF_INET),
         (_JEQ, 0, 1, _AF_INET6),

@@ -42,6 +42,8 @@ _LEAST_SHARE = 0.03
 """Of the device time: kernels below are not worth a counter."""
 _MOST_KERNELS = 6
 _NCU_SECONDS = 240.0
+_DOORS = ("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "socket")
+"""What ncu and nsys need to watch their target, in a cell whose other processes are theirs."""
 
 
 class Collector:
@@ -65,7 +67,7 @@ class Collector:
         bench = self._bench
         self._report("loading")
         with self._clock("load"):
-            participant = bench.admit("subject")
+            participant = bench.admit("subject", allow=("perf_event_open",))
         try:
             with self._clock("load"):
                 bench.load(participant, self._candidate)
@@ -220,7 +222,9 @@ class Collector:
     def _execute(self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()) -> tuple[Any, bytes]:
         """Run commands in a cell that holds the bundle; what they printed, and a tar of what they left."""
         memory = int(0.75 * _host_bytes())
-        cell: Cell = self._bench.nursery.start("subject", Limits(memory, address_space=False), environment={"PYTHONPATH": _here()})
+        cell: Cell = self._bench.nursery.start(
+            "subject", Limits(memory, address_space=False), environment={"PYTHONPATH": _here()}, allow=_DOORS
+        )
         try:
             request = {"op": "execute", "commands": commands, "seconds": _NCU_SECONDS, "collect": collect}
             cell.channel.send(request, self._packed(references))

@@ -2,9 +2,9 @@
 
 It needs no permission, unlike hardware counters: POSIX timers that signal the process's own threads, and a
 handler in native code. A sample weighs as much as the CPU time that its thread has used since the one before,
-so that sleeping costs nothing; one that finds the thread asleep counts as waiting, because it spun before. Timers on CPU time would do without weights, but fire only at the kernel's tick,
-100 to 1000 times a second, and calls that take a few ticks fall into step with them. Threads that begin after
-`running` was entered are not sampled.
+so that sleeping costs nothing; one that finds the thread asleep counts as waiting, because it spun before.
+Timers on CPU time would do without weights, but fire only at the kernel's tick, 100 to 1000 times a second, and
+calls that take a few ticks fall into step with them. Threads that begin after `running` was entered are not sampled.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ ALWAYS = (
     "sm__warps_active.avg.pct_of_peak_sustained_active",
 )
 """The speed of light, bytes and occupancy: what stage 1 holds against the roofline. Launch properties come with every kernel."""
-LINES = ("group:smsp__pcsamp_warp_stall_reasons", "smsp__pcsamp_sample_count")
+LINES = "SourceCounters"
+"""The section that samples stalls by line; the same metrics by name give no columns on the source page."""
 _REPORT = "kernels.ncu-rep"
 _MOST_LAUNCHES = 40
 _MOST_LINES = 20
@@ -53,9 +54,11 @@ def find() -> str | None:
 
 def commands(ncu: str, target: list[str], metrics: tuple[str, ...], lines: bool, kernels: tuple[str, ...]) -> list[list[str]]:
     """Collect, then print the raw page, then (with `lines`) the source page."""
-    wanted = dict.fromkeys((*ALWAYS, *metrics, *(LINES if lines else ())))
+    wanted = dict.fromkeys((*ALWAYS, *metrics))
     collect = [ncu, "--profile-from-start", "off", "--clock-control", "none", "--metrics", ",".join(wanted)]
     collect += ["--launch-count", str(_MOST_LAUNCHES), "-f", "-o", _REPORT]
+    if lines:
+        collect += ["--section", LINES]
     if kernels:
         collect += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, (MARKER, *kernels)))})$"]
     show = [ncu, "--import", _REPORT, "--csv", "--print-units", "base"]
