@@ -41,12 +41,12 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
     toolbox = registry(map(Path, wanted.tools))
     console = Console(stderr=True)
     quiet = wanted.json_lines or not console.is_terminal
-    with local.Session(wanted.sandbox) as session, console.status("starting") as status:
+    with local.Pool(wanted.sandbox) as pool, console.status("starting") as status:
         if quiet:
             status.stop()
 
         def ask(job: Job) -> Result:
-            return session.ask(job, lambda step: _show(status, step))
+            return pool.ask(job, lambda step: _show(status, step))
 
         found, diagnosis = profile(ask, request, toolbox, TrackRecord.load())
     if wanted.plot:

@@ -15,7 +15,7 @@ from kernelpro.diagnose import occupancy
 from kernelpro.diagnose.counters import WARP_CYCLES, stall
 from kernelpro.diagnose.guidance import number
 from kernelpro.diagnose.tool import Missing, Scene
-from kernelpro.diagnose.tools.warp_stall import REASONS
+from kernelpro.diagnose.waiting import REASONS
 from kernelpro.records import Bound, Kernel, Profile
 
 CHARACTERS_PER_TOKEN = 4

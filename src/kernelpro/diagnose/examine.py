@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kernelpro.diagnose import roofline
+from kernelpro.diagnose.names import shown
 from kernelpro.diagnose.record import TrackRecord
-from kernelpro.diagnose.tool import Missing, Scene, Tool
+from kernelpro.diagnose.tool import ANY, Missing, Scene, Tool
 from kernelpro.records import Bound, Counters, Diagnosis, Finding, Profile, Skipped
 
 _LEAST_SHARE = 0.05
 """Of device time: a kernel below is not looked at; removing it entirely would not be felt."""
-_LEAST_GAIN = 1.01
+_LEAST_GAIN = 1.03
+"""A finding that promises less is not worth a line: repeated measurements differ by as much."""
 
 
 def selected(tools: Iterable[Tool], bound: Bound, target: str) -> list[Tool]:
@@ -41,7 +43,7 @@ def everything(tools: Iterable[Tool], target: str, references: tuple[str, ...] =
 
 
 def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None) -> Diagnosis:
-    """Class, findings (causes before their symptoms, then by gain), and what could not be looked at."""
+    """Class, findings (what the author can change first, causes before symptoms, then by gain), and what could not be looked at."""
     classified = roofline.classify(profile)
     chosen = selected(tools, classified.bound, profile.target)
     findings: list[Finding] = []
@@ -57,7 +59,8 @@ def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None
                 finding = scene.finding(tool, found)
                 if finding.gain.factor >= _LEAST_GAIN:
                     findings.append(finding)
-    ranked = _ranked(findings, {tool.name: tool for tool in chosen}, record or TrackRecord())
+    foreign = {shown(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
+    ranked = _ranked(findings, {tool.name: tool for tool in chosen}, foreign, record or TrackRecord())
     once = tuple(dict.fromkeys(skipped))
     return Diagnosis(classified.bound, classified.confidence, classified.why, roofline.position(profile), tuple(ranked), once)
 
@@ -68,14 +71,26 @@ def _scenes(profile: Profile, bound: Bound, tool: Tool) -> list[Scene]:
     return [Scene(profile, bound, kernel) for kernel in profile.kernels if kernel.share >= _LEAST_SHARE]
 
 
-def _ranked(findings: list[Finding], tools: dict[str, Tool], record: TrackRecord) -> list[Finding]:
-    """Causes by gain (weighted by what the tool's advice has been worth so far); a symptom comes after all causes."""
-    marked = []
-    for finding in findings:
-        causes = [
-            other.tool
-            for other in findings
-            if other.tool in tools[finding.tool].symptom_of and other.kernel in (finding.kernel, "") and other.tool != finding.tool
-        ]
-        marked.append(replace(finding, explained_by=causes[0] if causes else ""))
-    return sorted(marked, key=lambda f: (bool(f.explained_by), -record.worth(f.tool, f.gain.factor), f.tool, f.kernel))
+def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], record: TrackRecord) -> list[Finding]:
+    """Causes by gain (weighted by what the tool's advice has been worth so far), then symptoms.
+
+    What goes on inside a library's kernel comes last: nobody can mend it there, and what says that the kernel should not
+    be called at all comes before it.
+    """
+
+    def closed(finding: Finding) -> bool:
+        return finding.level != "system" and finding.kernel in foreign
+
+    def explains(cause: Finding, finding: Finding) -> bool:
+        if cause.tool == finding.tool or cause.kernel not in (finding.kernel, "") or closed(cause) > closed(finding):
+            return False
+        known = tools[finding.tool].symptom_of
+        looks_inside = cause.level != "system" and ANY not in tools[cause.tool].symptom_of
+        return cause.tool in known or (ANY in known and looks_inside)
+
+    def worth(finding: Finding) -> float:
+        return record.worth(finding.tool, finding.gain.factor)
+
+    causes = {id(f): max((c for c in findings if explains(c, f)), key=worth, default=None) for f in findings}
+    marked = [replace(f, explained_by=cause.tool if (cause := causes[id(f)]) else "") for f in findings]
+    return sorted(marked, key=lambda f: (closed(f), bool(f.explained_by), -worth(f), f.tool, f.kernel))

@@ -15,12 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelpro.diagnose.names import shown
 from kernelpro.records import Bound, Evidence, Finding, Gain, Kernel, Level, Profile, Severity, Target, Timeline
 
 EVERY = frozenset(Bound)
 HIGH, MEDIUM = 1.25, 1.08
 """Gains from which a finding is severe or noticeable: a quarter is worth a rewrite, less than 8 % is within reach of tuning."""
 _MOST_SAVED = 0.98
+ANY = "*"
+"""In `symptom_of`: whatever a tool that looks into the kernel has found there."""
+REPLACE = "this kernel is a library's and cannot be changed: replace it by one of your own that also does the steps beside it"
 
 
 class Missing(Exception):
@@ -39,6 +43,8 @@ class Found:
     how: str
     """How `saved` was derived, in words with numbers."""
     where: str = ""
+    kernel: str = ""
+    """Of which kernel a system tool speaks, where it is one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Tool:
     lines: bool = False
     """Whether it wants stalls by source line."""
     symptom_of: tuple[str, ...] = ()
-    """Tools whose finding on the same kernel explains this one's: it then ranks after them."""
+    """Tools whose finding on the same kernel explains this one's, or ANY: it then ranks after them."""
 
 
 @dataclass(frozen=True)
@@ -140,5 +146,8 @@ class Scene:
     def finding(self, tool: Tool, found: Found) -> Finding:
         gain = self.gain(found)
         severity = Severity.HIGH if gain.factor >= HIGH else Severity.MEDIUM if gain.factor >= MEDIUM else Severity.LOW
-        kernel = self.kernel.name if self.kernel else ""
-        return Finding(tool.name, tool.level, severity, found.evidence, found.cause, found.advice, gain, kernel, found.where)
+        kernel = shown(self.kernel, self.profile.kernels) if self.kernel else found.kernel
+        advice = found.advice
+        if self.kernel is not None and not self.kernel.authored:
+            advice = (REPLACE, *(f"in that kernel, {text}" for text in advice[:1]))
+        return Finding(tool.name, tool.level, severity, found.evidence, found.cause, advice, gain, kernel, found.where)

@@ -10,6 +10,10 @@ from kernelpro.records import Kernel
 
 SECTOR = 32
 """Bytes that caches and DRAM move at least."""
+SCATTERED = 17
+"""Sectors a request: packed 4-byte accesses need 4, packed 16-byte ones 16; 32 is one for each thread."""
+FEW_BYTES = 7.5
+"""Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"

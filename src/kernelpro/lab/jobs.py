@@ -74,7 +74,7 @@ class Worker:
         """The task's workbench: the one at hand, or a new one."""
         assert job.task
         target = self._target(job)
-        key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0).dumps())
+        key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0, give_up_ms=0.0).dumps())
         if self._key != key or self._at_hand is None:
             self.forget()
             self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key

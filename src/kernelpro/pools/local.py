@@ -1,7 +1,8 @@
 """The local pool: one worker process on this machine, spoken to in JSON lines.
 
-A worker that dies takes only the job it was at: that job is answered with how it died, a new worker is
-started, and the jobs behind it go on.
+Jobs are done in the order in which they were sent; those that wait have their builds started. A worker that
+dies takes only the job it was at: that job is answered with how it died, a new worker is started, and the
+jobs behind it are sent again.
 """
 
 from __future__ import annotations
@@ -15,51 +16,98 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelpro.records import Job, Progress, Result, Status, Verdict
 
+Report = Callable[[Progress], None]
 
-def run(jobs: Iterable[Job], progress: Callable[[Progress], None] = lambda _: None, sandbox: str = "auto") -> Iterator[Result]:
+
+def run(jobs: Iterable[Job], progress: Report = lambda _: None, sandbox: str = "auto") -> Iterator[Result]:
     """Results in the order of the jobs."""
-    waiting = list(jobs)
-    while waiting:
-        with _Worker(sandbox) as worker:
-            worker.feed(waiting)
-            for result in worker.results(progress):
-                waiting.pop(0)
-                yield result
-                if not waiting:
-                    break
-            if waiting:
-                how = worker.how_it_died()
-        if waiting:
-            yield _lost(waiting.pop(0), f"the worker died while it was at this job ({how})")
+    with Pool(sandbox) as pool:
+        for answer in [pool.submit(job, progress) for job in jobs]:
+            yield answer.result()
 
 
-class Session:
-    """One warm worker, asked one job after the other; a dead one is replaced at the next job."""
+@dataclass
+class _Asked:
+    job: Job
+    progress: Report
+    answer: Future[Result]
+
+
+class Pool:
+    """One warm worker; the process starts with the first job."""
 
     def __init__(self, sandbox: str = "auto"):
         self._sandbox = sandbox
+        self._lock = threading.Lock()
+        self._asked: dict[str, _Asked] = {}
+        """By a number of our own, in the order of sending; jobs of several callers may share an id."""
+        self._count = 0
         self._worker: _Worker | None = None
+        self._closing = False
 
-    def ask(self, job: Job, progress: Callable[[Progress], None] = lambda _: None) -> Result:
-        if self._worker is None:
-            self._worker = _Worker(self._sandbox)
-        self._worker.send(job)
-        for result in self._worker.results(progress):
-            return result
-        how = self._worker.how_it_died()
-        self.close()
-        return _lost(job, f"the worker died while it was at this job ({how})")
+    def submit(self, job: Job, progress: Report = lambda _: None) -> Future[Result]:
+        """Send a job; its result comes as it is done. A job that has not been begun can be cancelled."""
+        answer: Future[Result] = Future()
+        with self._lock:
+            self._count += 1
+            key = str(self._count)
+            self._asked[key] = _Asked(job, progress, answer)
+            if self._worker is None:
+                self._start()
+            else:
+                self._worker.send(replace(job, id=key))
+        return answer
+
+    def ask(self, job: Job, progress: Report = lambda _: None) -> Result:
+        return self.submit(job, progress).result()
+
+    def _start(self) -> None:
+        """A new worker, with all jobs that are unanswered."""
+        self._worker = _Worker(self._sandbox)
+        for key, asked in self._asked.items():
+            self._worker.send(replace(asked.job, id=key))
+        threading.Thread(target=self._listen, args=(self._worker,), daemon=True).start()
+
+    def _listen(self, worker: _Worker) -> None:
+        for record in worker.records():
+            if isinstance(record, Progress):
+                if asked := self._asked.get(record.job):
+                    asked.progress(Progress(asked.job.id, record.stage))
+            else:
+                self._answer(record.job, record)
+        how = worker.how_it_died()
+        with self._lock:
+            worker.close()
+            self._worker = None
+            victim = next(iter(self._asked), None)
+        if victim is not None and not self._closing:
+            lost = _lost(self._asked[victim].job, f"the worker died while it was at this job ({how})")
+            self._answer(victim, lost)
+            with self._lock:
+                if self._asked and self._worker is None:
+                    self._start()
+
+    def _answer(self, key: str, result: Result) -> None:
+        with self._lock:
+            asked = self._asked.pop(key, None)
+        if asked and not asked.answer.cancelled():
+            asked.answer.set_result(replace(result, job=asked.job.id))
 
     def close(self) -> None:
-        if self._worker:
-            self._worker.close()
-        self._worker = None
+        """Let the worker clean up and go, at once where it is at a job."""
+        with self._lock:
+            self._closing = True
+            worker, busy = self._worker, bool(self._asked)
+        if worker:
+            worker.end(at_once=busy)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,62 +130,38 @@ class _Worker:
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        self._feeder: threading.Thread | None = None
-        self._waiting = 0
-        """Jobs sent and not yet answered."""
 
     def send(self, job: Job) -> None:
-        """A worker that is dead is found out when its answer is read."""
+        """A worker that is dead is found out when its output ends."""
         assert self._process.stdin
-        self._waiting += 1
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(job.dumps() + "\n")
             self._process.stdin.flush()
 
-    def feed(self, jobs: list[Job]) -> None:
-        """All at once, without waiting: builds begin as soon as their job is known."""
-        mine = list(jobs)
-
-        def write() -> None:
-            for job in mine:
-                self.send(job)
-
-        self._feeder = threading.Thread(target=write, daemon=True)
-        self._feeder.start()
-
-    def results(self, progress: Callable[[Progress], None]) -> Iterator[Result]:
-        """As they come; ends with the worker."""
+    def records(self) -> Iterator[Progress | Result]:
+        """What it says, until it ends."""
         assert self._process.stdout
         for line in self._process.stdout:
             data = json.loads(line)
-            if data.pop("type") == "progress":
-                progress(Progress.from_json(data))
-            else:
-                self._waiting -= 1
-                yield Result.from_json(data)
+            yield Progress.from_json(data) if data.pop("type") == "progress" else Result.from_json(data)
 
     def how_it_died(self) -> str:
         code = self._process.wait()
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}; its last words are above"
 
-    def close(self) -> None:
-        """Let it clean up and go, at once where it is at a job; insist after a while."""
+    def end(self, at_once: bool) -> None:
+        """Close its input, so that it cleans up and goes; insist after a while."""
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        if not self._waiting:
+        if not at_once:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=10)
         _end(self._process)
-        if self._feeder:
-            self._feeder.join(timeout=5)
-        self._folder.cleanup()
-
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        self._folder.cleanup()
 
 
 def _end(worker: subprocess.Popen[str]) -> None:

@@ -113,6 +113,8 @@ class Options(Record):
     """Seconds one call may take; the first one, which may compile and tune, gets `build_timeout`."""
     memory_gib: float = 0.0
     """Host memory a candidate may hold; 0: three quarters of the machine's."""
+    give_up_ms: float = 0.0
+    """0: never; a candidate whose median after a few rounds is above this is timed no longer."""
 
 
 BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")

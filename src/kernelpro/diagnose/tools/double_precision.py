@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.pipes import hot_code, saved
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import hot_code, saved
 from kernelpro.records import Evidence
 
 FP64 = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.device_time import LAUNCH, short_kernels
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.launch_overhead import LAUNCH, short_kernels
 from kernelpro.records import Evidence
 
 _IDLE = 0.1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.device_time import host_round_trips, idle_us
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.launch_overhead import idle_us
-from kernelpro.diagnose.tools.needless_copies import host_round_trips
 from kernelpro.records import Evidence
 
 _ROUND_TRIP = 8.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.tool import HIGH, Found, Scene, Tool
+from kernelpro.diagnose.names import shown
+from kernelpro.diagnose.tool import ANY, HIGH, Found, Scene, Tool
 from kernelpro.records import Evidence
 
 _MOST = 0.5
@@ -21,6 +22,7 @@ def look(scene: Scene) -> Found | None:
     top = max(kernels, key=lambda kernel: kernel.share)
     if top.share < _MOST or scene.headroom < _FAR or top.microseconds <= 0:
         return None
+    name = shown(top, kernels)
     call = max(scene.timeline.call_us, top.microseconds)
     weight = top.microseconds / call
     reach = (top.microseconds - 1e3 * scene.profile.floor_ms) / call
@@ -33,15 +35,16 @@ def look(scene: Scene) -> Found | None:
             Evidence("times the floor", round(scene.headroom, 2), _FAR),
         ),
         (
-            f"{top.name} takes {top.share:.0%} of the device time: it alone allows up "
+            f"{name} takes {top.share:.0%} of the device time: it alone allows up "
             f"to {_amdahl(weight)}, all the others together {_amdahl(1 - top.share)}"
         ),
         (
-            f"work on {top.name} first: its own findings say what to change",
+            f"work on {name} first: its own findings say what to change",
             "merge what the short kernels do into it where they touch the same data",
         ),
         min(_CEILING, reach / 2),
         f"half of what lies between this kernel and the floor, {weight:.0%} of a call being spent in it",
+        kernel=name,
     )
 
 
@@ -58,5 +61,5 @@ TOOL = Tool(
     trigger=f"one of several kernels takes {_MOST:.0%} of the device time or more, in a call {_FAR:g} times its floor or slower",
     remedy="work on that kernel first",
     expects="half of the way to the floor, by Amdahl's law; never counted as severe, for it names no defect",
-    symptom_of=("launch_overhead", "host_sync", "host_gaps", "unfused_chain", "needless_copies"),
+    symptom_of=(ANY, "launch_overhead", "host_sync", "host_gaps", "unfused_chain", "needless_copies"),
 )

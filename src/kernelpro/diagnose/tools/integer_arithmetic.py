@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.pipes import GLOBAL, MATRIX, hot_code, saved
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import GLOBAL, MATRIX, hot_code, saved
 from kernelpro.records import Evidence
 
 ALU = "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active"

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.device_time import LAUNCH, MANY, SHORT, idle_us, short_kernels
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence
 
-SHORT = 10.0
-"""Microseconds below which a kernel is over before the host has started the next: a launch from Python costs 5 to 10."""
-LAUNCH = 10.0
-"""Microseconds of host time that a launch from Python explains (a launch from C++ takes 2 to 5); more is other work."""
-_MANY = 4
 _IDLE = 0.2
 """Share of a call in which the device waits from which on launches are worth a rewrite."""
-
-
-def idle_us(scene: Scene) -> float:
-    """Time of a call in which the device does nothing."""
-    return max(0.0, scene.timeline.call_us - scene.timeline.busy_us)
-
-
-def short_kernels(scene: Scene) -> bool:
-    """Whether a call consists of many short kernels that the host starts at its usual pace."""
-    line = scene.timeline
-    return line.launches >= _MANY and line.busy_us / line.launches < SHORT and idle_us(scene) / line.launches < 3 * LAUNCH
 
 
 def look(scene: Scene) -> Found | None:
@@ -33,7 +18,7 @@ def look(scene: Scene) -> Found | None:
     left = line.busy_us + LAUNCH
     return Found(
         (
-            Evidence("kernels started in a call", round(line.launches, 1), _MANY),
+            Evidence("kernels started in a call", round(line.launches, 1), MANY),
             Evidence("average time of a kernel", round(line.busy_us / line.launches, 2), SHORT, "us"),
             Evidence("share of a call in which the device waits", round(100 * idle / line.call_us), 100 * _IDLE, "%"),
         ),
@@ -59,7 +44,7 @@ TOOL = Tool(
     level="system",
     target="cuda",
     look=look,
-    trigger=f"{_MANY} kernels or more of less than {SHORT:g} us on average, and the device waits {_IDLE:.0%} of a call or more",
+    trigger=f"{MANY} kernels or more of less than {SHORT:g} us on average, and the device waits {_IDLE:.0%} of a call or more",
     remedy="fusion, a persistent kernel, or a CUDA graph",
     expects="busy time and one launch remain",
     symptom_of=("host_sync",),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.counters import WARP_CYCLES, room, stall, stalled, stalls
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import hot_code
 from kernelpro.records import Evidence
 
 _FENCE_CLOCKS, _PASS_CLOCKS = 700, 900

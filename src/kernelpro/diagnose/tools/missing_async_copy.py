@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.tiles import METRICS, exposed, tile_loop
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.missing_pipelining import METRICS, exposed, tile_loop
 from kernelpro.records import Evidence
 
 _FIRST = 8.0

@@ -6,8 +6,8 @@ import math
 
 from kernelpro.diagnose import occupancy
 from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, ROOF, counted
+from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
 from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
 from kernelpro.records import Bound, Evidence
 
 USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"

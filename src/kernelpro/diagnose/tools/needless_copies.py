@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
+from kernelpro.diagnose.device_time import COPYING, host_copies
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.records import Copy, Evidence
+from kernelpro.records import Evidence
 
-COPYING = re.compile(
-    r"direct_copy|copy_kernel|copy_device_to_device|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|transpose|permute|contiguous|tensorTransform",
-    re.IGNORECASE,
-)
-"""Library kernels that move data and compute nothing."""
-_HOST = ("HtoD", "DtoH")
-_SMALL = 4096
-"""Bytes up to which a copy to or from the host carries a scalar or an argument, not data."""
 _NOTICEABLE = 0.05
-
-
-def _host_copies(scene: Scene) -> list[Copy]:
-    return [copy for copy in scene.timeline.copies if copy.kind in _HOST and copy.count > 0 and copy.nbytes / copy.count > _SMALL]
-
-
-def host_round_trips(scene: Scene) -> float:
-    """Copies of data (not of scalars) to or from the host in a call."""
-    return sum(copy.count for copy in _host_copies(scene))
 
 
 def look(scene: Scene) -> Found | None:
     line = scene.timeline
     kernels = [kernel for kernel in scene.profile.kernels if not kernel.authored and COPYING.search(kernel.name)]
     inside = [copy for copy in line.copies if copy.kind == "DtoD" and copy.count > 0]
-    host = _host_copies(scene)
+    host = host_copies(scene)
     copying = sum(kernel.microseconds for kernel in kernels) + sum(copy.microseconds for copy in inside + host)
     waiting = line.gaps_us if host else 0.0  # the device rests while the host has the data
     lost = min(line.call_us, copying + waiting)

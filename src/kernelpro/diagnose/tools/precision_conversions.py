@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.pipes import XU, hot_code, saved
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import XU, hot_code, saved
 from kernelpro.records import Evidence
 
 _USUAL = 0.15

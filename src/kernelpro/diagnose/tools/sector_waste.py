@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kernelpro.diagnose.counters import MEMORY, RUNNING, hot_line, pressure, stalls
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.uncoalesced_access import FEW_BYTES, SCATTERED
-from kernelpro.diagnose.traffic import ACCESS_METRICS, SECTOR, accesses
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, accesses
 from kernelpro.records import Evidence
 
 WASTE = 0.2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from kernelpro.diagnose.names import plain
+from kernelpro.diagnose.pipes import TENSOR
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.tensor_cores_idle import TENSOR
 from kernelpro.records import Bound, Evidence
 
 _WARNING = re.compile(r"wgmma.*serialized(?: due to (?P<why>.*?))?(?: in (?:the )?function .*)?$", re.IGNORECASE)
@@ -55,13 +56,9 @@ def look(scene: Scene) -> Found | None:
 def _remarks(scene: Scene) -> list[str]:
     """What the compiler said of this kernel, and what it said of none in particular."""
     general = [
-        text for text in scene.profile.compiler.get("warnings", ()) if "function" not in text or _plain(scene.it.name) in text
+        text for text in scene.profile.compiler.get("warnings", ()) if "function" not in text or plain(scene.it.name) in text
     ]
     return [*scene.code.get("warnings", ()), *general]
-
-
-def _plain(name: str) -> str:
-    return re.split(r"[<(]", name.removeprefix("void ").strip())[0].split("::")[-1]
 
 
 TOOL = Tool(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.pipes import TENSOR, hot_code
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import hot_code
-from kernelpro.diagnose.tools.tensor_cores_idle import TENSOR
 from kernelpro.records import Bound, Evidence
 
 _REACHES = 0.62

@@ -7,8 +7,8 @@ import math
 
 from kernelpro.diagnose import occupancy
 from kernelpro.diagnose.counters import MEMORY, ROOF, counted
+from kernelpro.diagnose.pipes import HotCode, dram_bytes_a_clock, dram_clocks, hot_code
 from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import HotCode, dram_bytes_a_clock, dram_clocks, hot_code
 from kernelpro.records import Evidence
 
 REQUESTS = {

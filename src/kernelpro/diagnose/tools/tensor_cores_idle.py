@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.pipes import MATRIX, TENSOR, hot_code
 from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
-from kernelpro.diagnose.tools.special_functions import MATRIX, hot_code
 from kernelpro.records import Bound, Evidence, Kernel
 
-TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 _IDLE = 2.0
 """Use of the tensor pipe in percent up to which it is idle: shared-memory instructions alone show as 0.4 %."""
 

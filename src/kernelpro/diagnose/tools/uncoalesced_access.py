@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from kernelpro.diagnose.counters import MEMORY, RUNNING, hot_line, pressure, stalls
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.traffic import ACCESS_METRICS, SECTOR, accesses
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, accesses
 from kernelpro.records import Evidence
-
-SCATTERED = 17
-"""Sectors a request: packed 4-byte accesses need 4, packed 16-byte ones 16; 32 is one for each thread."""
-FEW_BYTES = 7.5
-"""Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
 
 
 def look(scene: Scene) -> Found | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kernelpro.diagnose.device_time import COPYING
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.tools.needless_copies import COPYING
 from kernelpro.records import Evidence, Kernel
 
 _ELEMENTWISE = re.compile(r"elementwise_kernel|pointwise|CUDAFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor", re.IGNORECASE)

@@ -35,7 +35,8 @@ from kernelpro.records import BadInput, Candidate, Options, Status, Verdict
 _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _FEWEST_ROUNDS = 10
 _ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
-"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this."""
+"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this.
+Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _FEWEST_ROUNDS."""
 _SEALED_SHARE = 0.25
 _FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
@@ -232,9 +233,17 @@ class Judge:
                 rounds.discarded += 1
             else:
                 rounds.add(samples)
+            if self._is_hopeless(rounds):
+                break
         if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
         return rounds, errors, excess
+
+    def _is_hopeless(self, rounds: Rounds) -> bool:
+        """Slower than anybody wants to know exactly. Being slow shortens a trial, and wins nothing."""
+        limit = self.options.give_up_ms
+        enough = len(rounds.samples.get("candidate", [])) >= _FEWEST_ROUNDS
+        return limit > 0 and enough and float(rounds.own("candidate").median()) > limit
 
     def _is_short(self, rounds: Rounds) -> bool:
         return self.bench.target == "cuda" and float(rounds.own("candidate").median()) < LONGEST_MS
@@ -322,7 +331,7 @@ class Judge:
             authored_share=share,
             peak_bytes=peak,
             parameters=given,
-            notes=tuple(self._notes(given, clocks)),
+            notes=tuple(self._notes(given, clocks, rounds)),
             measurement=measurement,
         )
 
@@ -336,8 +345,10 @@ class Judge:
                 f"{share or 0.0:.0%} of the time is in kernels of its own; {self.options.min_authored:.0%} are required",
             )
 
-    def _notes(self, given: Any, clocks: timing.Clocks) -> Iterator[str]:
+    def _notes(self, given: Any, clocks: timing.Clocks, rounds: Rounds) -> Iterator[str]:
         yield from self.notes
+        if len(rounds.samples["candidate"]) + rounds.discarded < self._round_count():
+            yield "timing stopped early: slower than the limit"
         if given == "by seed":
             yield "parameters were built under the reference's seed: names or shapes differ from the reference's"
         if not self.bench.oracle.exact:

@@ -189,12 +189,12 @@ class Collector:
         return found
 
     def _watch_cpu(self, participant: Participant, profile: Profile) -> Profile:
+        self._report("reading the machine code")
+        with self._clock("code"):  # before watching, which builds a sampler of its own
+            static = self._ask(participant, "machine code", {"op": "disassemble"}) or {}
         self._report("watching threads and counters")
         with self._clock("watch"):
             watched = self._ask(participant, "threads", {"op": "watch", "set": 0, "seconds": _WATCHED_SECONDS}) or {}
-        self._report("reading the machine code")
-        with self._clock("code"):
-            static = self._ask(participant, "machine code", {"op": "disassemble"}) or {}
         dynamic, code = watched.get("watched", {}), static.get("static", {})
         for part in (dynamic, code):
             self._skipped += [Skipped.from_json(note) for note in part.pop("skipped", ())]

@@ -72,8 +72,10 @@ class Subject(Worker):
         if self._device == "cpu":
             from kernelpro.lab.profile import cpu
 
-            sources = {name: data.decode(errors="replace") for name, data in files.items() if name.endswith(".cpp")}
-            return {"static": cpu.analyse(files, sources)}, b""
+            libraries = {Path(name).name: data for name, data in files.items() if name.endswith(".so")}
+            texts = [data.decode(errors="replace") for name, data in files.items() if name.endswith(".cpp")]
+            sources = {"kernel.cpp" if index == 0 else f"kernel{index}.cpp": text for index, text in enumerate(texts)}
+            return {"static": cpu.analyse(libraries, sources), "sources": sources}, b""
         from kernelpro.lab.profile import sass
 
         static = sass.analyse(files, request["source"])

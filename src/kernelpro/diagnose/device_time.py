@@ -1,0 +1,45 @@
+"""How the time of a call divides: what the device does, what it waits for, and which of its work is copying."""
+
+from __future__ import annotations
+
+import re
+
+from kernelpro.diagnose.tool import Scene
+from kernelpro.records import Copy
+
+SHORT = 10.0
+"""Microseconds below which a kernel is over before the host has started the next: a launch from Python costs 5 to 10."""
+LAUNCH = 10.0
+"""Microseconds of host time that a launch from Python explains (a launch from C++ takes 2 to 5); more is other work."""
+MANY = 4
+"""Launches of a call from which on their cost adds up."""
+
+
+def idle_us(scene: Scene) -> float:
+    """Time of a call in which the device does nothing."""
+    return max(0.0, scene.timeline.call_us - scene.timeline.busy_us)
+
+
+def short_kernels(scene: Scene) -> bool:
+    """Whether a call consists of many short kernels that the host starts at its usual pace."""
+    line = scene.timeline
+    return line.launches >= MANY and line.busy_us / line.launches < SHORT and idle_us(scene) / line.launches < 3 * LAUNCH
+
+
+COPYING = re.compile(
+    r"direct_copy|copy_kernel|copy_device_to_device|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|transpose|permute|contiguous|tensorTransform",
+    re.IGNORECASE,
+)
+"""Library kernels that move data and compute nothing."""
+_HOST = ("HtoD", "DtoH")
+_SMALL = 4096
+"""Bytes up to which a copy to or from the host carries a scalar or an argument, not data."""
+
+
+def host_copies(scene: Scene) -> list[Copy]:
+    return [copy for copy in scene.timeline.copies if copy.kind in _HOST and copy.count > 0 and copy.nbytes / copy.count > _SMALL]
+
+
+def host_round_trips(scene: Scene) -> float:
+    """Copies of data (not of scalars) to or from the host in a call."""
+    return sum(copy.count for copy in host_copies(scene))

@@ -1,0 +1,35 @@
+"""Greedy: always the best node.
+
+1. The first `seeds` candidates are seeds.
+2. Take the fastest working candidate; the root where there is none.
+3. If its last settled child failed and nobody tried to fix that yet: debug that child, once.
+4. Else grow the node (at the root: another seed).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernelpro.search.choice import SEED, Choice, constant, grow
+from kernelpro.search.tree import Tree
+
+
+@dataclass(frozen=True)
+class Greedy:
+    name: ClassVar[str] = "greedy"
+    seeds: int = constant(1, 1, 1000)
+
+    def choose(self, tree: Tree, rng: random.Random) -> Choice:
+        if len(tree.nodes[0].children) < self.seeds:
+            return SEED
+        leaders = tree.leaders(1)
+        node = leaders[0] if leaders else tree.nodes[0]
+        for id in reversed(node.children):
+            child = tree.nodes[id]
+            if child.state != "pending":
+                if child.state == "failed" and not child.children:
+                    return grow(child)
+                break
+        return grow(node)

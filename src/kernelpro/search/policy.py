@@ -1,0 +1,35 @@
+"""Policies by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import MappingProxyType
+
+from kernelpro.records import BadInput
+from kernelpro.search.beam import Beam
+from kernelpro.search.best_of_n import BestOfN
+from kernelpro.search.choice import Choice, Policy
+from kernelpro.search.epsilon_greedy import EpsilonGreedy
+from kernelpro.search.greedy import Greedy
+from kernelpro.search.mcts import Mcts
+
+__all__ = ["POLICIES", "Choice", "Policy", "make"]
+
+POLICIES: MappingProxyType[str, type[Policy]] = MappingProxyType(
+    {kind.name: kind for kind in (Mcts, EpsilonGreedy, Beam, Greedy, BestOfN)}  # type: ignore[misc]
+)
+
+
+def make(name: str, **constants: float) -> Policy:
+    """The policy of this name; BadInput on an unknown name, an unknown constant, or a value out of its range."""
+    kind = POLICIES.get(name)
+    if kind is None:
+        raise BadInput(f"no search policy is called {name!r}; there are {', '.join(POLICIES)}")
+    known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key, value in constants.items():
+        if key not in known:
+            raise BadInput(f"policy {name} has no constant {key!r}; it has {', '.join(known) or 'none'}")
+        low, high, whole = known[key].metadata["low"], known[key].metadata["high"], isinstance(known[key].default, int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
+            raise BadInput(f"{key} of policy {name} must be {'a whole' if whole else 'a'} number from {low} to {high}, not {value!r}")
+    return kind(**constants)

@@ -1,0 +1,158 @@
+"""The tree of candidates: what came from what, what it gave, and what policies need to know of each subtree.
+
+Node 0 is the reference at the time of the best baseline. Every other node is added pending and settled once, as
+failed or with its measured time.
+
+1. `add` appends the node and counts it as flying on the path to the root.
+2. `settle` moves it from flying to visits on that path, and adds its reward; O(depth).
+3. The ranking by time and the leaves are sorted lists, searched by bisection. They and all sums depend on what is in
+   the tree and not on the order in which results arrived, so that a tree built again from a store gives the same choices.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+Action = Literal["root", "seed", "improve", "debug"]
+State = Literal["pending", "failed", "ok"]
+
+AT_BASELINE = 0.2
+"""Reward of a kernel exactly as fast as the baseline. A failure is 0: the room between is for kernels that work but are
+slower, and most first kernels that work are (no single-shot model reached 1x on KernelBench-Verified)."""
+MIN_SPAN = math.log(1.25)
+"""Least log-distance from baseline to floor: with less, 1-2 % of timing noise would look like progress."""
+UNKNOWN_SPAN = math.log(4.0)
+"""The distance where no floor is known: KernelPro's geomeans on KernelBench are 2.4x, 4.7x and 5.3x."""
+_GRAIN = 2.0**20
+"""Rewards are multiples of 2^-20: sums of up to 2^32 of them are exact, hence the same in any order."""
+
+
+@dataclass
+class Node:
+    """One candidate, and the incremental statistics of the subtree below and with it."""
+
+    id: int
+    parent: int | None
+    action: Action
+    state: State = "pending"
+    ms: float | None = None
+    """Measured time; only of an ok node."""
+    depth: int = 0
+    children: list[int] = field(default_factory=list)
+    reward: float = 0.0
+    """Its own; 0 while pending and when failed."""
+    visits: int = 0
+    """Settled nodes in the subtree."""
+    flying: int = 0
+    """Pending nodes in the subtree."""
+    failures: int = 0
+    """Failed nodes in the subtree."""
+    total: float = 0.0
+    """Sum of the rewards in the subtree."""
+    best: float = 0.0
+    """Best reward in the subtree."""
+
+    @property
+    def working(self) -> int:
+        """Nodes in the subtree that are ok."""
+        return self.visits - self.failures
+
+
+class Tree:
+    def __init__(self, baseline_ms: float, floor_ms: float) -> None:
+        """A floor of 0 means that none is known."""
+        if not (math.isfinite(baseline_ms) and baseline_ms > 0):
+            raise ValueError(f"baseline_ms must be a positive time, not {baseline_ms}")
+        self.baseline_ms = baseline_ms
+        self.floor_ms = floor_ms
+        known = math.isfinite(floor_ms) and floor_ms > 0
+        self._span = max(MIN_SPAN, math.log(baseline_ms / floor_ms)) if known else UNKNOWN_SPAN
+        root = Node(0, None, "root", "ok", baseline_ms, reward=AT_BASELINE, visits=1, total=AT_BASELINE, best=AT_BASELINE)
+        self.nodes: list[Node] = [root]
+        self._ranking: list[tuple[float, int]] = []
+        self._leaves: list[int] = []
+
+    def __len__(self) -> int:
+        """Nodes, with the root."""
+        return len(self.nodes)
+
+    def reward(self, ms: float) -> float:
+        """Log reward: with x = log(baseline / ms) / log(baseline / floor), so 0 at the baseline and 1 at the floor,
+
+            0 <= x <= 1   B + (1 - B) x                        B = AT_BASELINE
+            x < 0         B exp(x (1 - B) / B)                 slower than the baseline: above 0, a failure
+            x > 1         B + (1 - B) (2 - 1 / x)              the floor was wrong: saturates below 2 - B
+
+        Strictly monotone and smooth. Where floor >= baseline, the distance is taken as 1.25x.
+        """
+        x = math.log(self.baseline_ms / ms) / self._span
+        if x < 0:
+            value = AT_BASELINE * math.exp(x * (1 - AT_BASELINE) / AT_BASELINE)
+        else:
+            value = AT_BASELINE + (1 - AT_BASELINE) * (x if x <= 1 else 2 - 1 / x)
+        return max(1.0, round(value * _GRAIN)) / _GRAIN
+
+    def add(self, parent: int, action: Action) -> Node:
+        """A new pending node below a settled one."""
+        above = self.nodes[parent]
+        if above.state == "pending":
+            raise ValueError(f"node {parent} is pending and cannot be a parent")
+        if action != {"root": "seed", "ok": "improve", "failed": "debug"}["root" if parent == 0 else above.state]:
+            raise ValueError(f"action {action!r} does not fit node {parent} ({above.action}, {above.state})")
+        node = Node(len(self.nodes), parent, action, depth=above.depth + 1)
+        self.nodes.append(node)
+        if parent and not above.children:
+            self._leaves.pop(bisect_left(self._leaves, parent))
+        above.children.append(node.id)
+        for each in self.path(node.id):
+            each.flying += 1
+        return node
+
+    def settle(self, id: int, ms: float | None) -> None:
+        """The node's result: its time, or None where it failed (wrong, did not build, crashed, ...)."""
+        node = self.nodes[id]
+        if node.state != "pending":
+            raise ValueError(f"node {id} is settled already ({node.state})")
+        if ms is not None and not (math.isfinite(ms) and ms > 0):
+            raise ValueError(f"ms must be a positive time or None, not {ms}")
+        node.state, node.ms = ("failed", None) if ms is None else ("ok", ms)
+        if ms is not None:
+            node.reward = self.reward(ms)
+            insort(self._ranking, (ms, id))
+        insort(self._leaves, id)
+        for each in self.path(id):
+            each.flying -= 1
+            each.visits += 1
+            each.failures += ms is None
+            each.total += node.reward
+            each.best = max(each.best, node.reward)
+
+    def path(self, id: int) -> Iterator[Node]:
+        """The node, its parent, ... the root."""
+        at: int | None = id
+        while at is not None:
+            node = self.nodes[at]
+            yield node
+            at = node.parent
+
+    def best(self) -> Node:
+        """The fastest node; the root where no candidate beats the baseline."""
+        first = self.nodes[self._ranking[0][1]] if self._ranking else None
+        return first if first is not None and first.ms is not None and first.ms < self.baseline_ms else self.nodes[0]
+
+    def ranked(self) -> Iterator[Node]:
+        """Working candidates, fastest first (the root is not one)."""
+        return (self.nodes[id] for _, id in self._ranking)
+
+    def leaders(self, count: int) -> list[Node]:
+        """The fastest working candidates, at most `count`."""
+        return [self.nodes[id] for _, id in self._ranking[:count]]
+
+    @property
+    def leaves(self) -> list[int]:
+        """Ids of settled candidates without children, in order; not to be changed."""
+        return self._leaves

@@ -1,0 +1,45 @@
+"""A limit on the time that is still of interest: candidates above it are timed for a few rounds only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelpro.lab.jobs import Worker
+from kernelpro.lab.judge.cell import Nursery
+from kernelpro.records import Candidate, Job, Options, Progress, Record, Status, Task, Verdict
+
+BAD = Path(__file__).parents[1] / "bad"
+NOTE = "timing stopped early: slower than the limit"
+NOBODY_MS, ANYBODY_MS = 1e-6, 1e9
+"""Limits that no call and that every call keeps."""
+
+
+def judged(worker: Worker, candidate: str, give_up_ms: float) -> Verdict:
+    options = Options(effort="quick", baselines=("eager_fp32",), give_up_ms=give_up_ms)
+    result = worker.run(Job("test", "judge", Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / candidate), "cpu", options))
+    assert result.verdict is not None, result.error
+    return result.verdict
+
+
+def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_task(nursery: Nursery) -> None:
+    stages: list[str] = []
+
+    def tell(record: Record) -> None:
+        assert isinstance(record, Progress)
+        stages.append(record.stage)
+
+    worker = Worker(nursery, tell)
+    try:
+        free, kept, stopped = (judged(worker, "good.py", limit) for limit in (0.0, ANYBODY_MS, NOBODY_MS))
+        wrong = judged(worker, "nan.py", NOBODY_MS)
+    finally:
+        worker.close()
+    assert [verdict.status for verdict in (free, kept, stopped)] == [Status.PASSED] * 3
+    assert NOTE not in free.notes and NOTE not in kept.notes and NOTE in stopped.notes
+    rounds = [verdict.measurement["rounds"] for verdict in (free, kept, stopped)]
+    assert rounds[0] == rounds[1] > rounds[2] == 10
+    verified = [verdict.measurement["verified_calls"] for verdict in (free, stopped)]
+    assert verified[0] - verified[1] == rounds[0] - rounds[2]
+    assert stopped.times["candidate"].value > 0 and stopped.speedup and stopped.faster
+    assert wrong.status is Status.WRONG
+    assert stages.count("loading the reference") == 1
