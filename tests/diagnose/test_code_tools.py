@@ -147,12 +147,15 @@ def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
     )
     found = ask("narrow_access", scene(bf16))
     assert found and found.severity is Severity.HIGH and "16 bits" in found.cause and found.where == "kernel.cu:12"
-    measured = ask("narrow_access", scene(bf16, counters(20, 40), time_ms=0.3))
+    waiting = {"long_scoreboard": 0.8, "lg_throttle": 0.0}
+    measured = ask("narrow_access", scene(bf16, counters(20, 40, **waiting), time_ms=0.3))
     assert measured and 1.5 < measured.gain.factor < 2.0
-    assert ask("narrow_access", scene(bf16, counters(20, 80), time_ms=0.13)) is None, "near the ceiling"
+    assert ask("narrow_access", scene(bf16, counters(20, 80, **waiting), time_ms=0.13)) is None, "near the ceiling"
+    busy = counters(20, 40, long_scoreboard=0.1, lg_throttle=0.0)
+    assert ask("narrow_access", scene(bf16, busy, time_ms=0.3)) is None, "warps do not wait for memory"
     assert ask("narrow_access", scene(bf16, time_ms=0.13)) is None, "near the ceiling by its time"
     scattered = {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 4.0}
-    assert ask("narrow_access", scene(bf16, counters(20, 40) | scattered, time_ms=0.3)) is None, "scattered, not narrow"
+    assert ask("narrow_access", scene(bf16, counters(20, 40, **waiting) | scattered, time_ms=0.3)) is None, "scattered, not narrow"
 
 
 def test_unrolled_scalar_loads_have_enough_in_flight() -> None:

@@ -10,6 +10,7 @@ from softmax_sample import MATRIX, NAMES, SOFTMAX, TOOLS, accused, ask, kernel, 
 
 from kernelpro.diagnose import Missing, Scene
 from kernelpro.diagnose.counters import COMPUTE, DRAM, DURATION, MEMORY, stall
+from kernelpro.diagnose.tool import ANY
 from kernelpro.records import Bound, Line, Severity
 
 LOAD, STORE = "global_op_ld", "global_op_st"
@@ -262,7 +263,7 @@ def test_the_commonest_wait_is_named_and_ranks_as_a_symptom() -> None:
     assert finding is not None and "load from global" in finding.cause and "in flight" in finding.advice[0]
     other = ask("warp_stall", slow({stall("wait"): 20.0}))
     assert other is not None and "dependent instructions" in other.cause
-    assert {"uncoalesced_access", "low_parallelism", "spills"} <= set(TOOLS["warp_stall"].symptom_of)
+    assert TOOLS["warp_stall"].symptom_of == (ANY,), "whatever else is found in the kernel explains it"
 
 
 def test_split_warps_are_divergent() -> None:

@@ -32,6 +32,8 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
 }
 _CALLS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max}
+_MOST_CHARACTERS = 500
+"""A longer expression may be nested more deeply than it can be walked."""
 _MEANS = "a constraint is made of tunables, literals, + - * / // %, comparisons, and, or, not, min and max"
 
 
@@ -50,6 +52,8 @@ class Constraint:
 
     def __init__(self, text: str, line: int):
         self.text, self.line = text, line
+        if len(text) > _MOST_CHARACTERS:
+            raise BadInput(f"line {line}: a constraint of more than {_MOST_CHARACTERS} characters; split it into several")
         try:
             self._tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -63,7 +63,7 @@ class Declared:
         return {name: rng.choice(values) for name, values in self.values.items()}
 
     def steps(self, point: Point, name: str) -> list[Value]:
-        """Values one step from the point's in one tunable: the next lower and higher number; strings have no order, so any other."""
+        """Values one step from the point's: the next lower and the next higher; of strings, which have no order, any other."""
         values, here = self.values[name], point[name]
         if isinstance(here, str):
             return [value for value in values if value != here]

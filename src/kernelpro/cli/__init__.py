@@ -78,6 +78,90 @@ def profile(
 
 
 @app.command()
+def optimize(
+    task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
+    author: Annotated[str, typer.Option(help="Who writes the kernels: files:DIR offers those in a folder.")],
+    policy: Annotated[str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n.")] = "mcts",
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help="candidates=75, dollars=5, tokens=1e6, wall=2h, device=30m or floor=0.95. Repeatable; 0: no limit."),
+    ] = None,
+    effort: Annotated[str, typer.Option(help="quick (20 candidates), normal (75) or max (300).")] = "normal",
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    mode: Annotated[str, typer.Option(help="The module's mode: train or eval.")] = "train",
+    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Candidates being written or judged at the same time.")] = 2,
+    seed: Annotated[int, typer.Option(help="The same seed and the same answers make the same choices.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
+    home: Annotated[
+        str | None, typer.Option(help="Where runs are kept; default: $KERNELPRO_RUNS or the user's data folder.")
+    ] = None,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
+) -> None:
+    """Search for a faster kernel. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
+    from kernelpro.cli import running
+
+    _check("--target", target, ("cuda", "cpu"))
+    _check("--precision", precision, ("fp32", "tf32", "native"))
+    _check("--mode", mode, ("train", "eval"))
+    _check("--effort", effort, ("quick", "normal", "max"))
+    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    wanted = running.Wanted(author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox)
+    raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
+
+
+@app.command()
+def resume(
+    run: Annotated[str, typer.Argument(help="A run, as `kernelpro runs` lists them.")],
+    budget: Annotated[list[str] | None, typer.Option(help="New limits, as for optimize. Repeatable.")] = None,
+    home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
+) -> None:
+    """Go on with a run that was stopped or killed, or that has budget left."""
+    from kernelpro.cli import running
+
+    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), home, json_lines))
+
+
+@app.command()
+def runs(
+    home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """All runs: how far they are, and what they found."""
+    from kernelpro.cli import history
+
+    raise typer.Exit(_clearly(history.runs, home, json_lines))
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    step: Annotated[int | None, typer.Argument(help="One step of it: source, difference to its parent, verdict, findings.")] = None,
+    home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """The tree of a run, or one step of it."""
+    from kernelpro.cli import history
+
+    raise typer.Exit(_clearly(history.show, run, step, home, json_lines))
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="A run.")],
+    step: Annotated[int | None, typer.Option(help="A step; default: the winner.")] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="File to write; default: RUN.py.")] = None,
+    home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
+) -> None:
+    """The winner as one Python file that needs torch and a compiler only, guarded by the reference, with a self-test."""
+    from kernelpro.cli import history
+
+    raise typer.Exit(_clearly(history.export, run, step, out, home))
+
+
+@app.command()
 def tools(
     tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
     page: Annotated[bool, typer.Option("--page", help="The reference page in Markdown: trigger, advice, gain of each.")] = False,

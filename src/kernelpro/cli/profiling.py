@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +46,10 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
         if quiet:
             status.stop()
 
-        def ask(job: Job) -> Result:
-            return pool.ask(job, lambda step: _show(status, step))
+        async def ask(job: Job) -> Result:
+            return await asyncio.wrap_future(pool.submit(job, lambda step: _show(status, step)))
 
-        found, diagnosis = profile(ask, request, toolbox, TrackRecord.load())
+        found, diagnosis = asyncio.run(profile(ask, request, toolbox, TrackRecord.load()))
     if wanted.plot:
         _write(
             Path(wanted.plot), roofline.svg(diagnosis.roofline, f"{request.task.name}: {candidate.name} on {found.device['name']}")

@@ -55,8 +55,8 @@ def reference(tools: list[Tool]) -> str:
         "# Micro-profiling tools",
         "",
         "Made by `kernelpro tools --page`. A tool speaks when its trigger is met; its expected gain is Amdahl's law over the",
-        "share of the time that its remedy would save, never beyond the floor. Tools without counters run always; the others where the",
-        "class of the bottleneck is among theirs. How to write one: [profile.md](profile.md).",
+        "share of the time that its remedy would save, never beyond the floor. Tools without counters run always, the others",
+        "where the class of the bottleneck is among theirs. How to write one: [profile.md](profile.md).",
     ]
     for target, title in (("cuda", "CUDA"), ("cpu", "CPU")):
         for level in _LEVELS:

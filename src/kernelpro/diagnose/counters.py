@@ -57,8 +57,12 @@ def room(scene: Scene) -> float:
 
 
 def pressure(scene: Scene) -> float:
-    """How far memory sets the time, 0 to 1: by the busiest part of the memory system, or by warps that wait for it."""
-    return min(1.0, max(scene.metric(MEMORY) / 100 / ROOF, stalled(scene, "long_scoreboard", "lg_throttle")))
+    """How far memory sets the time, 0 to 1: by the busiest part of the memory system, or by warps that wait for it.
+
+    Where the SMs' own pipes are busier than memory they set the time, and memory only as far as warps wait for it.
+    """
+    busy = scene.metric(MEMORY) if scene.metric(MEMORY) >= scene.metric(COMPUTE) else 0.0
+    return min(1.0, max(busy / 100 / ROOF, stalled(scene, "long_scoreboard", "lg_throttle")))
 
 
 def has_matrix_units(scene: Scene) -> bool:

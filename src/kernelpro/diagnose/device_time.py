@@ -13,6 +13,14 @@ LAUNCH = 10.0
 """Microseconds of host time that a launch from Python explains (a launch from C++ takes 2 to 5); more is other work."""
 MANY = 4
 """Launches of a call from which on their cost adds up."""
+COPYING = re.compile(
+    r"direct_copy|copy_kernel|copy_device_to_device|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|transpose|permute|contiguous|tensorTransform",
+    re.IGNORECASE,
+)
+"""Library kernels that move data and compute nothing."""
+_HOST = ("HtoD", "DtoH")
+_SMALL = 4096
+"""Bytes up to which a copy to or from the host carries a scalar or an argument, not data."""
 
 
 def idle_us(scene: Scene) -> float:
@@ -26,20 +34,11 @@ def short_kernels(scene: Scene) -> bool:
     return line.launches >= MANY and line.busy_us / line.launches < SHORT and idle_us(scene) / line.launches < 3 * LAUNCH
 
 
-COPYING = re.compile(
-    r"direct_copy|copy_kernel|copy_device_to_device|CatArrayBatchedCopy|nchwToNhwc|nhwcToNchw|transpose|permute|contiguous|tensorTransform",
-    re.IGNORECASE,
-)
-"""Library kernels that move data and compute nothing."""
-_HOST = ("HtoD", "DtoH")
-_SMALL = 4096
-"""Bytes up to which a copy to or from the host carries a scalar or an argument, not data."""
-
-
 def host_copies(scene: Scene) -> list[Copy]:
+    """Copies of data (not of scalars) to or from the host."""
     return [copy for copy in scene.timeline.copies if copy.kind in _HOST and copy.count > 0 and copy.nbytes / copy.count > _SMALL]
 
 
 def host_round_trips(scene: Scene) -> float:
-    """Copies of data (not of scalars) to or from the host in a call."""
+    """How many of them there are in a call."""
     return sum(copy.count for copy in host_copies(scene))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from kernelpro.diagnose import occupancy
 from kernelpro.diagnose.counters import WARP_CYCLES, stall
 from kernelpro.diagnose.guidance import number
+from kernelpro.diagnose.names import plain, shown
 from kernelpro.diagnose.tool import Missing, Scene
 from kernelpro.diagnose.waiting import REASONS
 from kernelpro.records import Bound, Kernel, Profile
@@ -27,19 +28,14 @@ _LEAST_STALL = 0.03
 
 def write(profile: Profile, tokens: int = 2500) -> str:
     """The page, in Markdown."""
-    room, parts = tokens * CHARACTERS_PER_TOKEN, []
-    for section in (_time, _configuration, _kernels, _stalls, _lines, _power, _remarks, _skipped):
-        text = "\n".join(section(profile))
-        if not text:
-            continue
-        if len(text) > room:
-            text = text[:room].rpartition("\n")[0]
-        if text:
-            parts.append(text)
-            room -= len(text) + 2
-        if room <= 0:
-            break
-    return "\n\n".join(parts) + "\n"
+    sections = ("\n".join(section(profile)) for section in _SECTIONS)
+    page, room = "\n\n".join(filter(None, sections)) + "\n", tokens * CHARACTERS_PER_TOKEN
+    if len(page) <= room:
+        return page
+    kept = page[:room].split("\n")[:-1]
+    while kept and (not kept[-1] or kept[-1].startswith("## ")):  # no title without what it announces
+        kept.pop()
+    return "\n".join(kept) + "\n" if kept else ""
 
 
 def _time(profile: Profile) -> Iterator[str]:
@@ -49,7 +45,7 @@ def _time(profile: Profile) -> Iterator[str]:
         outside = max(0.0, line.call_us - line.busy_us - line.gaps_us)
         yield (
             f"traced ({line.source}): {line.call_us:.1f} us = device busy {line.busy_us:.1f} + gaps {line.gaps_us:.1f} "
-            f"+ host before and after {outside:.1f}; {line.launches:g} launches"
+            f"+ host before and after {outside:.1f}; {line.launches:g} launch{'' if line.launches == 1 else 'es'}"
         )
         for copy in line.copies:
             yield f"copies {copy.kind}: {copy.count:g}, {number(copy.nbytes)} bytes, {copy.microseconds:.1f} us"
@@ -103,12 +99,14 @@ def _spills(kernel: Kernel) -> str:
 
 
 def _kernels(profile: Profile) -> Iterator[str]:
-    columns = [("", kernel) for kernel in profile.kernels[:_MOST_KERNELS]]
-    columns += [(f"{name}: ", kernel) for name, other in profile.references.items() for kernel in other.kernels[:1]]
+    columns = [(shown(kernel, profile.kernels), kernel) for kernel in profile.kernels[:_MOST_KERNELS]]
+    columns += [
+        (f"{name}: {plain(kernel.name)}", kernel) for name, other in profile.references.items() for kernel in other.kernels[:1]
+    ]
     if not columns:
         return
     yield "## Kernels" + (", beside the baselines' largest" if profile.references else "")
-    yield "| | " + " | ".join(f"{prefix}{_short(kernel.name)}" for prefix, kernel in columns) + " |"
+    yield "| | " + " | ".join(title for title, _ in columns) + " |"
     yield "|---|" + "---|" * len(columns)
     for title, cell in _ROWS:
         cells = [cell(kernel) for _, kernel in columns]
@@ -117,11 +115,8 @@ def _kernels(profile: Profile) -> Iterator[str]:
     for kernel in profile.kernels[:1]:
         with contextlib.suppress(Missing):
             holds = occupancy.of(Scene(profile, Bound.MIXED, kernel))
-            yield f"occupancy is limited by {holds.limiter}: {holds.blocks} blocks a multiprocessor, {holds.share:.0%} of its warps"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 48 else name[:45] + "..."
+            blocks = f"{holds.blocks} block{'s' if holds.blocks > 1 else ''}"
+            yield f"occupancy is limited by {holds.limiter}: {blocks} an SM, {holds.share:.0%} of its warps"
 
 
 def _stalls(profile: Profile) -> Iterator[str]:
@@ -130,17 +125,19 @@ def _stalls(profile: Profile) -> Iterator[str]:
         shares = {reason: kernel.metrics.get(stall(reason), 0.0) / cycles for reason in REASONS} if cycles else {}
         told = [(reason, share) for reason, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= _LEAST_STALL]
         if told:
-            yield f"## Why warps of {_short(kernel.name)} wait (share of their time)"
+            yield f"## Why warps of {plain(kernel.name)} wait (share of their time)"
             yield from (f"{share:4.0%}  {reason}: {REASONS[reason].words}" for reason, share in told)
 
 
 def _lines(profile: Profile) -> Iterator[str]:
     for kernel in profile.kernels[:1]:
         if kernel.lines:
-            yield f"## Worst lines of {_short(kernel.name)}, by stall samples"
+            yield f"## Worst lines of {plain(kernel.name)}, by stall samples"
         for line in kernel.lines[:_MOST_LINES]:
             reasons = ", ".join(f"{reason} {share:.0%}" for reason, share in list(line.stalls.items())[:3])
-            yield f"{line.share:4.0%}  {line.where}  {line.text}".rstrip() + (f"   [{reasons}]" if reasons else "")
+            yield f"{line.share:4.0%}  {line.where or '(no line information)'}  {line.text}".rstrip() + (
+                f"   [{reasons}]" if reasons else ""
+            )
             yield from (f"        {text}" for text in line.sass)
 
 
@@ -166,3 +163,15 @@ def _skipped(profile: Profile) -> Iterator[str]:
         yield "## Not measured"
         for item in profile.skipped:
             yield f"{item.what}: {item.why}" + (f" ({item.enable})" if item.enable else "")
+
+
+_SECTIONS: tuple[Callable[[Profile], Iterator[str]], ...] = (
+    _time,
+    _configuration,
+    _kernels,
+    _stalls,
+    _lines,
+    _power,
+    _remarks,
+    _skipped,
+)

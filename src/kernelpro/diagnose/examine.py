@@ -91,6 +91,10 @@ def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], 
     def worth(finding: Finding) -> float:
         return record.worth(finding.tool, finding.gain.factor)
 
-    causes = {id(f): max((c for c in findings if explains(c, f)), key=worth, default=None) for f in findings}
-    marked = [replace(f, explained_by=cause.tool if (cause := causes[id(f)]) else "") for f in findings]
+    causes = [[cause for cause in findings if explains(cause, finding)] for finding in findings]
+    roots = [finding for finding, its in zip(findings, causes, strict=True) if not its]
+    marked = [
+        replace(finding, explained_by=max(its, key=lambda cause: (cause in roots, worth(cause))).tool) if its else finding
+        for finding, its in zip(findings, causes, strict=True)
+    ]
     return sorted(marked, key=lambda f: (closed(f), bool(f.explained_by), -worth(f), f.tool, f.kernel))

@@ -7,37 +7,44 @@ from kernelpro.records import Diagnosis, Evidence, Finding
 MOST_DIRECTIVES = 5
 _MOST_EVIDENCE = 3
 _MOST_ADVICE = 2
+_SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
+"""Units that come in millions, and how they are written after a prefix."""
 
 
 def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
-    """Deterministic text: the class, then the directives, best first."""
+    """Deterministic text: the class, the directives, best first, and a line for each symptom that goes with them."""
     place = diagnosis.roofline
     lines = [
         f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
         f"It takes {place['time_ms']:.4f} ms; the floor is {place['floor_ms']:.4f} ms ({place['of_floor']:.0%} reached).",
     ]
-    chosen = _distinct(diagnosis.findings)[:most]
-    if not chosen:
+    told = _distinct(diagnosis.findings)[:most]
+    directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]
+    if not told:
         lines.append("Nothing stands out. What is left lies in tuning, or in another algorithm.")
-    for number, finding in enumerate(chosen, 1):
+    for number, finding in enumerate(directives, 1):
         lines += ["", *_directive(number, finding)]
+    if symptoms:
+        lines += ["", "Symptoms, which should go with their causes:"]
+        lines += [f"- {f.tool}{_place(f)}, from {f.explained_by}: {f.cause}." for f in symptoms]
     return "\n".join(lines)
 
 
 def _distinct(findings: tuple[Finding, ...]) -> list[Finding]:
-    """One directive a tool: the first, which is its best. Symptoms of a cause that is told are left out while others wait."""
+    """One of each tool: the first, which is its best; symptoms last."""
     found: dict[str, Finding] = {}
     for finding in findings:
         found.setdefault(finding.tool, finding)
-    kept = list(found.values())
-    return [f for f in kept if not f.explained_by] + [f for f in kept if f.explained_by]
+    return sorted(found.values(), key=lambda finding: bool(finding.explained_by))
+
+
+def _place(finding: Finding) -> str:
+    kernel = f" in {finding.kernel}" if finding.kernel else ""
+    return kernel + (f" at {finding.where}" if finding.where else "")
 
 
 def _directive(number: int, finding: Finding) -> list[str]:
-    kernel = f" in {finding.kernel}" if finding.kernel else ""
-    where = f" at {finding.where}" if finding.where else ""
-    because = f" (follows from {finding.explained_by})" if finding.explained_by else ""
-    lines = [f"{number}. [{finding.severity}] {finding.tool}{kernel}{where}{because}: {finding.cause}."]
+    lines = [f"{number}. [{finding.severity}] {finding.tool}{_place(finding)}: {finding.cause}."]
     if finding.evidence:
         lines.append(f"   Evidence: {'; '.join(map(evidence, finding.evidence[:_MOST_EVIDENCE]))}.")
     lines += [f"   {'Try' if i == 0 else 'Or'}: {text}." for i, text in enumerate(finding.advice[:_MOST_ADVICE])]
@@ -46,14 +53,24 @@ def _directive(number: int, finding: Finding) -> list[str]:
 
 
 def evidence(item: Evidence) -> str:
-    """`sectors per request 32 (should be at most 4)`."""
-    unit = "" if not item.unit else item.unit if item.unit in ("%", "x") else f" {item.unit}"
-    limit = f" (threshold {number(item.threshold)}{unit})" if item.threshold is not None else ""
-    return f"{item.metric} {number(item.value)}{unit}{limit}"
+    """`sectors a request 32 (vs 17)`: the value, and what it is held against. Against nothing at all, the value speaks alone."""
+    limit = f" (vs {_measure(item.threshold, item.unit)})" if item.threshold else ""
+    return f"{item.metric} {_measure(item.value, item.unit)}{limit}"
+
+
+def _measure(value: float, unit: str) -> str:
+    """A number with its unit; millions of bytes and operations with a prefix."""
+    if unit in _SCALED and abs(value) >= 1e6:
+        for prefix in ("M", "G", "T"):
+            value /= 1e3 if prefix != "M" else 1e6
+            if abs(value) < 1e3:
+                break
+        return f"{number(value)} {prefix}{_SCALED[unit]}"
+    return number(value) + ("" if not unit else unit if unit in ("%", "x") else f" {unit}")
 
 
 def number(value: float) -> str:
     """Three significant digits, without an exponent where a person would not write one."""
-    if value == int(value) and abs(value) < 1e6:
-        return f"{value:.0f}"
-    return f"{value:.3g}" if abs(value) < 1e5 else f"{value:,.0f}".replace(",", " ")
+    if abs(value) < 999.5 and value != int(value):
+        return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) < 1e5 else f"{value:,.0f}".replace(",", " ")

@@ -109,10 +109,13 @@ def dram_bytes_a_clock(scene: Scene) -> float:
 def dram_clocks(scene: Scene, hot: HotCode) -> float:
     """Clocks of an SM in which DRAM delivers what a thread's pass needs.
 
-    A pass that stores takes about two values from DRAM for each that it stores; further loads are weights and tables from cache.
+    A pass that stores takes from DRAM what the task reads for each byte that it writes, and about two values where that is
+    less; further loads are weights and tables from cache.
     """
-    stored = hot.moved("global_store")
-    return min(hot.moved(*GLOBAL), 3 * stored or math.inf) / dram_bytes_a_clock(scene)
+    work, stored = scene.profile.work, hot.moved("global_store")
+    written = work.get("written_bytes", 0.0)
+    inputs = max(2.0, work.get("read_bytes", 0.0) / written if written else 0.0)
+    return min(hot.moved(*GLOBAL), (1 + inputs) * stored or math.inf) / dram_bytes_a_clock(scene)
 
 
 def saved(scene: Scene, hot: HotCode, gone: Mapping[str, float]) -> float:

@@ -94,7 +94,7 @@ def _observed(profile: Profile) -> tuple[Bound | None, str]:
     if kernel is None:
         return None, ""
     compute, memory = kernel.metrics[COMPUTE_METRIC], kernel.metrics.get(MEMORY_METRIC, 0.0)
-    text = f"compute {compute:.0f} %, memory {memory:.0f} % of peak"
+    text = f"compute {compute:.0f}%, memory {memory:.0f}% of peak"
     if max(compute, memory) < BUSY:
         return Bound.LATENCY, text
     if min(compute, memory) > BUSY and max(compute, memory) / min(compute, memory) < MIXED:

@@ -49,5 +49,6 @@ def exposed(scene: Scene, loop: dict[str, Any]) -> tuple[float, str]:
     with contextlib.suppress(Missing):  # one block then: what large tiles leave room for
         blocks = occupancy.of(scene).blocks
     work = threads * HotCode(loop["mix"], loop.get("widths", {}), True).clocks()
-    how = f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes {work:.0f}, with {blocks} block(s) on an SM"
+    plural = "s" if blocks > 1 else ""
+    how = f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes {work:.0f}, with {blocks} block{plural} on an SM"
     return 1 - blocks * work / max(blocks * work, _LATENCY_CLOCKS + work), how

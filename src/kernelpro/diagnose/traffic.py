@@ -12,10 +12,13 @@ SECTOR = 32
 """Bytes that caches and DRAM move at least."""
 SCATTERED = 17
 """Sectors a request: packed 4-byte accesses need 4, packed 16-byte ones 16; 32 is one for each thread."""
+STRIDED = 4.0
+"""Times the sectors: the most that strides and structures of up to four elements cost; complete scatter costs up to eight."""
 FEW_BYTES = 7.5
 """Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+LOADED_BYTES_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
 L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 _OPERATIONS = {"loads": "ld", "stores": "st"}
 
@@ -50,7 +53,8 @@ def accesses(scene: Scene) -> list[Access]:
     """Loads and stores of the kernel, those that happen.
 
     A request needs at least one sector, and (used bytes) / 32 of them: one value for all threads of a warp uses few
-    bytes of its one sector, and wastes nothing.
+    bytes of its one sector, and wastes nothing. The counter of used bytes knows plain loads only, while those of requests
+    and sectors also see asynchronous copies: for these the width of the copies tells what is used.
     """
     counts = {
         kind: (
@@ -65,9 +69,20 @@ def accesses(scene: Scene) -> list[Access]:
     for kind, (requests, sectors, used) in counts.items():
         if requests > 0 and sectors > 0:
             per_request = sectors / requests
+            if kind == "loads" and (width := _copied(scene)):
+                used = min(float(SECTOR), width * int(scene.device.get("warp", 32)) / per_request)
             needed = max(1.0, per_request * used / SECTOR)
             found.append(Access(kind, per_request, used, max(0.0, 1 - needed / per_request), sectors / total))
     return found
+
+
+def _copied(scene: Scene) -> float:
+    """Bytes that an asynchronous copy, or a load beside it, brings for a thread on average; 0 in code without such copies."""
+    widths = scene.it.code.get("widths", {})
+    if not widths.get("async_copy"):
+        return 0.0
+    counts = [(int(bits), count) for kind in ("async_copy", "global_load") for bits, count in widths.get(kind, {}).items()]
+    return float(sum(bits / 8 * count for bits, count in counts) / sum(count for _, count in counts))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ REASONS = {
         (
             "issue loads earlier: unroll so that several are in flight, prefetch the next step into registers or by cp.async",
             "load wider vectors, so that each wait brings more bytes",
-            "more warps a SM: fewer registers or less shared memory a block",
+            "put more warps on an SM: fewer registers or less shared memory a block",
         ),
     ),
     "short_scoreboard": Reason(
@@ -61,7 +61,7 @@ REASONS = {
     "wait": Reason(
         "fixed latencies between dependent instructions",
         0.4,
-        ("give each thread several independent chains (unroll, more accumulators)", "more warps a SM"),
+        ("give each thread several independent chains (unroll, more accumulators)", "put more warps on an SM"),
     ),
     "no_instruction": Reason(
         "instructions not yet fetched: code larger than the instruction cache, or jumps",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kernelpro.diagnose import examine, roofline
@@ -10,7 +10,7 @@ from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tool import Tool
 from kernelpro.records import BadInput, Candidate, Counters, Diagnosis, Job, Options, Profile, Result, Target, Task
 
-Ask = Callable[[Job], Result]
+Ask = Callable[[Job], Awaitable[Result]]
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,12 @@ class Request:
     """Collect for every tool, whatever the class: for comparison."""
 
 
-def profile(ask: Ask, request: Request, tools: dict[str, Tool], record: TrackRecord | None = None) -> tuple[Profile, Diagnosis]:
+async def profile(
+    ask: Ask, request: Request, tools: dict[str, Tool], record: TrackRecord | None = None
+) -> tuple[Profile, Diagnosis]:
     """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
     first = _job(request, Counters(tracer=request.tracer))  # type: ignore[arg-type]
-    found = _profile(ask(first))
+    found = _profile(await ask(first))
     bound = roofline.classify(found).bound
     chosen = list(tools.values())
     if request.all_counters:
@@ -38,7 +40,7 @@ def profile(ask: Ask, request: Request, tools: dict[str, Tool], record: TrackRec
     else:
         counters = examine.wanted(chosen, found, bound, request.references)
     if counters.metrics and found.target == "cuda":
-        found = _profile(ask(_job(request, counters)))
+        found = _profile(await ask(_job(request, counters)))
     return found, examine.diagnose(found, chosen, record)
 
 

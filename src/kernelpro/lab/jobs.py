@@ -74,7 +74,7 @@ class Worker:
         """The task's workbench: the one at hand, or a new one."""
         assert job.task
         target = self._target(job)
-        key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0, give_up_ms=0.0).dumps())
+        key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0).dumps())
         if self._key != key or self._at_hand is None:
             self.forget()
             self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key
@@ -118,5 +118,12 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "precision": judge.bench.precision,
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
+        "baselines": {name: judge.baselines.time(name).to_json() for name in judge.baselines.variants}
+        if judge.not_scorable is None
+        else {},
         "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
     }
+
+
+def _baselines(judge: Judge) -> dict[str, Any]:
+    return {name: judge.baselines.time(name).to_json() for name in judge.baselines.variants}

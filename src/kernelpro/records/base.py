@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
 import types
@@ -60,6 +61,13 @@ def _encode(value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    """Annotations of a record's fields; worked out once, since that costs more than a small record's decoding."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
 class Record:
     """Base of all records: `to_json` gives plain data, `from_json` takes it back and ignores unknown keys."""
 
@@ -68,9 +76,8 @@ class Record:
 
     @classmethod
     def from_json(cls: type[R], data: dict[str, Any]) -> R:
-        hints = typing.get_type_hints(cls)
-        known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return cls(**{k: _decode(hints[k], v) for k, v in data.items() if k in known})
+        kinds = _kinds(typing.cast(Any, cls))
+        return cls(**{k: _decode(kinds[k], v) for k, v in data.items() if k in kinds})
 
     def dumps(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))

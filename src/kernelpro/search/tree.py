@@ -71,7 +71,8 @@ class Tree:
         self.floor_ms = floor_ms
         known = math.isfinite(floor_ms) and floor_ms > 0
         self._span = max(MIN_SPAN, math.log(baseline_ms / floor_ms)) if known else UNKNOWN_SPAN
-        root = Node(0, None, "root", "ok", baseline_ms, reward=AT_BASELINE, visits=1, total=AT_BASELINE, best=AT_BASELINE)
+        own = self.reward(baseline_ms)
+        root = Node(0, None, "root", "ok", baseline_ms, reward=own, visits=1, total=own, best=own)
         self.nodes: list[Node] = [root]
         self._ranking: list[tuple[float, int]] = []
         self._leaves: list[int] = []
@@ -101,7 +102,7 @@ class Tree:
         above = self.nodes[parent]
         if above.state == "pending":
             raise ValueError(f"node {parent} is pending and cannot be a parent")
-        if action != {"root": "seed", "ok": "improve", "failed": "debug"}["root" if parent == 0 else above.state]:
+        if not {"seed": parent == 0, "improve": above.state == "ok", "debug": above.state == "failed"}.get(action, False):
             raise ValueError(f"action {action!r} does not fit node {parent} ({above.action}, {above.state})")
         node = Node(len(self.nodes), parent, action, depth=above.depth + 1)
         self.nodes.append(node)

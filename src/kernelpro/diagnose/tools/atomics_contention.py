@@ -40,7 +40,7 @@ def _counted(scene: Scene) -> Found | None:
             Evidence("use of the busiest atomic unit of L2", round(100 * unit), 100 * BUSY, "%"),
             Evidence("time that warps wait for memory queues", round(100 * waits), 100 * QUEUED, "%"),
         ),
-        f"{requests:.3g} warp-wide atomics queue up in L2: updates of one address are done one after another",
+        f"{_count(requests)} warp-wide atomics queue up in L2: updates of one address are done one after another",
         saved,
         f"the queue sets {saved / 0.9:.0%} of the time; adding up within warps and blocks first leaves a tenth of it",
         hot_line(scene.it, *_WAITS) or scene.it.code.get("where", {}).get("atomic", ""),
@@ -65,6 +65,10 @@ def _static(scene: Scene) -> Found | None:
     )
 
 
+def _count(requests: float) -> str:
+    return f"{requests / 1e6:.1f} million" if requests >= 1e6 else f"{requests:.0f}"
+
+
 def _cycles(scene: Scene, nanoseconds: float) -> float:
     """Clock cycles in this time; at least one."""
     return max(1.0, nanoseconds * float(scene.device.get("clock_mhz", 1700.0)) / 1e3)
@@ -76,7 +80,7 @@ def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, w
         cause=cause,
         advice=(
             "add up first: in registers, then within the warp (shuffles) and the block (shared memory), and do one atomic a block",
-            "or write one partial result a block and add those in a second, tiny kernel",
+            "write one partial result a block and add those in a second, tiny kernel",
             "spread counters over several copies (histograms in shared memory, one a block)",
         ),
         saved=saved,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import RUNNING, hot_line, stalled, stalls
+from kernelpro.diagnose.counters import RUNNING, counted, hot_line, stalled, stalls
+from kernelpro.diagnose.flight import GUESS, SUSPECT, unexplained
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence
 
@@ -13,10 +15,14 @@ SHARE = 0.25
 """Of the turns: the counter also sees arbitration with other traffic, about 1 % in kernels free of conflicts."""
 MATTERS = 0.15
 """Use of the pipe, or share of the time waiting for it, below which conflicts cost nothing."""
+_UNPADDED = 4096
+"""Bytes of 32 rows of 32 words: a tile whose rows are padded is no multiple of it."""
 _WAITS = ("short_scoreboard", "mio_throttle")
 
 
 def look(scene: Scene) -> Found | None:
+    if not counted(scene) and (found := _suspected(scene)):
+        return found
     turns, conflicts = scene.metric(TURNS), scene.metric(CONFLICTS)
     share = min(1.0, conflicts / turns) if turns > 0 else 0.0
     use, waits = scene.metric(USE) / 100, stalled(scene, *_WAITS)
@@ -24,23 +30,54 @@ def look(scene: Scene) -> Found | None:
     if share < SHARE or weight < MATTERS:
         return None
     ways = 1 / (1 - min(share, 0.97))
-    return Found(
-        evidence=(
+    return _found(
+        (
             Evidence("turns of shared memory caused by bank conflicts", round(100 * share), 100 * SHARE, "%"),
             Evidence("turns an access needs, on average", round(ways, 1), 1),
             Evidence("use of shared memory", round(100 * use), None, "%"),
             Evidence("time that warps wait for shared memory", round(100 * waits), None, "%"),
         ),
-        cause=f"accesses to shared memory take {ways:.1f} turns instead of one: threads of a warp meet in the same bank "
+        f"accesses to shared memory take {ways:.1f} turns instead of one: threads of a warp meet in the same bank "
         "(a stride that is a multiple of 32 words, typically a column of an unpadded tile)",
+        share * weight,
+        f"{share:.0%} of the turns disappear, and shared memory sets {weight:.0%} of the time",
+        hot_line(scene.it, *_WAITS) or scene.it.code.get("where", {}).get("shared_load", ""),
+    )
+
+
+def _suspected(scene: Scene) -> Found | None:
+    """Values pass through an unpadded tile, word by word, in a kernel that is slower than anything in its code explains."""
+    hot, factor = hot_code(scene), unexplained(scene)
+    size = scene.it.static_shared + scene.it.dynamic_shared
+    stored, loaded = hot.count("shared_store"), hot.count("shared_load")
+    exchanged = 0 < stored == loaded and stored >= hot.count("global_load") and hot.moved("shared_load") == 4 * loaded
+    if factor < SUSPECT or not exchanged or not size or size % _UNPADDED:
+        return None
+    return _found(
+        (
+            Evidence("times what the task's bytes need", round(factor, 1), SUSPECT, "x"),
+            Evidence("shared memory of a block", size, None, "bytes"),
+        ),
+        f"values pass through a tile of {size} bytes, rows of 32 words without padding, and the kernel takes {factor:.1f} times "
+        "what its bytes need: columns of the tile may lie in one bank (computed; counters were not available)",
+        GUESS,
+        f"a guess without counters: {factor:.1f} times what the bytes need",
+        scene.code.get("where", {}).get("shared_load", ""),
+    )
+
+
+def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str) -> Found:
+    return Found(
+        evidence=evidence,
+        cause=cause,
         advice=(
             "pad the rows of the tile by one element (tile[32][33]), or by 16 bytes where vectors are loaded",
             "swizzle: exclusive-or the column index with the row, which costs no memory and suits TMA and ldmatrix",
             "let neighbouring threads read neighbouring words, or exchange within the warp by shuffles",
         ),
-        saved=share * weight,
-        how=f"{share:.0%} of the turns disappear, and shared memory sets {weight:.0%} of the time",
-        where=hot_line(scene.it, *_WAITS) or scene.it.code.get("where", {}).get("shared_load", ""),
+        saved=saved,
+        how=how,
+        where=where,
     )
 
 
@@ -50,7 +87,8 @@ TOOL = Tool(
     target="cuda",
     look=look,
     trigger=f"bank conflicts make up {SHARE:.0%} of the turns of shared memory, and that memory is used, or waited for, "
-    f"{MATTERS:.0%} of the time",
+    f"{MATTERS:.0%} of the time; without counters, a suspicion: values pass through an unpadded tile, and the kernel takes "
+    f"{SUSPECT:g} times what its bytes need, unexplained",
     remedy="padding or swizzling of shared-memory tiles",
     expects="the share of turns that are conflicts, times how far shared memory sets the time",
     affinity=RUNNING,

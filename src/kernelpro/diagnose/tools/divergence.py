@@ -10,12 +10,14 @@ ACTIVE = "smsp__thread_inst_executed_per_inst_executed.ratio"
 WORKING = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
 ENOUGH = 24.0
 """Lanes of 32. Edges of a grid and the last steps of a reduction cost one or two; a branch that splits each warp halves them."""
+WORKS = 20.0
+"""Lanes whose predicate is true. Short branches become predicates: healthy softmax and GELU kernels have 24 to 26."""
 
 
 def look(scene: Scene) -> Found | None:
     active, working = scene.metric(ACTIVE), scene.metric(WORKING)
     elected = bool(scene.it.code) and scene.mix("tma", "hgmma", hot=False) > 0
-    if min(active, working) >= ENOUGH or elected or active <= 0:
+    if (active >= ENOUGH and working >= WORKS) or elected or active <= 0:
         return None
     lanes = float(scene.device.get("warp", 32))
     idle, cap = 1 - working / lanes, max(0.0, 1 - scene.metric(MEMORY) / 100 / ROOF)
@@ -23,8 +25,8 @@ def look(scene: Scene) -> Found | None:
     branching = active < ENOUGH
     return Found(
         evidence=(
-            Evidence("lanes active in an instruction, of 32", round(active, 1), ENOUGH),
-            Evidence("lanes that work (predicate true), of 32", round(working, 1), ENOUGH),
+            Evidence("lanes of 32 active in an instruction", round(active, 1), ENOUGH),
+            Evidence("lanes of 32 that work (predicate true)", round(working, 1), WORKS),
         ),
         cause=f"an instruction works for {working:.0f} of the warp's {lanes:.0f} lanes: "
         + ("branches and loops of different length split the warps" if branching else "predicates switch lanes off"),
@@ -46,10 +48,12 @@ TOOL = Tool(
     level="kernel",
     target="cuda",
     look=look,
-    trigger=f"fewer than {ENOUGH:g} of 32 lanes work in an instruction, on average (kernels in which one elected lane drives TMA "
+    trigger=f"fewer than {ENOUGH:g} of 32 lanes are active in an instruction, or fewer than {WORKS:g} work, on average "
+    "(kernels in which one elected lane drives TMA "
     "or wgmma are left out)",
     remedy="warp-uniform branches; work binned by kind and length",
     expects="the share of idle lanes: full warps need so much fewer instructions, until memory limits",
     affinity=RUNNING,
     metrics=(ACTIVE, WORKING),
+    symptom_of=("double_precision", "spills"),
 )

@@ -32,7 +32,9 @@ def look(scene: Scene) -> Found | None:
             f"1/{slower:g} of the rate of float, although the task is float32"
         ),
         advice=(
-            "write literals with an f (0.5f) and call the float functions (expf, sqrtf, fmaxf)",
+            "keep constants and intermediates in tl.float32: no .to(tl.float64), and no float64 scalars from the host"
+            if scene.profile.language == "triton"
+            else "write literals with an f (0.5f) and call the float functions (expf, sqrtf, fmaxf)",
             "keep accumulators in float; where more digits are needed, use compensated summation",
         ),
         saved=share,

@@ -17,10 +17,10 @@ def look(scene: Scene) -> Found | None:
     kernel = scene.it
     if counted(scene):
         moved, seconds = scene.metric(DRAM_READ) + scene.metric(DRAM_WRITTEN), 1e-9 * scene.metric(DURATION)
-        source = "DRAM counters"
+        source = ""
     elif kernel.share >= ALONE:
         moved, seconds = fewest_bytes(scene), 1e-6 * kernel.microseconds
-        source = "counters were not available: the task's fewest bytes over the kernel's time"
+        source = " (computed from the task's fewest bytes; counters were not available)"
     else:
         return None
     ceiling = dram_bandwidth(scene)
@@ -28,18 +28,15 @@ def look(scene: Scene) -> Found | None:
     if reached < NEAR:
         return None
     return Found(
-        evidence=(
-            Evidence("bandwidth reached", round(moved / seconds / 1e12, 2), round(ceiling / 1e12, 2), "TB/s"),
-            Evidence("share of what a large copy reaches", round(100 * reached), 100 * NEAR, "%"),
-        ),
-        cause=f"the kernel runs at {reached:.0%} of the bandwidth that a copy reaches on this device ({source}); "
-        "tuning its instructions will not help any more",
+        evidence=(Evidence("bandwidth reached", round(moved / seconds / 1e12, 2), round(ceiling / 1e12, 2), "TB/s"),),
+        cause=f"the kernel runs at {reached:.0%} of the bandwidth of a large copy on this device{source}: tuning its instructions "
+        "will not help any more",
         advice=(
             "move fewer bytes: fuse with the neighbours in the model, use a smaller type where the task allows it",
-            "otherwise leave this kernel alone",
+            "leave this kernel alone: what is left is small",
         ),
         saved=max(0.0, 1 - reached),
-        how=f"{1 - min(1.0, reached):.0%} is what is left to the bandwidth of a copy",
+        how=f"{1 - min(1.0, reached):.0%} is left to the bandwidth of a copy",
     )
 
 

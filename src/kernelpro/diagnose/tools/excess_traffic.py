@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import DRAM, RUNNING
+from kernelpro.diagnose.counters import DRAM, RUNNING, counted
+from kernelpro.diagnose.flight import GUESS, SUSPECT, unexplained
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, excess
 from kernelpro.records import Evidence
@@ -11,37 +12,68 @@ FACTOR = 1.3
 """Of the fewest bytes: halos, statistics and partial lines of good kernels stay below."""
 BOUND = 0.5
 """DRAM must set at least half of the time, else fewer bytes change little."""
+SWEEPS = 3
+"""Loops that load, from which several passes are likely: one pass has two, the unrolled loop and its rest."""
 CONTRIBUTES = 0.2
 """Part of a call's traffic from which a kernel is spoken of."""
 
 
 def look(scene: Scene) -> Found | None:
+    if not counted(scene) and (found := _suspected(scene)):
+        return found
     over = excess(scene)
     if over.factor < FACTOR or over.bound < BOUND or over.own < CONTRIBUTES:
         return None
     read, needed = scene.metric(DRAM_READ) * max(1.0, scene.it.launches), scene.profile.work.get("read_bytes", 0.0)
     several = len(scene.profile.kernels) > 1
     again = (
-        f"this kernel alone reads {read / needed:.1f} times what the task's inputs hold"
+        f"{'this kernel alone' if several else 'it'} reads {read / needed:.1f} times what the task's inputs hold"
         if needed and read > FACTOR * needed
         else ""
     )
     who = f"the kernels of a call move {over.factor:.1f} times" if several else f"the kernel moves {over.factor:.1f} times"
-    return Found(
-        evidence=(
+    return _found(
+        (
             Evidence("bytes through DRAM in a call", over.moved, over.fewest, "B"),
             Evidence("bytes this kernel moves, share of the call's", round(100 * over.own), 100 * CONTRIBUTES, "%"),
             Evidence("use of DRAM", round(scene.metric(DRAM)), None, "%"),
         ),
-        cause=f"{who} the bytes that the task needs ({over.moved / 1e6:.0f} MB for {over.fewest / 1e6:.0f} MB)"
+        f"{who} the bytes that the task needs ({over.moved / 1e6:.0f} MB for {over.fewest / 1e6:.0f} MB)"
         + (f"; {again}" if again else "; intermediates are written and read back"),
+        over.saved,
+        f"{1 - 1 / over.factor:.0%} of the bytes are needless, and DRAM sets {over.bound:.0%} of the time",
+    )
+
+
+def _suspected(scene: Scene) -> Found | None:
+    """Several loops that load, in a kernel that takes longer than its bytes need for no reason that its code shows."""
+    factor = unexplained(scene)
+    loops = [loop for loop in scene.code.get("loops", ()) if loop.get("innermost") and loop["mix"].get("global_load", 0)]
+    if factor < SUSPECT or len(loops) < SWEEPS:
+        return None
+    return _found(
+        (
+            Evidence("times what the task's bytes need", round(factor, 1), SUSPECT, "x"),
+            Evidence("loops that load from global memory", len(loops), SWEEPS),
+        ),
+        f"{len(loops)} loops load from global memory, and the kernel takes {factor:.1f} times what the task's bytes need: it may "
+        "read them several times (computed; counters were not available)",
+        GUESS,
+        f"a guess without counters: {factor:.1f} times what the bytes need",
+    )
+
+
+def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str) -> Found:
+    return Found(
+        evidence=evidence,
+        cause=cause,
         advice=(
             "read each input once: keep a row or a tile in registers or shared memory between the passes over it",
             "compute statistics in one pass (online maximum and sum, Welford or shifted sums)",
             "fuse the kernels that hand intermediates on, so that these never leave the SM",
         ),
-        saved=over.saved,
-        how=f"{1 - 1 / over.factor:.0%} of the bytes are needless, and DRAM sets {over.bound:.0%} of the time",
+        saved=saved,
+        how=how,
     )
 
 
@@ -51,10 +83,11 @@ TOOL = Tool(
     target="cuda",
     look=look,
     trigger=f"the kernels of a call move {FACTOR} times the fewest bytes of the task through DRAM, and DRAM sets at least half of "
-    f"this kernel's time; spoken of for kernels with {CONTRIBUTES:.0%} of the traffic or more",
+    f"this kernel's time; spoken of for kernels with {CONTRIBUTES:.0%} of the traffic or more; without counters, a suspicion: "
+    f"{SWEEPS} loops that load, and {SUSPECT:g} times what the bytes need, unexplained",
     remedy="one pass over the input; statistics online; fusion",
     expects="the share of needless bytes, times how far DRAM sets the time",
     affinity=RUNNING,
     metrics=(DRAM, DRAM_READ, DRAM_WRITTEN),
-    symptom_of=("uncoalesced_access", "sector_waste", "l2_thrash", "spills"),
+    symptom_of=("uncoalesced_access", "sector_waste", "l2_thrash", "spills", "needless_copies", "unfused_chain"),
 )

@@ -31,26 +31,23 @@ def look(scene: Scene) -> Found | None:
     return Found(
         (
             Evidence("share of the device time", round(100 * top.share), 100 * _MOST, "%"),
-            Evidence("kernels in a call", len(kernels), 2),
+            Evidence("kernels in a call", len(kernels)),
             Evidence("times the floor", round(scene.headroom, 2), _FAR),
         ),
         (
-            f"{name} takes {top.share:.0%} of the device time: it alone allows up "
-            f"to {_amdahl(weight)}, all the others together {_amdahl(1 - top.share)}"
+            f"this one of {len(kernels)} kernels takes {top.share:.0%} of the device time; all others together can bring at most "
+            f"{1 / top.share:.2f}x"
         ),
         (
-            f"work on {name} first: its own findings say what to change",
+            f"work on {name} first: its own findings say what to change"
+            if top.authored
+            else f"replace {name} by a kernel of your own: a library's kernel cannot be changed",
             "merge what the short kernels do into it where they touch the same data",
         ),
         min(_CEILING, reach / 2),
         f"half of what lies between this kernel and the floor, {weight:.0%} of a call being spent in it",
         kernel=name,
     )
-
-
-def _amdahl(share: float) -> str:
-    """Speed-up of a call when what takes this share of it takes no time at all."""
-    return f"{1 / (1 - share):.2f}x" if share < 0.99 else "any factor"
 
 
 TOOL = Tool(

@@ -20,9 +20,9 @@ def look(scene: Scene) -> Found | None:
     needed = scene.profile.work.get("read_bytes", 0.0)
     if needed <= 0:
         raise Missing("the bytes that the task reads")
-    launches = max(1.0, scene.it.launches)
-    asked = scene.metric(L2_READ) * SECTOR * launches / needed
-    came = scene.metric(DRAM_READ) * launches / needed
+    # Of one launch: further launches read other data, or read it again, which no order of blocks can help.
+    asked = scene.metric(L2_READ) * SECTOR / needed
+    came = scene.metric(DRAM_READ) / needed
     hits = scene.metric(HIT_RATE) / 100
     possible = 1 - 1 / asked if asked > 1 else 0.0
     if asked < SHARED or came < AGAIN or hits > possible - 0.1 or over.bound < 0.5:

@@ -33,9 +33,8 @@ def _idle(scene: Scene, holds: Occupancy, blocks: int, sms: int) -> Found | None
         Evidence("SMs without work", round(100 * idle), 100 * IDLE, "%"),
         Evidence("warps in a block", holds.warps_in_block),
     )
-    cause = (
-        f"{blocks} block{'s' if blocks > 1 else ''} run on a device of {sms} SMs: {idle:.0%} of it has nothing to do{_proof(scene)}"
-    )
+    run = "blocks run" if blocks > 1 else "block runs"
+    cause = f"{blocks} {run} on a device of {sms} SMs: {idle:.0%} of it has nothing to do{_proof(scene)}"
     how = f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit is full"
     return _found(
         evidence, cause, saved, how if counted(scene) else f"{_SHARE:.0%} of the {idle:.0%} of SMs that are idle, without counters"

@@ -33,7 +33,7 @@ def look(scene: Scene) -> Found | None:
     return Found(
         tuple(evidence),
         (
-            f"each pass of the loop executes {fences:.0f} memory fence(s): a "
+            f"each pass of the loop executes {fences:.0f} memory fence{'s' if fences > 1 else ''}: a "
             "warp stops until its writes have reached L2, and L1 is invalidated"
         ),
         (

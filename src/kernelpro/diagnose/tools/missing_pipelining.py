@@ -73,7 +73,8 @@ def _streaming(scene: Scene) -> Found | None:
             Evidence("warps' time spent waiting for loads", round(100 * waiting), 50, "%"),
             Evidence("loads in flight for a thread", loads, 4),
         ),
-        f"each pass of the loop loads {loads:.0f} value(s) and uses them at once, so a warp has no second load in flight",
+        f"each pass of the loop loads {loads:.0f} value{'s' if loads > 1 else ''} and uses what it loads at once: nothing of a "
+        "later pass is in flight",
         (
             "unroll by 4 and load all values before using the first",
             "load the next pass's values into registers before computing with the current ones",
@@ -103,6 +104,7 @@ TOOL = Tool(
     ),
     metrics=METRICS,
     symptom_of=(
+        "narrow_access",
         "uncoalesced_access",
         "sector_waste",
         "excess_traffic",

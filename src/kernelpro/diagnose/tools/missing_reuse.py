@@ -1,10 +1,17 @@
-"""Work that could use each value many times loads it again for each use: no tiles in shared memory or registers."""
+"""Work that could use each value many times loads it again for each use: no tiles in shared memory or registers.
+
+Two kinds of work have such reuse: products of matrices (each value is used in a whole row or column of results), and
+windows that slide over the data, such as stencils, pooling and filters (each value is used by its neighbours).
+"""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import MEMORY, RUNNING, counted, hot_line, pressure, stalls
-from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.traffic import L1_LOADED, SECTOR, fewest_bytes
+import math
+
+from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, RUNNING, counted, hot_line, pressure, stalls
+from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code, saved
+from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.diagnose.traffic import L1_LOADED, L2_READ, LOADED_BYTES_USED, SECTOR, fewest_bytes
 from kernelpro.records import Evidence
 
 INTENSITY = 20.0
@@ -18,17 +25,26 @@ ATTAINABLE = 0.6
 _GUESS = 0.3
 """What may be claimed where no counter shows how often values are loaded."""
 
+REPEATED = 8.0
+"""How often each byte is loaded: the smallest window, 3 x 3, takes 9 loads; several passes over a row, and biases, stay below 5."""
+_PASSED_ON = 0.5
+"""Share of these loads that may go on to L2: with more, it is not the neighbours in a block that ask for the same bytes."""
+_STRIP = 8
+"""Results in a row that one thread can compute from a window kept in registers."""
+_STAGED = ("shared_load", "tma", "async_copy", *MATRIX)
+
 
 def look(scene: Scene) -> Found | None:
-    work, kernel = scene.profile.work, scene.it
-    flops = work.get("matrix_flops", 0.0)
-    leading = all(kernel.share >= other.share for other in scene.profile.kernels)
-    if flops / fewest_bytes(scene) < INTENSITY or not leading:
+    leading = all(scene.it.share >= other.share for other in scene.profile.kernels)
+    if not leading:
         return None
-    return _counted(scene, flops) if counted(scene) else _static(scene)
+    flops = scene.profile.work.get("matrix_flops", 0.0)
+    if flops / fewest_bytes(scene) >= INTENSITY:
+        return _product(scene, flops) if counted(scene) else _product_in_code(scene)
+    return _window(scene) if flops == 0 and scene.it.code else None
 
 
-def _counted(scene: Scene, flops: float) -> Found | None:
+def _product(scene: Scene, flops: float) -> Found | None:
     kernel = scene.it
     loaded = scene.metric(L1_LOADED) * SECTOR * max(1.0, kernel.launches) / flops
     if loaded < TOO_MUCH:
@@ -37,7 +53,6 @@ def _counted(scene: Scene, flops: float) -> Found | None:
     rates = scene.profile.ceilings.get("rates", {})
     rate = rates.get("bf16" if scene.profile.precision == "native" else scene.profile.precision) or rates.get("fp32")
     left = flops / (rate * ATTAINABLE) / (1e-6 * kernel.microseconds) if rate and kernel.microseconds else 0.0
-    saved = min((1 - GOOD / loaded) * weight, max(0.0, 1 - left))
     return _found(
         scene,
         (
@@ -47,17 +62,17 @@ def _counted(scene: Scene, flops: float) -> Found | None:
         ),
         f"the kernel loads {loaded:.1f} bytes for each operation, where tiles of 64 x 64 would load {GOOD:.2f}: values are fetched "
         "again for each use instead of being kept",
-        saved,
+        _TILES,
+        min((1 - GOOD / loaded) * weight, max(0.0, 1 - left)),
         f"tiling takes away {1 - GOOD / loaded:.0%} of the loads, which set {weight:.0%} of the time, until the arithmetic limits",
     )
 
 
-def _static(scene: Scene) -> Found | None:
+def _product_in_code(scene: Scene) -> Found | None:
     """Hot code that loads from global memory for every multiplication, and neither stages tiles nor uses matrix units."""
     loops = [loop for loop in scene.code.get("loops", ()) if loop.get("innermost") and loop["mix"].get("fma32", 0)]
-    staged = scene.mix("shared_load", "hmma", "hgmma", "imma", "dmma", "tma", "async_copy", hot=False)
     worst = max(loops, key=lambda loop: loop["mix"]["fma32"], default=None)
-    if worst is None or staged:
+    if worst is None or scene.mix(*_STAGED, hot=False):
         return None
     widths = worst.get("widths", {}).get("global_load", {})
     loaded = sum(int(bits) / 8 * count for bits, count in widths.items()) / (2 * worst["mix"]["fma32"])
@@ -68,27 +83,87 @@ def _static(scene: Scene) -> Found | None:
         (Evidence("bytes loaded in the innermost loop for each operation", round(loaded, 2), 2 * TOO_MUCH, "B"),),
         f"the innermost loop loads {loaded:.1f} bytes from global memory for each operation and no tile is kept in shared memory "
         "(seen in the machine code; counters were not available)",
+        _TILES,
         _GUESS,
         "a guess from the machine code, without counters",
         worst.get("where", ""),
     )
 
 
-def _found(scene: Scene, evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str = "") -> Found:
-    return Found(
-        evidence=evidence,
-        cause=cause,
-        advice=(
-            "work in tiles: a block stages 64 to 128 rows and columns of the operands in shared memory, and uses them so often",
-            "let each thread (or each matrix instruction) compute a tile of results in registers, 8 x 8 or more",
-            "in Triton, use tl.dot on blocks; in CUDA, feed the tensor cores where the precision allows it",
-        ),
-        saved=saved,
-        how=how,
-        where=where
-        or hot_line(scene.it, "long_scoreboard", "lg_throttle")
-        or scene.it.code.get("where", {}).get("global_load", ""),
+def _window(scene: Scene) -> Found | None:
+    """A thread loads the whole window of its result: by counters, loads that L1 serves again and again; else by the code."""
+    hot = hot_code(scene)
+    if hot.count(*_STAGED):
+        return None
+    asked = _asked(scene) if counted(scene) else _asked_by_code(scene, hot)
+    if asked < REPEATED:
+        return None
+    side = math.sqrt(asked)
+    kept = (side + _STRIP - 1) / (_STRIP * side)
+    arithmetic = hot.count("fma32", "half")
+    addresses = max(0.0, hot.count("alu") - arithmetic)
+    gone = {"global_load": (1 - kept) * hot.count("global_load"), "alu": (1 - kept) * addresses}
+    evidence = [
+        Evidence("times each byte is loaded", round(asked, 1), REPEATED),
+        Evidence("loads in the hot code", hot.count("global_load")),
+    ]
+    if counted(scene):
+        compute, memory = scene.metric(COMPUTE), scene.metric(MEMORY)
+        # L1's work shrinks with the loads; that of DRAM stays.
+        then = max(scene.metric(DRAM), memory * kept, compute * hot.clocks(gone=gone) / hot.clocks())
+        share = 1 - then / max(compute, memory)
+        evidence.append(Evidence("use of the busiest unit", round(max(compute, memory)), None, "%"))
+    else:
+        share = saved(scene, hot, gone) if scene.headroom >= 1.5 else 0.0
+    unproven = "" if counted(scene) else " (seen in the machine code; counters were not available)"
+    return _found(
+        scene,
+        tuple(evidence),
+        f"each byte is loaded {asked:.0f} times: threads fetch their whole window, although neighbours share most of it{unproven}",
+        _WINDOWS,
+        share,
+        f"{_STRIP} results in a row from a window kept in registers need {kept:.0%} of the loads and of their address arithmetic",
     )
+
+
+def _asked(scene: Scene) -> float:
+    """How often a launch loads each byte, by counters; 0 where most of that goes on to L2.
+
+    A load for each byte that is written is always needed (tables that are looked up), so the larger of both counts.
+    """
+    work = scene.profile.work
+    least = max(work.get("read_bytes", 0.0), work.get("written_bytes", 0.0))
+    if least <= 0:
+        raise Missing("the bytes of the task")
+    asked = scene.metric(L1_LOADED) * scene.metric(LOADED_BYTES_USED) / least
+    return asked if scene.metric(L2_READ) * SECTOR / least <= _PASSED_ON * asked else 0.0
+
+
+def _asked_by_code(scene: Scene, hot: HotCode) -> float:
+    """How often each byte is loaded, where the hot code also stores: bytes loaded for each stored one, against the task's."""
+    work, stored = scene.profile.work, hot.moved("global_store")
+    if not stored or not work.get("written_bytes"):
+        return 0.0
+    return hot.moved("global_load") / stored / max(1.0, work.get("read_bytes", 0.0) / work["written_bytes"])
+
+
+_TILES = (
+    "work in tiles: a block stages 64 to 128 rows and columns of the operands in shared memory, and uses them so often",
+    "let each thread (or each matrix instruction) compute a tile of results in registers, 8 x 8 or more",
+    "in Triton, use tl.dot on blocks; in CUDA, feed the tensor cores where the precision allows it",
+)
+_WINDOWS = (
+    f"let a thread compute {_STRIP} results in a row and slide the window through registers: they then share their loads",
+    "split a separable window (maximum, sum, Gaussian) into a pass along rows and one along columns, within the kernel",
+    "stage the block's tile with its rim in shared memory, so that addresses cost one addition",
+)
+
+
+def _found(
+    scene: Scene, evidence: tuple[Evidence, ...], cause: str, advice: tuple[str, ...], share: float, how: str, where: str = ""
+) -> Found:
+    place = where or hot_line(scene.it, "long_scoreboard", "lg_throttle") or scene.it.code.get("where", {}).get("global_load", "")
+    return Found(evidence, cause, advice, share, how, place)
 
 
 TOOL = Tool(
@@ -97,10 +172,12 @@ TOOL = Tool(
     target="cuda",
     look=look,
     trigger=f"a task with {INTENSITY:g} matrix operations a byte or more, whose largest kernel loads {TOO_MUCH} bytes or more from "
-    "L1 for each operation; without counters: an innermost loop that loads from global memory for each product, and no tiles",
-    remedy="tiles in shared memory and registers; matrix instructions",
-    expects="the share of loads that tiles of 64 would not need, times how far memory sets the time, until the arithmetic limits",
+    "L1 for each operation; without counters: an innermost loop that loads from global memory for each product, and no tiles. Or, "
+    f"in a task without products, each byte is loaded {REPEATED:g} times or more, mostly from L1, and nothing is staged",
+    remedy="tiles in shared memory and registers; matrix instructions; windows that slide through registers",
+    expects="the share of loads that tiles of 64 would not need, times how far memory sets the time, until the arithmetic limits; "
+    f"for windows, the loads and addresses that strips of {_STRIP} results share",
     affinity=RUNNING,
-    metrics=(L1_LOADED, *stalls("long_scoreboard", "lg_throttle")),
+    metrics=(L1_LOADED, L2_READ, LOADED_BYTES_USED, *stalls("long_scoreboard", "lg_throttle")),
     symptom_of=("uncoalesced_access",),
 )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
-from kernelpro.diagnose import occupancy
-from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, ROOF, counted
+from kernelpro.diagnose import flight
+from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, ROOF, WARP_CYCLES, counted, stalled, stalls
 from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
-from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.diagnose.traffic import LOADED_BYTES_USED
 from kernelpro.records import Bound, Evidence
 
-USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
+_WAITS = ("long_scoreboard", "lg_throttle")
 WIDEST = 128
 """Bits that one access moves at most."""
-_LATENCY = 0.75e-6
-"""Seconds from a load to its data at a good part of the bandwidth: 0.6 us on an idle device, 1 us near the ceiling."""
 _UNMEASURED = 0.5
 """Part of the gain that is claimed where nothing was measured: warps also overlap loads of different passes."""
 _HEALTHY = 0.85
 """Share of the bandwidth's ceiling from which on nothing is missing."""
+_WAITING = 0.3
+"""Share of the warps' time in waits for global memory: bytes in flight limit only kernels that wait for them."""
 _PACKED = 28
 """Bytes used of each sector of 32: with fewer the accesses are scattered, and width is not what is wrong."""
 
@@ -40,8 +39,7 @@ def look(scene: Scene) -> Found | None:
     ):
         return None
     mean = moved / sum(bits.values())
-    needed = _LATENCY * _bandwidth(scene) / scene.device.get("sms", 132)
-    flying = _warps(scene) * 32 * hot.moved(*GLOBAL)
+    needed, flying = flight.needed(scene), flight.in_flight(scene, hot)
     reached = _reached(scene)
     now = min(_HEALTHY, flying / needed) if reached is None else reached
     if now >= _HEALTHY or flying >= needed:
@@ -67,7 +65,7 @@ def look(scene: Scene) -> Found | None:
             ),
             "let each thread do several independent accesses before it uses the first (unroll by 4)",
         ),
-        (1 - now / then) * (1.0 if reached is not None else _UNMEASURED),
+        min(1 - now / then, _waiting(scene)) * (1.0 if reached is not None else _UNMEASURED),
         (
             f"bytes in flight grow {WIDEST / mean:.1f}-fold; by Little's law "
             f"the bandwidth goes from {now:.0%} to {then:.0%} of the ceiling"
@@ -76,35 +74,22 @@ def look(scene: Scene) -> Found | None:
     )
 
 
-def _bandwidth(scene: Scene) -> float:
-    return float(scene.device.get("dram_bandwidth") or scene.profile.ceilings.get("bandwidth") or 4.3e12)
-
-
-def _warps(scene: Scene) -> float:
-    """Warps on an SM: as many as fit, and no more than the grid brings; 64 where nothing is known."""
-    try:
-        holds = occupancy.of(scene)
-    except Missing:
-        return float(scene.device.get("max_warps_per_sm", 64))
-    blocks = math.prod(scene.it.grid) / scene.device["sms"] if scene.it.grid else holds.blocks
-    return min(holds.blocks, blocks) * holds.warps_in_block
+def _waiting(scene: Scene) -> float:
+    """Share of the warps' time in waits for global memory; 1 where it was not counted."""
+    return stalled(scene, *_WAITS) if counted(scene) and scene.get(WARP_CYCLES) is not None else 1.0
 
 
 def _reached(scene: Scene) -> float | None:
     """Share of the bandwidth's ceiling that the kernel reaches: by the counters, else by the task's bytes where it is alone."""
-    if (used := scene.get(DRAM)) is not None:
-        return used / 100 / ROOF
-    work = scene.profile.work
-    if scene.it.microseconds > 0 and scene.it.share > 0.9:
-        return (work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)) / (scene.it.microseconds * 1e-6) / _bandwidth(scene)
-    return None
+    used = scene.get(DRAM)
+    return used / 100 / ROOF if used is not None else flight.reached(scene)
 
 
 def _otherwise_limited(scene: Scene, hot: HotCode) -> bool:
-    if scene.get(USED) is not None and scene.metric(USED) < _PACKED:
+    if scene.get(LOADED_BYTES_USED) is not None and scene.metric(LOADED_BYTES_USED) < _PACKED:
         return True
     if counted(scene):
-        return scene.metric(COMPUTE) > scene.metric(MEMORY)
+        return scene.metric(COMPUTE) > scene.metric(MEMORY) or _waiting(scene) < _WAITING
     return hot.clocks(float(scene.device.get("fp32_to_fp64", 2.0))) > dram_clocks(scene, hot)
 
 
@@ -115,12 +100,12 @@ TOOL = Tool(
     look=look,
     trigger=(
         f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight "
-        f"than latency x bandwidth, and less than {_HEALTHY:.0%} of the ceiling is reached"
+        f"than latency x bandwidth, less than {_HEALTHY:.0%} of the ceiling is reached, and warps wait for memory"
     ),
     remedy="128-bit accesses, several independent ones a thread",
     expects="Little's law: bandwidth grows with the bytes in flight, up to what good kernels reach",
     affinity=frozenset({Bound.MEMORY, Bound.LATENCY, Bound.MIXED}),
-    metrics=(USED,),
+    metrics=(LOADED_BYTES_USED, *stalls(*_WAITS)),
     symptom_of=(
         "uncoalesced_access",
         "sector_waste",

@@ -20,8 +20,8 @@ def look(scene: Scene) -> Found | None:
     if lost < _NOTICEABLE * line.call_us:
         return None
     evidence = [
-        Evidence("device time spent copying", round(copying, 1), unit="us"),
-        Evidence("of a call", round(100 * lost / line.call_us), 5, "%"),
+        Evidence("device time spent copying", round(copying), unit="us"),
+        Evidence("share of a call", round(100 * lost / line.call_us), 5, "%"),
     ]
     evidence += [Evidence(f"{copy.kind} bytes in a call", copy.nbytes, 0, "bytes") for copy in inside + host]
     evidence += [Evidence(f"launches of {_short(kernel.name)}", kernel.launches, 0) for kernel in kernels]

@@ -15,7 +15,7 @@ _ADVICE = {
         "more threads on the same tile also give more warps for the same memory",
     ),
     "warps": (
-        "choose a block size that divides the device's threads a SM: 128 or 256 threads leave no rest, 768 or 1024 often do",
+        "choose a block size that divides the device's threads an SM: 128 or 256 threads leave no rest, 768 or 1024 often do",
         "let several smaller blocks share the work of a large one",
     ),
     "blocks": (

@@ -29,11 +29,11 @@ def look(scene: Scene) -> Found | None:
     lost = 1 - clock / fastest
     return Found(
         (
-            Evidence("power drawn", round(watts), round(limit), "W"),
+            Evidence("power drawn, on average", round(watts), round(limit), "W"),
             Evidence("clock of the SMs", round(clock), round(fastest), "MHz"),
             Evidence("samples under a power cap", round(100 * capped), 100 * _CAPPED, "%"),
         ),
-        f"at {watts:.0f} of {limit:.0f} W the SMs run at {clock:.0f} instead of {fastest:.0f} MHz",
+        f"the SMs run at {clock:.0f} instead of {fastest:.0f} MHz, held down for power in {capped:.0%} of the samples",
         (
             (
                 "move fewer bytes: more reuse in registers and shared memory, "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import MEMORY, RUNNING, hot_line, pressure, stalls
+from kernelpro.diagnose.counters import MEMORY, RUNNING, counted, hot_line, pressure, stalls
+from kernelpro.diagnose.flight import GUESS, SUSPECT, wasteful
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, accesses
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, accesses
 from kernelpro.records import Evidence
 
 WASTE = 0.2
@@ -12,28 +13,47 @@ WASTE = 0.2
 
 
 def look(scene: Scene) -> Found | None:
+    if not counted(scene) and (suspicion := wasteful(scene, SUSPECT, STRIDED)):
+        return _found(
+            suspicion.evidence,
+            f"the kernel takes {suspicion.factor:.1f} times what its bytes need, and neither its arithmetic nor too few bytes in "
+            "flight explain that: its loads may use sectors only in part (computed; counters were not available)",
+            GUESS,
+            f"a guess without counters: {suspicion.factor:.1f} times what the bytes need",
+            scene.code.get("where", {}).get("global_load", ""),
+        )
     bad = [a for a in accesses(scene) if a.excess > WASTE and a.per_request < SCATTERED and a.used >= FEW_BYTES]
     if not bad:
         return None
     worst = max(bad, key=lambda a: a.excess * a.part)
     waste = sum(a.excess * a.part for a in bad)
     weight = pressure(scene)
-    return Found(
-        evidence=(
+    return _found(
+        (
             Evidence(f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), (1 - WASTE) * SECTOR, "B"),
             Evidence(f"sectors a request ({worst.kind})", round(worst.per_request, 1), None),
             Evidence("use of the memory system", round(scene.metric(MEMORY)), None, "%"),
         ),
-        cause=f"the {' and '.join(a.kind for a in bad)} use {worst.used:.0f} of the {SECTOR} bytes of each sector: a stride "
+        f"the {' and '.join(a.kind for a in bad)} use {worst.used:.0f} of the {SECTOR} bytes of each sector: a stride "
         f"between threads, fields of a structure, or rows off a boundary; {waste:.0%} of the sectors are fetched for nothing",
+        waste * weight,
+        f"{waste:.0%} of the sectors are needless, and memory sets {weight:.0%} of the time",
+        hot_line(scene.it, "long_scoreboard", "lg_throttle"),
+    )
+
+
+def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str) -> Found:
+    return Found(
+        evidence=evidence,
+        cause=cause,
         advice=(
             "let a thread take what lies side by side as one vector (float2, float4) and use all of it",
             "keep fields in arrays of their own (structure of arrays), or load whole structures through shared memory",
             "start rows on a 32-byte boundary, or peel the first elements",
         ),
-        saved=waste * weight,
-        how=f"{waste:.0%} of the sectors are needless, and memory sets {weight:.0%} of the time",
-        where=hot_line(scene.it, "long_scoreboard", "lg_throttle"),
+        saved=saved,
+        how=how,
+        where=where,
     )
 
 
@@ -43,7 +63,8 @@ TOOL = Tool(
     target="cuda",
     look=look,
     trigger=f"global loads or stores of which packed accesses would need {WASTE:.0%} fewer sectors, short of complete scatter "
-    "(that is uncoalesced_access)",
+    f"(that is uncoalesced_access); without counters, a suspicion: {SUSPECT:g} to {STRIDED:g} times what the bytes "
+    "need, unexplained",
     remedy="vector loads, structure of arrays, aligned rows",
     expects="the share of needless sectors, times how far memory sets the time",
     affinity=RUNNING,

@@ -28,7 +28,7 @@ def look(scene: Scene) -> Found | None:
     if (used := scene.get(TENSOR)) is not None:
         evidence.append(Evidence("use of the tensor pipe", used, 100 * _FULL, "%"))
         share = min(share, max(0.0, 1 - used / 100 / _FULL))
-        how = f"the tensor pipe is used {used:.0f} %, with products in flight {_FULL:.0%}; {how}"
+        how = f"the tensor pipe is used {used:.0f}%, with products in flight {_FULL:.0%}; {how}"
     why = next((match["why"] for match in warned if match["why"]), "")
     return Found(
         tuple(evidence),

@@ -42,7 +42,7 @@ def look(scene: Scene) -> Found | None:
                 "in Triton tl.dot becomes wgmma with num_warps of 4 or 8, tiles "
                 "of at least 64 x 64 and operands that go through shared memory"
             ),
-            "or take a CuTe / CUTLASS collective for sm_90 and fuse the rest into its epilogue",
+            "take a CuTe / CUTLASS collective for sm_90 and fuse the rest into its epilogue",
         ),
         1 - _REACHES * (1 - operands),
         (

@@ -1,4 +1,4 @@
-"""Transcendental functions that cost more than the rest of the kernel: accurate library versions, or a full special-function pipe."""
+"""Transcendental functions that cost more than the rest of the kernel: accurate versions, or a full special-function pipe."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from kernelpro.diagnose import occupancy
 from kernelpro.diagnose.counters import MEMORY, ROOF, counted
 from kernelpro.diagnose.pipes import HotCode, dram_bytes_a_clock, dram_clocks, hot_code
 from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
+from kernelpro.diagnose.traffic import fewest_bytes
 from kernelpro.records import Evidence
 
 REQUESTS = {
@@ -72,11 +73,14 @@ def _by_the_code(scene: Scene, hot: HotCode) -> tuple[float, str]:
     elif footprint > scene.device.get("shared_per_sm", 233472) - scene.it.static_shared - scene.it.dynamic_shared:
         rate, level = 2 * dram_bytes_a_clock(scene), "L2"
     memory = dram_clocks(scene, hot)
-    now = max(hot.clocks(), memory + hot.moved(*kinds) / rate)
+    # L1 writes through: what a thread spills reaches L2, and DRAM where the kernel's own data streams through L2.
+    streams = fewest_bytes(scene) > scene.device.get("l2_bytes", 60e6)
+    through = (1 if streams else 2) * dram_bytes_a_clock(scene)
+    now = max(hot.clocks(), memory + hot.moved("local_load") / rate + hot.moved("local_store") / min(rate, through))
     then = max(hot.clocks(gone={kind: hot.count(kind) for kind in kinds}), memory)
     how = (
-        f"{footprint / 1024:.0f} KiB of local memory for an SM go to "
-        f"{level}; a pass takes {now:.1f} clocks a thread, {then:.1f} without"
+        f"{footprint / 1024:.0f} KiB of local memory an SM are read back from {level}, its stores go on to "
+        f"{'DRAM' if streams else 'L2'}; a pass takes {now:.1f} clocks a thread, {then:.1f} without"
     )
     return 1 - then / now, how
 

@@ -41,7 +41,7 @@ def look(scene: Scene) -> Found | None:
         (
             f"compute the products with tensor cores in {unit}: wgmma on Hopper, mma.sync before it, accumulating in float32",
             'in Triton use tl.dot with input_precision="tf32" (not "ieee") on tiles of at least 64 x 64',
-            "or hand the product to CUTLASS, CuTe or cuBLAS and fuse the rest into its epilogue",
+            "hand the product to CUTLASS, CuTe or cuBLAS and fuse the rest into its epilogue",
         ),
         1 - kept,
         f"fp32 reaches {slower:.0%} of the {unit} rate on this device (both measured)",

@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import MEMORY, RUNNING, hot_line, pressure, stalls
+import math
+
+from kernelpro.diagnose.counters import MEMORY, RUNNING, counted, hot_line, pressure, stalls
+from kernelpro.diagnose.flight import GUESS, wasteful
 from kernelpro.diagnose.tool import Found, Scene, Tool
-from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, accesses
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, accesses
 from kernelpro.records import Evidence
 
 
 def look(scene: Scene) -> Found | None:
+    if not counted(scene) and (suspicion := wasteful(scene, STRIDED, math.inf)):
+        return _found(
+            suspicion.evidence,
+            f"the kernel takes {suspicion.factor:.1f} times what its bytes need, and neither its arithmetic nor too few bytes in "
+            "flight explain that: its loads may be scattered (computed; counters were not available)",
+            GUESS,
+            f"a guess without counters: {suspicion.factor:.1f} times what the bytes need",
+            scene.code.get("where", {}).get("global_load", ""),
+        )
     bad = [a for a in accesses(scene) if a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)]
     if not bad:
         return None
     worst = max(bad, key=lambda a: a.excess * a.part)
     waste = sum(a.excess * a.part for a in bad)
     weight = pressure(scene)
-    return Found(
-        evidence=(
+    return _found(
+        (
             Evidence(f"sectors a request ({worst.kind})", round(worst.per_request, 1), SCATTERED),
             Evidence(f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), SECTOR, "B"),
             Evidence("use of the memory system", round(scene.metric(MEMORY)), None, "%"),
         ),
-        cause=f"the {' and '.join(a.kind for a in bad)} of a warp are scattered: one request touches {worst.per_request:.0f} "
+        f"the {' and '.join(a.kind for a in bad)} of a warp are scattered: one request touches {worst.per_request:.0f} "
         f"sectors of {SECTOR} bytes and uses {worst.used:.0f} bytes of each, so {waste:.0%} of the sectors are fetched for nothing",
+        waste * weight,
+        f"{waste:.0%} of the sectors are needless, and memory sets {weight:.0%} of the time",
+        hot_line(scene.it, "long_scoreboard", "lg_throttle"),
+    )
+
+
+def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str) -> Found:
+    return Found(
+        evidence=evidence,
+        cause=cause,
         advice=(
             "let neighbouring threads take neighbouring elements: threadIdx.x must run along the contiguous dimension",
             "where the layout forbids that, load tiles row by row into shared memory (rows padded by one) and read them across",
             "store a transposed copy only where it is used several times",
         ),
-        saved=waste * weight,
-        how=f"{waste:.0%} of the sectors are needless, and memory sets {weight:.0%} of the time",
-        where=hot_line(scene.it, "long_scoreboard", "lg_throttle"),
+        saved=saved,
+        how=how,
+        where=where,
     )
 
 
@@ -40,7 +62,8 @@ TOOL = Tool(
     target="cuda",
     look=look,
     trigger=f"global loads or stores with {SCATTERED} or more sectors a request, or less than {FEW_BYTES} of a sector's 32 bytes "
-    "used, where packed accesses would need at most 60 % of the sectors (one value read by a whole warp is no waste)",
+    "used, where packed accesses would need at most 60 % of the sectors (one value read by a whole warp is no waste); "
+    f"without counters, a suspicion: {STRIDED:g} times what the bytes need or more, unexplained",
     remedy="threads along the contiguous dimension; transposition through shared memory",
     expects="the share of needless sectors, times how far memory (its busiest part, or warps waiting for it) sets the time",
     affinity=RUNNING,

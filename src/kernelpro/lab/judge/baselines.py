@@ -79,6 +79,11 @@ class Baselines:
             self.rounds.add({name: self.call(self.anchor if name == _CONTROL else name, inputs) for name in order})
         self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
 
+    @property
+    def calibrated(self) -> int:
+        """Rounds made so far."""
+        return len(self.rounds.samples.get(_CONTROL, []))
+
     def excess_protocol_ms(self) -> float:
         """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
         overheads = {

@@ -55,9 +55,10 @@ class Bench:
             self.reference = Reference(self.task, self.target, self.seed)
             self.precision = self.reference.precision()
             self.oracle = Oracle(self.reference, int(_CACHE_SHARE * self._free_bytes()))
-            self._form, leaves = self.oracle.inputs(self.new_seed())
+            seed = self.new_seed()
+            self._form, leaves = self.oracle.inputs(seed)
             self._slots, self._region_bytes = layout(leaves)
-            self.expected = Expected(self.oracle.output_shapes(self.new_seed()))
+            self.expected = Expected(self.oracle.output_shapes(seed))
         with self.preparation("ceilings"):
             report("measuring the device")
             name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()

@@ -109,8 +109,14 @@ class Judge:
             self._report("waiting for the baselines to compile")
             self.baselines.warm_up(self.bench.new_seed())
         with self.bench.preparation("calibrate"):
+            self._calibrate_enough()
+
+    def _calibrate_enough(self) -> None:
+        """As many rounds of the baselines as the present effort asks for; those that are there count."""
+        missing = self._round_count() - self.baselines.calibrated
+        if missing > 0:
             self._report("calibrating the baselines")
-            self.baselines.calibrate(self._round_seeds[: self._round_count()])
+            self.baselines.calibrate(self.bench.secret.sample(self._round_seeds, missing))
 
     def _round_count(self) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
@@ -139,6 +145,7 @@ class Judge:
 
     def _judge(self, candidate: Candidate, clock: Stopwatch) -> Verdict:
         self._inspect(candidate)
+        self._calibrate_enough()
         self._report("building")
         with clock("build"):
             self.bench.builds.get(candidate, self.bench.target, self.options)

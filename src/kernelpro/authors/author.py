@@ -1,0 +1,72 @@
+"""What an author is: somebody who writes candidates when asked to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kernelpro.records import Action, Cost, Diagnosis, Target, Task, Verdict
+
+
+class NoIdea(Exception):
+    """The author has nothing (more) to offer for this assignment; the message says why."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A candidate that an author may look at."""
+
+    number: int
+    source: str
+    plan: str
+    verdict: Verdict | None
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What an author is asked to do, and what it may know."""
+
+    step: int
+    action: Action
+    task: Task
+    target: Target
+    precision: str
+    floor_ms: float
+    baselines: dict[str, float]
+    """Milliseconds by name."""
+    parent: Known | None = None
+    """The candidate to improve or to mend; None for a fresh design."""
+    children: tuple[Known, ...] = ()
+    """What was made of the parent before."""
+    siblings: tuple[Known, ...] = ()
+    cousins: tuple[Known, ...] = ()
+    leaders: tuple[Known, ...] = ()
+    guidance: str = ""
+    """The diagnosis of the parent, in words."""
+    evidence: str = ""
+    memory: str = ""
+    """What this run has learnt."""
+    knowledge: str = ""
+    """What earlier runs have learnt."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an author hands in."""
+
+    source: str
+    plan: str = ""
+    hypothesis: str = ""
+    author: str = ""
+    cost: Cost = field(default_factory=Cost)
+    advice: str = ""
+    """The tool whose advice it took, if any: its track record is kept."""
+
+
+class Author(Protocol):
+    name: str
+
+    async def write(self, assignment: Assignment) -> Draft:
+        """May take long; raises NoIdea. The same assignment may be asked for again after a crash."""
+        ...

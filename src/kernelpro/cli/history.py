@@ -1,0 +1,133 @@
+"""`kernelpro runs`, `show` and `export`: looking at what was done."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree as Drawing
+
+from kernelpro.cli.display import interval, status_of
+from kernelpro.diagnose import guidance
+from kernelpro.engine import export as exporting
+from kernelpro.engine.store import Store, default_home
+from kernelpro.records import BadInput, Step
+
+
+def _home(given: str | None) -> Path:
+    return Path(given) if given else default_home()
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def runs(home: str | None, json_lines: bool) -> int:
+    folder = _home(home)
+    table = Table()
+    for title in ("run", "task", "target", "author", "policy", "begun", "steps", "state", "best"):
+        table.add_column(title, overflow="fold")
+    for path in sorted(folder.glob("*/run.db"), key=lambda p: p.stat().st_mtime):
+        try:
+            store = Store(path.parent)
+            config, steps, outcome = store.config(), store.steps(), store.outcome()
+            begun = datetime.fromtimestamp(store.created).isoformat(sep=" ", timespec="minutes")
+            store.close()
+        except BadInput as error:
+            print(f"kernelpro: {error}", file=sys.stderr)
+            continue
+        best = ""
+        if outcome and outcome.verdict:
+            fastest = min(outcome.verdict.speedup.items(), key=lambda item: item[1].value)
+            best = f"{interval(fastest[1])} over {fastest[0]}"
+        state = "finished" if outcome else "unfinished"
+        if json_lines:
+            print(
+                json.dumps({"run": path.parent.name, "task": config.task.name, "steps": len(steps), "state": state, "best": best})
+            )
+        table.add_row(
+            path.parent.name, config.task.name, config.target, config.author, config.policy, begun, str(len(steps)), state, best
+        )
+    if not json_lines:
+        _console().print(table if table.row_count else f"no runs in {folder}")
+    return 0
+
+
+def show(run: str, number: int | None, home: str | None, json_lines: bool) -> int:
+    store = Store.open(_home(home), run)
+    steps = {step.number: step for step in store.steps()}
+    for line in store.damaged:
+        print(f"kernelpro: {line}", file=sys.stderr)
+    if number is not None and number not in steps:
+        raise BadInput(f"run {run} has no step {number}; it has {len(steps)}")
+    chosen = [steps[number]] if number is not None else list(steps.values())
+    if json_lines:
+        for step in chosen:
+            extra = {"text": store.source(step.final_source) if step.final_source else ""} if number is not None else {}
+            print(json.dumps(step.to_json() | extra, separators=(",", ":")))
+    elif number is None:
+        _tree(store, steps)
+    else:
+        _step(store, steps, steps[number])
+    return 0
+
+
+def _tree(store: Store, steps: dict[int, Step]) -> None:
+    ground, outcome = store.ground() or {}, store.outcome()
+    baseline = ground.get("baseline_ms", 0.0)
+    drawing = Drawing(
+        f"[bold]{store.id}[/]: reference, best baseline {baseline:.4f} ms, floor {ground.get('floor_ms', 0.0):.4f} ms"
+    )
+    places = {0: drawing}
+    for step in sorted(steps.values(), key=lambda s: s.number):
+        crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
+        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else status_of(step)
+        label = f"{crown}{step.number} {step.action}: {time}  {step.plan or step.note}"
+        places[step.number] = places.get(step.parent, drawing).add(label)
+    console = _console()
+    console.print(drawing)
+    console.print(outcome.reason if outcome else f"unfinished: kernelpro resume {store.id}")
+
+
+def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
+    parts = [f"step {step.number} of {store.id}: {step.action} of {step.parent}, by {step.author or 'nobody'}: {status_of(step)}"]
+    if step.plan:
+        parts.append(f"plan: {step.plan}")
+    if step.hypothesis:
+        parts.append(f"hypothesis: {step.hypothesis}")
+    if step.note:
+        parts.append(f"note: {step.note}")
+    if step.verdict:
+        parts.append(f"verdict: {step.verdict.reason}")
+        parts += [f"  {name}: {interval(ratio)}" for name, ratio in step.verdict.speedup.items()]
+    if step.diagnosis:
+        parts += ["", guidance.write(step.diagnosis)]
+    if "prompt" in step.details:
+        parts += ["", "--- prompt", str(step.details["prompt"])]
+    parent = steps.get(step.parent)
+    if step.final_source:
+        text = store.source(step.final_source)
+        if parent and parent.final_source:
+            before = store.source(parent.final_source)
+            names = (f"step {parent.number}", f"step {step.number}")
+            changed = difflib.unified_diff(before.splitlines(), text.splitlines(), *names, lineterm="")
+            parts += ["", *changed]
+        parts += ["", text.rstrip()]
+    print("\n".join(parts))
+
+
+def export(run: str, number: int | None, out: str | None, home: str | None) -> int:
+    store = Store.open(_home(home), run)
+    text = exporting.export(store, number)
+    path = Path(out or f"{run}.py")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
+    print(f"{path}: test it with `python {path}`")
+    return 0

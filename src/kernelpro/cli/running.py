@@ -1,0 +1,118 @@
+"""`kernelpro optimize` and `kernelpro resume`: a run with a live display."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kernelpro.authors.by_name import author
+from kernelpro.cli.display import Display
+from kernelpro.engine.loop import Engine
+from kernelpro.engine.store import Store, default_home
+from kernelpro.pools.local import Pool
+from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
+
+EFFORTS = {"quick": 20, "normal": 75, "max": 300}
+"""Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LIMITS = {"candidates": "candidates", "dollars": "money", "tokens": "tokens", "wall": "wall_seconds", "device": "device_seconds"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    author: str
+    policy: str
+    budget: tuple[str, ...]
+    effort: str
+    in_flight: int
+    seed: int
+    sandbox: Any
+
+
+def limits(texts: tuple[str, ...], base: Limits) -> Limits:
+    """`candidates=75`, `wall=2h`, `floor=0.9` ...: what is not said stays."""
+    for text in texts:
+        name, _, value = text.partition("=")
+        amount = re.fullmatch(r"([\d.]+(?:e\d+)?)([smhd]?)", value)
+        if name == "floor" and amount and not amount[2] and float(amount[1]) <= 1:
+            base = replace(base, floor_share=float(amount[1]))
+        elif name in _LIMITS and amount and (bool(amount[2]) <= (name in ("wall", "device"))):
+            number = float(amount[1]) * _SECONDS.get(amount[2], 1.0)
+            whole = name in ("candidates", "tokens")
+            base = replace(base, **{_LIMITS[name]: int(number) if whole else number})  # type: ignore[arg-type]
+        else:
+            known = ", ".join((*_LIMITS, "floor"))
+            raise BadInput(f"--budget {text}: say NAME=NUMBER with one of {known}; wall and device take s, m, h or d")
+    return base
+
+
+def optimize(
+    path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
+) -> int:
+    task = Task.from_file(path, mode, precision)
+    author(wanted.author)  # a bad name shows before anything is begun
+    budget = limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort]))
+    with Pool(wanted.sandbox) as pool:
+        config = RunConfig(
+            task=task,
+            target=target or _target(pool),
+            author=wanted.author,
+            policy=wanted.policy,
+            limits=budget,
+            options=Options(sandbox=wanted.sandbox),
+            in_flight=wanted.in_flight,
+            seed=wanted.seed,
+        )
+        store = Store.create(Path(home) if home else default_home(), config, re.sub(r"[^\w.-]+", "-", name or task.name))
+        return _work(store, pool, json_lines)
+
+
+def resume(run: str, budget: tuple[str, ...], home: str | None, json_lines: bool) -> int:
+    store = Store.open(Path(home) if home else default_home(), run)
+    store.lock()
+    if budget:
+        config = store.config()
+        store.keep_config(replace(config, limits=limits(budget, config.limits)))
+    with Pool(store.config().options.sandbox) as pool:
+        return _work(store, pool, json_lines)
+
+
+def _target(pool: Pool) -> Any:
+    found = pool.ask(Job("environment", "environment")).data or {}
+    return "cuda" if found.get("gpu") else "cpu"
+
+
+def _work(store: Store, pool: Pool, json_lines: bool) -> int:
+    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 130: stopped."""
+    store.lock()
+    config = store.config()
+    display = Display(store, config, json_lines)
+    engine = Engine(store, pool, author(config.author), display.event)
+    display.watch(engine)
+    try:
+        with display:
+            outcome = asyncio.run(_until_stopped(engine))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{_home_option(store)}")
+        return 130
+    finally:
+        store.close()
+    display.final(outcome)
+    return 0 if outcome.best is not None else 1
+
+
+def _home_option(store: Store) -> str:
+    return "" if store.folder.parent == default_home() else f" --home {store.folder.parent}"
+
+
+async def _until_stopped(engine: Engine) -> Outcome:
+    """Ctrl-C and SIGTERM cancel the run between two transactions."""
+    task = asyncio.ensure_future(engine.run())
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, task.cancel)
+    return await task

@@ -1,0 +1,65 @@
+"""What an author is shown of a run: the node, its family, the leaders, and what was learnt."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from kernelpro.authors.author import Assignment, Known
+from kernelpro.engine.store import Store
+from kernelpro.records import RunConfig, Step, digest
+from kernelpro.search.tree import Tree
+
+_MOST_RELATIVES = 4
+_LEADERS = 3
+
+
+@dataclass(frozen=True)
+class Scene:
+    config: RunConfig
+    ground: dict[str, Any]
+    tree: Tree
+    steps: dict[int, Step]
+    store: Store
+
+    def assignment(self, step: Step) -> Assignment:
+        parent = self.steps.get(step.parent)
+        family = self.tree.nodes[step.parent].children if step.parent else []
+        grandparent = parent.parent if parent else 0
+        siblings = [n for n in self.tree.nodes[grandparent].children if n != step.parent] if parent else []
+        cousins = [child for sibling in siblings for child in self.tree.nodes[sibling].children]
+        leaders = [node.id for node in self.tree.leaders(_LEADERS) if node.id != step.parent]
+        return Assignment(
+            step=step.number,
+            action=step.action,
+            task=self.config.task,
+            target=self.config.target,
+            precision=self.ground["precision"],
+            floor_ms=self.ground["floor_ms"],
+            baselines=self.ground["baselines"],
+            parent=self._known(parent) if parent else None,
+            children=self._many(n for n in family if n != step.number),
+            siblings=self._many(siblings),
+            cousins=self._many(cousins),
+            leaders=self._many(leaders),
+            guidance=str(parent.details.get("guidance", "")) if parent else "",
+            evidence=str(parent.details.get("evidence", "")) if parent else "",
+        )
+
+    def _many(self, numbers: Any) -> tuple[Known, ...]:
+        """Settled relatives, the latest first."""
+        settled = [self.steps[n] for n in numbers if n in self.steps and self.steps[n].stage == "settled" and self.steps[n].source]
+        return tuple(self._known(step) for step in sorted(settled, key=lambda s: -s.number)[:_MOST_RELATIVES])
+
+    def _known(self, step: Step) -> Known:
+        source = self.store.source(step.final_source) if step.final_source else ""
+        return Known(step.number, source, step.plan, step.verdict, step.diagnosis)
+
+
+def normalised(source: str) -> str:
+    """A hash of the code, comments and layout aside; of the text where it is no Python."""
+    try:
+        return digest("code", ast.unparse(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return digest("text", source)

@@ -1,0 +1,249 @@
+"""What a run has learnt: attempts, errors with their fixes, facts; and a digest of them for a prompt.
+
+Events go in one by one and are never changed; everything else is computed from them, so that a run that is resumed
+knows as much as before: `RunMemory.replay(events)`. Storing the events is their owner's business.
+
+An error is fixed by the step that left it for good: of a path of attempts that leads from a failing node to a working
+one, the last step from a node that shows the error's signature to one that does not.
+
+The digest ranks: sections in the order of `_SHARES`, each giving so many of its best lines in a turn, turn after turn,
+until the budget is spent. Lines that do not fit are left out, shorter ones after them may still fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kernelpro.memory.wording import error_signature, method_key
+from kernelpro.records import BadInput, Record
+
+_CHARACTERS_A_TOKEN = 3.5
+"""Technical English has about four; the budget is kept rather than used up."""
+_LONGEST_LINE = 400
+"""Characters: one long-winded message must not push out ten short ones."""
+_SHARES = {
+    "Tried from here": 4,
+    "Errors seen, and what fixed them": 2,
+    "What worked elsewhere": 2,
+    "Facts": 2,
+    "What failed elsewhere": 1,
+}
+"""Lines of a section in a turn of the digest."""
+
+
+@dataclass(frozen=True)
+class Attempt(Record):
+    """A node that was tried: exactly one of `gain` and `failure` says how it ended."""
+
+    node: int
+    """Its number in the tree; what is said last of a node counts."""
+    parent: int
+    method: str
+    """The plan in a sentence."""
+    hypothesis: str = ""
+    gain: float | None = None
+    """Times as fast as its parent."""
+    failure: str = ""
+    """Status and reason, where it does not work."""
+    confirmed: bool | None = None
+    """Whether what was measured bears the hypothesis out; None where that is not known."""
+    kind: Literal["attempt"] = "attempt"
+
+    def __post_init__(self) -> None:
+        if (self.gain is None) == (not self.failure):
+            raise ValueError("an attempt has either a gain or a failure")
+
+    @property
+    def worth(self) -> float:
+        return self.gain or 0.0
+
+
+@dataclass(frozen=True)
+class Error(Record):
+    """A message that a node's build or run ended with."""
+
+    node: int
+    message: str
+    kind: Literal["error"] = "error"
+
+
+@dataclass(frozen=True)
+class Fact(Record):
+    """What an author found out: a signature, a path, a measurement."""
+
+    text: str
+    node: int | None = None
+    kind: Literal["fact"] = "fact"
+
+
+Event = Attempt | Error | Fact
+_KINDS: tuple[type[Attempt] | type[Error] | type[Fact], ...] = (Attempt, Error, Fact)
+
+
+def event_from_json(data: dict[str, Any]) -> Event:
+    """The event that `to_json` gave."""
+    for kind in _KINDS:
+        if data.get("kind") == kind.__dataclass_fields__["kind"].default:
+            return kind.from_json(data)
+    raise BadInput(f"no event of a run's memory: kind {data.get('kind')!r}")
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Attempts by how they ended."""
+
+    gains: tuple[Attempt, ...]
+    """Faster than their parents, the best first."""
+    failures: tuple[Attempt, ...]
+    """What does not work, then what is no faster, the slowest first."""
+
+
+@dataclass(frozen=True)
+class Recurring:
+    """All errors of one signature."""
+
+    signature: str
+    example: str
+    """The last message in full."""
+    count: int
+    fix: str
+    """The method that led out of it last; empty where none has yet."""
+
+
+class RunMemory:
+    def __init__(self) -> None:
+        self._attempts: dict[int, Attempt] = {}
+        self._errors: list[tuple[str, Error]] = []
+        """With their signatures."""
+        self._facts: dict[str, Fact] = {}
+
+    @classmethod
+    def replay(cls, events: Iterable[Event]) -> RunMemory:
+        memory = cls()
+        for event in events:
+            memory.add(event)
+        return memory
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Attempt):
+            self._attempts[event.node] = event
+        elif isinstance(event, Error):
+            self._errors.append((error_signature(event.message), event))
+        else:
+            self._facts.setdefault(" ".join(event.text.split()).lower(), event)
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    def tried_under(self, node: int) -> Outcomes:
+        """What was tried from this node."""
+        return _outcomes(attempt for attempt in self._attempts.values() if attempt.parent == node)
+
+    def tried_elsewhere(self, node: int) -> Outcomes:
+        return _outcomes(attempt for attempt in self._attempts.values() if attempt.parent != node)
+
+    def errors(self) -> tuple[Recurring, ...]:
+        """By how often they were seen, then the latest first."""
+        fixes = self._fixes()
+        found: dict[str, list[Error]] = {}
+        latest: dict[str, int] = {}
+        for index, (signature, error) in enumerate(self._errors):
+            found.setdefault(signature, []).append(error)
+            latest[signature] = index
+        order = sorted(found, key=lambda signature: (-len(found[signature]), -latest[signature]))
+        return tuple(Recurring(s, found[s][-1].message, len(found[s]), fixes.get(s, "")) for s in order)
+
+    def facts(self) -> tuple[Fact, ...]:
+        """The latest first; what was told twice is there once."""
+        return tuple(reversed(self._facts.values()))
+
+    def _fixes(self) -> dict[str, str]:
+        """By signature; the latest fix counts."""
+        shown: dict[int, set[str]] = {}
+        for signature, error in self._errors:
+            shown.setdefault(error.node, set()).add(signature)
+        fixes = {}
+        for attempt in self._attempts.values():
+            if attempt.failure:
+                continue
+            step, parent = attempt, self._attempts.get(attempt.parent)
+            still: set[str] = set()
+            visited = {attempt.node}
+            while parent and parent.failure and parent.node not in visited:
+                visited.add(parent.node)
+                left = shown.get(parent.node, set()) - still
+                fixes.update(dict.fromkeys(sorted(left - shown.get(step.node, set())), step.method))
+                still |= shown.get(parent.node, set())
+                step, parent = parent, self._attempts.get(parent.parent)
+        return fixes
+
+    # --- in words ------------------------------------------------------------------------------------
+
+    def digest(self, node: int, budget_tokens: int) -> str:
+        """The most valuable of all this for whoever works on `node`, in at most so many tokens; empty where nothing is known."""
+        under, elsewhere = self.tried_under(node), self.tried_elsewhere(node)
+        sections = {
+            "Tried from here": _lines([*under.gains, *under.failures]),
+            "Errors seen, and what fixed them": [_error_line(error) for error in self.errors()],
+            "What worked elsewhere": _lines(elsewhere.gains),
+            "Facts": [_clipped(fact.text) for fact in self.facts()],
+            "What failed elsewhere": _lines(elsewhere.failures),
+        }
+        ranked = sorted(
+            (index // _SHARES[title], list(sections).index(title), index, title)
+            for title, lines in sections.items()
+            for index in range(len(lines))
+        )
+        left = int(budget_tokens * _CHARACTERS_A_TOKEN)
+        chosen: dict[str, list[int]] = {title: [] for title in sections}
+        for _, _, index, title in ranked:
+            cost = len(f"- {sections[title][index]}\n") + (0 if chosen[title] else len(f"{title}:\n\n"))
+            if cost <= left:
+                left -= cost
+                chosen[title].append(index)
+        blocks = [
+            f"{title}:\n" + "\n".join(f"- {sections[title][index]}" for index in sorted(indices))
+            for title, indices in chosen.items()
+            if indices
+        ]
+        return "\n\n".join(blocks)
+
+
+def _outcomes(attempts: Iterable[Attempt]) -> Outcomes:
+    known = list(attempts)
+    gains = sorted((a for a in known if a.worth > 1), key=lambda a: -a.worth)
+    return Outcomes(tuple(gains), tuple(sorted((a for a in known if a.worth <= 1), key=lambda a: a.worth)))
+
+
+def _lines(attempts: Iterable[Attempt]) -> list[str]:
+    """One a method, in the order given: the first of a method speaks for it, the others are counted."""
+    groups: dict[tuple[str, bool], list[Attempt]] = {}
+    for attempt in attempts:
+        groups.setdefault((method_key(attempt.method), bool(attempt.failure)), []).append(attempt)
+    return [_attempt_line(group) for group in groups.values()]
+
+
+def _attempt_line(group: list[Attempt]) -> str:
+    first = group[0]
+    outcome = f"failed: {first.failure}" if first.failure else f"{first.gain:.2f}x as fast"
+    tail = ""
+    if len(group) > 1:
+        others = "" if first.failure else f", {min(a.worth for a in group):.2f}x to {max(a.worth for a in group):.2f}x"
+        tail = f" (tried {len(group)} times{others})"
+    if first.hypothesis and first.confirmed is not None:
+        tail += f"; {'confirmed' if first.confirmed else 'refuted'}: {first.hypothesis}"
+    return _clipped(f"{first.method} -> {outcome}{tail}")
+
+
+def _error_line(error: Recurring) -> str:
+    times = f" ({error.count} times)" if error.count > 1 else ""
+    fix = f"; fixed by: {error.fix}" if error.fix else "; no fix found yet"
+    room = _LONGEST_LINE - len(times) - min(len(fix), _LONGEST_LINE // 2)
+    return _clipped(_clipped(error.signature, room) + times + fix)
+
+
+def _clipped(text: str, longest: int = _LONGEST_LINE) -> str:
+    """On one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[: longest - 3] + "..."

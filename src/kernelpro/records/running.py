@@ -1,0 +1,107 @@
+"""Runs: what was asked for, what was tried, what it cost, how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernelpro.records.base import Record
+from kernelpro.records.judging import Options, Target, Task, Verdict
+from kernelpro.records.profiling import Diagnosis
+
+Action = Literal["seed", "improve", "debug"]
+Stage = Literal["chosen", "drafted", "judged", "settled"]
+
+
+@dataclass(frozen=True)
+class Limits(Record):
+    """What may be spent; 0: no limit. Whichever ends first ends the run."""
+
+    candidates: int = 75
+    """Candidates that authors write; points of a tuning are not among them."""
+    money: float = 0.0
+    """US dollars."""
+    tokens: int = 0
+    wall_seconds: float = 0.0
+    device_seconds: float = 0.0
+    """Time in which candidates held the device, or the cores of the CPU target."""
+    floor_share: float = 0.95
+    """Stop when the best kernel is this near to the floor: nothing is left to win."""
+
+
+@dataclass(frozen=True)
+class Cost(Record):
+    money: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    calls: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.money + other.money,
+            self.tokens_in + other.tokens_in,
+            self.tokens_out + other.tokens_out,
+            self.calls + other.calls,
+        )
+
+
+@dataclass(frozen=True)
+class RunConfig(Record):
+    """Everything that decides a run."""
+
+    task: Task
+    target: Target
+    author: str
+    """How the author was named on the command line: `files:DIR`, `playbook`, `team`, ..."""
+    policy: str = "mcts"
+    constants: dict[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    options: Options = field(default_factory=Options)
+    in_flight: int = 2
+    """Candidates being written or judged at the same time."""
+    seed: int = 0
+    tune_points: int = 12
+    """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    finalists: int = 3
+    """Best candidates that are judged again, at full length, before the final word."""
+
+
+@dataclass(frozen=True)
+class Step(Record):
+    """One candidate of a run, as far as it has come. Its number is its place in the tree; 0 is the reference."""
+
+    number: int
+    parent: int
+    action: Action
+    stage: Stage = "chosen"
+    source: str = ""
+    """Content hash of what the author wrote."""
+    final_source: str = ""
+    """Content hash of what was judged: the same, or with tuned constants."""
+    plan: str = ""
+    hypothesis: str = ""
+    author: str = ""
+    cost: Cost = field(default_factory=Cost)
+    verdict: Verdict | None = None
+    note: str = ""
+    """Why there is no verdict of its own (a duplicate, an author without an idea), or what tuning found."""
+    diagnosis: Diagnosis | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ms(self) -> float | None:
+        """Its time, where it passed."""
+        return self.verdict.times["candidate"].value if self.verdict and self.verdict.times else None
+
+
+@dataclass(frozen=True)
+class Outcome(Record):
+    """How a run ended."""
+
+    reason: str
+    best: int | None = None
+    """The winner's step; None where nothing passed."""
+    verdict: Verdict | None = None
+    """The winner's last judgement, at full length."""
+    finalists: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,103 @@
+"""Monte-Carlo tree search with progressive widening, in the manner of KernelPro (arXiv 2606.26453), whose constants are unknown.
+
+A candidate is built, verified and timed when it is added, so expansion is the evaluation and there are no rollouts.
+
+1. Seeds first: until the root has `seeds` children, a seed.
+2. Fresh seeds: when `fresh` candidates passed since the last seed; or when `plateau` candidates passed since the best
+   was found and as many since the last seed.
+3. Else descend from the root. At a node with n settled and flying nodes in its subtree:
+   a. Its live children are the pending ones and those that are not closed (below).
+   b. Widening: it may have max(1, floor(w n^alpha)) live children, where w = `width`, times `bonus` if it works and beat
+      its parent (asymmetric branching); a failed node may have one. With fewer, or with none to descend to: grow it.
+   c. Otherwise go to the settled live child of the highest
+          Q / B + c sqrt(log(n) / m) - `loss` f / m
+      where m and f are the child's settled and flying nodes together and its flying ones (virtual loss), B is the best
+      reward of the tree, c = `explore`, and Q = `top` x best + (1 - `top`) x mean reward of the child's subtree.
+      For a subtree in which nothing works, Q = the parent's reward x `hope`^(failures): a failed child is worth its fix.
+4. A failed node is debugged, the root seeded, any other improved.
+
+Dead ends: a child is closed when
+   - nothing in its subtree works, after the failure and `tries` fixes of it; or
+   - it works, and all of `dead` or more below it failed; or
+   - `patience` or more nodes of its subtree leave it slower than its parent (never for a seed).
+Closing compares counts, so a result that comes late opens the branch again. The root is never closed: where all is closed,
+the choice is a seed. KernelPro saw a task whose first working kernel came after 43 failures in a row.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kernelpro.search.choice import SEED, Choice, constant, grow
+from kernelpro.search.tree import Node, Tree
+
+
+@dataclass(frozen=True)
+class Mcts:
+    name: ClassVar[str] = "mcts"
+    seeds: int = constant(6, 1, 1000)
+    fresh: int = constant(12, 1, 100000)
+    plateau: int = constant(8, 1, 100000)
+    width: float = constant(1.0, 0.1, 100.0)
+    alpha: float = constant(0.5, 0.0, 1.0)
+    bonus: float = constant(1.5, 1.0, 10.0)
+    explore: float = constant(0.2, 0.0, 10.0)
+    top: float = constant(0.8, 0.0, 1.0)
+    hope: float = constant(0.7, 0.0, 1.0)
+    loss: float = constant(0.2, 0.0, 10.0)
+    tries: int = constant(2, 0, 1000)
+    dead: int = constant(6, 1, 100000)
+    patience: int = constant(3, 1, 100000)
+
+    def choose(self, tree: Tree, rng: random.Random) -> Choice:
+        root = tree.nodes[0]
+        if len(root.children) < self.seeds or self._stale(tree):
+            return SEED
+        node = root
+        while True:
+            live = [child for id in node.children if not self.closed(child := tree.nodes[id], node)]
+            settled = [child for child in live if child.state != "pending"]
+            if not settled or len(live) < self.allowed(node, tree):
+                return grow(node)
+            log_visits = math.log(node.visits + node.flying)
+            scores = [self._score(child, node, log_visits, root.best) for child in settled]
+            node = settled[scores.index(max(scores))]
+
+    def allowed(self, node: Node, tree: Tree) -> int:
+        """How many live children the node may have: the widening law."""
+        if node.state == "failed":
+            return 1
+        width = self.width
+        if node.parent is not None and node.reward > tree.nodes[node.parent].reward:
+            width *= self.bonus
+        return max(1, math.floor(width * math.pow(node.visits + node.flying, self.alpha)))
+
+    def closed(self, child: Node, parent: Node) -> bool:
+        """Is the branch that starts at the child a dead end?"""
+        size = child.visits + child.flying
+        if child.state == "pending":
+            return False
+        if child.working == 0:
+            return size > self.tries
+        if child.working == 1 and child.state == "ok" and size > self.dead:
+            return True
+        return parent.id != 0 and size >= self.patience and child.best < parent.reward
+
+    def _stale(self, tree: Tree) -> bool:
+        """Is a fresh seed due?"""
+        newest = len(tree) - 1
+        since_seed = newest - tree.nodes[0].children[-1]
+        leaders = tree.leaders(1)
+        since_best = newest - (leaders[0].id if leaders else 0)
+        return since_seed >= self.fresh or min(since_seed, since_best) >= self.plateau
+
+    def _score(self, child: Node, parent: Node, log_visits: float, best: float) -> float:
+        size = child.visits + child.flying
+        if child.working:
+            value = self.top * child.best + (1 - self.top) * child.total / child.visits
+        else:
+            value = parent.reward * self.hope**child.failures
+        return value / best + self.explore * math.sqrt(log_visits / size) - self.loss * child.flying / size

@@ -1,0 +1,84 @@
+"""An empirical landscape: outcomes of a recorded run, drawn again.
+
+1. Each recorded candidate becomes an example: its action, the reward of its nearest working ancestor (the root counts),
+   and its outcome: failed, or its log-time relative to that ancestor.
+2. An attempt takes the NEIGHBOURS examples of the same action whose ancestors' rewards are nearest, draws one uniformly,
+   and applies it to the ancestor that the simulated tree has. An action that was never recorded fails.
+3. No time falls below the floor.
+
+So gains shrink as a kernel nears the floor where they did so in the recorded run, and failures and fixes come as often as
+they came there. What is lost is the identity of methods: the same gain can be drawn twice in a chain.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+from kernelpro.records import BadInput
+from kernelpro.search.simulator import Outcome
+from kernelpro.search.tree import Node, Tree
+
+NEIGHBOURS = 8
+"""A run has about 75 candidates, 20-40 of an action: enough neighbours to vary, few enough to stay near."""
+
+
+class Replay:
+    """Built from {"baseline_ms", "floor_ms", "nodes": [{"id", "parent", "action", "ms"}, ...]}; ms is null where it failed.
+
+    The root (id 0) may be left out. Parents come before their children; ids are whole numbers in any numbering.
+    """
+
+    def __init__(self, recorded: dict[str, Any]) -> None:
+        try:
+            self.baseline_ms, self.floor_ms = float(recorded["baseline_ms"]), float(recorded["floor_ms"])
+            tree = Tree(self.baseline_ms, self.floor_ms)
+            ids = {0: 0}
+            for each in recorded["nodes"]:
+                if each["id"] != 0:
+                    node = tree.add(ids[each["parent"]], each["action"])
+                    tree.settle(node.id, each["ms"])
+                    ids[each["id"]] = node.id
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"the recorded run cannot be replayed: {type(error).__name__}: {error}") from None
+        examples: dict[str, list[tuple[float, float | None]]] = {"seed": [], "improve": [], "debug": []}
+        for node in tree.nodes[1:]:
+            above = _working(tree, node)
+            assert above.ms is not None
+            examples[node.action].append((above.reward, None if node.ms is None else math.log(node.ms / above.ms)))
+        if not examples["seed"]:
+            raise BadInput("the recorded run cannot be replayed: it has no seed")
+        self._examples = {action: sorted(each, key=lambda pair: pair[0]) for action, each in examples.items()}
+
+    @classmethod
+    def from_file(cls, path: Path) -> Replay:
+        try:
+            return cls(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, json.JSONDecodeError) as error:
+            raise BadInput(f"the recorded run cannot be read: {path} ({error})") from None
+
+    def attempt(self, tree: Tree, node: Node, hidden: list[Any], rng: random.Random) -> Outcome:
+        examples = self._examples[node.action]
+        if not examples:
+            return Outcome(None, None, None)
+        above = _working(tree, node)
+        low = high = bisect_left(examples, above.reward, key=lambda pair: pair[0])
+        while high - low < min(NEIGHBOURS, len(examples)):
+            below = above.reward - examples[low - 1][0] if low else math.inf
+            beyond = examples[high][0] - above.reward if high < len(examples) else math.inf
+            low, high = (low - 1, high) if below < beyond else (low, high + 1)
+        log_ratio = examples[rng.randrange(low, high)][1]
+        if log_ratio is None:
+            return Outcome(None, None, None)
+        assert above.ms is not None
+        ms = max(self.floor_ms, above.ms * math.exp(log_ratio))
+        return Outcome(ms, ms, None)
+
+
+def _working(tree: Tree, node: Node) -> Node:
+    """The nearest ancestor that works."""
+    return next(each for each in tree.path(node.id) if each.id != node.id and each.state == "ok")

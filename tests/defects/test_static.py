@@ -1,0 +1,116 @@
+"""Defects that show in the machine code are found without a GPU: built here for a Hopper, disassembled, diagnosed.
+
+The profile has neither timeline nor counters: the device's properties, the task's work, the time that the corpus expects,
+and what the compilers left.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from defects.building import about
+
+from kernelpro.diagnose import examine
+from kernelpro.diagnose.tools import registry
+from kernelpro.lab.judge import physics
+from kernelpro.lab.languages.cuda import nvcc
+from kernelpro.lab.profile import sass
+from kernelpro.lab.tasks.work import Work
+from kernelpro.records import Diagnosis, Kernel, Profile
+
+CANDIDATES = [path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.py")) if about(path)["static"] == "yes"]
+
+CEILINGS = physics.Ceilings(4.23e12, 4.94e12, 62914560, {"fp32": 51.1e12, "tf32": 411e12, "bf16": 785e12})
+DEVICE = {
+    "name": "NVIDIA H200",
+    "capability": "9.0",
+    "sms": 132,
+    "warp": 32,
+    "sector": 32,
+    "max_threads_per_sm": 2048,
+    "max_warps_per_sm": 64,
+    "max_blocks_per_sm": 32,
+    "registers_per_sm": 65536,
+    "shared_per_sm": 233472,
+    "shared_per_block_max": 232448,
+    "l2_bytes": 62914560,
+    "fp32_to_fp64": 2,
+    "dram_bandwidth": CEILINGS.bandwidth,
+    "clock_mhz": 1980.0,
+}
+"""Both as measured and read on an H200."""
+
+
+def lacking(path: Path) -> str:
+    """Why this candidate cannot be built here; empty where it can."""
+    if about(path)["language"] == "triton" and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if about(path)["language"] == "cuda" and nvcc() is None:
+        return "nvcc not found"
+    return next((f"{name} not found" for name in ("nvdisasm", "cuobjdump") if sass.tool(name) is None), "")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """All that can be built here, in parallel, once."""
+    paths = [str(path) for path in CANDIDATES if not lacking(path)]
+    program = Path(__file__).with_name("building.py")
+    done = subprocess.run([sys.executable, program, tmp_path_factory.mktemp("built"), *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {one["name"]: one for one in found}
+
+
+def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
+    floor = physics.floor_ms(Work(**found["work"]), CEILINGS, found["precision"])
+    time_ms = floor * float(about(path)["expect"].removesuffix("x"))
+    [(name, [code])] = found["kernels"].items()
+    kernel = Kernel(
+        name,
+        microseconds=1e3 * time_ms,
+        launches=1,
+        share=1,
+        grid=tuple(found["grid"]),
+        block=(code["threads"],) if "threads" in code else (),
+        registers=code["registers"],
+        static_shared=code["shared"],
+        dynamic_shared=code.get("dynamic_shared", 0),
+        code=code,
+    )
+    profile = Profile(
+        target="cuda",
+        time_ms=time_ms,
+        floor_ms=floor,
+        work={name: value for name, value in found["work"].items() if name != "graph"},
+        ceilings=vars(CEILINGS),
+        device=DEVICE,
+        precision=found["precision"],
+        language=about(path)["language"],
+        source=path.read_text(encoding="utf-8"),
+        kernels=(kernel,),
+        compiler={"warnings": found["warnings"]},
+        graph=tuple(found["work"]["graph"]),
+    )
+    return examine.diagnose(profile, registry().values())
+
+
+@pytest.mark.parametrize("path", CANDIDATES, ids=lambda path: path.stem)
+def test_a_defect_in_the_machine_code_is_the_first_finding(path: Path, built: dict[str, dict[str, Any]]) -> None:
+    if why := lacking(path):
+        pytest.skip(why)
+    assert not built[path.stem]["skipped"]
+    answer = diagnosis(path, built[path.stem])
+    found = [f"{finding.tool} {finding.gain.factor}" for finding in answer.findings]
+    assert answer.findings and answer.findings[0].tool in about(path)["defect"].split("/"), found
+    assert answer.findings[0].evidence and answer.findings[0].advice
+
+
+def test_the_corpus_has_what_can_be_seen_without_a_gpu() -> None:
+    assert len(CANDIDATES) >= 12
+    assert {about(path)["language"] for path in CANDIDATES} == {"cuda", "triton"}

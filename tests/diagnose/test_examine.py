@@ -1,0 +1,232 @@
+"""Stage 1 and 2 over real profiles: the class, which tools run, what is a symptom, and who comes first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_profiles import bare, load
+
+from kernelpro.diagnose import Found, Scene, Tool, examine, roofline, tools
+from kernelpro.diagnose.counters import COMPUTE, MEMORY
+from kernelpro.diagnose.names import plain, shown
+from kernelpro.diagnose.record import TrackRecord
+from kernelpro.diagnose.tool import ANY, REPLACE
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Bound, Evidence, Kernel, Profile
+
+TOOLS = list(registry().values())
+
+# --- stage 1: the class ----------------------------------------------------------------------------------------------
+
+
+def working(profile: Profile, **work: float) -> Profile:
+    return replace(profile, work=profile.work | work)
+
+
+def counted(profile: Profile, compute: float, memory: float) -> Profile:
+    first = replace(profile.kernels[0], metrics=profile.kernels[0].metrics | {COMPUTE: compute, MEMORY: memory})
+    return replace(profile, kernels=(first, *profile.kernels[1:]))
+
+
+SOFTMAX = load("softmax_cuda")
+CLASSES = {
+    "memory": (SOFTMAX, Bound.MEMORY, "high", "counters agree"),
+    "compute": (load("linear_gelu_cuda"), Bound.COMPUTE, "high", "counters agree"),
+    "launch": (load("launch_overhead"), Bound.LAUNCH, "high", "idle between kernels"),
+    "latency": (working(SOFTMAX, read_bytes=1e6, written_bytes=1e6), Bound.LATENCY, "low", "too little work"),
+    "mixed": (working(SOFTMAX, vector_flops=6.5e9), Bound.MIXED, "high", "counters agree"),
+    "against the counters": (load("missing_reuse"), Bound.MEMORY, "low", "counters say compute (compute 87%, memory 44% of peak)"),
+    "a unit that idles": (load("narrow_access"), Bound.MEMORY, "low", "counters say latency"),
+    "both units busy": (counted(SOFTMAX, 80.0, 82.0), Bound.MEMORY, "high", "counters agree"),
+    "without counters": (bare(SOFTMAX), Bound.MEMORY, "medium", "counters were not read"),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_the_tasks_own_bound_decides_and_counters_give_confidence(case: str) -> None:
+    profile, bound, confidence, words = CLASSES[case]
+    found = roofline.classify(profile)
+    assert (found.bound, found.confidence) == (bound, confidence) and words in found.why
+
+
+def test_the_position_lies_below_its_roof() -> None:
+    place = roofline.position(SOFTMAX)
+    assert place["of_floor"] == pytest.approx(SOFTMAX.floor_ms / SOFTMAX.time_ms)
+    assert place["flops_per_second"] <= place["intensity"] * place["roof_bandwidth"] < place["roof_flops"]
+    assert place["least_ms"]["memory"] == pytest.approx(SOFTMAX.floor_ms, rel=0.01)
+
+
+# --- selection -------------------------------------------------------------------------------------------------------
+
+
+def test_tools_that_need_counters_run_where_the_class_asks_for_them() -> None:
+    of = {bound: {tool.name for tool in examine.selected(TOOLS, bound, "cuda")} for bound in Bound}
+    assert "bank_conflicts" in of[Bound.MEMORY] and "bank_conflicts" not in of[Bound.LAUNCH]
+    assert "tensor_cores_idle" in of[Bound.COMPUTE] and "tensor_cores_idle" not in of[Bound.MEMORY]
+    assert all("launch_overhead" in names for names in of.values()), "what is free runs always"
+    assert not any(name.startswith("cpu_") for name in of[Bound.MEMORY])
+
+
+def test_only_the_counters_of_the_selected_tools_are_asked_for() -> None:
+    memory, compute = (examine.wanted(TOOLS, SOFTMAX, bound) for bound in (Bound.MEMORY, Bound.COMPUTE))
+    everything = examine.everything(TOOLS, "cuda")
+    tensor = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    assert tensor in compute.metrics and tensor not in memory.metrics and tensor in everything.metrics
+    assert set(memory.metrics) | set(compute.metrics) <= set(everything.metrics) and memory.lines
+    assert examine.wanted(TOOLS, SOFTMAX, Bound.LAUNCH).metrics == (), "an idle device needs none"
+
+
+def test_a_tool_without_its_counters_is_listed_as_skipped() -> None:
+    skipped = {item.what: item.why for item in examine.diagnose(bare(SOFTMAX), TOOLS).skipped}
+    assert "counter" in skipped["divergence"] and len(skipped) == len(set(skipped))
+
+
+def test_kernels_that_do_not_matter_are_not_looked_at() -> None:
+    profile = load("hot_spot")
+    small = next(kernel.name for kernel in profile.kernels if kernel.share < 0.05)
+    assert small not in {finding.kernel for finding in examine.diagnose(profile, TOOLS).findings}
+
+
+@pytest.mark.parametrize("path", sorted(Path(tools.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_a_tool_stands_alone(path: Path) -> None:
+    """What tools share lives beside them, so that each can be replaced or left out."""
+    assert "kernelpro.diagnose.tools." not in path.read_text(encoding="utf-8")
+
+
+# --- symptoms and ranks ----------------------------------------------------------------------------------------------
+
+
+def claims(name: str, factor: float, **changes: Any) -> Tool:
+    """A tool that always finds something worth `factor`."""
+    found = Found((Evidence("a", 1.0),), "because", ("do this", "or that"), 1 - 1 / factor, "so", kernel=changes.pop("of", ""))
+    return Tool(name, changes.pop("level", "kernel"), "cuda", lambda scene: found, "t", "r", "e", **changes)
+
+
+def ranked(tools: list[Tool], profile: Profile = SOFTMAX, record: TrackRecord | None = None) -> list[tuple[str, str]]:
+    far = replace(profile, floor_ms=profile.time_ms / 100)
+    return [(finding.tool, finding.explained_by) for finding in examine.diagnose(far, tools, record).findings]
+
+
+def test_causes_come_by_gain_and_symptoms_after_all_causes() -> None:
+    tools = [claims("small", 1.2), claims("symptom", 5.0, symptom_of=("small", "absent")), claims("large", 2.0)]
+    assert ranked(tools) == [("large", ""), ("small", ""), ("symptom", "small")]
+
+
+def test_a_symptom_is_explained_by_a_root_rather_than_by_another_symptom() -> None:
+    tools = [
+        claims("root", 2.0),
+        claims("between", 4.0, symptom_of=("root",)),
+        claims("last", 3.0, symptom_of=("between", "root")),
+        claims("pointer", 1.5, level="system", of="softmax_kernel", symptom_of=(ANY,)),
+    ]
+    assert ranked(tools) == [("root", ""), ("between", "root"), ("last", "root"), ("pointer", "root")]
+
+
+def test_two_that_anything_explains_do_not_explain_each_other() -> None:
+    assert ranked([claims("a", 1.5, symptom_of=(ANY,)), claims("b", 1.4, symptom_of=(ANY,))]) == [("a", ""), ("b", "")]
+
+
+def test_what_is_worth_less_than_noise_is_not_mentioned() -> None:
+    assert ranked([claims("noise", 1.02), claims("signal", 1.04)]) == [("signal", "")]
+
+
+def test_what_a_library_does_inside_ranks_after_what_the_author_can_change() -> None:
+    theirs = replace(SOFTMAX, kernels=(replace(SOFTMAX.kernels[0], authored=False),))
+    tools = [claims("inside", 3.0), claims("around", 1.5, level="system")]
+    assert ranked(tools) == [("inside", ""), ("around", "")]
+    assert ranked(tools, theirs) == [("around", ""), ("inside", "")]
+    finding = examine.diagnose(replace(theirs, floor_ms=0.001), tools).findings[1]
+    assert finding.advice == (REPLACE, "in that kernel, do this")
+
+
+def test_a_library_kernels_hot_spot_comes_before_its_inner_defects() -> None:
+    findings = examine.diagnose(load("hot_spot"), TOOLS).findings
+    assert [finding.tool for finding in findings][:2] == ["hot_spot", "excess_traffic"]
+    assert findings[0].kernel == findings[1].kernel == "cunn_SoftMaxForward" and "replace" in findings[0].advice[0]
+
+
+def test_the_order_of_tools_does_not_matter() -> None:
+    profile = load("spills")
+    assert examine.diagnose(profile, TOOLS).findings == examine.diagnose(profile, TOOLS[::-1]).findings
+
+
+# --- track record ----------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_that_promises_too_much_sinks() -> None:
+    tools, record = [claims("boaster", 2.0), claims("honest", 1.8)], TrackRecord()
+    assert ranked(tools, record=record)[0] == ("boaster", "")
+    for _ in range(5):
+        record.add("boaster", expected=2.0, followed=1.0)
+        record.add("honest", expected=1.8, followed=1.8)
+    assert ranked(tools, record=record)[0] == ("honest", "")
+
+
+def test_few_trials_change_little() -> None:
+    record = TrackRecord()
+    record.add("tool", expected=2.0, followed=1.0)
+    assert record.trust("tool") == pytest.approx(5 / 6) and record.trust("unknown") == 1.0
+    record.add("tool", expected=2.0, followed=1e9)
+    assert record.trust("tool") == pytest.approx((5 + 0 + 3) / 7), "one lucky trial counts three times at most"
+    record.add("tool", expected=1.001, followed=5.0)
+    assert len(record.trials["tool"]) == 2, "a promise of nothing cannot be kept or broken"
+
+
+def test_trials_survive_a_restart_and_broken_lines(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "record.jsonl"
+    record = TrackRecord.load(path)
+    assert record.trials == {}
+    record.add("tool", expected=2.0, followed=4.0)
+    record.add("tool", expected=2.0, followed=0.5)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(
+            '{"tool": "tool", "expected": 2.0}\nnot json\n[1]\n' + json.dumps({"tool": "other", "expected": 4, "followed": 2})
+        )
+    again = TrackRecord.load(path)
+    assert again.trials == {"tool": [2.0, -1.0], "other": [0.5]}
+    assert again.worth("other", 4.0) == pytest.approx(4 ** (5.5 / 6))
+
+
+def test_the_default_place_is_the_users_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    TrackRecord.load().add("tool", 2.0, 2.0)
+    assert (tmp_path / "kernelpro" / "track-record.jsonl").read_text().count("\n") == 1
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, char*)"
+TANH = "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda(at::Base&)::{lambda()#2}>(int, char*)"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("softmax_kernel", "softmax_kernel"),
+        ("softmax_kernel(float4 const*, float4*)", "softmax_kernel"),
+        ("void (anonymous namespace)::row<4, float>(float*)", "row"),
+        (FILL, "vectorized_elementwise_kernel"),
+        ("sm90_xmma_gemm_f32f32_tf32f32", "sm90_xmma_gemm_f32f32_tf32f32"),
+    ],
+)
+def test_kernels_are_called_as_people_call_them(name: str, short: str) -> None:
+    assert plain(name) == short
+
+
+def test_names_stay_apart() -> None:
+    kernels = tuple(Kernel(name, 1.0, 1, 0.3) for name in (FILL, TANH, "copy(int)"))
+    names = [shown(kernel, kernels) for kernel in kernels]
+    assert names[0] == "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char*, 1ul> >"
+    assert names[1].startswith("vectorized_elementwise_kernel<4, tanh_kernel_cuda") and names[2] == "copy" and len(set(names)) == 3
+    twins = tuple(Kernel(name, 1.0, 1, 0.5) for name in ("row(int)", "row(float)"))
+    assert [shown(kernel, twins) for kernel in twins] == ["row(int)", "row(float)"]
+
+
+def test_a_finding_speaks_of_the_plain_name() -> None:
+    at = Scene(SOFTMAX, Bound.MEMORY, SOFTMAX.kernels[0])
+    assert "(" in at.it.name
+    assert at.finding(claims("any", 2.0), Found((), "c", (), 0.5, "h")).kernel == "softmax_kernel"

@@ -1,0 +1,159 @@
+"""The words: guidance and evidence of real profiles against golden files, and the picture of the roofline.
+
+After a change of wording, read the difference and renew the files:
+PYTHONPATH=src python tests/diagnose/test_guidance.py
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded_profiles import PROFILES, bare, load
+
+from kernelpro.diagnose import evidence, examine, guidance, roofline
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Diagnosis, Evidence, Line, Profile, Skipped
+from kernelpro.report.roofline import svg
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.stem for path in PROFILES.glob("*.json"))
+TOOLS = list(registry().values())
+
+
+def diagnosed(profile: Profile) -> Diagnosis:
+    return examine.diagnose(profile, TOOLS)
+
+
+def whole() -> Profile:
+    """A profile with every section of the evidence: hot lines, a baseline, a configuration, remarks, and what was not measured."""
+    profile = load("spills")
+    lines = (
+        Line("kernel.cu:17", "keep[i] = x[i];", 0.61, {"long_scoreboard": 0.8, "lg_throttle": 0.15}, ("STL [R1], R4", "LDG.E R4")),
+        Line("", "", 0.05),
+    )
+    return replace(
+        profile,
+        kernels=(replace(profile.kernels[0], lines=lines),),
+        references={"eager": load("softmax_cuda")},
+        compiler={
+            "warnings": ["registers spilled"],
+            "configuration": {"rmsnorm_kernel": "BLOCK: 128, num_warps: 4"},
+        },
+        skipped=(Skipped("power", "no NVML here", "install nvidia-ml-py"),),
+    )
+
+
+def texts() -> dict[str, str]:
+    """What the golden files hold, by name."""
+    made = {f"guidance_{name}.txt": guidance.write(diagnosed(load(name))) + "\n" for name in NAMES}
+    made["guidance_spills_without_counters.txt"] = guidance.write(diagnosed(bare(load("spills")))) + "\n"
+    made["evidence_launch_overhead.md"] = evidence.write(load("launch_overhead"))
+    made["evidence_whole.md"] = evidence.write(whole())
+    return made
+
+
+@pytest.mark.parametrize("name", texts())
+def test_the_wording_is_the_one_that_was_read_and_found_good(name: str) -> None:
+    assert texts()[name] == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_there_is_no_golden_file_without_its_text() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(texts())
+
+
+# --- guidance --------------------------------------------------------------------------------------------------------
+
+
+def test_at_most_so_many_findings_are_told_and_causes_first() -> None:
+    diagnosis = diagnosed(load("spills"))
+    assert len(diagnosis.findings) >= 3
+    first, all_of_them = guidance.write(diagnosis, most=1), guidance.write(diagnosis)
+    assert "1. [high] spills" in first and "Symptoms" not in first and len(first) < len(all_of_them)
+    assert "- warp_stall in rmsnorm_kernel, from spills: " in all_of_them
+
+
+def test_a_tool_speaks_once() -> None:
+    diagnosis = diagnosed(load("narrow_access"))
+    twice = replace(diagnosis, findings=(*diagnosis.findings, replace(diagnosis.findings[0], kernel="other")))
+    assert guidance.write(twice) == guidance.write(diagnosis)
+
+
+def test_nothing_found_is_said() -> None:
+    assert "Nothing stands out" in guidance.write(replace(diagnosed(load("softmax_cuda")), findings=()))
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (Evidence("sectors a request", 32.0, 17), "sectors a request 32 (vs 17)"),
+        (Evidence("waiting", 36.0, 25.0, "%"), "waiting 36% (vs 25%)"),
+        (Evidence("spilled", 1640.0, 0.0, "bytes"), "spilled 1640 bytes"),
+        (Evidence("moved", 833_515_264.0, 276_827_216.0, "B"), "moved 834 MB (vs 277 MB)"),
+        (Evidence("moved", 1_438_768_384.0, None, "bytes"), "moved 1.44 GB"),
+        (Evidence("operations", 6.87e13, None, "FLOP"), "operations 68.7 TFLOP"),
+        (Evidence("requests", 2_097_152.0), "requests 2 097 152"),
+        (Evidence("time", 1525.4, None, "us"), "time 1525 us"),
+        (Evidence("share", 0.0312, None, "x"), "share 0.0312x"),
+    ],
+)
+def test_numbers_read_as_a_person_writes_them(item: Evidence, words: str) -> None:
+    assert guidance.evidence(item) == words
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [40, 150, 400, 2500])
+def test_the_page_keeps_to_its_budget_and_loses_its_end_first(tokens: int) -> None:
+    page, entire = evidence.write(whole(), tokens), evidence.write(whole(), 100_000)
+    assert len(page) <= tokens * evidence.CHARACTERS_PER_TOKEN
+    assert page.startswith("## Time of a call") and entire.startswith(page.rstrip("\n"))
+
+
+def test_every_section_is_there_where_its_facts_are() -> None:
+    page = evidence.write(whole())
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    starts = (
+        "Time",
+        "Configuration",
+        "Kernels, beside",
+        "Why warps",
+        "Worst lines",
+        "Under sustained",
+        "The compiler's",
+        "Not measured",
+    )
+    assert len(titles) == len(starts) and all(map(str.startswith, titles, starts))
+    assert "eager: softmax_kernel" in page and "STL [R1], R4" in page and "no NVML here (install nvidia-ml-py)" in page
+
+
+def test_a_page_without_facts_is_short() -> None:
+    page = evidence.write(replace(bare(load("softmax_cuda")), kernels=(), timeline=None, power={}))
+    assert page.splitlines()[0] == "## Time of a call" and len(page.splitlines()) == 2
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_dot_lies_inside_the_picture_and_below_the_roof(name: str) -> None:
+    root = ElementTree.fromstring(svg(roofline.position(load(name)), f"{name} <&> more"))
+    space = "{http://www.w3.org/2000/svg}"
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    attainable, dot = root.findall(f"{space}circle")
+    for circle in (attainable, dot):
+        assert 0 < float(circle.attrib["cx"]) < width and 0 < float(circle.attrib["cy"]) < height
+    assert dot.attrib["cx"] == attainable.attrib["cx"]
+    assert float(dot.attrib["cy"]) >= float(attainable.attrib["cy"]), "lower on the page is slower"
+    assert any(text.text == f"{name} <&> more" for text in root.iter(f"{space}text"))
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for old in GOLDEN.iterdir():
+        old.unlink()
+    for file, text in texts().items():
+        (GOLDEN / file).write_text(text, encoding="utf-8")

@@ -1,0 +1,84 @@
+"""The whole corpus of planted defects, as it was measured on a GPU: does the diagnosis name them, without accusing the healthy?
+
+The record: NVIDIA H200, driver 580.159.04, CUDA 13.0, ncu 2025.3.1, torch 2.11, Triton 3.6, 2026-11-15; made by
+benchmarks/diagnose_defects.py over tests/defects/gpu, and stripped of what no tool reads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from recorded_profiles import bare
+
+from kernelpro.diagnose import examine, guidance
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Diagnosis, Profile, Severity
+
+DEFECTS = Path(__file__).parents[1] / "defects"
+TOOLS = list(registry().values())
+
+
+@cache
+def profiles() -> dict[str, Profile]:
+    text = gzip.decompress((DEFECTS / "recorded" / "h200.json.gz").read_bytes())
+    return {name: Profile.from_json(data) for name, data in json.loads(text).items()}
+
+
+@cache
+def diagnosis(name: str, counters: bool = True) -> Diagnosis:
+    profile = profiles()[name]
+    return examine.diagnose(profile if counters else bare(profile), TOOLS)
+
+
+def planted(name: str) -> set[str]:
+    """Tools that name the defect, from the first line of the candidate."""
+    line = (DEFECTS / "gpu" / f"{name}.py").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+    about = dict(part.strip().partition(": ")[::2] for part in line.split("|"))
+    return set(about["defect"].split("/"))
+
+
+def rank(name: str, counters: bool = True) -> int:
+    """At which place the planted defect is told; 0 where it is not."""
+    tools = list(dict.fromkeys(finding.tool for finding in diagnosis(name, counters).findings))
+    return next((place for place, tool in enumerate(tools, 1) if tool in planted(name)), 0)
+
+
+DEFECTIVE = sorted(path.stem for path in (DEFECTS / "gpu").glob("d_*.py"))
+HEALTHY = sorted(path.stem for path in (DEFECTS / "gpu").glob("c_*.py"))
+
+
+def test_the_record_holds_the_corpus() -> None:
+    assert set(profiles()) == {*DEFECTIVE, *HEALTHY} and len(DEFECTIVE) >= 35 and len(HEALTHY) >= 15
+
+
+@pytest.mark.parametrize("name", DEFECTIVE)
+def test_a_planted_defect_is_among_the_first_three(name: str) -> None:
+    assert 1 <= rank(name) <= 3
+
+
+def test_nine_in_ten_come_first() -> None:
+    first = [name for name in DEFECTIVE if rank(name) == 1]
+    assert len(first) >= 0.9 * len(DEFECTIVE), sorted(set(DEFECTIVE) - set(first))
+
+
+def test_without_counters_half_are_found() -> None:
+    found = [name for name in DEFECTIVE if 1 <= rank(name, counters=False) <= 3]
+    assert len(found) >= 0.5 * len(DEFECTIVE), sorted(set(DEFECTIVE) - set(found))
+
+
+@pytest.mark.parametrize("counters", [True, False], ids=["counted", "not counted"])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_kernel_is_not_accused(name: str, counters: bool) -> None:
+    severe = [finding for finding in diagnosis(name, counters).findings if finding.severity is Severity.HIGH]
+    assert not severe
+
+
+@pytest.mark.parametrize("name", [*DEFECTIVE, *HEALTHY])
+def test_guidance_is_short_and_complete(name: str) -> None:
+    text = guidance.write(diagnosis(name))
+    assert len(text) < 4500 and text.count("\n1. ") == bool(diagnosis(name).findings)
+    assert not any(sign in text for sign in (" None", "nan", "(s)", "  Evidence: .", "..\n"))

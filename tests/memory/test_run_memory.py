@@ -1,0 +1,129 @@
+"""What a run remembers: outcomes by worth, errors with their fixes, facts, and a digest that keeps to its budget."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, RunMemory, event_from_json
+from kernelpro.records import BadInput
+
+EVENTS: list[Event] = [
+    Attempt(1, 0, "vectorise loads by 4", "loads are narrow", gain=1.5, confirmed=True),
+    Attempt(2, 1, "keep rows in registers", "memory is read twice", failure="build_failed: too many registers"),
+    Error(2, "k.cu(12): error: too many registers (300 used)"),
+    Attempt(3, 2, "split a row over a warp", failure="crashed: misaligned address at 0x10"),
+    Error(3, "CUDA error: misaligned address at 0x10"),
+    Attempt(4, 3, "pad rows to 16 bytes", gain=2.0),
+    Attempt(5, 1, "unroll by 8", "latency is exposed", gain=0.7, confirmed=False),
+    Attempt(6, 1, "use two stages", gain=1.1),
+    Attempt(7, 0, "keep the rows in registers", failure="build_failed: too many registers"),
+    Error(7, "k.cu(99): error: too many registers (512 used)"),
+    Fact("cp.async needs 16-byte aligned addresses", 4),
+    Fact("CP.ASYNC needs  16-byte aligned addresses", 6),
+    Fact("the copy alone takes 0.11 ms"),
+]
+
+
+def test_outcomes_come_best_gains_and_worst_failures_first() -> None:
+    memory = RunMemory.replay(EVENTS)
+    under = memory.tried_under(1)
+    assert [a.node for a in under.gains] == [6] and [a.node for a in under.failures] == [2, 5]
+    elsewhere = memory.tried_elsewhere(1)
+    assert [a.node for a in elsewhere.gains] == [4, 1] and [a.node for a in elsewhere.failures] == [3, 7]
+
+
+def test_errors_recur_and_know_what_led_out_of_them() -> None:
+    registers, misaligned = RunMemory.replay(EVENTS).errors()
+    assert registers.signature == "k.cu(N): error: too many registers (N used)" and registers.count == 2
+    assert registers.example == EVENTS[9].message  # type: ignore[union-attr]
+    assert registers.fix == "split a row over a warp"
+    assert misaligned.count == 1 and misaligned.fix == "pad rows to 16 bytes"
+
+
+def test_a_step_that_keeps_the_error_is_no_fix() -> None:
+    message = "error: tile is undefined"
+    events: list[Event] = [
+        Attempt(1, 0, "tile", failure="build_failed"),
+        Error(1, message),
+        Attempt(2, 1, "rename it", failure="build_failed"),
+        Error(2, message),
+        Attempt(3, 2, "declare it", gain=1.0),
+    ]
+    assert RunMemory.replay(events[:4]).errors()[0].fix == ""
+    assert RunMemory.replay(events).errors()[0].fix == "declare it"
+
+
+def test_facts_are_told_once_the_latest_first() -> None:
+    assert [fact.text for fact in RunMemory.replay(EVENTS).facts()] == ["the copy alone takes 0.11 ms", EVENTS[10].text]  # type: ignore[union-attr]
+
+
+def test_the_last_word_on_a_node_counts() -> None:
+    memory = RunMemory.replay([*EVENTS, Attempt(6, 1, "use two stages", gain=0.9)])
+    assert memory.tried_under(1).gains == ()
+
+
+def test_the_digest_says_it_in_words() -> None:
+    text = RunMemory.replay(EVENTS).digest(1, 1000)
+    assert text == (
+        "Tried from here:\n"
+        "- use two stages -> 1.10x as fast\n"
+        "- keep rows in registers -> failed: build_failed: too many registers\n"
+        "- unroll by 8 -> 0.70x as fast; refuted: latency is exposed\n"
+        "\n"
+        "Errors seen, and what fixed them:\n"
+        "- k.cu(N): error: too many registers (N used) (2 times); fixed by: split a row over a warp\n"
+        "- CUDA error: misaligned address at N; fixed by: pad rows to 16 bytes\n"
+        "\n"
+        "What worked elsewhere:\n"
+        "- pad rows to 16 bytes -> 2.00x as fast\n"
+        "- vectorise loads by 4 -> 1.50x as fast; confirmed: loads are narrow\n"
+        "\n"
+        "Facts:\n"
+        "- the copy alone takes 0.11 ms\n"
+        "- cp.async needs 16-byte aligned addresses\n"
+        "\n"
+        "What failed elsewhere:\n"
+        "- split a row over a warp -> failed: crashed: misaligned address at 0x10\n"
+        "- keep the rows in registers -> failed: build_failed: too many registers"
+    )
+
+
+def test_equal_methods_share_a_line() -> None:
+    events: list[Event] = [Attempt(n, 1, f"unroll by {n}", gain=1 + n / 10) for n in range(2, 6)]
+    assert (
+        RunMemory.replay(events).digest(1, 1000)
+        == "Tried from here:\n- unroll by 5 -> 1.50x as fast (tried 4 times, 1.20x to 1.50x)"
+    )
+
+
+def test_the_digest_keeps_to_its_budget_and_the_most_valuable() -> None:
+    methods = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
+    events: list[Event] = list(EVENTS)
+    for index in range(300):
+        method = f"{methods[index % 10]} {methods[index // 10 % 10]} {methods[index // 100]} " + "words " * (index % 40)
+        events.append(Attempt(100 + index, index % 3, method, gain=1 + index / 1000) if index % 2 else Fact(method))
+    events += [Error(8, "error: " + "very long " * 500), Fact("x" * 5000)]
+    memory = RunMemory.replay(events)
+    for budget in (0, 5, 20, 50, 200, 1000, 5000):
+        text = memory.digest(1, budget)
+        assert len(text) <= 3.5 * budget and text == RunMemory.replay(events).digest(1, budget)
+    assert memory.digest(1, 0) == "" and memory.digest(1, 50).startswith("Tried from here:\n- ")
+    assert all(title in memory.digest(1, 1000) for title in ("Tried from here", "Errors seen", "What worked elsewhere", "Facts"))
+    assert RunMemory().digest(1, 1000) == ""
+
+
+def test_events_travel_as_json_and_replay_to_the_same_memory() -> None:
+    again = [event_from_json(json.loads(event.dumps())) for event in EVENTS]
+    assert again == EVENTS
+    assert RunMemory.replay(again).digest(1, 500) == RunMemory.replay(EVENTS).digest(1, 500)
+    with pytest.raises(BadInput, match="kind 'rumour'"):
+        event_from_json({"kind": "rumour"})
+
+
+def test_an_attempt_cannot_contradict_itself() -> None:
+    with pytest.raises(ValueError, match="either a gain or a failure"):
+        Attempt(1, 0, "both", gain=1.0, failure="crashed")
+    with pytest.raises(ValueError, match="either a gain or a failure"):
+        Attempt(1, 0, "neither")

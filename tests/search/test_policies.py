@@ -1,0 +1,257 @@
+"""What each policy promises."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from kernelpro.records import BadInput
+from kernelpro.search import POLICIES, Choice, Tree, make
+from kernelpro.search.epsilon_greedy import EpsilonGreedy
+from kernelpro.search.landscapes import KINDS, generate
+from kernelpro.search.mcts import Mcts
+
+Result = Callable[[Tree, Choice, random.Random], float | None]
+
+
+def put(tree: Tree, parent: int, *results: float | None) -> list[int]:
+    """Settled children of a node."""
+    action = "seed" if parent == 0 else "improve" if tree.nodes[parent].state == "ok" else "debug"
+    ids = []
+    for ms in results:
+        node = tree.add(parent, action)  # type: ignore[arg-type]
+        tree.settle(node.id, ms)
+        ids.append(node.id)
+    return ids
+
+
+def grow_with(name: str, steps: int, result: Result, in_flight: int = 1, seed: int = 0, **constants: float) -> Tree:
+    """A tree grown by a policy, each choice checked: no pending parent, the action fits."""
+    policy, rng, tree = make(name, **constants), random.Random(seed), Tree(1.0, 0.1)
+    pending: list[tuple[int, Choice]] = []
+    for _ in range(steps):
+        choice = policy.choose(tree, rng)
+        parent = tree.nodes[choice.parent]
+        assert parent.state != "pending"
+        assert choice.action == ("seed" if parent.id == 0 else "improve" if parent.state == "ok" else "debug")
+        pending.append((tree.add(choice.parent, choice.action).id, choice))
+        if len(pending) == in_flight:
+            id, settled = pending.pop(rng.randrange(in_flight))
+            tree.settle(id, result(tree, settled, rng))
+    return tree
+
+
+def mixed(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+    return None if rng.random() < 0.35 else rng.uniform(0.15, 2.0)
+
+
+def fails(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+    return None
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("in_flight", [1, 2, 7])
+def test_choices_fit_the_tree_and_never_have_a_pending_parent(name: str, in_flight: int) -> None:
+    assert len(grow_with(name, 200, mixed, in_flight)) == 201
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_same_tree_and_random_numbers_give_the_same_choice(name: str) -> None:
+    a, b = (grow_with(name, 120, mixed, 3, seed=5) for _ in range(2))
+    assert a.nodes == b.nodes
+    again = [make(name).choose(a, random.Random(9)) for _ in range(3)]
+    assert len(set(again)) == 1
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_gives_a_task_up(name: str) -> None:
+    tree = grow_with(name, 200, fails, 2)
+    assert len(tree) == 201
+    if name != "epsilon-greedy":
+        assert sum(node.action == "seed" for node in tree.nodes[100:]) > 10, "fresh seeds keep coming"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_single_success_after_43_failures_is_built_upon(name: str) -> None:
+    def late(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+        return None if len(tree) < 44 or rng.random() < 0.5 else 0.8
+
+    tree = grow_with(name, 90, late)
+    assert name == "best-of-n" or any(node.action == "improve" for node in tree.nodes)
+
+
+def test_best_of_n_only_seeds() -> None:
+    assert {node.action for node in grow_with("best-of-n", 50, mixed).nodes} == {"root", "seed"}
+
+
+def test_greedy_takes_the_best_and_debugs_its_last_failure_once() -> None:
+    tree, rng, greedy = Tree(1.0, 0.1), random.Random(0), make("greedy", seeds=3)
+    put(tree, 0, 0.9, 0.5)
+    assert greedy.choose(tree, rng) == Choice(0, "seed")
+    put(tree, 0, 0.7)
+    assert greedy.choose(tree, rng) == Choice(2, "improve")
+    (failed,) = put(tree, 2, None)
+    assert greedy.choose(tree, rng) == Choice(failed, "debug")
+    put(tree, failed, None)
+    assert greedy.choose(tree, rng) == Choice(2, "improve")
+
+
+def test_beam_gives_each_member_its_share_of_a_round() -> None:
+    tree, rng, beam = Tree(1.0, 0.1), random.Random(0), make("beam", seeds=4, width=2, branch=2)
+    put(tree, 0, 0.9, 0.5, 0.6, None)
+    chosen = []
+    for _ in range(4):
+        chosen.append(beam.choose(tree, rng))
+        put(tree, chosen[-1].parent, 0.55)
+    assert sorted(choice.parent for choice in chosen) == [2, 2, 3, 3]
+    assert {beam.choose(tree, rng).parent for _ in range(3)} <= {2, 5, 6, 7, 8}, "the next round has the new best"
+
+
+class TestEpsilonGreedy:
+    def test_the_root_is_throttled(self) -> None:
+        def slow(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+            return rng.uniform(1.1, 2.0)
+
+        assert len(grow_with("epsilon-greedy", 80, slow).nodes[0].children) == 5
+
+    def test_a_node_with_more_than_three_failed_children_is_closed(self) -> None:
+        tree, policy = Tree(1.0, 0.1), EpsilonGreedy(epsilon=0.0)
+        put(tree, 0, 0.5, 0.6)
+        put(tree, 1, None, None, None)
+        assert policy.choose(tree, random.Random(0)) == Choice(1, "improve")
+        put(tree, 1, None)
+        assert policy.closed(tree.nodes[1])
+        assert policy.choose(tree, random.Random(0)) == Choice(2, "improve")
+        explored = {EpsilonGreedy(epsilon=1.0).choose(tree, random.Random(seed)).parent for seed in range(50)}
+        assert explored == {2}, "leaves below a closed node are not open"
+
+    def test_a_fixed_child_keeps_its_node_open(self) -> None:
+        tree, policy = Tree(1.0, 0.1), EpsilonGreedy()
+        put(tree, 0, 0.5)
+        failed = put(tree, 1, None, None, None, None)
+        put(tree, failed[0], 0.4)
+        assert not policy.closed(tree.nodes[1])
+
+    def test_it_explores_leaves_uniformly_with_probability_epsilon(self) -> None:
+        tree, rng = Tree(1.0, 0.1), random.Random(0)
+        put(tree, 0, 0.5, 0.6, None, 0.7)
+        drawn = [EpsilonGreedy(epsilon=0.4).choose(tree, rng) for _ in range(4000)]
+        share = {parent: sum(choice.parent == parent for choice in drawn) / 4000 for parent in (1, 2, 3, 4)}
+        assert share == pytest.approx({1: 0.7, 2: 0.1, 3: 0.1, 4: 0.1}, abs=0.03)
+        assert Choice(3, "debug") in drawn
+
+
+class TestMcts:
+    def test_it_begins_with_seeds(self) -> None:
+        tree = grow_with("mcts", 5, mixed, 5, seeds=5)
+        assert [node.action for node in tree.nodes] == ["root"] + ["seed"] * 5
+
+    def test_children_follow_the_widening_law(self) -> None:
+        policy = Mcts(width=1.0, alpha=0.5, bonus=2.0, seeds=2, fresh=1000, plateau=1000, dead=1000, patience=1000)
+
+        def works(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+            return rng.uniform(0.2, 2.0)
+
+        constants = {key: getattr(policy, key) for key in ("width", "alpha", "bonus", "seeds", "fresh", "plateau", "dead", "patience")}
+        tree = grow_with("mcts", 400, works, **constants)
+        for node in tree.nodes:
+            beat = node.parent is not None and node.reward > tree.nodes[node.parent].reward
+            law = max(1, math.floor((2.0 if beat else 1.0) * math.sqrt(node.visits + node.flying)))
+            assert policy.allowed(node, tree) == law
+            assert len(node.children) <= max(law, 2 if node.id == 0 else 1)
+        assert any(len(node.children) > 3 for node in tree.nodes[1:])
+
+    def test_fresh_seeds_come_at_intervals_and_on_plateaus(self) -> None:
+        def better(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+            return 0.9 ** len(tree) + 0.1
+
+        def flat(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+            return 0.5 + 0.001 * len(tree)
+
+        def longest(tree: Tree) -> int:
+            seeds = [*tree.nodes[0].children, len(tree)]
+            return max(b - a for a, b in zip(seeds, seeds[1:], strict=False))
+
+        often = {"seeds": 2, "fresh": 9, "plateau": 1000}
+        assert longest(grow_with("mcts", 60, better, **often)) == 10
+        assert longest(grow_with("mcts", 60, flat, **{**often, "fresh": 1000, "plateau": 5})) == 6
+        assert longest(grow_with("mcts", 60, better, **{**often, "fresh": 1000, "width": 0.1})) > 40
+
+    def test_a_branch_of_failures_closes_and_the_others_go_on(self) -> None:
+        policy, tree, rng = Mcts(seeds=2, tries=2, dead=4, fresh=1000, plateau=1000), Tree(1.0, 0.1), random.Random(0)
+        put(tree, 0, 0.3, 0.9)
+        root, good = tree.nodes[0], tree.nodes[1]
+        for _ in range(4):
+            assert not policy.closed(good, root)
+            put(tree, 1, None)
+        assert policy.closed(good, root)
+        assert policy.choose(tree, rng).parent in (0, 2)
+        late = put(tree, tree.nodes[1].children[0], 0.25)
+        assert late
+        assert not policy.closed(good, root), "a fix opens it again"
+
+    def test_a_failure_gets_a_limited_number_of_fixes(self) -> None:
+        tree = grow_with("mcts", 120, fails, tries=2)
+        for seed in tree.nodes[0].children:
+            assert tree.nodes[seed].visits <= 3
+
+    def test_a_branch_slower_than_its_parent_closes_after_a_while(self) -> None:
+        policy, tree = Mcts(patience=2), Tree(1.0, 0.1)
+        put(tree, 0, 0.5)
+        put(tree, 1, 0.8)
+        assert not policy.closed(tree.nodes[2], tree.nodes[1])
+        put(tree, 2, 0.7)
+        assert policy.closed(tree.nodes[2], tree.nodes[1])
+        put(tree, 2, 0.4)
+        assert not policy.closed(tree.nodes[2], tree.nodes[1])
+
+    def test_virtual_loss_spreads_choices_made_at_once(self) -> None:
+        policy, tree, rng = make("mcts", seeds=6, fresh=1000, plateau=1000), Tree(1.0, 0.1), random.Random(0)
+        put(tree, 0, 0.5, 0.51, 0.52, 0.53, 0.54, 0.55)
+        parents = []
+        for _ in range(6):
+            choice = policy.choose(tree, rng)
+            tree.add(choice.parent, choice.action)
+            parents.append(choice.parent)
+        assert len(set(parents)) >= 4
+
+    def test_the_time_of_a_choice_does_not_follow_the_size_of_the_tree(self) -> None:
+        """Children looked at, not seconds: a descent sees a small part of a tree of 3,000 nodes."""
+        tree = grow_with("mcts", 3000, mixed)
+        policy = Mcts()
+        node, looked = tree.nodes[0], 0
+        while node.children:
+            looked += len(node.children)
+            live = [tree.nodes[id] for id in node.children if not policy.closed(tree.nodes[id], node)]
+            if not live:
+                break
+            node = max(live, key=lambda each: each.visits)
+        assert looked < 700
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "says"),
+    [
+        ("mtcs", {}, "no search policy is called 'mtcs'; there are mcts, epsilon-greedy, beam, greedy, best-of-n"),
+        ("greedy", {"epsilon": 0.1}, "policy greedy has no constant 'epsilon'; it has seeds"),
+        ("best-of-n", {"seeds": 1}, "policy best-of-n has no constant 'seeds'; it has none"),
+        ("epsilon-greedy", {"epsilon": 1.5}, "epsilon of policy epsilon-greedy must be a number from 0.0 to 1.0, not 1.5"),
+        ("beam", {"width": 2.5}, "width of policy beam must be a whole number from 1 to 1000, not 2.5"),
+        ("mcts", {"alpha": True}, "alpha of policy mcts must be a number from 0.0 to 1.0, not True"),
+        ("mcts", {"alpha": float("nan")}, "alpha of policy mcts must be a number from 0.0 to 1.0, not nan"),
+    ],
+)
+def test_bad_names_and_constants_are_one_clear_line(name: str, constants: dict[str, float], says: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        make(name, **constants)
+    assert str(raised.value) == says
+
+
+def test_make_knows_every_policy_and_passes_constants_on() -> None:
+    assert [make(name).name for name in POLICIES] == ["mcts", "epsilon-greedy", "beam", "greedy", "best-of-n"]
+    assert make("mcts", explore=1, seeds=3) == Mcts(explore=1, seeds=3)
+    assert set(KINDS) == {"smooth", "rugged", "deceptive", "cliff", "combination"}
+    assert generate("smooth", 1).baseline_ms > 0
