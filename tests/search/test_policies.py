@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -150,12 +151,14 @@ class TestMcts:
         assert [node.action for node in tree.nodes] == ["root"] + ["seed"] * 5
 
     def test_children_follow_the_widening_law(self) -> None:
-        policy = Mcts(width=1.0, alpha=0.5, bonus=2.0, seeds=2, fresh=1000, plateau=1000, dead=1000, patience=1000)
+        never = {"fresh": 1000, "plateau": 1000, "dead": 1000, "patience": 1000}
+        constants = {"width": 1.0, "alpha": 0.5, "bonus": 2.0, "seeds": 2, **never}
+        policy = make("mcts", **constants)
+        assert isinstance(policy, Mcts)
 
         def works(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
             return rng.uniform(0.2, 2.0)
 
-        constants = {key: getattr(policy, key) for key in ("width", "alpha", "bonus", "seeds", "fresh", "plateau", "dead", "patience")}
         tree = grow_with("mcts", 400, works, **constants)
         for node in tree.nodes:
             beat = node.parent is not None and node.reward > tree.nodes[node.parent].reward
@@ -173,7 +176,7 @@ class TestMcts:
 
         def longest(tree: Tree) -> int:
             seeds = [*tree.nodes[0].children, len(tree)]
-            return max(b - a for a, b in zip(seeds, seeds[1:], strict=False))
+            return max(b - a for a, b in itertools.pairwise(seeds))
 
         often = {"seeds": 2, "fresh": 9, "plateau": 1000}
         assert longest(grow_with("mcts", 60, better, **often)) == 10

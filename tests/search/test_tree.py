@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import random
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_the_reward_is_logarithmic_between_baseline_and_floor() -> None:
     assert tree.reward(8.0) == pytest.approx(0.2, abs=1e-6)
     assert tree.reward(0.5) == pytest.approx(1.0, abs=1e-6)
     steps = [tree.reward(ms) for ms in (8.0, 4.0, 2.0, 1.0, 0.5)]
-    assert [b - a for a, b in zip(steps, steps[1:], strict=False)] == pytest.approx([0.2] * 4, abs=1e-5)
+    assert [b - a for a, b in itertools.pairwise(steps)] == pytest.approx([0.2] * 4, abs=1e-5)
 
 
 @pytest.mark.parametrize("floor", [0.5, 7.9, 8.0, 20.0, 0.0, float("nan"), float("inf")])

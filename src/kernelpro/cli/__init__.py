@@ -92,6 +92,7 @@ def optimize(
     mode: Annotated[str, typer.Option(help="The module's mode: train or eval.")] = "train",
     in_flight: Annotated[int, typer.Option(min=1, max=64, help="Candidates being written or judged at the same time.")] = 2,
     seed: Annotated[int, typer.Option(help="The same seed and the same answers make the same choices.")] = 0,
+    alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
     home: Annotated[
         str | None, typer.Option(help="Where runs are kept; default: $KERNELPRO_RUNS or the user's data folder.")
@@ -107,7 +108,7 @@ def optimize(
     _check("--mode", mode, ("train", "eval"))
     _check("--effort", effort, ("quick", "normal", "max"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
-    wanted = running.Wanted(author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox)
+    wanted = running.Wanted(author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox, not alone)
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
 
@@ -159,6 +160,19 @@ def export(
     from kernelpro.cli import history
 
     raise typer.Exit(_clearly(history.export, run, step, out, home))
+
+
+@app.command()
+def knowledge(
+    export: Annotated[str | None, typer.Option(help="Write all of it to this JSON file.")] = None,
+    imported: Annotated[str | None, typer.Option("--import", help="Add what another machine exported.")] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete all of it.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """What runs have learnt: which method gave what, on which bottleneck and hardware."""
+    from kernelpro.cli import history
+
+    raise typer.Exit(_clearly(history.knowledge, export, imported, forget, json_lines))
 
 
 @app.command()

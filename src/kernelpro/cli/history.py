@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from kernelpro.cli.display import interval, status_of
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
 from kernelpro.engine.store import Store, default_home
+from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.records import BadInput, Step
 
 
@@ -130,4 +132,28 @@ def export(run: str, number: int | None, out: str | None, home: str | None) -> i
     except OSError as error:
         raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
     print(f"{path}: test it with `python {path}`")
+    return 0
+
+
+def knowledge(out: str | None, source: str | None, forget: bool, json_lines: bool) -> int:
+    base = Knowledge(default_path(), lambda text: print(f"kernelpro: {text}", file=sys.stderr))
+    if source:
+        print(f"{base.import_json(Path(source))} observations added")
+    if out:
+        print(f"{base.export_json(Path(out))} observations written to {out}")
+    if forget:
+        print(f"{base.forget()} observations forgotten")
+    if source or out or forget:
+        return 0
+    table = Table()
+    for title in ("method", "bottleneck", "family", "language", "hardware", "gain", "trials", "faster"):
+        table.add_column(title, overflow="fold")
+    for entry in base.show():
+        if json_lines:
+            print(json.dumps(entry.to_json()))
+        gain = f"{math.exp(entry.gain):.2f}x"
+        row = (entry.method, entry.bound, entry.family, entry.language, entry.hardware, gain, str(entry.count), str(entry.wins))
+        table.add_row(*row)
+    if not json_lines:
+        _console().print(table if table.row_count else "nothing has been learnt yet")
     return 0

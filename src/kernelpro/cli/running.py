@@ -13,6 +13,8 @@ from kernelpro.authors.by_name import author
 from kernelpro.cli.display import Display
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store, default_home
+from kernelpro.memory.knowledge import Knowledge
+from kernelpro.memory.knowledge import default_path as knowledge_path
 from kernelpro.pools.local import Pool
 from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
 
@@ -31,6 +33,7 @@ class Wanted:
     in_flight: int
     seed: int
     sandbox: Any
+    knowledge: bool = True
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -66,6 +69,7 @@ def optimize(
             options=Options(sandbox=wanted.sandbox),
             in_flight=wanted.in_flight,
             seed=wanted.seed,
+            knowledge=wanted.knowledge,
         )
         store = Store.create(Path(home) if home else default_home(), config, re.sub(r"[^\w.-]+", "-", name or task.name))
         return _work(store, pool, json_lines)
@@ -91,7 +95,9 @@ def _work(store: Store, pool: Pool, json_lines: bool) -> int:
     store.lock()
     config = store.config()
     display = Display(store, config, json_lines)
-    engine = Engine(store, pool, author(config.author), display.event)
+    engine = Engine(
+        store, pool, author(config.author), display.event, Knowledge(knowledge_path() if config.knowledge else None, display.say)
+    )
     display.watch(engine)
     try:
         with display:

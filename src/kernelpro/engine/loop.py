@@ -24,10 +24,12 @@ from kernelpro.authors.tuner import TuneOptions, tune
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import profiling
+from kernelpro.engine import learning, profiling
 from kernelpro.engine.budget import Budget
 from kernelpro.engine.scene import Scene, normalised
 from kernelpro.engine.store import Store
+from kernelpro.memory.knowledge import Knowledge
+from kernelpro.memory.run_memory import RunMemory
 from kernelpro.pools.local import Pool
 from kernelpro.records import (
     BadInput,
@@ -46,13 +48,23 @@ from kernelpro.search.policy import make
 from kernelpro.search.tree import Tree
 
 Report = Callable[[str, dict[str, Any]], None]
+_MEMORY_TOKENS = 800
 _IDLE_AUTHOR = 3
 """Assignments in a row to which an author has no idea: then it has none."""
 
 
 class Engine:
-    def __init__(self, store: Store, pool: Pool, author: Author, report: Report = lambda kind, data: None):
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        author: Author,
+        report: Report = lambda kind, data: None,
+        knowledge: Knowledge | None = None,
+    ):
         self._store, self._pool, self._author, self._report = store, pool, author, report
+        self._knowledge = knowledge or Knowledge(None)
+        self._memory = RunMemory()
         self._config: RunConfig = store.config()
         self._policy = make(self._config.policy, **self._config.constants)
         self._budget = Budget(self._config.limits, store.wall_seconds)
@@ -77,6 +89,8 @@ class Engine:
             self._store.keep_wall(self._budget.wall_seconds)
         outcome = await self._finish(reason)
         self._store.finish(outcome)
+        if self._knowledge.enabled:
+            self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
         return outcome
 
     # --- 1: ground -------------------------------------------------------------------------------------
@@ -257,7 +271,14 @@ class Engine:
     async def _assignment(self, step: Step) -> Assignment:
         if step.action == "improve" and step.parent:
             await self._profiled(step.parent)
-        return Scene(self._config, self._ground, self._tree, self._steps, self._store).assignment(step)
+        scene = Scene(self._config, self._ground, self._tree, self._steps, self._store)
+        parent = self._steps.get(step.parent)
+        bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
+        place = parent.verdict.environment if parent and parent.verdict else {}
+        hardware = str(place.get("gpu") or place.get("cpu") or self._config.target)
+        language = parent.verdict.language if parent and parent.verdict else ""
+        known = learning.advice(self._knowledge, self._config, bound, hardware, language)
+        return replace(scene.assignment(step), memory=self._memory.digest(step.parent, _MEMORY_TOKENS), knowledge=known)
 
     async def _profiled(self, number: int) -> None:
         """Diagnose a step before it is improved; once, however many ask."""
@@ -294,6 +315,8 @@ class Engine:
         self._tree.settle(step.number, step.ms)
         self._budget.settle(step)
         self._without_idea = self._without_idea + 1 if step.note.startswith("no idea") else 0
+        for event in learning.events(step, self._steps.get(step.parent)):
+            self._memory.add(event)
 
     def _learn(self, step: Step) -> None:
         """What followed the advice that a step took."""

@@ -118,9 +118,7 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "precision": judge.bench.precision,
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
-        "baselines": {name: judge.baselines.time(name).to_json() for name in judge.baselines.variants}
-        if judge.not_scorable is None
-        else {},
+        "baselines": _baselines(judge) if judge.not_scorable is None else {},
         "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
     }
 

@@ -47,6 +47,8 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
                 continue
             worker.announce(job)
             jobs.put(job)
+        if _orphaned():
+            os.kill(os.getpid(), signal.SIGTERM)  # nobody is left to read the results
         jobs.put(None)
 
     threading.Thread(target=read, daemon=True).start()
@@ -56,6 +58,12 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     finally:
         worker.close()
         nursery.close()
+
+
+def _orphaned() -> bool:
+    """Whether the process that started us has died, where it said who it is."""
+    parent = os.environ.get("KERNELPRO_PARENT")
+    return parent is not None and os.getppid() != int(parent)
 
 
 def main() -> None:

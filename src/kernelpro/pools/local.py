@@ -126,6 +126,7 @@ class _Worker:
     def __init__(self, sandbox: str):
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
         environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": self._folder.name}
+        environment["KERNELPRO_PARENT"] = str(os.getpid())
         command = [sys.executable, "-m", "kernelpro.lab.worker"]
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -62,6 +62,8 @@ class RunConfig(Record):
     seed: int = 0
     tune_points: int = 12
     """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    knowledge: bool = True
+    """Read what earlier runs learnt, and add to it."""
     finalists: int = 3
     """Best candidates that are judged again, at full length, before the final word."""
 

@@ -4,7 +4,8 @@ A candidate is built, verified and timed when it is added, so expansion is the e
 
 1. Seeds first: until the root has `seeds` children, a seed.
 2. Fresh seeds: when `fresh` candidates passed since the last seed; or when `plateau` candidates passed since the best
-   was found and as many since the last seed.
+   was found and as many since the last seed. Never before half as many passed as there are seeds, so that the
+   root's children, all of which a choice looks at, grow with the square root of the tree.
 3. Else descend from the root. At a node with n settled and flying nodes in its subtree:
    a. Its live children are the pending ones and those that are not closed (below).
    b. Widening: it may have max(1, floor(w n^alpha)) live children, where w = `width`, times `bonus` if it works and beat
@@ -38,18 +39,18 @@ from kernelpro.search.tree import Node, Tree
 @dataclass(frozen=True)
 class Mcts:
     name: ClassVar[str] = "mcts"
-    seeds: int = constant(6, 1, 1000)
+    seeds: int = constant(4, 1, 1000)
     fresh: int = constant(12, 1, 100000)
-    plateau: int = constant(8, 1, 100000)
-    width: float = constant(1.0, 0.1, 100.0)
-    alpha: float = constant(0.5, 0.0, 1.0)
+    plateau: int = constant(4, 1, 100000)
+    width: float = constant(0.5, 0.1, 100.0)
+    alpha: float = constant(0.3, 0.0, 1.0)
     bonus: float = constant(1.5, 1.0, 10.0)
     explore: float = constant(0.2, 0.0, 10.0)
     top: float = constant(0.8, 0.0, 1.0)
     hope: float = constant(0.7, 0.0, 1.0)
-    loss: float = constant(0.2, 0.0, 10.0)
-    tries: int = constant(2, 0, 1000)
-    dead: int = constant(6, 1, 100000)
+    loss: float = constant(0.1, 0.0, 10.0)
+    tries: int = constant(1, 0, 1000)
+    dead: int = constant(8, 1, 100000)
     patience: int = constant(3, 1, 100000)
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
@@ -92,7 +93,8 @@ class Mcts:
         since_seed = newest - tree.nodes[0].children[-1]
         leaders = tree.leaders(1)
         since_best = newest - (leaders[0].id if leaders else 0)
-        return since_seed >= self.fresh or min(since_seed, since_best) >= self.plateau
+        due = since_seed >= self.fresh or min(since_seed, since_best) >= self.plateau
+        return due and since_seed >= len(tree.nodes[0].children) // 2
 
     def _score(self, child: Node, parent: Node, log_visits: float, best: float) -> float:
         size = child.visits + child.flying

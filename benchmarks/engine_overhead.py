@@ -1,0 +1,116 @@
+"""What the engine adds to judging, and how its cost grows with the tree.
+
+    python benchmarks/engine_overhead.py [--candidates 12] [--out FILE]
+
+1. The same C++ candidates through the judge alone and through a whole run (a scripted author that answers at once), both
+   with a warm worker, alternating: the ratio of their times.
+2. Trees of 100, 1,000 and 10,000 steps with real records: seconds to choose a node, to keep a step, to open the run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from kill_runs import TASK, write_candidates  # noqa: E402
+
+from kernelpro.authors.files import Files  # noqa: E402
+from kernelpro.engine.loop import Engine  # noqa: E402
+from kernelpro.engine.store import Store  # noqa: E402
+from kernelpro.pools.local import Pool  # noqa: E402
+from kernelpro.records import Candidate, Job, Limits, Options, RunConfig, Step, Task, Verdict  # noqa: E402
+from kernelpro.search.policy import make  # noqa: E402
+from kernelpro.search.tree import Tree  # noqa: E402
+
+OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
+
+
+def judged(pool: Pool, task: Task, folder: Path) -> tuple[float, list[Verdict]]:
+    """Seconds for all candidates of the folder, sent at once."""
+    begun = time.perf_counter()
+    jobs = [Job(path.stem, "judge", task, Candidate.from_file(path), "cpu", OPTIONS) for path in sorted(folder.glob("*.py"))]
+    verdicts = [answer.result().verdict for answer in [pool.submit(job) for job in jobs]]
+    return time.perf_counter() - begun, [v for v in verdicts if v]
+
+
+def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, Store]:
+    """Seconds for a run over the same candidates, its final judgements left out."""
+    limits = Limits(candidates=count, floor_share=0.0)
+    config = RunConfig(task, "cpu", f"files:{folder}", policy="best-of-n", limits=limits, options=OPTIONS, finalists=0)
+    store = Store.create(home, config, "run")
+    engine = Engine(store, pool, Files(folder))
+    begun = time.perf_counter()
+    asyncio.run(engine.run())
+    return time.perf_counter() - begun, store
+
+
+def growth(template: Step, size: int, home: Path) -> dict[str, float]:
+    """Costs at a tree of this size."""
+    store = Store.create(home, RunConfig(Task(TASK, "t"), "cpu", "files:x"), f"size{size}")
+    tree, policy, dice = Tree(1.0, 0.1), make("mcts"), random.Random(0)
+    chosen = kept = 0.0
+    for number in range(1, size + 1):
+        begun = time.perf_counter()
+        choice = policy.choose(tree, dice)
+        middle = time.perf_counter()
+        tree.add(choice.parent, choice.action)
+        tree.settle(number, None if dice.random() < 0.4 else 1.0 - 0.7 * dice.random())
+        step = replace(template, number=number, parent=choice.parent, action=choice.action, stage="settled")
+        if number > size - 100:
+            begun_keep = time.perf_counter()
+            store.keep(step)
+            kept += time.perf_counter() - begun_keep
+            chosen += middle - begun
+        else:
+            store._db.execute("INSERT INTO step VALUES (?, ?, ?)", (number, step.stage, json.dumps(step.to_json())))
+    store.close()
+    begun = time.perf_counter()
+    again = Store.open(home, store.id)
+    steps = again.steps()
+    rebuilt = Tree(1.0, 0.1)
+    for step in steps:
+        rebuilt.add(step.parent, step.action) if step.parent == 0 or rebuilt.nodes[step.parent].state == "ok" else rebuilt.add(
+            0, "seed"
+        )
+        rebuilt.settle(step.number, 0.5)
+    return {"size": size, "choose_ms": 10 * chosen, "keep_ms": 10 * kept, "open_s": time.perf_counter() - begun}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--candidates", type=int, default=12)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="engine-overhead-") as name, Pool() as pool:
+        folder = Path(name) / "candidates"
+        write_candidates(folder, chosen.candidates)
+        task = Task(TASK, "relu")
+        judged(pool, task, folder)  # builds, warms
+        pairs = []
+        for turn in range(3):
+            alone, _ = judged(pool, task, folder)
+            whole, store = searched(pool, task, folder, Path(name) / f"runs{turn}", chosen.candidates)
+            pairs.append((alone, whole))
+            print(f"judging alone {alone:6.2f} s, a run {whole:6.2f} s, ratio {whole / alone:.3f}", flush=True)
+        template = max(store.steps(), key=lambda s: len(s.dumps()))
+        sizes = [growth(template, size, Path(name) / "growth") for size in (100, 1000, 10_000)]
+    ratios = sorted(whole / alone for alone, whole in pairs)
+    for row in sizes:
+        print(f"{row['size']:6} steps: choose {row['choose_ms']:.3f} ms, keep {row['keep_ms']:.3f} ms, open {row['open_s']:.2f} s")
+    print(f"median ratio {ratios[1]:.3f}")
+    if chosen.out:
+        chosen.out.write_text(json.dumps({"pairs_s": pairs, "ratios": ratios, "growth": sizes}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What a run learns from its steps, and what it leaves to later runs.
+
+Within the run: attempts and errors follow from the steps themselves; facts are what authors report. Across runs:
+every improvement or loss of a step over its parent is an observation (method, class of the bottleneck, hardware,
+language, family of the task), read at the start of a run and added at its end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from kernelpro.memory.knowledge import Knowledge, Observation
+from kernelpro.memory.run_memory import Attempt, Error, Event, Fact
+from kernelpro.records import RunConfig, Status, Step
+
+_FAMILIES = (
+    ("convolution", r"conv"),
+    ("attention", r"attention|sdpa"),
+    ("matmul", r"\b(mm|bmm|addmm|matmul|linear|Linear|einsum)\b"),
+    ("normalisation", r"norm|Norm"),
+    ("softmax", r"softmax|logsumexp"),
+    ("loss", r"loss|Loss|cross_entropy"),
+    ("scan", r"cumsum|cumprod|scan"),
+    ("pooling", r"[pP]ool"),
+    ("reduction", r"\b(sum|mean|max|min|amax|amin|norm|var|std)\b"),
+)
+"""First that occurs in the reference's text names the family; element-wise where none does."""
+_KEPT_PROMISE = 0.5
+"""A hypothesis is confirmed when at least half of the promised logarithm followed."""
+_KNOWN = 6
+
+
+def family(source: str) -> str:
+    return next((name for name, pattern in _FAMILIES if re.search(pattern, source)), "element-wise")
+
+
+def events(step: Step, parent: Step | None) -> Iterator[Event]:
+    """What a settled step adds to the run's memory."""
+    if step.source:
+        failure = "" if step.ms else _failure(step)
+        gain = None if failure else (parent.ms / step.ms if parent and parent.ms and step.ms else 1.0)
+        yield Attempt(
+            step.number, step.parent, step.plan or step.author or "no plan", step.hypothesis, gain, failure, _confirmed(step, gain)
+        )
+        if step.verdict and step.verdict.status in (Status.BUILD_FAILED, Status.CRASHED, Status.WRONG):
+            yield Error(step.number, step.verdict.reason)
+    yield from (Fact(str(text), step.number) for text in step.details.get("facts", ()))
+
+
+def _failure(step: Step) -> str:
+    return f"{step.verdict.status}: {step.verdict.reason}" if step.verdict else step.note or "failed"
+
+
+def _confirmed(step: Step, gain: float | None) -> bool | None:
+    promised = step.details.get("promised")
+    if not promised or promised <= 1 or gain is None:
+        return None
+    return math.log(gain) >= _KEPT_PROMISE * math.log(promised)
+
+
+def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator[Observation]:
+    """What later runs may want to know: each step that works against the parent it came from."""
+    by_number = {step.number: step for step in steps}
+    for step in by_number.values():
+        parent = by_number.get(step.parent)
+        if not (step.ms and step.plan and parent and parent.ms and parent.diagnosis and step.verdict):
+            continue
+        place = step.verdict.environment
+        yield Observation(
+            method=step.plan,
+            bound=parent.diagnosis.bound.value,
+            hardware=str(place.get("gpu") or place.get("cpu") or config.target),
+            language=step.verdict.language,
+            family=family(config.task.source),
+            gain=math.log(parent.ms / step.ms),
+            run=run,
+            node=str(step.number),
+            date=datetime.now(UTC).date().isoformat(),
+        )
+
+
+def advice(knowledge: Knowledge, config: RunConfig, bound: str, hardware: str, language: str) -> str:
+    """What earlier runs found under like circumstances, in words; empty where they found nothing."""
+    if not knowledge.enabled:
+        return ""
+    found = knowledge.query(bound, hardware, family(config.task.source), language, _KNOWN)
+    return "\n".join(f"- {a.method}: {math.exp(a.expected):.2f}x expected ({a.wins} of {a.count} times faster)" for a in found)

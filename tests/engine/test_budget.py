@@ -1,0 +1,45 @@
+"""Limits end a run, whichever comes first, and say which it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelpro.cli.running import limits
+from kernelpro.engine.budget import Budget
+from kernelpro.records import BadInput, Cost, Limits, Step
+
+
+def test_each_limit_ends_the_run() -> None:
+    assert "2 candidates" in _after(Limits(candidates=2), candidates=2).exhausted()
+    assert _after(Limits(candidates=2), candidates=1).exhausted() == ""
+    assert "0.5 dollars" in _after(Limits(0, money=0.5), Step(1, 0, "seed", cost=Cost(0.5))).exhausted()
+    assert "100 tokens" in _after(Limits(0, tokens=100), Step(1, 0, "seed", cost=Cost(0, 60, 40))).exhausted()
+    assert "device seconds" in _after(Limits(0, device_seconds=3), Step(1, 0, "seed", details={"device_seconds": 4.0})).exhausted()
+    assert "wall seconds" in Budget(Limits(0, wall_seconds=10), spent_before=11).exhausted()
+
+
+def _after(given: Limits, *steps: Step, candidates: int = 0) -> Budget:
+    budget = Budget(given)
+    for _ in range(candidates):
+        budget.begin()
+    for step in steps:
+        budget.settle(step)
+    return budget
+
+
+def test_the_floor_ends_it_too() -> None:
+    budget = Budget(Limits(floor_share=0.95))
+    assert budget.at_the_floor(1.2, 1.0) == "" and budget.at_the_floor(None, 1.0) == ""
+    assert "96% of the floor" in budget.at_the_floor(1.04, 1.0)
+    assert Budget(Limits(floor_share=0)).at_the_floor(1.0, 1.0) == ""
+
+
+def test_limits_are_read_as_people_write_them() -> None:
+    found = limits(("candidates=12", "wall=2h", "device=90s", "dollars=1.5", "tokens=2e6", "floor=0.9"), Limits())
+    assert found == Limits(12, 1.5, 2_000_000, 7200.0, 90.0, 0.9)
+
+
+@pytest.mark.parametrize("text", ["candidates", "candidates=many", "candidates=3h", "hours=3", "floor=2", "wall=-1"])
+def test_a_limit_that_makes_no_sense_is_one_clear_line(text: str) -> None:
+    with pytest.raises(BadInput, match=f"--budget {text}: say NAME=NUMBER"):
+        limits((text,), Limits())
