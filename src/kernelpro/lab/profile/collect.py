@@ -35,9 +35,6 @@ from kernelpro.lab.profile.trace import Trace
 from kernelpro.records import Candidate, Counters, Kernel, Line, Profile, Skipped, Timeline
 
 _TIMED_CALLS = 12
-_INPUT_SETS = 2
-"""Taken in turn. Making inputs anew for each call, as the judge does, costs up to a second a call on the CPU, and nobody
-gains by fooling a profile."""
 _TRACED_CALLS = 5
 _SUSTAINED_SECONDS = 0.5
 _WATCHED_SECONDS = 0.5
@@ -97,13 +94,17 @@ class Collector:
             participant.close()
 
     def _time(self, participant: Participant) -> float:
-        """Median of a few calls with cold caches, under the judge's protocol."""
+        """Median of a few calls with cold caches, under the judge's protocol.
+
+        All on the same values: making others for each call, as the judge does, costs up to a second on the CPU, and a
+        candidate that answers from memory spoils no profile but its own.
+        """
         seconds = self._bench.options.build_timeout
-        drawn = [self._bench.inputs(self._bench.new_seed()) for _ in range(_INPUT_SETS)]
+        inputs = self._bench.inputs(self._bench.new_seed())
         samples = []
         for index in range(_TIMED_CALLS):
             participant.prepare(seconds, warm=index > 0, tidy=index == 0)
-            samples.append(participant.call(drawn[index % _INPUT_SETS], self._bench.expected, seconds).sample.own)
+            samples.append(participant.call(inputs, self._bench.expected, seconds).sample.own)
         return statistics.median(samples[2:])
 
     def _ask(self, participant: Participant, what: str, request: dict[str, Any]) -> dict[str, Any] | None:

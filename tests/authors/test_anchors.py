@@ -1,0 +1,101 @@
+"""Only what lies between anchors can change, and a machine says so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kernelpro.authors.anchors import Quote, place
+from kernelpro.records import BadInput
+
+SOURCE = """import torch
+
+BLOCK = 128
+
+
+def kernel(x):
+    y = x * 2
+    z = y + 1
+    return z
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return kernel(x)
+"""
+BODY = Quote("body", "y = x * 2", "z = y + 1")
+SIZE = Quote("size", "BLOCK = 128")
+
+
+def test_anchors_are_found_by_their_first_and_last_line() -> None:
+    anchored = place(SOURCE, [BODY, SIZE])
+    assert [(span.name, anchored.text(span)) for span in anchored.spans] == [
+        ("size", "BLOCK = 128\n"),
+        ("body", "    y = x * 2\n    z = y + 1\n"),
+    ]
+    assert "<<<<<<< size\nBLOCK = 128\n>>>>>>> size\n" in anchored.shown()
+
+
+def test_filling_changes_the_anchors_and_nothing_else() -> None:
+    made = place(SOURCE, [BODY, SIZE]).fill({"size": "BLOCK = 256", "body": "    z = 2 * x + 1\n"})
+    assert made == SOURCE.replace("BLOCK = 128", "BLOCK = 256").replace("    y = x * 2\n    z = y + 1\n", "    z = 2 * x + 1\n")
+
+
+@pytest.mark.parametrize(
+    ("quotes", "complaint"),
+    [
+        ([Quote("a", "no such line")], "anchor a: no line reads 'no such line'"),
+        ([Quote("a", "BLOCK = 128", "no such end")], "anchor a: no line after its first reads 'no such end'"),
+        ([Quote("a", "y = x * 2", "return z"), Quote("b", "z = y + 1")], "anchors a and b overlap at line 8"),
+        ([Quote("a", "BLOCK = 128"), Quote("a", "return z")], "same name"),
+    ],
+)
+def test_a_quote_that_does_not_fit_is_explained(quotes: list[Quote], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint.replace("*", r"\*").replace("+", r"\+")):
+        place(SOURCE, quotes)
+
+
+def test_an_ambiguous_quote_names_the_lines() -> None:
+    with pytest.raises(BadInput, match="stands in lines 1, 3"):
+        place("a\nb\na\n", [Quote("x", "a")])
+
+
+def test_missing_and_unknown_answers_are_named() -> None:
+    anchored = place(SOURCE, [BODY, SIZE])
+    with pytest.raises(BadInput, match="no text for anchor body"):
+        anchored.fill({"size": "BLOCK = 1"})
+    with pytest.raises(BadInput, match="there is no anchor other"):
+        anchored.fill({"size": "", "body": "", "other": ""})
+
+
+def test_a_change_outside_is_refused_with_its_place() -> None:
+    anchored = place(SOURCE, [BODY])
+    with pytest.raises(BadInput, match="line 3 lies outside the anchors and became 'BLOCK = 64'"):
+        anchored.check(SOURCE.replace("BLOCK = 128", "BLOCK = 64"))
+    with pytest.raises(BadInput, match="return z"):
+        anchored.check(SOURCE.replace("    return z\n", "    return z + 0\n"))
+    with pytest.raises(BadInput):
+        anchored.check(SOURCE + "print('more')\n")
+
+
+def test_any_filled_file_passes_its_own_check_and_any_change_outside_fails() -> None:
+    """Over random files, random anchors and random new texts."""
+    dice = random.Random(7)
+    for _ in range(300):
+        lines = [f"line {i} {dice.random():.6f}" for i in range(dice.randint(4, 30))]
+        source = "\n".join(lines) + "\n"
+        starts = sorted(dice.sample(range(len(lines)), 2))
+        quotes = [Quote("one", lines[starts[0]], lines[dice.randint(starts[0], starts[1] - 1)]), Quote("two", lines[starts[1]])]
+        anchored = place(source, quotes)
+        texts = {name: "".join(f"new {dice.random():.6f}\n" for _ in range(dice.randint(0, 4))) for name in ("one", "two")}
+        made = anchored.fill(texts)
+        assert anchored.fill(anchored.check(made)) == made
+        inside = {i for span in anchored.spans for i in range(span.start, span.end)}
+        outside = [i for i in range(len(lines)) if i not in inside]
+        if outside:
+            victim = lines[dice.choice(outside)]
+            with pytest.raises(BadInput):
+                anchored.check(made.replace(victim, victim + " changed"))
+            with pytest.raises(BadInput):
+                anchored.check(made.replace(victim + "\n", ""))

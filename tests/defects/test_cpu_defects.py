@@ -1,0 +1,85 @@
+"""Planted defects on the CPU through the whole pipeline: worker, cell, compiler, profile, diagnosis."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from defects.building import about
+
+from kernelpro.diagnose.tools import registry
+from kernelpro.engine.profiling import Request, profile
+from kernelpro.pools import local
+from kernelpro.records import Candidate, Diagnosis, Job, Profile, Result, Severity, Task
+
+HERE = Path(__file__).parent
+CANDIDATES = sorted((HERE / "cpu").glob("*.py"))
+DEFECTS = [path for path in CANDIDATES if "defect" in about(path)]
+CONTROLS = [path for path in CANDIDATES if "control" in about(path)]
+TOOLS = registry()
+
+
+class Clinic:
+    """Each candidate is profiled once; those of one task follow each other, so that its bench is set up once."""
+
+    def __init__(self, pool: local.Pool):
+        self._pool = pool
+        self._seen: dict[Path, tuple[Profile, Diagnosis]] = {}
+
+    def of(self, path: Path) -> tuple[Profile, Diagnosis]:
+        if path not in self._seen:
+            self._seen[path] = self.again(path)
+        return self._seen[path]
+
+    def again(self, path: Path) -> tuple[Profile, Diagnosis]:
+        async def ask(job: Job) -> Result:
+            return await asyncio.wrap_future(self._pool.submit(job))
+
+        task = Task.from_file(HERE / "cpu_tasks" / f"{about(path)['task']}.py")
+        return asyncio.run(profile(ask, Request(task, Candidate.from_file(path), "cpu"), TOOLS))
+
+    def rank(self, path: Path) -> int:
+        """At which place the planted defect stands; 0: nowhere."""
+        names = list(dict.fromkeys(finding.tool for finding in self.of(path)[1].findings))
+        wanted = about(path)["defect"].split("/")
+        return next((place for place, name in enumerate(names, 1) if name in wanted), 0)
+
+
+@pytest.fixture(scope="module")
+def clinic() -> Iterator[Clinic]:
+    with local.Pool() as pool:
+        yield Clinic(pool)
+
+
+def by_task(paths: list[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: (about(path)["task"], path.name))
+
+
+@pytest.mark.parametrize("path", by_task(CANDIDATES), ids=lambda path: path.stem)
+def test_a_defect_is_among_the_first_three_findings_and_a_healthy_candidate_is_not_accused(path: Path, clinic: Clinic) -> None:
+    found, diagnosis = clinic.of(path)
+    told = [f"{finding.tool} {finding.gain.factor}x: {finding.cause}" for finding in diagnosis.findings]
+    if path in DEFECTS:
+        assert 1 <= clinic.rank(path) <= 3, told
+    else:
+        assert not [finding for finding in diagnosis.findings if finding.severity is Severity.HIGH], told
+    assert found.cpu["sampled"]
+    for finding in diagnosis.findings:
+        assert finding.evidence and finding.cause and finding.advice and finding.gain.how
+        assert finding.gain.factor > 1
+        assert not finding.where or re.fullmatch(r"kernel\.cpp:\d+", finding.where)
+
+
+def test_nine_in_ten_defects_come_first(clinic: Clinic) -> None:
+    others = {path.stem: clinic.of(path)[1].findings[0].tool for path in DEFECTS if clinic.rank(path) != 1}
+    assert len(others) <= len(DEFECTS) / 10, others
+
+
+def test_every_tool_has_its_case() -> None:
+    assert len(DEFECTS) >= 9 and len(CONTROLS) >= 4
+    planted = {tool for path in DEFECTS for tool in about(path)["defect"].split("/")}
+    known = {name for name, tool in TOOLS.items() if tool.target == "cpu"}
+    assert planted == known - {"cpu_memory_roof"}, "a healthy candidate at the roof is what that one speaks of"
