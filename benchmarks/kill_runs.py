@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
         return torch.relu(x) * 2 + 1
 
 def get_inputs():
-    return [torch.randn(256, 4096)]
+    return [torch.randn(256, 1024)]
 
 def get_init_inputs():
     return []
@@ -49,7 +49,6 @@ lib = runtime.cpp(r"""
 extern "C" void go(const float* x, float* y, long n) {{
     for (int again = 0; again < {times}; ++again) {{
         asm volatile("" ::: "memory");
-        #pragma omp parallel for
         for (long i = 0; i < n; ++i) y[i] = (x[i] > 0 ? x[i] : 0) * 2 + {added};
     }}
 }}
@@ -64,11 +63,11 @@ class ModelNew(torch.nn.Module):
 
 
 def write_candidates(folder: Path, count: int) -> None:
-    """Every fourth is wrong, does not build, or is a repetition; the others differ by half in speed from the next."""
+    """Every fourth is wrong, does not build, or is a repetition; the others differ by a third in speed from the next."""
     folder.mkdir(parents=True)
     for index in range(count):
         kind = {1: "wrong", 5: "broken", 9: "again"}.get(index % 12, "good")
-        times = round(1.6 ** ((index * 5) % 11) * 2)
+        times = round(1.35 ** ((index * 5) % 11) * 2)
         text = KERNEL.format(times=times if kind != "again" else 2, added="2" if kind == "wrong" else "1")
         if kind == "broken":
             text = text.replace("long n", "long m")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kernelpro.records import Action, Cost, Diagnosis, Target, Task, Verdict
 
@@ -35,6 +35,8 @@ class Assignment:
     floor_ms: float
     baselines: dict[str, float]
     """Milliseconds by name."""
+    hardware: dict[str, Any] = field(default_factory=dict)
+    """`name`, measured `bandwidth` and `rates`, and `facts` in words."""
     parent: Known | None = None
     """The candidate to improve or to mend; None for a fresh design."""
     children: tuple[Known, ...] = ()

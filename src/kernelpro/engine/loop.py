@@ -49,6 +49,8 @@ from kernelpro.search.tree import Tree
 
 Report = Callable[[str, dict[str, Any]], None]
 _MEMORY_TOKENS = 800
+_HOPELESS = 3.0
+"""Times the best baseline: a kernel beyond is timed for a few rounds only."""
 _IDLE_AUTHOR = 3
 """Assignments in a row to which an author has no idea: then it has none."""
 
@@ -106,7 +108,7 @@ class Engine:
             raise BadInput(f"this task cannot be scored: {result.data['reason']}")
         times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
         ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
-        ground["precision"] = result.data["precision"]
+        ground |= {"precision": result.data["precision"], "hardware": result.data["hardware"]}
         self._store.keep_ground(ground)
         return ground
 
@@ -219,7 +221,8 @@ class Engine:
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
         self._report("judging", {"step": step.number})
-        verdict = await self._verdict(step.number, source, self._config.options)
+        hopeless = replace(self._config.options, give_up_ms=_HOPELESS * self._ground["baseline_ms"])
+        verdict = await self._verdict(step.number, source, hopeless)
         done = replace(done, verdict=verdict, details=done.details | {"device_seconds": _seconds(verdict)})
         if verdict.status is Status.PASSED and self._config.tune_points:
             done = await self._tuned(done, source)

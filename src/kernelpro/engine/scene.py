@@ -38,6 +38,7 @@ class Scene:
             precision=self.ground["precision"],
             floor_ms=self.ground["floor_ms"],
             baselines=self.ground["baselines"],
+            hardware=self.ground.get("hardware", {}),
             parent=self._known(parent) if parent else None,
             children=self._many(n for n in family if n != step.number),
             siblings=self._many(siblings),

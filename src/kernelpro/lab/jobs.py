@@ -14,6 +14,7 @@ from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Nursery
 from kernelpro.lab.judge.judge import Judge
 from kernelpro.lab.judge.participant import Verdictable
+from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Target
 
@@ -116,6 +117,7 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "scorable": judge.not_scorable is None,
         "reason": judge.not_scorable,
         "precision": judge.bench.precision,
+        "hardware": _hardware(judge),
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
         "baselines": _baselines(judge) if judge.not_scorable is None else {},
@@ -125,3 +127,14 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
 
 def _baselines(judge: Judge) -> dict[str, Any]:
     return {name: judge.baselines.time(name).to_json() for name in judge.baselines.variants}
+
+
+def _hardware(judge: Judge) -> dict[str, Any]:
+    """What an author should know of the device, as measured."""
+    bench = judge.bench
+    known = facts.device(bench.target, bench.ceilings)
+    words = [f"{name.replace('_', ' ')}: {value}" for name, value in known.items() if name not in ("name", "dram_bandwidth")]
+    words += [
+        f"{name}: {value}" for name, value in environment.snapshot(bench.target).items() if name in ("torch", "triton", "nvcc")
+    ]
+    return {"name": known["name"], "bandwidth": bench.ceilings.bandwidth, "rates": bench.ceilings.rates, "facts": words}

@@ -1,0 +1,220 @@
+"""The forms of the team's answers: what is asked for, in words, and how it is read.
+
+Answers are Markdown: a few `key: value` lines, then fenced blocks. Code stands in fences and nowhere else. Whatever does not
+fit raises BadInput with what is wrong, which goes back to whoever answered.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from kernelpro.authors.anchors import Anchored, Quote, place
+from kernelpro.records import BadInput
+
+_FENCE = re.compile(r"^(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)[ \t]*$", re.MULTILINE | re.DOTALL)
+_HEADER = re.compile(r"^[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)$", re.MULTILINE)
+_LANGUAGES = ("triton", "cuda", "cute", "cpp", "torch")
+
+
+@dataclass(frozen=True)
+class Block:
+    info: tuple[str, ...]
+    body: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Fenced blocks with the words behind their opening fence."""
+    return [Block(tuple(match["info"].split()), match["body"]) for match in _FENCE.finditer(text.replace("\r\n", "\n"))]
+
+
+def header(text: str) -> dict[str, str]:
+    """`key: value` lines outside fences, keys in lower case; the first of a key counts."""
+    found: dict[str, str] = {}
+    for match in _HEADER.finditer(_FENCE.sub("", text.replace("\r\n", "\n"))):
+        found.setdefault(match["key"].strip().lower(), match["value"].strip())
+    return found
+
+
+def _required(fields: dict[str, str], *names: str) -> None:
+    if missing := [name for name in names if not fields.get(name)]:
+        raise BadInput(
+            f"the line `{missing[0]}: ...` is missing" + (f", and so are {', '.join(missing[1:])}" if missing[1:] else "")
+        )
+
+
+def whole_file(text: str) -> str:
+    """The one block that is a candidate; the largest Python block where there are several."""
+    found = [block.body for block in blocks(text) if not block.info or block.info[0].lower() in ("python", "py", "python3")]
+    if not found:
+        raise BadInput("there is no fenced block with the file: put it between ```python and ```")
+    source = max(found, key=len)
+    try:
+        parsed = ast.parse(source)
+    except SyntaxError as error:
+        raise BadInput(f"the file is not Python: line {error.lineno}: {error.msg}") from None
+    if not any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in parsed.body):
+        raise BadInput("the file defines no class ModelNew at top level")
+    return source
+
+
+@dataclass(frozen=True)
+class Designed:
+    plan: str
+    hypothesis: str
+    source: str
+
+
+class DesignForm:
+    description = """First two lines, then the complete file in one fenced block:
+
+plan: <the design in one sentence: algorithm, kernels, data movement>
+hypothesis: <what will limit it, and the time in ms that you expect>
+
+```python
+<the whole file, with class ModelNew>
+```"""
+
+    def parse(self, text: str) -> Designed:
+        fields = header(text)
+        _required(fields, "plan", "hypothesis")
+        return Designed(fields["plan"], fields["hypothesis"], whole_file(text))
+
+
+@dataclass(frozen=True)
+class Planned:
+    transformation: str
+    hypothesis: str
+    promised: float
+    """Times as fast as now."""
+    finding: str
+    """The tool whose advice it takes; empty where none."""
+    anchored: Anchored | None
+    """None: a rewrite."""
+    language: str
+    instructions: str
+    """The whole answer, for whoever writes the code."""
+
+
+class PlanForm:
+    description = """Lines first, then instructions, then one fenced block for each span that must change:
+
+transformation: <one sentence: the one change>
+hypothesis: <which number should move, from what to what, and why>
+expected: <how many times as fast as now, such as 1.4x>
+finding: <name of the finding you act on, or none>
+kind: <edit or rewrite>
+language: <triton, cuda, cute or cpp; as it is unless you rewrite>
+
+<Instructions for the coder: what to write in each span, sizes, layouts, edge cases.>
+
+For `kind: edit`, quote each span by its first and last line exactly as they stand in the file (one line where the span is a
+single line), each of them a line that occurs once:
+
+```anchor NAME
+<first line of the span>
+...
+<last line of the span>
+```"""
+
+    def __init__(self, source: str, language: str):
+        self._source, self._language = source, language
+
+    def parse(self, text: str) -> Planned:
+        fields = header(text)
+        _required(fields, "transformation", "hypothesis", "expected", "kind")
+        promised = re.search(r"\d+(?:\.\d+)?", fields["expected"])
+        if promised is None:
+            raise BadInput(f"`expected: {fields['expected']}` holds no number: say how many times as fast, such as 1.4x")
+        kind = fields["kind"].lower().strip("`. ")
+        if kind not in ("edit", "rewrite"):
+            raise BadInput(f"`kind: {fields['kind']}`: say edit or rewrite")
+        language = fields.get("language", self._language).lower().strip("`. ") or self._language
+        if language not in _LANGUAGES:
+            raise BadInput(f"`language: {language}`: not one of {', '.join(_LANGUAGES)}")
+        finding = fields.get("finding", "").strip("`. ")
+        anchored = place(self._source, _quotes(text)) if kind == "edit" else None
+        told = "" if finding.lower() == "none" else finding
+        return Planned(fields["transformation"], fields["hypothesis"], float(promised[0]), told, anchored, language, text.strip())
+
+
+def _quotes(text: str) -> list[Quote]:
+    found = []
+    for block in blocks(text):
+        if block.info[:1] == ("anchor",):
+            lines = [line for line in block.body.splitlines() if line.strip() and line.strip() != "..."]
+            if len(block.info) < 2 or not lines:
+                raise BadInput("an anchor block needs a name (```anchor NAME) and at least one quoted line")
+            found.append(Quote(block.info[1], lines[0], lines[-1]))
+    if not found:
+        raise BadInput("an edit needs at least one block ```anchor NAME with the quoted lines of the span")
+    return found
+
+
+class CodeForm:
+    """New text for every anchor; a whole file where there are none."""
+
+    def __init__(self, anchored: Anchored | None):
+        self._anchored = anchored
+        names = ", ".join(span.name for span in anchored.spans) if anchored else ""
+        self.description = (
+            f"""For every span ({names}) one fenced block with its new text, indented as it must stand, and nothing else:
+
+```python NAME
+<the new text of the span>
+```"""
+            if anchored
+            else """The complete file in one fenced block:
+
+```python
+<the whole file, with class ModelNew>
+```"""
+        )
+
+    def parse(self, text: str) -> str:
+        if self._anchored is None:
+            return whole_file(text)
+        names = {span.name for span in self._anchored.spans}
+        named = {block.info[-1]: block.body for block in blocks(text) if block.info and block.info[-1] in names}
+        source = self._anchored.fill(named) if named else self._anchored.fill(self._anchored.check(whole_file(text)))
+        try:
+            ast.parse(source)
+        except SyntaxError as error:
+            raise BadInput(f"with these spans the file is not Python: line {error.lineno}: {error.msg}") from None
+        return source
+
+
+@dataclass(frozen=True)
+class Mended:
+    diagnosis: str
+    source: str
+
+
+class DebugForm:
+    description = """One line, then the fix: for each place that changes a block with its lines, and one with their new text:
+
+diagnosis: <the cause of the failure, in one sentence>
+
+```find NAME
+<first line of the place, exactly as it stands>
+...
+<last line>
+```
+```python NAME
+<its new text, indented as it must stand>
+```
+
+Where most of the file must change, send the complete file in one ```python block instead."""
+
+    def __init__(self, source: str):
+        self._source = source
+
+    def parse(self, text: str) -> Mended:
+        fields = header(text)
+        _required(fields, "diagnosis")
+        finds = [block for block in blocks(text) if block.info[:1] == ("find",)]
+        if not finds:
+            return Mended(fields["diagnosis"], whole_file(text))
+        quoted = re.sub(r"^((?:`{3,}|~{3,})[ \t]*)find\b", r"\1anchor", text, flags=re.MULTILINE)
+        return Mended(fields["diagnosis"], CodeForm(place(self._source, _quotes(quoted))).parse(text))

@@ -1,0 +1,108 @@
+"""What each role sees of a run, most valuable first, within a budget of tokens; the same assignment gives the same text.
+
+    design   task, ground, direction; leaders in a line each (to be different from); memory, knowledge
+    plan     task, ground, the kernel, guidance, evidence; its children (what coders could realise); leaders; memory, knowledge
+    code     task, ground, plan, the marked file; children; cousins (working patches to borrow); memory
+    debug    task, ground, plan, the file, the failure; siblings; memory
+
+A section has a cap of its own. Where all of them together exceed the window, they are cut from the least valuable on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernelpro.authors.author import Assignment, Known
+from kernelpro.records import Status, Verdict
+
+CHARACTERS_PER_TOKEN = 4
+WINDOW_TOKENS = 24_000
+"""Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
+_CAPS = {"source": 12_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
+_CAPS |= {"siblings": 3_000, "cousins": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
+_ORDER = ("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "memory", "children", "leaders")
+_ORDER += ("siblings", "cousins", "knowledge")
+"""Most valuable first."""
+_PRECISION = {
+    "fp32": "every product and sum in float32; TF32 and half precision are called wrong.",
+    "tf32": "matrix products may use TF32 (float32 accumulation); everything else in float32.",
+    "native": "the task's own type for storage; accumulate in float32.",
+}
+
+
+def precision_words(precision: str) -> str:
+    return _PRECISION.get(precision, "")
+
+
+def fit(sections: dict[str, str], tokens: int = WINDOW_TOKENS) -> dict[str, str]:
+    """Sections cut to their caps, then from the least valuable on until all fit."""
+    capped = {name: cut(text, _CAPS.get(name, 4_000)) for name, text in sections.items()}
+    room = tokens * CHARACTERS_PER_TOKEN
+    kept = {}
+    for name in sorted(capped, key=lambda n: _ORDER.index(n) if n in _ORDER else len(_ORDER)):
+        kept[name] = cut(capped[name], max(0, room) // CHARACTERS_PER_TOKEN)
+        room -= len(kept[name])
+    return kept
+
+
+def cut(text: str, tokens: int) -> str:
+    """The text, or its beginning with a note of how much was left out."""
+    room = tokens * CHARACTERS_PER_TOKEN
+    if len(text) <= room:
+        return text
+    if room < 200:
+        return ""
+    kept = text[: room - 60].rpartition("\n")[0]
+    return f"{kept}\n[... {len(text) - len(kept)} characters left out]"
+
+
+def ground(assignment: Assignment) -> str:
+    """Device, ceilings, baselines, floor."""
+    hardware = assignment.hardware
+    lines = [f"- target: {assignment.target}, {hardware.get('name', 'unknown device')}"]
+    if bandwidth := hardware.get("bandwidth"):
+        lines.append(
+            f"- measured ceilings: memory {bandwidth / 1e12:.2f} TB/s (read + written)" + _rates(hardware.get("rates", {}))
+        )
+    lines += [f"- {name}" for name in hardware.get("facts", ())]
+    times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
+    lines.append(f"- baselines: {times}; the fastest is what counts")
+    lines.append(f"- floor: {assignment.floor_ms:.4f} ms (fewest bytes and operations at those ceilings)")
+    lines.append(f"- precision: {assignment.precision}")
+    return "\n".join(lines)
+
+
+def _rates(rates: dict[str, float]) -> str:
+    return "".join(f", {name} matrix products {rate / 1e12:.1f} TFLOP/s" for name, rate in rates.items())
+
+
+def task(assignment: Assignment) -> str:
+    return f"The reference, which defines what is right:\n\n```python\n{assignment.task.source.strip()}\n```"
+
+
+def outcome(verdict: Verdict | None) -> str:
+    """How a candidate ended, in a line."""
+    if verdict is None:
+        return "not judged"
+    if verdict.status is not Status.PASSED:
+        return f"{verdict.status}: {verdict.reason.splitlines()[0][:200]}"
+    best = min(verdict.speedup.items(), key=lambda item: item[1].value)
+    return f"{verdict.times['candidate'].value:.4f} ms ({best[1].value:.2f}x over {best[0]})"
+
+
+def summaries(title: str, relatives: Iterable[Known]) -> str:
+    lines = [f"- step {known.number}: {known.plan or 'no plan'} -> {outcome(known.verdict)}" for known in relatives]
+    return "\n".join(["", f"# {title}", *lines, ""]) if lines else ""
+
+
+def sources(title: str, relatives: Iterable[Known], most: int = 2) -> str:
+    """With their text: working ones to borrow from."""
+    parts = [
+        f"Step {known.number} ({known.plan or 'no plan'}; {outcome(known.verdict)}):\n\n```python\n{known.source.strip()}\n```"
+        for known in list(relatives)[:most]
+    ]
+    return "\n\n".join([f"\n# {title}", *parts]) + "\n" if parts else ""
+
+
+def titled(title: str, text: str) -> str:
+    return f"\n# {title}\n{text.strip()}\n" if text.strip() else ""

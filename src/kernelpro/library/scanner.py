@@ -1,0 +1,239 @@
+"""What a file defines, by a small scanner that no source can break.
+
+C++ and CUDA: 1. One regular expression walks over comments, strings, directives, braces and semicolons. 2. The text between two
+borders is a head; at `{` it opens a namespace, a class, an enum, a function or some other block; at `;` it may be an alias or a
+declaration. 3. In a function only braces count. 4. Every branch of #if / #else starts from the same nesting, so that braces
+opened twice close once. Python: `def` and `class` by indentation. Markdown, reST and notebooks: headings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+KINDS = ("kernel", "function", "struct", "class", "union", "enum", "alias", "macro", "section", "declaration")
+"""Kinds of definitions, in the order in which `definition` prefers them."""
+
+
+@dataclass
+class Definition:
+    """A name and the lines that define it; lines count from 1. `depth`: how many definitions enclose it."""
+
+    name: str
+    qualified: str
+    kind: str
+    start: int
+    line: int
+    end: int
+    depth: int
+
+
+def definitions(path: str, text: str) -> list[Definition]:
+    """All definitions of a file in the order of their lines; none for a language that is not known here."""
+    extension = os.path.splitext(path)[1].lower()
+    if extension in (".py", ".pyi", ".pyx"):
+        found = list(_python(text))
+    elif extension in (".md", ".rst", ".ipynb"):
+        found = list(_headings(text, extension))
+    elif extension in (".txt", ".cmake", ".rs", ".go", ".jl", ".ll", ".mlir", ".td", ".s", ".asm", ".sass", ".ptx"):
+        found = []
+    else:
+        found = _Cpp(text).scan()
+    return sorted(found, key=lambda d: (d.start, -d.end))
+
+
+_BORDER = re.compile(
+    r"//[^\n]*|/\*.*?(?:\*/|\Z)"
+    r'|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)'"
+    r"|^[ \t]*\#(?:[^\n\\]|\\.)*|[{};]",
+    re.DOTALL | re.MULTILINE,
+)
+_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|^[ \t]*\#(?:[^\n\\]|\\.)*|\[\[.*?\]\]", re.DOTALL | re.MULTILINE)
+_DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)(\(|[ \t]+\S)")
+_CONDITION = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
+_NAMESPACE = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)|extern\s*\"C(?:\+\+)?\"\s*$")
+_TYPE = re.compile(r"(?:(?:typedef|static|inline|constexpr|const|friend)\s+)*(struct|class|union|enum(?:\s+(?:class|struct))?)\b")
+_TYPE_NAME = re.compile(r"(?:(?:alignas|__align__|CUTLASS_ALIGN\w*|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*((?:\w+\s+)*?)([A-Za-z_]\w*)\s*(<|final\b|:|$)")
+_CALL = re.compile(r"((?:\w+::)*)(operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|[\w:<>*& ]+)|~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*\(")
+_ALIAS = re.compile(r"using\s+(\w+)\s*=|typedef\b.*?(\w+)\s*$", re.DOTALL)
+_DECLARED = re.compile(r"\)\s*(?:(?:const|noexcept|override|final|=\s*(?:0|default|delete)|&&?)\s*|->[^()]*)*$")
+_LONGEST_HEAD = 2000
+"""Characters. A declaration beyond is a table or a macro's expansion; the bound keeps odd files linear."""
+_ANGLE = re.compile(r"[<>()]|->|>=|<=")
+_NOT_NAMES = frozenset(
+    "if for while switch catch return sizeof alignas alignof decltype noexcept requires static_assert __attribute__ __launch_bounds__ "
+    "__align__ explicit asm defined throw new delete __declspec assert __cluster_dims__ __maxnreg__".split()
+)
+
+
+class _Cpp:
+    def __init__(self, text: str):
+        self.text = text
+        self.newlines = [match.start() for match in re.finditer("\n", text)]
+        self.found: list[Definition] = []
+        self.stack: list[tuple[str, str, Definition | None]] = []
+        """Open blocks: scope (namespace, class, body), name, what it defines."""
+
+    def line(self, offset: int) -> int:
+        return bisect_right(self.newlines, offset - 1) + 1
+
+    def scan(self) -> list[Definition]:
+        text, branches, start = self.text, [], 0
+        for match in _BORDER.finditer(text):
+            at = match.start()
+            first = text[at]
+            if first == "{":
+                self.stack.append(self.opened(start, at) if self.outside() else ("body", "", None))
+                start = at + 1
+            elif first == "}":
+                if self.stack:
+                    _, _, definition = self.stack.pop()
+                    if definition:
+                        definition.end = self.line(at)
+                start = at + 1
+            elif first == ";":
+                if self.outside():
+                    self.closed(start, at)
+                start = at + 1
+            elif first in "# \t":
+                directive = match.group()
+                if condition := _CONDITION.match(directive):
+                    if condition[1] == "if":
+                        branches.append(list(self.stack))
+                    elif branches:
+                        self.stack = list(branches[-1]) if condition[1] != "endif" else self.stack
+                        branches = branches[:-1] if condition[1] == "endif" else branches
+                elif define := _DEFINE.match(directive):
+                    line = self.line(at + define.start(1))
+                    self.found.append(Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0))
+        last = len(self.newlines) + 1
+        for _, _, definition in self.stack:
+            if definition and definition.end < definition.line:
+                definition.end = last
+        return [d for d in self.found if d.end >= d.start]
+
+    def outside(self) -> bool:
+        return not self.stack or self.stack[-1][0] != "body"
+
+    def head(self, start: int, end: int) -> tuple[str, int]:
+        """The head without noise and template<...>, and the offset where it begins. Blanks replace noise: offsets stay."""
+        text = self.text[start:end]
+        if "/" in text or "#" in text or "[[" in text:
+            text = _NOISE.sub(lambda m: " " * len(m.group()), text)
+        begin = len(text) - len(text.lstrip())
+        rest = begin
+        while text.startswith("template", rest):
+            depth = 0
+            for match in _ANGLE.finditer(text, rest):
+                depth += {"<": 1, ">": -1}.get(match.group(), 0)
+                if match.group() == ">" and not depth:
+                    break
+            else:
+                break
+            rest = match.end() + len(text[match.end() :]) - len(text[match.end() :].lstrip())
+        return " " * rest + text[rest:], start + begin
+
+    def add(self, name: str, kind: str, begin: int, at: int, end: int) -> Definition:
+        outer = [n for _, n, _ in self.stack if n]
+        depth = sum(1 for _, _, d in self.stack if d)
+        made = Definition(name, "::".join([*outer, name]), kind, self.line(begin), self.line(at), end, depth)
+        self.found.append(made)
+        return made
+
+    def opened(self, start: int, end: int) -> tuple[str, str, Definition | None]:
+        head, begin = self.head(start, end)
+        bare = head.strip()
+        offset = start + len(head) - len(head.lstrip())
+        if not bare or bare[-1] in "=,(":
+            return "body", "", None
+        if match := _NAMESPACE.match(bare):
+            return "namespace", match[1] or "", None
+        if (match := _TYPE.match(bare)) and (name := _TYPE_NAME.match(bare[match.end() :].lstrip())):
+            kind = match[1].split()[0]
+            shift = len(bare) - len(bare[match.end() :].lstrip())
+            made = self.add(name[2], kind, begin, offset + shift + name.start(2), 0)
+            if name[3] == "<":
+                made.qualified += " ".join(bare[shift + name.end() - 1 :].split())[:200]
+            return ("body" if kind == "enum" else "class"), name[2], made
+        if match := self.call(bare):
+            kind = "kernel" if "__global__" in bare else "function"
+            made = self.add(match[2], kind, begin, offset + match.start(2), 0)
+            made.qualified = made.qualified.removesuffix(match[2]) + match[1] + match[2]
+            return "body", "", made
+        return "body", "", None
+
+    def call(self, bare: str) -> re.Match[str] | None:
+        """The first name before a parenthesis that can be a function's."""
+        for match in _CALL.finditer(bare):
+            if match[2] not in _NOT_NAMES:
+                return match if "=" not in bare[: match.start()] else None
+        return None
+
+    def closed(self, start: int, end: int) -> None:
+        head, begin = self.head(start, end)
+        bare = head.strip()
+        if not bare or len(bare) > _LONGEST_HEAD:
+            return
+        offset = start + len(head) - len(head.lstrip())
+        if match := _ALIAS.match(bare):
+            group = 1 if match[1] else 2
+            self.add(match[group], "alias", begin, offset + match.start(group), self.line(end))
+        elif _DECLARED.search(bare) and not bare.startswith(("static_assert", "friend")) and (match := self.call(bare)):
+            self.add(match[2], "declaration", begin, offset + match.start(2), self.line(end))
+
+
+_DEF = re.compile(r"^([ \t]*)(?:(?:async[ \t]+|cp?)?(def|class)[ \t]+|cdef[ \t]+(class)[ \t]+)(\w+)", re.MULTILINE)
+
+
+def _python(text: str) -> Iterator[Definition]:
+    lines = text.split("\n")
+    indents = [len(line) - len(line.lstrip()) if line.strip() else -1 for line in lines]
+    outer: list[tuple[int, Definition]] = []
+    row = at = 0
+    for match in _DEF.finditer(text):
+        row += text.count("\n", at, match.start())
+        at = match.start()
+        indent = len(match[1])
+        end = row + 1
+        while end < len(lines) and (indents[end] < 0 or indents[end] > indent or lines[end].lstrip()[:1] in (")", "]")):
+            end += 1
+        while end > row + 1 and indents[end - 1] < 0:
+            end -= 1
+        start = row
+        while start > 0 and lines[start - 1].lstrip().startswith("@") and indents[start - 1] == indent:
+            start -= 1
+        while outer and outer[-1][0] >= indent:
+            outer.pop()
+        qualified = ".".join([*(d.name for _, d in outer), match[4]])
+        kind = "function" if match[2] == "def" else "class"
+        made = Definition(match[4], qualified, kind, start + 1, row + 1, end, len(outer))
+        outer.append((indent, made))
+        yield made
+
+
+_HEADING = {
+    ".md": re.compile(r"(#{1,6})[ \t]+(.+?)[ \t#]*$"),
+    ".ipynb": re.compile(r'\s*"(#{1,6}) (.+?)(?:\\n)?",?$'),
+    ".rst": re.compile(r"([=\-~^\"'#*+.])\1{2,}\s*$"),
+}
+
+
+def _headings(text: str, extension: str) -> Iterator[Definition]:
+    lines = text.split("\n")
+    found: list[tuple[int, str, int]] = []
+    fenced, marks = False, ""
+    for row, line in enumerate(lines):
+        fenced ^= line.lstrip().startswith("```") and extension == ".md"
+        if fenced or not (match := _HEADING[extension].match(line[:300])):
+            continue
+        if extension != ".rst":
+            found.append((row, match[2], len(match[1])))
+        elif row and lines[row - 1].strip() and len(line.strip()) >= len(lines[row - 1].strip()):
+            marks += match[1] if match[1] not in marks else ""
+            found.append((row - 1, lines[row - 1].strip(), marks.index(match[1])))
+    for number, (row, title, level) in enumerate(found):
+        end = next((later for later, _, other in found[number + 1 :] if other <= level), len(lines))
+        yield Definition(title, title, "section", row + 1, row + 1, max(end, row + 1), max(level - 1, 0))

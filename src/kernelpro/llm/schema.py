@@ -1,0 +1,79 @@
+"""The part of JSON schema that tools' parameters are written in, and the check of arguments against it.
+
+Known words: type, description, properties, required, items, enum, minimum, maximum, minLength, maxLength, maxItems,
+default. An object takes no property that it does not declare. A schema with any other word is refused when the tool is
+made, so that nothing is promised that is not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+_ANYWHERE = {"type", "description", "enum", "default"}
+_WORDS = {
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items", "maxItems"},
+    "string": {"minLength", "maxLength"},
+    "integer": {"minimum", "maximum"},
+    "number": {"minimum", "maximum"},
+    "boolean": set(),
+}
+
+
+def check(schema: dict[str, Any], where: str) -> None:
+    """Raises ValueError where a schema says something that `faults` would not look at."""
+    kind = schema.get("type")
+    if kind not in _TYPES:
+        raise ValueError(f"{where}: type must be one of {', '.join(_TYPES)}, not {kind!r}")
+    if unknown := set(schema) - _ANYWHERE - _WORDS[kind]:
+        raise ValueError(f"{where}: a schema of type {kind} cannot say {', '.join(sorted(unknown))} here")
+    if schema.get("additionalProperties", False) is not False:
+        raise ValueError(f"{where}: an object takes no properties that it does not declare")
+    for name, inner in schema.get("properties", {}).items():
+        check(inner, f"{where}.{name}")
+    if undeclared := set(schema.get("required", ())) - set(schema.get("properties", {})):
+        raise ValueError(f"{where}: required but not declared: {', '.join(sorted(undeclared))}")
+    if kind == "array":
+        check(schema.get("items", {}), f"{where}[]")
+
+
+def faults(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
+    """What is wrong with a value, a line each; empty where it fits."""
+    kind, name = schema["type"], where or "the arguments"
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+        return [f"{name} must be of type {kind}"]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{name} must be one of {', '.join(map(repr, schema['enum']))}"]
+    if kind == "object":
+        return _in_object(schema, value, where)
+    if kind == "array":
+        inner = [fault for i, item in enumerate(value) for fault in faults(schema["items"], item, f"{where}[{i}]")]
+        return [f"{name} has more than {schema['maxItems']} items"] if len(value) > schema.get("maxItems", len(value)) else inner
+    return _in_range(schema, value, name)
+
+
+def _in_object(schema: dict[str, Any], value: dict[str, Any], where: str) -> list[str]:
+    prefix, declared = f"{where}." if where else "", schema.get("properties", {})
+    missing = [f"{prefix}{name} is missing" for name in schema.get("required", ()) if name not in value]
+    unknown = [f"{prefix}{name} is not a parameter" for name in value if name not in declared]
+    known = [fault for name in value if name in declared for fault in faults(declared[name], value[name], prefix + name)]
+    return missing + unknown + known
+
+
+def _in_range(schema: dict[str, Any], value: Any, name: str) -> list[str]:
+    size, unit, low, high = value, "", "minimum", "maximum"
+    if isinstance(value, str):
+        size, unit, low, high = len(value), " characters long", "minLength", "maxLength"
+    if low in schema and size < schema[low]:
+        return [f"{name} must be at least {schema[low]}{unit}"]
+    if high in schema and size > schema[high]:
+        return [f"{name} must be at most {schema[high]}{unit}"]
+    return []

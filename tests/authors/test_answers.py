@@ -1,0 +1,99 @@
+"""The team's answers are read as they were asked for, and what is wrong with one is said in a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelpro.authors.team.answers import CodeForm, DebugForm, DesignForm, PlanForm
+from kernelpro.records import BadInput
+
+SOURCE = """import torch
+
+BLOCK = 128
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return y + 1
+"""
+
+
+def test_a_design_is_a_plan_a_hypothesis_and_a_file() -> None:
+    made = DesignForm().parse(f"**Plan:** one fused pass\nhypothesis: DRAM, 0.13 ms\n\n```python\n{SOURCE}```\nThat is all.")
+    assert (made.plan, made.hypothesis, made.source) == ("one fused pass", "DRAM, 0.13 ms", SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (f"hypothesis: h\n```python\n{SOURCE}```", "the line `plan: ...` is missing"),
+        ("plan: p\nhypothesis: h\nno code", "no fenced block"),
+        ("plan: p\nhypothesis: h\n```python\ndef broken(:\n```", "not Python: line 1"),
+        ("plan: p\nhypothesis: h\n```python\nx = 1\n```", "no class ModelNew"),
+    ],
+)
+def test_a_design_that_does_not_fit_is_explained(answer: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        DesignForm().parse(answer)
+
+
+PLAN = """transformation: fuse the two statements
+hypothesis: instructions fall by a third
+expected: 1.4x
+finding: unfused_chain
+kind: edit
+language: torch
+
+Write one expression.
+
+```anchor body
+        y = x * 2
+...
+        return y + 1
+```
+"""
+
+
+def test_a_plan_names_spans_that_are_found() -> None:
+    plan = PlanForm(SOURCE, "torch").parse(PLAN)
+    assert plan.promised == 1.4 and plan.finding == "unfused_chain" and plan.anchored
+    assert plan.anchored.text(plan.anchored.spans[0]) == "        y = x * 2\n        return y + 1\n"
+    made = CodeForm(plan.anchored).parse("```python body\n        return x * 2 + 1\n```")
+    assert made == SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("y = x * 2", "y = x * 3", "no line reads 'y = x \\* 3'"),
+        ("kind: edit", "kind: perhaps", "say edit or rewrite"),
+        ("1.4x", "much", "holds no number"),
+        ("language: torch", "language: fortran", "not one of"),
+        ("```anchor body", "```anchor", "needs a name"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_explained(old: str, new: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        PlanForm(SOURCE, "torch").parse(PLAN.replace(old, new))
+
+
+def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
+    plan = PlanForm(SOURCE, "torch").parse(PLAN)
+    changed = SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return 2 * x + 1\n")
+    assert CodeForm(plan.anchored).parse(f"```python\n{changed}```") == changed
+    with pytest.raises(BadInput, match="line 3 lies outside the anchors and became 'BLOCK = 64'"):
+        CodeForm(plan.anchored).parse(f"```python\n{changed.replace('BLOCK = 128', 'BLOCK = 64')}```")
+
+
+def test_a_span_that_breaks_the_file_is_refused() -> None:
+    plan = PlanForm(SOURCE, "torch").parse(PLAN)
+    with pytest.raises(BadInput, match="with these spans the file is not Python"):
+        CodeForm(plan.anchored).parse("```python body\n  return (x\n```")
+
+
+def test_a_fix_is_a_diagnosis_and_places_or_a_file() -> None:
+    fix = "diagnosis: the factor was wrong\n```find a\n        y = x * 2\n```\n```python a\n        y = x * 3\n```"
+    assert DebugForm(SOURCE).parse(fix).source == SOURCE.replace("x * 2", "x * 3")
+    whole = DebugForm(SOURCE).parse(f"diagnosis: all of it\n```python\n{SOURCE.replace('128', '64')}```")
+    assert whole.diagnosis == "all of it" and "BLOCK = 64" in whole.source
