@@ -43,7 +43,7 @@ RUNGS = ((100, 0.25), (300, 0.25), (1000, 0.0))
 ROWS: dict[str, tuple[str, dict[str, float]]] = {
     "mcts": ("mcts", {}),
     "epsilon-greedy": ("epsilon-greedy", {}),
-    "epsilon-greedy, tuned": ("epsilon-greedy", {"epsilon": 0.2, "throttle": 16, "dead": 4}),
+    "epsilon-greedy, tuned": ("epsilon-greedy", {"epsilon": 0.1, "throttle": 16, "dead": 2}),
     "beam": ("beam", {}),
     "greedy": ("greedy", {}),
     "greedy, tuned": ("greedy", {"seeds": 15}),

@@ -12,6 +12,14 @@ class NoIdea(Exception):
     """The author has nothing (more) to offer for this assignment; the message says why."""
 
 
+class Waiting(Exception):
+    """The answer is not there yet: ask again later."""
+
+
+class Exhausted(Exception):
+    """The author may not go on (its purse is empty); the message says why."""
+
+
 @dataclass(frozen=True)
 class Known:
     """A candidate that an author may look at."""
@@ -64,6 +72,10 @@ class Draft:
     cost: Cost = field(default_factory=Cost)
     advice: str = ""
     """The tool whose advice it took, if any: its track record is kept."""
+    promised: float = 0.0
+    """Times as fast as its parent, by its author's own hypothesis; 0: none."""
+    facts: tuple[str, ...] = ()
+    """What was found out on the way and should not be lost."""
 
 
 class Author(Protocol):

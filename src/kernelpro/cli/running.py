@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelpro.authors.by_name import author
 from kernelpro.cli.display import Display
-from kernelpro.engine.loop import Engine
+from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
@@ -91,7 +91,7 @@ def _target(pool: Pool) -> Any:
 
 
 def _work(store: Store, pool: Pool, json_lines: bool) -> int:
-    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 130: stopped."""
+    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers are outstanding, 130: stopped."""
     store.lock()
     config = store.config()
     display = Display(store, config, json_lines)
@@ -105,6 +105,9 @@ def _work(store: Store, pool: Pool, json_lines: bool) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{_home_option(store)}")
         return 130
+    except Paused as paused:
+        display.say(f"{paused}; go on with: kernelpro resume {store.id}{_home_option(store)}")
+        return 3
     finally:
         store.close()
     display.final(outcome)

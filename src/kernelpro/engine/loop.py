@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Author, Draft, NoIdea
+from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, Waiting
 from kernelpro.authors.tunables import parse
 from kernelpro.authors.tuner import TuneOptions, tune
 from kernelpro.diagnose import evidence, guidance
@@ -53,6 +53,14 @@ _HOPELESS = 3.0
 """Times the best baseline: a kernel beyond is timed for a few rounds only."""
 _IDLE_AUTHOR = 3
 """Assignments in a row to which an author has no idea: then it has none."""
+
+
+class Paused(Exception):
+    """The run waits for answers from outside; it goes on when called again."""
+
+    def __init__(self, answers: int):
+        super().__init__(f"{answers} answers are outstanding")
+        self.answers = answers
 
 
 class Engine:
@@ -142,9 +150,21 @@ class Engine:
             if not self._open:
                 return reason
             oldest = min(self._open)
-            step = await self._open[oldest]
+            try:
+                step = await self._open[oldest]
+            except Waiting:
+                raise Paused(await self._outstanding()) from None
+            except Exhausted as error:
+                reason = str(error)
+                del self._open[oldest]
+                continue
             del self._open[oldest]
             self._settle(step)
+
+    async def _outstanding(self) -> int:
+        """Let everything else come to its end; how many answers are then still waited for."""
+        ended = await asyncio.gather(*self._open.values(), return_exceptions=True)
+        return sum(isinstance(result, Waiting) for result in ended)
 
     def _stop(self) -> str:
         if self._without_idea >= _IDLE_AUTHOR:
@@ -209,7 +229,7 @@ class Engine:
             hypothesis=draft.hypothesis,
             author=draft.author or self._author.name,
             cost=draft.cost,
-            details=step.details | {"code": normalised(draft.source)} | ({"advice": draft.advice} if draft.advice else {}),
+            details=step.details | {"code": normalised(draft.source)} | _told(draft),
         )
 
     async def _judge(self, step: Step) -> Step:
@@ -364,6 +384,12 @@ class Engine:
     @property
     def budget(self) -> Budget:
         return self._budget
+
+
+def _told(draft: Draft) -> dict[str, Any]:
+    """What an author said beside the source."""
+    told = {"advice": draft.advice, "promised": draft.promised, "facts": list(draft.facts)}
+    return {name: value for name, value in told.items() if value}
 
 
 def _seconds(verdict: Verdict) -> float:

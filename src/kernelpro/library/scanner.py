@@ -13,6 +13,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KINDS = ("kernel", "function", "struct", "class", "union", "enum", "alias", "macro", "section", "declaration")
 """Kinds of definitions, in the order in which `definition` prefers them."""
@@ -45,15 +46,16 @@ def definitions(path: str, text: str) -> list[Definition]:
     return sorted(found, key=lambda d: (d.start, -d.end))
 
 
+_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _BORDER = re.compile(
-    r"//[^\n]*|/\*.*?(?:\*/|\Z)"
-    r'|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)'"
-    r"|^[ \t]*\#(?:[^\n\\]|\\.)*|[{};]",
-    re.DOTALL | re.MULTILINE,
+    rf"//[^\n]*|/\*.*?(?:\*/|\Z)|{_STRING}(?:\s*{_STRING})*|'(?:[^'\\\n]|\\.)'"
+    r'|R"([^()\\\s]{0,16})\(.*?\)\1"|\#[^\n\\]*(?:\\.[^\n\\]*)*|\{|\}|;',
+    re.DOTALL,
 )
-_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|^[ \t]*\#(?:[^\n\\]|\\.)*|\[\[.*?\]\]", re.DOTALL | re.MULTILINE)
-_DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)(\(|[ \t]+\S)")
-_CONDITION = re.compile(r"[ \t]*#[ \t]*(if|else|elif|endif)")
+"""Each alternative begins with a literal character: then `re` skips over all else in one fast loop."""
+_NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\#[^\n\\]*(?:\\.[^\n\\]*)*|\[\[.*?\]\]", re.DOTALL)
+_DEFINE = re.compile(r"#[ \t]*define[ \t]+(\w+)(\(|[ \t]+\S)")
+_CONDITION = re.compile(r"#[ \t]*(if|else|elif|endif)")
 _NAMESPACE = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)|extern\s*\"C(?:\+\+)?\"\s*$")
 _TYPE = re.compile(r"(?:(?:typedef|static|inline|constexpr|const|friend)\s+)*(struct|class|union|enum(?:\s+(?:class|struct))?)\b")
 _TYPE_NAME = re.compile(r"(?:(?:alignas|__align__|CUTLASS_ALIGN\w*|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*((?:\w+\s+)*?)([A-Za-z_]\w*)\s*(<|final\b|:|$)")
@@ -69,54 +71,72 @@ _NOT_NAMES = frozenset(
 )
 
 
+class _Block(NamedTuple):
+    """An open brace: what kind of scope it opens, its name, what it defines, where the head goes on after `= {}`."""
+
+    scope: str
+    name: str = ""
+    definition: Definition | None = None
+    resume: int = 0
+
+
+_BODY = _Block("body")
+
+
 class _Cpp:
     def __init__(self, text: str):
         self.text = text
         self.newlines = [match.start() for match in re.finditer("\n", text)]
         self.found: list[Definition] = []
-        self.stack: list[tuple[str, str, Definition | None]] = []
-        """Open blocks: scope (namespace, class, body), name, what it defines."""
+        self.stack: list[_Block] = []
 
     def line(self, offset: int) -> int:
         return bisect_right(self.newlines, offset - 1) + 1
 
     def scan(self) -> list[Definition]:
-        text, branches, start = self.text, [], 0
+        text, start = self.text, 0
+        branches: list[list[_Block]] = []
         for match in _BORDER.finditer(text):
             at = match.start()
             first = text[at]
             if first == "{":
-                self.stack.append(self.opened(start, at) if self.outside() else ("body", "", None))
+                block = self.opened(start, at) if self.outside() else _BODY
+                self.stack.append(block)
                 start = at + 1
             elif first == "}":
-                if self.stack:
-                    _, _, definition = self.stack.pop()
-                    if definition:
-                        definition.end = self.line(at)
                 start = at + 1
+                if self.stack:
+                    block = self.stack.pop()
+                    if block.definition:
+                        block.definition.end = self.line(at)
+                    start = block.resume or start
             elif first == ";":
                 if self.outside():
                     self.closed(start, at)
                 start = at + 1
-            elif first in "# \t":
-                directive = match.group()
-                if condition := _CONDITION.match(directive):
-                    if condition[1] == "if":
-                        branches.append(list(self.stack))
-                    elif branches:
-                        self.stack = list(branches[-1]) if condition[1] != "endif" else self.stack
-                        branches = branches[:-1] if condition[1] == "endif" else branches
-                elif define := _DEFINE.match(directive):
-                    line = self.line(at + define.start(1))
-                    self.found.append(Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0))
+            elif first == "#":
+                self.directive(match, branches)
         last = len(self.newlines) + 1
-        for _, _, definition in self.stack:
-            if definition and definition.end < definition.line:
-                definition.end = last
+        for block in self.stack:
+            if block.definition and block.definition.end < block.definition.line:
+                block.definition.end = last
         return [d for d in self.found if d.end >= d.start]
 
+    def directive(self, match: re.Match[str], branches: list[list[_Block]]) -> None:
+        """#define is a definition. Each branch of a condition starts from the nesting at its #if."""
+        if condition := _CONDITION.match(match.group()):
+            if condition[1] == "if":
+                branches.append(list(self.stack))
+            elif condition[1] == "endif":
+                branches[-1:] = []
+            elif branches:
+                self.stack = list(branches[-1])
+        elif define := _DEFINE.match(match.group()):
+            line = self.line(match.start())
+            self.found.append(Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0))
+
     def outside(self) -> bool:
-        return not self.stack or self.stack[-1][0] != "body"
+        return not self.stack or self.stack[-1] is not _BODY and self.stack[-1].scope != "body"
 
     def head(self, start: int, end: int) -> tuple[str, int]:
         """The head without noise and template<...>, and the offset where it begins. Blanks replace noise: offsets stay."""
@@ -137,39 +157,46 @@ class _Cpp:
         return " " * rest + text[rest:], start + begin
 
     def add(self, name: str, kind: str, begin: int, at: int, end: int) -> Definition:
-        outer = [n for _, n, _ in self.stack if n]
-        depth = sum(1 for _, _, d in self.stack if d)
+        outer = [block.name for block in self.stack if block.name]
+        depth = sum(1 for block in self.stack if block.definition)
         made = Definition(name, "::".join([*outer, name]), kind, self.line(begin), self.line(at), end, depth)
         self.found.append(made)
         return made
 
-    def opened(self, start: int, end: int) -> tuple[str, str, Definition | None]:
+    def opened(self, start: int, end: int) -> _Block:
         head, begin = self.head(start, end)
         bare = head.strip()
         offset = start + len(head) - len(head.lstrip())
-        if not bare or bare[-1] in "=,(":
-            return "body", "", None
+        if not bare or len(bare) > _LONGEST_HEAD:
+            return _BODY
+        if bare[-1] in "=,(":
+            return _Block("body", resume=start)
         if match := _NAMESPACE.match(bare):
-            return "namespace", match[1] or "", None
+            return _Block("namespace", match[1] or "")
         if (match := _TYPE.match(bare)) and (name := _TYPE_NAME.match(bare[match.end() :].lstrip())):
             kind = match[1].split()[0]
             shift = len(bare) - len(bare[match.end() :].lstrip())
             made = self.add(name[2], kind, begin, offset + shift + name.start(2), 0)
             if name[3] == "<":
                 made.qualified += " ".join(bare[shift + name.end() - 1 :].split())[:200]
-            return ("body" if kind == "enum" else "class"), name[2], made
+            return _Block("body" if kind == "enum" else "class", name[2], made)
         if match := self.call(bare):
             kind = "kernel" if "__global__" in bare else "function"
             made = self.add(match[2], kind, begin, offset + match.start(2), 0)
             made.qualified = made.qualified.removesuffix(match[2]) + match[1] + match[2]
-            return "body", "", made
-        return "body", "", None
+            return _Block("body", definition=made)
+        return _BODY
 
     def call(self, bare: str) -> re.Match[str] | None:
-        """The first name before a parenthesis that can be a function's."""
+        """The first name before a parenthesis that can be a function's. In a class, what has no type is a constructor or a macro."""
         for match in _CALL.finditer(bare):
-            if match[2] not in _NOT_NAMES:
-                return match if "=" not in bare[: match.start()] else None
+            if match[2] in _NOT_NAMES:
+                continue
+            if "=" in bare[: match.start()]:
+                return None
+            inside = self.stack[-1] if self.stack else _BODY
+            special = match[1] or match[2].startswith(("operator", "~")) or match[2] == inside.name
+            return None if match.start() == 0 and inside.scope == "class" and not special else match
         return None
 
     def closed(self, start: int, end: int) -> None:

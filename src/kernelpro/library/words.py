@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-WORD = re.compile(r"\w+")
+WORD = re.compile(r"[^\W\d]\w+|\d+[^\W\d]\w*")
+"""Identifiers and sizes (2d, 64x128). Bare numbers and single letters are everywhere and find nothing."""
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+[a-z]*")
-_NUMBER = re.compile(r"\d+|0[xX][0-9a-fA-F]+")
-LONGEST = 80
-"""Characters of a word; beyond are encoded pictures. The longest identifier in CUTLASS has 97, five have more than 80."""
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|\d+[uUlLfF]+|\d+e\d+")
+LONGEST = 128
+"""Characters of a word; beyond are encoded pictures. The longest identifier in CUTLASS has 122."""
 
 STOP = frozenset(
     "a an and are as at be by can do does for from how i in into is it its me my of on or that the their there this to use using "
@@ -79,11 +80,11 @@ def whole(identifier: str) -> str:
     return "_" + identifier.lower()
 
 
-class Memo(dict[str, tuple[str, ...]]):
-    """tokens(), each word split once: a tree has few distinct words."""
+class Memo(dict[str, str]):
+    """Word -> its tokens, a blank after each. Each word is split once: a tree has few distinct ones."""
 
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        self[word] = found = tokens(word)
+    def __missing__(self, word: str) -> str:
+        self[word] = found = "".join(f"{token} " for token in tokens(word))
         return found
 
 

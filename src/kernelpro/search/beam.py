@@ -22,9 +22,10 @@ from kernelpro.search.tree import Node, Tree
 @dataclass(frozen=True)
 class Beam:
     name: ClassVar[str] = "beam"
-    seeds: int = constant(8, 1, 1000)
+    """Constants from our simulator (benchmarks/policies.py --tune beam)."""
+    seeds: int = constant(12, 1, 1000)
     width: int = constant(3, 1, 1000)
-    branch: int = constant(2, 1, 1000)
+    branch: int = constant(1, 1, 1000)
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
         if len(tree.nodes[0].children) < self.seeds:

@@ -20,8 +20,10 @@ WINDOW_TOKENS = 24_000
 """Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
 _CAPS = {"source": 12_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
 _CAPS |= {"siblings": 3_000, "cousins": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
-_ORDER = ("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "memory", "children", "leaders")
-_ORDER += ("siblings", "cousins", "knowledge")
+_ORDER = [
+    *("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "memory", "children", "leaders"),
+    *("siblings", "cousins", "knowledge"),
+]
 """Most valuable first."""
 _PRECISION = {
     "fp32": "every product and sum in float32; TF32 and half precision are called wrong.",

@@ -1,0 +1,207 @@
+"""The team as an author.
+
+    seed      one question: a complete, bold design; the direction (language, decomposition) varies from seed to seed
+    improve   plan: one transformation with a hypothesis and anchors; then code: the anchors' new text, or a rewrite
+    debug     one question: the cause, and the smallest change that removes it
+
+Each role may have a model of its own. Answers arrive checked against their form; the hypothesis travels with the draft, and is held
+against the measurement when the step is settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from kernelpro.authors.author import Assignment, Draft, Exhausted, Waiting
+from kernelpro.authors.team import templates, windows
+from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
+from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, Outstanding, Question, Reply, Tool
+from kernelpro.records import BadInput
+
+T = TypeVar("T")
+
+_GPU_DIRECTIONS = (
+    ("cuda", "Write it in CUDA. Aim at the fewest passes over memory and the hardware's best unit for the work."),
+    ("triton", "Write it in Triton. Aim at the fewest kernels, with tiles that the compiler maps well."),
+    ("cuda", "Write it in CUDA as one persistent kernel where that is possible: no launch gaps, no round trips of intermediates."),
+    (
+        "cute",
+        "Write it in CuTe/CUTLASS headers where matrix work dominates; otherwise in CUDA with another decomposition than usual.",
+    ),
+    (
+        "triton",
+        "Write it in Triton with another algorithm or decomposition than the obvious one (online, split, recomputed, reordered).",
+    ),
+)
+_CPU_DIRECTIONS = (
+    ("cpp", "Write it in C++: one pass, vectors, all threads."),
+    ("cpp", "Write it in C++ with another blocking: tiles that stay in the first-level cache, intermediates in registers."),
+    (
+        "cpp",
+        "Write it in C++ with another algorithm or order of the work than the obvious one (online, split, recomputed, reordered).",
+    ),
+)
+"""Languages and decompositions for fresh designs, in turn: independent starts beat variations of one."""
+
+
+class _Checked(Generic[T]):
+    """A form of the team's under the LLM layer's rules: what does not fit is Malformed."""
+
+    def __init__(self, form: Any):
+        self._form = form
+
+    @property
+    def description(self) -> str:
+        return str(self._form.description)
+
+    def parse(self, text: str) -> T:
+        try:
+            value: T = self._form.parse(text)
+        except BadInput as error:
+            raise Malformed(str(error)) from None
+        return value
+
+
+@dataclass(frozen=True)
+class Models:
+    """Who answers for each role."""
+
+    plan: Model
+    code: Model
+    debug: Model
+
+
+class Team:
+    def __init__(self, models: Models, tools: tuple[Tool, ...] = (), name: str = "team"):
+        self._models, self._tools, self.name = models, tools, name
+
+    async def write(self, assignment: Assignment) -> Draft:
+        if assignment.action == "seed" or assignment.parent is None:
+            return await self._design(assignment)
+        if assignment.action == "debug":
+            return await self._debug(assignment)
+        return await self._improve(assignment)
+
+    # --- roles -------------------------------------------------------------------------------------------
+
+    async def _design(self, a: Assignment) -> Draft:
+        turns = _GPU_DIRECTIONS if a.target == "cuda" else _CPU_DIRECTIONS
+        language, direction = turns[(a.step - 1) % len(turns)]
+        sections = {
+            "task": windows.task(a),
+            "ground": windows.ground(a),
+            "direction": direction,
+            "leaders": windows.summaries("What there is already: do something else", a.leaders),
+            "memory": windows.titled("What this run has learnt", a.memory),
+            "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
+        }
+        reply: Reply[Designed] = await self._ask(a, "design", self._models.code, DesignForm(), sections, language)
+        made = reply.value
+        return Draft(made.source, made.plan, made.hypothesis, self._models.code.name, reply.cost, facts=_facts(reply))
+
+    async def _improve(self, a: Assignment) -> Draft:
+        assert a.parent
+        language = a.parent.verdict.language if a.parent.verdict else ""
+        sections = {
+            "task": windows.task(a),
+            "ground": windows.ground(a),
+            "step": str(a.parent.number),
+            "time": windows.outcome(a.parent.verdict),
+            "parent_plan": a.parent.plan or "none",
+            "source": a.parent.source.rstrip(),
+            "guidance": a.guidance or "It was not profiled.",
+            "evidence": a.evidence,
+            "children": windows.summaries("What was made of this kernel before", a.children),
+            "leaders": windows.summaries("The best so far", a.leaders),
+            "memory": windows.titled("What this run has learnt", a.memory),
+            "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
+        }
+        planned: Reply[Planned] = await self._ask(
+            a, "plan", self._models.plan, PlanForm(a.parent.source, language), sections, language
+        )
+        plan = planned.value
+        shown = plan.anchored.shown() if plan.anchored else a.parent.source
+        sections = {
+            "task": windows.task(a),
+            "ground": windows.ground(a),
+            "plan": plan.instructions,
+            "source": shown.rstrip(),
+            "children": windows.sources("What others made of this file", _working(a.children), most=1),
+            "cousins": windows.sources("Working patches near by", _working(a.cousins), most=1),
+            "memory": windows.titled("What this run has learnt", a.memory),
+        }
+        coded: Reply[str] = await self._ask(a, "code", self._models.code, CodeForm(plan.anchored), sections, plan.language)
+        return Draft(
+            coded.value,
+            plan.transformation,
+            plan.hypothesis,
+            self._models.code.name,
+            planned.cost + coded.cost,
+            plan.finding,
+            promised=plan.promised,
+            facts=(*_facts(planned), *_facts(coded)),
+        )
+
+    async def _debug(self, a: Assignment) -> Draft:
+        assert a.parent
+        verdict = a.parent.verdict
+        language = verdict.language if verdict else ""
+        sections = {
+            "task": windows.task(a),
+            "ground": windows.ground(a),
+            "plan": a.parent.plan or "none",
+            "step": str(a.parent.number),
+            "source": a.parent.source.rstrip(),
+            "failure": f"{verdict.status}: {verdict.reason}" if verdict else "it was not judged",
+            "siblings": windows.sources("Siblings that work", _working(a.siblings), most=1),
+            "memory": windows.titled("What this run has learnt", a.memory),
+        }
+        reply: Reply[Mended] = await self._ask(a, "debug", self._models.debug, DebugForm(a.parent.source), sections, language)
+        made = reply.value
+        plan = f"fix: {made.diagnosis}"
+        return Draft(made.source, plan, "", self._models.debug.name, reply.cost, facts=_facts(reply))
+
+    async def _ask(self, a: Assignment, role: str, model: Model, form: Any, sections: dict[str, str], language: str) -> Reply[Any]:
+        contract = templates.prompt("contract", precision=a.precision, precision_words=windows.precision_words(a.precision))
+        values = {"contract": contract, "guide": _guide(language, a)}
+        system = templates.prompt(f"{role}_system", **values)
+        text = templates.prompt(role, **windows.fit(sections))
+        checked: Form[Any] = _Checked(form)
+        tools = self._tools if language in ("cute", "cuda") else ()
+        try:
+            return await model.ask(Question(f"step-{a.step}/{role}", role, system, text, checked, tools))
+        except Outstanding as waiting:
+            raise Waiting(str(waiting)) from None
+        except CapReached as cap:
+            raise Exhausted(str(cap)) from None
+        except ModelError as error:
+            raise BadInput(str(error)) from None
+
+
+def _guide(language: str, a: Assignment) -> str:
+    """The language's guide, filled with what this machine has; all guides of the target where the language is open."""
+    facts = dict(fact.partition(": ")[::2] for fact in a.hardware.get("facts", ()))
+    values = {
+        "arch": facts.get("capability", "9.0").replace(".", "") + ("a" if facts.get("capability", "9.0") >= "9.0" else ""),
+        "triton": facts.get("triton", "3"),
+        "threads": facts.get("threads", "all"),
+        "vector": facts.get("vector bits", "native"),
+    }
+    known = templates.languages()
+    wanted = [language] if language in known else (["cpp"] if a.target == "cpu" else ["cuda", "triton", "cute"])
+    return "\n\n".join(templates.guide(name, **values) for name in wanted)
+
+
+def _working(relatives: Any) -> list[Any]:
+    return [known for known in relatives if known.verdict and known.verdict.times]
+
+
+def _facts(reply: Reply[Any]) -> tuple[str, ...]:
+    """What was looked up on the way, so that it need not be looked up again."""
+    found = []
+    for message in reply.messages:
+        if message.get("role") == "tool" and message.get("text"):
+            first = str(message["text"]).strip().splitlines()[:1]
+            found += [f"{message.get('name', 'search')}: {first[0][:200]}"] if first else []
+    return tuple(found)

@@ -1,0 +1,192 @@
+"""`kernelpro profile` and `kernelpro tools` as a user runs them. GPU tests are marked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpro.cli import toolbox
+from kernelpro.diagnose import examine
+from kernelpro.diagnose.counters import WARP_CYCLES, stall
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Kernel, Profile
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+BAD, DEFECTS = HERE / "bad", HERE / "defects"
+CPU = (str(BAD / "task.py"), str(BAD / "good.py"), "--target", "cpu")
+
+SLOW = """
+import time, torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.02)
+        return torch.tanh(2 * x + 1)
+"""
+OWN_TOOL = """
+from kernelpro.diagnose import Found, Tool
+from kernelpro.records import Evidence
+
+def look(scene):
+    cores = len(scene.cpu["dynamic"]["threads"])
+    return Found((Evidence("threads", cores, 1),), "it is {name}", ("do as {name} says",), {saved}, "always so much")
+
+TOOL = Tool("{name}", "system", "cpu", look, "always", "itself", "a fixed share")
+"""
+
+
+def kernelpro(*arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelpro", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | changes, timeout=300)
+
+
+def refused(*arguments: object, **changes: str) -> str:
+    """What a call that fails says: one line, exit code 2."""
+    done = kernelpro(*arguments, **changes)
+    assert done.returncode == 2 and not done.stdout, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plot") / "roofline.svg"
+
+
+@pytest.fixture(scope="module")
+def answer(picture: Path) -> dict[str, Any]:
+    task, candidate = DEFECTS / "cpu_tasks" / "silu.py", DEFECTS / "cpu" / "d_math_calls.py"
+    done = kernelpro("profile", task, candidate, "--target", "cpu", "--json", "--raw", "--plot", picture)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_json_has_every_key(answer: dict[str, Any]) -> None:
+    assert answer["class"] in ("compute", "memory", "latency", "launch", "mixed")
+    assert answer["confidence"] in ("high", "medium", "low")
+    assert answer["roofline"]["time_ms"] > answer["roofline"]["floor_ms"] > 0
+    assert answer["why"] and answer["guidance"] and answer["seconds"]["total"] > 0
+    finding = next(one for one in answer["findings"] if one["tool"] == "cpu_math_calls")
+    assert finding["level"] == "instruction" and finding["severity"] in ("high", "medium", "low")
+    assert finding["cause"] and finding["advice"] and finding["where"].startswith("kernel.cpp:")
+    assert finding["gain"]["factor"] > 1 and finding["gain"]["how"]
+    assert all({"metric", "value", "threshold", "unit"} <= set(one) for one in finding["evidence"])
+    assert all(one["what"] and one["why"] for one in answer["skipped"])
+
+
+def test_raw_json_is_the_profile_itself(answer: dict[str, Any]) -> None:
+    profile = Profile.from_json(answer["profile"])
+    assert profile.target == "cpu" and profile.cpu["loops"] and profile.source
+    again = examine.diagnose(profile, registry().values())
+    assert [finding.tool for finding in again.findings] == [finding["tool"] for finding in answer["findings"]]
+
+
+def test_the_picture_is_svg(answer: dict[str, Any], picture: Path) -> None:
+    root = ElementTree.parse(picture).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert any("d_math_calls" in (text.text or "") for text in root.iter("{http://www.w3.org/2000/svg}text"))
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text on a slow candidate, with a tool from a file and an installed one; the record says that the first exaggerates."""
+    folder = tmp_path_factory.mktemp("third")
+    (folder / "slow.py").write_text(SLOW)
+    (folder / "from_file.py").write_text(OWN_TOOL.format(name="from_file", saved=0.6))
+    site = folder / "site"
+    (site / "third_party-1.0.dist-info").mkdir(parents=True)
+    (site / "third_party-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (site / "third_party-1.0.dist-info" / "entry_points.txt").write_text("[kernelpro.tools]\ninstalled = third_party\n")
+    (site / "third_party.py").write_text(OWN_TOOL.format(name="installed", saved=0.5))
+    (folder / "kernelpro").mkdir()
+    trial = json.dumps({"tool": "from_file", "expected": 2.5, "followed": 1.0})
+    (folder / "kernelpro" / "track-record.jsonl").write_text(f"{trial}\n" * 20)
+    changes = {"PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    arguments = ("profile", BAD / "task.py", folder / "slow.py", "--target", "cpu", "--raw", "--tool", folder / "from_file.py")
+    done = kernelpro(*arguments, **changes, XDG_DATA_HOME=str(folder))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_text_says_class_time_directives_and_evidence(spoken: str) -> None:
+    assert spoken.startswith("Bound by ")
+    assert "the floor is" in spoken and "Evidence: " in spoken and "Expected: up to " in spoken
+    assert "## Time of a call" in spoken
+
+
+def test_tools_of_third_parties_speak_from_a_file_and_when_installed(spoken: str) -> None:
+    assert "from_file: it is from_file" in spoken and "installed: it is installed" in spoken
+
+
+def test_a_tool_that_promised_too_much_ranks_lower(spoken: str) -> None:
+    assert spoken.index("installed: it is") < spoken.index("from_file: it is")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("segfault.py", "(crashed)"), ("compiler_error.py", "(build_failed)"), ("no_model.py", "(build_failed)")],
+)
+def test_a_candidate_that_cannot_run_is_one_line(name: str, message: str) -> None:
+    done = kernelpro("profile", BAD / "task.py", BAD / name, "--target", "cpu", "--json")
+    assert done.returncode == 2 and not done.stdout
+    assert f"{name} cannot be profiled {message}" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_missing_files_and_bad_options_are_one_line(tmp_path: Path) -> None:
+    assert "task file not found" in refused("profile", tmp_path / "none.py", *CPU[1:])
+    assert "candidate file not found" in refused("profile", CPU[0], tmp_path / "none.py", *CPU[2:])
+    assert "tool file not found" in refused("profile", *CPU, "--tool", tmp_path / "none.py")
+    assert "--tracer" in refused("profile", *CPU, "--tracer", "strace")
+    assert "--compare" in refused("profile", *CPU, "--compare", "cublas")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("import nowhere", "ModuleNotFoundError"), ("def f(:", "SyntaxError"), ("TOOL = 3", "is not a tool"), ("", "is not a tool")],
+)
+def test_a_tool_file_with_an_error_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text(text)
+    assert message in refused("tools", "--tool", tmp_path / "tool.py")
+
+
+def test_the_list_of_tools(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_TOOL.format(name="own", saved=0.5))
+    table = kernelpro("tools", "--tool", tmp_path / "own.py")
+    lines = kernelpro("tools", "--json", "--tool", tmp_path / "own.py").stdout.splitlines()
+    told = [json.loads(line) for line in lines]
+    assert {one["tool"] for one in told} == {"own", *registry()}
+    assert table.returncode == 0 and all(one["tool"] in table.stdout for one in told)
+    for one in told:
+        assert one["level"] in ("kernel", "instruction", "system") and one["target"] in ("cuda", "cpu")
+        assert one["trigger"] and one["remedy"] and one["expects"]
+
+
+def test_the_reference_page_is_current() -> None:
+    page = kernelpro("tools", "--page").stdout
+    assert page == (DOCS / "tools.md").read_text(encoding="utf-8"), "run: kernelpro tools --page > docs/tools.md"
+    assert page.startswith("# Micro-profiling tools") and all(f"| {name} |" in page for name in registry())
+    assert toolbox.reference([]).count("\n") < page.count("\n")
+
+
+def test_the_tool_of_the_documentation_works(tmp_path: Path) -> None:
+    """The worked example, taken out of the page and shown a kernel that it should speak of."""
+    text = (DOCS / "profile.md").read_text(encoding="utf-8")
+    path = tmp_path / "instruction_cache.py"
+    path.write_text(text.split("```python\n")[1].split("```")[0])
+    tool = registry([path])["instruction_cache"]
+    metrics = {WARP_CYCLES: 12.0, stall("no_instruction"): 6.0}
+    kernel = Kernel("unrolled", 1000.0, 1, 1.0, metrics=metrics, code={"instructions": 40000, "mix": {}})
+    work = {"read_bytes": 1e9, "written_bytes": 0.0, "matrix_flops": 0.0, "vector_flops": 0.0}
+    ceilings = {"bandwidth": 4e12, "rates": {"fp32": 5e13}}
+    profile = Profile("cuda", 1.0, 0.25, work, ceilings, {}, "fp32", kernels=(kernel,))
+    [finding] = examine.diagnose(profile, [tool]).findings
+    assert finding.tool == "instruction_cache" and finding.gain.factor > 1.25 and finding.kernel == "unrolled"
+    healthy = Profile("cuda", 1.0, 0.25, work, ceilings, {}, "fp32", kernels=(Kernel("k", 1000.0, 1, 1.0, metrics={**metrics, stall("no_instruction"): 0.1}, code=kernel.code),))
+    assert not examine.diagnose(healthy, [tool]).findings
