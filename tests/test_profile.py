@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from defects.building import about
 
 from kernelpro.cli import toolbox
 from kernelpro.diagnose import examine
 from kernelpro.diagnose.counters import WARP_CYCLES, stall
 from kernelpro.diagnose.tools import registry
-from kernelpro.records import Kernel, Profile
+from kernelpro.lab.jobs import Worker
+from kernelpro.lab.profile import ncu
+from kernelpro.records import Candidate, Job, Kernel, Options, Profile, Task
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -125,18 +128,33 @@ def test_tools_of_third_parties_speak_from_a_file_and_when_installed(spoken: str
     assert "from_file: it is from_file" in spoken and "installed: it is installed" in spoken
 
 
+def test_a_slow_candidate_is_profiled(spoken: str) -> None:
+    assert float(spoken.split("It takes ")[1].split(" ms")[0]) > 20
+
+
 def test_a_tool_that_promised_too_much_ranks_lower(spoken: str) -> None:
     assert spoken.index("installed: it is") < spoken.index("from_file: it is")
 
 
+def test_a_candidate_that_crashes_is_told_without_a_traceback() -> None:
+    done = kernelpro("profile", BAD / "task.py", BAD / "segfault.py", "--target", "cpu", "--json")
+    assert done.returncode == 2 and not done.stdout
+    assert "segfault.py cannot be profiled (crashed)" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("segfault.py", "(crashed)"), ("compiler_error.py", "(build_failed)"), ("no_model.py", "(build_failed)")],
+    [
+        ("compiler_error.py", "(build_failed): kernel.cpp"),
+        ("no_model.py", "(build_failed): the candidate defines no class ModelNew"),
+        ("endless_loop.py", "(timed_out): in forward: took more than 6 s"),
+        ("raises_in_forward.py", "(crashed): forward raised ValueError"),
+    ],
 )
-def test_a_candidate_that_cannot_run_is_one_line(name: str, message: str) -> None:
-    done = kernelpro("profile", BAD / "task.py", BAD / name, "--target", "cpu", "--json")
-    assert done.returncode == 2 and not done.stdout
-    assert f"{name} cannot be profiled {message}" in done.stderr and "Traceback" not in done.stderr
+def test_why_a_candidate_cannot_be_profiled(name: str, message: str, worker: Worker) -> None:
+    job = Job("1", "profile", Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / name), "cpu", Options(build_timeout=6.0))
+    result = worker.run(job)
+    assert result.profile is None and f"{name} cannot be profiled {message}" in (result.error or "")
 
 
 def test_missing_files_and_bad_options_are_one_line(tmp_path: Path) -> None:
@@ -183,10 +201,62 @@ def test_the_tool_of_the_documentation_works(tmp_path: Path) -> None:
     tool = registry([path])["instruction_cache"]
     metrics = {WARP_CYCLES: 12.0, stall("no_instruction"): 6.0}
     kernel = Kernel("unrolled", 1000.0, 1, 1.0, metrics=metrics, code={"instructions": 40000, "mix": {}})
-    work = {"read_bytes": 1e9, "written_bytes": 0.0, "matrix_flops": 0.0, "vector_flops": 0.0}
+    work = {"read_bytes": 1e6, "written_bytes": 0.0, "matrix_flops": 1e10, "vector_flops": 0.0}
     ceilings = {"bandwidth": 4e12, "rates": {"fp32": 5e13}}
     profile = Profile("cuda", 1.0, 0.25, work, ceilings, {}, "fp32", kernels=(kernel,))
     [finding] = examine.diagnose(profile, [tool]).findings
     assert finding.tool == "instruction_cache" and finding.gain.factor > 1.25 and finding.kernel == "unrolled"
-    healthy = Profile("cuda", 1.0, 0.25, work, ceilings, {}, "fp32", kernels=(Kernel("k", 1000.0, 1, 1.0, metrics={**metrics, stall("no_instruction"): 0.1}, code=kernel.code),))
-    assert not examine.diagnose(healthy, [tool]).findings
+    kernel.metrics[stall("no_instruction")] = 0.1
+    assert not examine.diagnose(profile, [tool]).findings
+
+
+def test_the_doctor_knows_the_profilers() -> None:
+    told = {row["what"]: row for row in json.loads(kernelpro("doctor", "--json", KERNELPRO_NCU="").stdout)}
+    for name in ("tool nsys", "tool cuobjdump", "tool nvdisasm", "tool objdump", "CPU counters"):
+        assert told[name]["state"] in ("ok", "weak", "missing") and told[name]["detail"]
+    assert told["tool ncu"]["state"] == "missing" and "install Nsight Compute" in told["tool ncu"]["detail"]
+
+
+def on_the_gpu(name: str, *arguments: str, **changes: str) -> dict[str, Any]:
+    """The answer on a defect of the GPU's corpus."""
+    path = DEFECTS / "gpu" / f"{name}.py"
+    done = kernelpro("profile", DEFECTS / "tasks" / f"{about(path)['task']}.py", path, "--json", "--raw", *arguments, **changes)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.gpu
+def test_without_ncu_there_is_a_diagnosis_that_says_what_it_lacks() -> None:
+    answer = on_the_gpu("d_double_precision", KERNELPRO_NCU="")
+    assert answer["findings"][0]["tool"] == "double_precision"
+    assert answer["confidence"] == "medium" and "counters were not read" in answer["why"]
+    notes = {one["what"]: one for one in answer["skipped"]}
+    assert notes["ncu"]["enable"] and "counter" in notes["uncoalesced_access"]["why"]
+    assert answer["profile"]["timeline"]["source"] == "cupti" and not answer["profile"]["kernels"][0]["metrics"]
+
+
+@pytest.mark.gpu
+def test_with_counters_there_are_metrics_and_lines() -> None:
+    answer = on_the_gpu("d_uncoalesced_access")
+    if why := next((one["why"] for one in answer["skipped"] if one["what"] == "ncu"), None):
+        pytest.skip(why)
+    assert answer["findings"][0]["tool"] == "uncoalesced_access"
+    kernel = answer["profile"]["kernels"][0]
+    assert set(ncu.ALWAYS) <= set(kernel["metrics"])
+    assert kernel["lines"][0]["where"].startswith("kernel.cu:") and kernel["lines"][0]["text"] and kernel["lines"][0]["stalls"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["d_launch_overhead", "d_host_sync", "d_needless_copies_host"])
+def test_cupti_and_nsys_give_the_same_system_findings(name: str) -> None:
+    def system(answer: dict[str, Any]) -> set[str]:
+        return {one["tool"] for one in answer["findings"] if one["level"] == "system" and one["severity"] == "high"}
+
+    cupti = on_the_gpu(name, "--tracer", "cupti", KERNELPRO_NCU="")
+    assert cupti["profile"]["timeline"]["source"] == "cupti"
+    assert system(cupti) & set(about(DEFECTS / "gpu" / f"{name}.py")["defect"].split("/"))
+    nsys = on_the_gpu(name, "--tracer", "nsys", KERNELPRO_NCU="")
+    if why := next((one["why"] for one in nsys["skipped"] if one["what"] == "timeline by nsys"), None):
+        pytest.skip(why)
+    assert nsys["profile"]["timeline"]["source"] == "nsys"
+    assert system(nsys) == system(cupti)

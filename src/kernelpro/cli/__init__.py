@@ -80,7 +80,13 @@ def profile(
 @app.command()
 def optimize(
     task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
-    author: Annotated[str, typer.Option(help="Who writes the kernels: files:DIR offers those in a folder.")],
+    author: Annotated[
+        str, typer.Option(help="Who writes the kernels: team (needs --model), or files:DIR, those in a folder.")
+    ] = "team",
+    model: Annotated[str, typer.Option(help="Who answers: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
+    plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
+    debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="inbox: wait for answers instead of stopping.")] = False,
     policy: Annotated[str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n.")] = "mcts",
     budget: Annotated[
         list[str] | None,
@@ -108,7 +114,8 @@ def optimize(
     _check("--mode", mode, ("train", "eval"))
     _check("--effort", effort, ("quick", "normal", "max"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
-    wanted = running.Wanted(author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox, not alone)
+    models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
+    wanted = running.Wanted(author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox, not alone, models, wait)
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +29,7 @@ def run(json_lines: bool) -> int:
 
 
 Finding = tuple[str, str, str]
+_CAP_SYS_ADMIN = 21
 
 
 def _findings() -> Iterator[Finding]:
@@ -82,11 +85,38 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def _profilers() -> Iterator[Finding]:
-    for name, advice in (
-        ("ncu", "kernel counters: install Nsight Compute"),
-        ("nsys", "timelines: install Nsight Systems"),
-        ("cuobjdump", "disassembly: install the CUDA toolkit"),
-        ("objdump", "CPU disassembly: install binutils"),
-    ):
-        path = shutil.which(name)
-        yield f"tool {name}", "ok" if path else "missing", path or advice
+    from kernelpro.lab.profile import ncu, sass, timeline_nsys
+    from kernelpro.lab.profile.cpu_counters import Counters
+
+    found = ncu.find()
+    if found and not _may_count():
+        yield "tool ncu", "weak", f"{found}: this user may not read the GPU's counters; {ncu.PERMISSION}"
+    else:
+        absent = "kernel counters: install Nsight Compute, or put ncu on the PATH (profiles do without, and say what they lack)"
+        yield "tool ncu", "ok" if found else "missing", found or absent
+    nsys = timeline_nsys.find()
+    yield (
+        "tool nsys",
+        "ok" if nsys else "missing",
+        nsys or "timelines by --tracer nsys: install Nsight Systems (CUPTI needs nothing)",
+    )
+    for name in ("cuobjdump", "nvdisasm"):
+        advice = "machine code: install the CUDA toolkit, or Triton, whose wheel has it"
+        yield f"tool {name}", "ok" if (path := sass.tool(name)) else "missing", path or advice
+    path = shutil.which("objdump")
+    yield "tool objdump", "ok" if path else "missing", path or "the CPU's machine code: install binutils"
+    counters = Counters()
+    with counters.running():
+        pass
+    lacking = counters.skipped
+    yield "CPU counters", "weak" if lacking else "ok", f"{lacking.why}: {lacking.enable}" if lacking else ", ".join(counters.values)
+
+
+def _may_count() -> bool:
+    """Whether the NVIDIA driver lets this user read performance counters, as far as its parameters and our capabilities tell."""
+    try:
+        restricted = "RmProfilingAdminOnly: 1" in Path("/proc/driver/nvidia/params").read_text()
+        capabilities = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    except OSError:
+        return True
+    return not restricted or bool(capabilities and int(capabilities[1], 16) >> _CAP_SYS_ADMIN & 1)

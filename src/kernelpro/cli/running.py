@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
 from kernelpro.pools.local import Pool
 from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
+from kernelpro.search.policy import make
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
@@ -34,6 +35,8 @@ class Wanted:
     seed: int
     sandbox: Any
     knowledge: bool = True
+    models: dict[str, str] = field(default_factory=dict)
+    wait: bool = False
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -57,13 +60,18 @@ def optimize(
     path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
 ) -> int:
     task = Task.from_file(path, mode, precision)
-    author(wanted.author)  # a bad name shows before anything is begun
     budget = limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort]))
+    folder = Path(home) if home else default_home()
+    draft = RunConfig(task, target or "cpu", wanted.author, wanted.models)
+    author(draft, folder / "unborn")  # a bad name shows before anything is begun
+    make(wanted.policy)
     with Pool(wanted.sandbox) as pool:
         config = RunConfig(
             task=task,
             target=target or _target(pool),
             author=wanted.author,
+            models=wanted.models,
+            wait=wanted.wait,
             policy=wanted.policy,
             limits=budget,
             options=Options(sandbox=wanted.sandbox),
@@ -71,7 +79,7 @@ def optimize(
             seed=wanted.seed,
             knowledge=wanted.knowledge,
         )
-        store = Store.create(Path(home) if home else default_home(), config, re.sub(r"[^\w.-]+", "-", name or task.name))
+        store = Store.create(folder, config, re.sub(r"[^\w.-]+", "-", name or task.name))
         return _work(store, pool, json_lines)
 
 
@@ -96,7 +104,11 @@ def _work(store: Store, pool: Pool, json_lines: bool) -> int:
     config = store.config()
     display = Display(store, config, json_lines)
     engine = Engine(
-        store, pool, author(config.author), display.event, Knowledge(knowledge_path() if config.knowledge else None, display.say)
+        store,
+        pool,
+        author(config, store.folder, display.say),
+        display.event,
+        Knowledge(knowledge_path() if config.knowledge else None, display.say),
     )
     display.watch(engine)
     try:

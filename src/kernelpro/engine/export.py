@@ -90,6 +90,7 @@ def standalone(task: Task, source: str, verdict: Verdict | None, about: dict[str
         texts = {name: (_ROOT / path).read_text("utf-8") if path else "" for name, path in _CARRIED.items()}
         carried = "".join(f"    {name!r}: {_literal(text)},\n" for name, text in texts.items())
         parts += [_rule("modules of kernelpro"), f"_GUARD_CARRIED = {{\n{carried}}}", late]
+        parts += ["\n_guard_carry()\n_GUARD_LIBRARIES, _guard_at_once = _guard_later()"]
     parts += [_rule("the candidate"), candidate.strip("\n"), _rule("the reference, the guard and the self-test")]
     parts += ["_guard_at_once()" if native else "_GUARD_LIBRARIES = ()"]
     parts += [f"_GUARD_REFERENCE = {_literal(task.source)}"]

@@ -1,4 +1,4 @@
-"""A file in chunks of at most 60 lines, cut where definitions begin: what the index holds and a search returns.
+"""A file in chunks of about 60 lines at most, cut where definitions begin: what the index holds and a search returns.
 
 1. Borders are the first lines of definitions, with the comment above them; between two borders lies an atom. 2. An atom beyond 60
 lines is cut at the blank line nearest below line 50 of it. 3. Neighbouring atoms join as long as they fit in 60 lines. 4. A licence
@@ -16,7 +16,12 @@ from kernelpro.library.scanner import Definition
 MOST_LINES = 60
 """About one screen: small enough to be about one thing, large enough to be read alone."""
 _SPLIT_FROM = 50
+_SCRAP = 8
+"""Lines too few to stand alone, such as closing braces: they stay with what is above them."""
+_SMALL = ("alias", "declaration")
+"""Kinds that neither begin a chunk nor enclose one."""
 _COMMENT = re.compile(r"\s*(//|/\*|\*|#(?!\s*(?:if|el|end|def|inc|pragma|undef))|@|template\b)")
+_LONGEST_LICENCE = 100
 _LICENCE = re.compile(r"copyright|licen[sc]e|redistribut", re.IGNORECASE)
 
 
@@ -33,7 +38,8 @@ class Chunk:
 
 def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]:
     first = _after_licence(lines)
-    borders = sorted({first, *(max(first, _with_comment(lines, d.start - 1)) for d in found if d.kind not in ("alias", "declaration"))})
+    starts = {_with_comment(lines, d.start - 1) for d in found if d.kind not in _SMALL}
+    borders = sorted({first} | {row for row in starts if row > first})
     pieces = [piece for a, b in zip(borders, [*borders[1:], len(lines)], strict=True) for piece in _cut(lines, a, b)]
     at = 0
     opening: list[Definition] = []
@@ -47,17 +53,18 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
         while at < len(found) and found[at].start <= end:
             began.append(found[at])
             at += 1
-        opening += began
-        main = min(began, key=lambda d: d.depth, default=None)
+        larger = [d for d in began if d.kind not in _SMALL]
+        opening += larger
+        main = min(larger or began, key=lambda d: d.depth, default=None)
         about = outer[-1] if outer and (main is None or main.depth > outer[-1].depth) else main
-        names = dict.fromkeys(d.qualified for d in [*outer, *began])
+        names = dict.fromkeys(d.title for d in [*outer, *began])
         yield Chunk(start + 1, end, about.kind if about else "text", about.qualified if about else "", tuple(names))
 
 
 def _after_licence(lines: Sequence[str]) -> int:
     """The row after a leading comment that is a licence, else 0."""
     row = 0
-    while row < min(len(lines), 100) and (not lines[row].strip() or _COMMENT.match(lines[row]) or lines[row].startswith((" ", "\t", '"""'))):
+    while row < min(len(lines), _LONGEST_LICENCE) and (_COMMENT.match(lines[row]) or lines[row].strip() in ("", '"""')):
         row += 1
         if lines[row - 1].rstrip().endswith("*/"):
             break
@@ -85,7 +92,7 @@ def _joined(pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         return
     start, end = pieces[0]
     for a, b in pieces[1:]:
-        if b - start > MOST_LINES:
+        if b - start > MOST_LINES + (_SCRAP if b - a <= _SCRAP else 0):
             yield start, end
             start = a
         end = b

@@ -1,9 +1,9 @@
 """The index of a tree: one SQLite file with full-text search, in the user's cache.
 
 1. Its name holds the tree's path and the fingerprint of its listing: another listing, another file. 2. It is built beside its place
-and renamed into it, so that it is there whole or not at all; two builders do the same work twice and no harm. 3. A file that cannot be
-read is built anew, at once when it is opened or when a query stumbles over it. 4. Where the cache cannot be written the index lives
-in memory, and says so. Old indexes of the same tree go when a new one is built, others after 30 days without use.
+and renamed into it, so that it is there whole or not at all; two builders do the same work twice and no harm. 3. A file that cannot
+be read is built anew, when it is opened or when a query stumbles over it. 4. Where the cache cannot be written the index lives in
+memory, and says so. Old indexes of the same tree go when a new one is built, others after 30 days without use.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kernelpro.library.chunks import chunks
 from kernelpro.library.scanner import definitions
 from kernelpro.library.trees import Listing, NotFound, Tree
 from kernelpro.library.words import WORD, Memo
+from kernelpro.records import BadInput
 
 SCHEMA = 1
 """Counts up when the tables, the tokens or the chunks change: older files are then built anew."""
@@ -36,8 +37,9 @@ _Answer = TypeVar("_Answer")
 
 _TABLES = """
     CREATE TABLE file (id INTEGER PRIMARY KEY, path TEXT NOT NULL);
-    CREATE TABLE chunk (id INTEGER PRIMARY KEY, file INTEGER NOT NULL, start INTEGER, end INTEGER, kind TEXT, symbol TEXT, names TEXT);
-    CREATE TABLE definition (name TEXT, lower TEXT, qualified TEXT, kind TEXT, file INTEGER, start INTEGER, line INTEGER, end INTEGER);
+    CREATE TABLE chunk (id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, end INTEGER, kind TEXT, symbol TEXT, names TEXT);
+    CREATE TABLE definition (name TEXT, lower TEXT, qualified TEXT, kind TEXT, file INTEGER, start INTEGER, line INTEGER, end INTEGER
+    );
     CREATE VIRTUAL TABLE words USING fts5 (names, path, body, content='', tokenize="ascii tokenchars '_'");
 """
 
@@ -57,9 +59,9 @@ def ask(tree: Tree, listing: Listing, question: Callable[[Index], _Answer]) -> _
         index = _open(place) or _build_at(place, tree, listing)
         try:
             return question(index)
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
             if last or index.note:
-                raise
+                raise BadInput(f"the index of {tree.name} cannot be read ({error}); delete {place.parent}") from error
             with contextlib.suppress(OSError):
                 place.unlink()
         finally:
@@ -119,9 +121,9 @@ def _build_at(place: Path, tree: Tree, listing: Listing) -> Index:
 
 @functools.lru_cache(maxsize=2)
 def _in_memory(tree: Tree, fingerprint: str, why: str) -> Index:
-    """An index without a file. Kept for the process, since building takes seconds: two of them, since each holds its text in memory."""
+    """An index without a file. The last two are kept for the process: building takes seconds, each holds some 50 MB."""
     db = sqlite3.connect(":memory:", check_same_thread=False)
-    _fill(db, tree, tree.list())
+    _fill(db, tree, tree.listing())
     return Index(db, f"note: {why}; the index is in memory and was built for this process alone")
 
 
@@ -149,7 +151,8 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
                 (number, identity, chunk.start, chunk.end, chunk.kind, chunk.symbol, names),
             )
             body = _tokens(memo, "\n".join(lines[chunk.start - 1 : chunk.end]))
-            db.execute("INSERT INTO words (rowid, names, path, body) VALUES (?, ?, ?, ?)", (number, _tokens(memo, names), where, body))
+            row = (number, _tokens(memo, names), where, body)
+            db.execute("INSERT INTO words (rowid, names, path, body) VALUES (?, ?, ?, ?)", row)
     db.execute("INSERT INTO words (words) VALUES ('optimize')")
     db.execute("CREATE INDEX by_name ON definition (lower)")
     db.execute(f"PRAGMA user_version = {SCHEMA}")
@@ -157,7 +160,8 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
 
 
 def _tokens(memo: Memo, text: str) -> str:
-    return "".join([memo[word] * (count if count < MOST_REPEATS else MOST_REPEATS) for word, count in Counter(WORD.findall(text)).items()])
+    counts = Counter(WORD.findall(text))
+    return "".join([memo[word] * (count if count < MOST_REPEATS else MOST_REPEATS) for word, count in counts.items()])
 
 
 def _prune(tree: Tree, place: Path) -> None:

@@ -1,9 +1,10 @@
 """From a question to the chunks that answer it, best first.
 
-1. bm25 over three columns: names defined in the chunk, path, body. Any term may match; the best 400 chunks go on. 2. The score is
-multiplied by the share of terms a chunk holds, squared, since a chunk with all the words beats one with a rare word often; by what it is
-(a definition of exactly the name asked for, a header, a test); the tie goes to path and line. 3. A file shows at most three chunks:
-tables of generated variants would fill the page with copies.
+1. bm25 over three columns: names defined in the chunk, path, body. The best 400 chunks that hold all terms go on; where these are
+too few, the best 400 that hold any. 2. The score is multiplied by the share of terms a chunk holds, squared, since a chunk with all
+the words beats one with a rare word often; by what the file is (a header, a test); and by what the chunk defines: exactly the name
+asked for, or a name made of the words asked for. Ties go to path and line. 3. A file shows at most three chunks: tables of generated
+variants would fill the page with copies.
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelpro.library.index import Index
 from kernelpro.library.trees import Tree
-from kernelpro.library.words import WORD, Term, terms, tokens
+from kernelpro.library.words import WORD, Memo, terms
 
 WEIGHTS = (8.0, 4.0, 1.0)
 """bm25's weights of names, path and body. Chosen on the questions in tests/library/test_ranking.py."""
 POOL = 400
 """Chunks that are looked at closely: beyond, no boost brings one to the first page."""
+ENOUGH = 3
+"""Chunks with every term for each one wanted: then those with fewer terms, which match by the ten thousand, are not ranked."""
+CLOSELY = 80
+"""Chunks whose names are compared with the question word by word."""
 PER_FILE = 3
 SHOWN_LINES = 3
 _DEFINED = 2.0
 """The chunk defines the identifier that the question spells out."""
+_NAMED = 0.5
+"""The most that a name made of the words of the question adds: SM90_TMA_LOAD for "tma load sm90"."""
 _HEADERS = frozenset({".h", ".hpp", ".hxx", ".hh", ".cuh", ".inl"})
 _BUILD = frozenset({".txt", ".cmake"})
 
@@ -45,33 +52,38 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """The best hits; how many chunks matched at all; how many of the best were left out because their file had its share."""
+    """The best hits; whether more chunks match; how many of the best were left out because their file had its share."""
 
     hits: list[Hit]
-    matched: int
+    more: bool
     crowded: int
 
 
 def find(index: Index, tree: Tree, query: str, limit: int) -> Found:
     asked = terms(query)
     if not asked:
-        return Found([], 0, 0)
-    having = [_rows(index.db, term) for term in asked]
-    rows = index.db.execute(
-        "SELECT chunk.id, path, start, end, kind, symbol, names, score FROM"
-        f" (SELECT rowid AS row, bm25(words, {', '.join(map(str, WEIGHTS))}) AS score FROM words WHERE words MATCH ? ORDER BY score LIMIT {POOL})"
-        " JOIN chunk ON chunk.id = row JOIN file ON file.id = chunk.file",
-        (" OR ".join(map(_match, asked)),),
-    ).fetchall()
-    exact = {token for term in asked if term.exact for token in term.alternatives}
-    scored = []
+        return Found([], False, 0)
+    quoted = [f'"{term}"' for term in asked]
+    rows, having = _best(index.db, " AND ".join(quoted)), []
+    if len(rows) < ENOUGH * limit and len(asked) > 1:
+        rows = _best(index.db, " OR ".join(quoted))
+        having = [{row for (row,) in index.db.execute("SELECT rowid FROM words WHERE words MATCH ?", (term,))} for term in quoted]
+    spelt = {term[1:] for term in asked if term.startswith("_")} or ({query.strip().lower()} if len(asked) == 1 else set())
+    scored: list[Hit] = []
+    titles: dict[tuple[str, int], str] = {}
     for number, path, start, end, kind, symbol, names, score in rows:
-        share = sum(number in rows for rows in having) / len(asked)
+        share = sum(number in held for held in having) / len(asked) if having else 1.0
         value = -score * share**2 * place(path)
-        if exact and not exact.isdisjoint(_defined(names)):
+        if spelt and not spelt.isdisjoint(name.split("<", 1)[0] for name in names.lower().split("\n")):
             value *= _DEFINED
         scored.append(Hit(path, start, end, kind, symbol, value))
-    scored.sort(key=lambda hit: (-round(hit.score, 9), hit.path, hit.start))
+        titles[path, start] = names
+    scored.sort(key=_order)
+    memo = Memo()
+    for number, hit in enumerate(scored[:CLOSELY]):
+        likeness = _likeness(titles[hit.path, hit.start], asked, memo)
+        scored[number] = replace(hit, score=hit.score * (1 + _NAMED * likeness))
+    scored.sort(key=_order)
     shown: Counter[str] = Counter()
     best: list[Hit] = []
     crowded = 0
@@ -83,7 +95,7 @@ def find(index: Index, tree: Tree, query: str, limit: int) -> Found:
             crowded += 1
         else:
             best.append(hit)
-    return Found(_with_lines(tree, best, asked), len(set().union(*having)), crowded)
+    return Found(_with_lines(tree, best, asked), len(scored) > len(best) + crowded, crowded)
 
 
 def place(path: str) -> float:
@@ -99,32 +111,43 @@ def place(path: str) -> float:
     return 0.9 if "examples" in folders else 1.0
 
 
-def _match(term: Term) -> str:
-    return " OR ".join(f'"{token}"' for token in term.alternatives)
+def _best(db: sqlite3.Connection, match: str) -> list[tuple[int, str, int, int, str, str, str, float]]:
+    weights = ", ".join(map(str, WEIGHTS))
+    return db.execute(
+        "SELECT chunk.id, path, start, end, kind, symbol, names, score FROM"
+        f" (SELECT rowid AS row, bm25(words, {weights}) AS score FROM words WHERE words MATCH ? ORDER BY score, row LIMIT {POOL})"
+        " JOIN chunk ON chunk.id = row JOIN file ON file.id = chunk.file",
+        (match,),
+    ).fetchall()
 
 
-def _rows(db: sqlite3.Connection, term: Term) -> set[int]:
-    return {row for (row,) in db.execute("SELECT rowid FROM words WHERE words MATCH ?", (_match(term),))}
+def _order(hit: Hit) -> tuple[float, str, int]:
+    return -round(hit.score, 9), hit.path, hit.start
 
 
-def _defined(names: str) -> set[str]:
-    """Tokens of the identifiers that a chunk's names end in."""
-    last = [name.split("<")[0].rsplit("::", 1)[-1].rsplit(".", 1)[-1] for name in names.split("\n")]
-    return {tokens(name)[-1] for name in last if tokens(name)}
+def _likeness(names: str, asked: Sequence[str], memo: Memo) -> float:
+    """How much the best of the names is made of the question: share of the question in it times its share in the question."""
+    wanted = {term for term in asked if not term.startswith("_")}
+    best = 0.0
+    for name in names.split("\n"):
+        held = {token for word in WORD.findall(name.split("<", 1)[0]) for token in memo[word].split() if not token.startswith("_")}
+        if held and wanted:
+            best = max(best, len(held & wanted) ** 2 / (len(held) * len(wanted)))
+    return best
 
 
-def _with_lines(tree: Tree, hits: Sequence[Hit], asked: Sequence[Term]) -> list[Hit]:
-    wanted = {token: number for number, term in enumerate(asked) for token in term.alternatives}
+def _with_lines(tree: Tree, hits: Sequence[Hit], asked: Sequence[str]) -> list[Hit]:
+    wanted, memo = set(asked), Memo()
     texts = {path: tree.lines(path) for path in dict.fromkeys(hit.path for hit in hits)}
     done = []
     for hit in hits:
         rows = []
         for number, line in enumerate(texts[hit.path][hit.start - 1 : hit.end], hit.start):
-            held = {wanted[token] for word in WORD.findall(line[:1000]) for token in tokens(word) if token in wanted}
+            held = wanted.intersection(" ".join([memo[word] for word in WORD.findall(line[:1000])]).split())
             if held:
                 rows.append((-len(held), number, line))
         best = sorted((number, line) for _, number, line in sorted(rows)[:SHOWN_LINES])
         if not best and hit.start <= len(texts[hit.path]):
             best = [(hit.start, texts[hit.path][hit.start - 1])]
-        done.append(Hit(hit.path, hit.start, hit.end, hit.kind, hit.symbol, round(hit.score, 3), best))
+        done.append(replace(hit, score=round(hit.score, 3), lines=best))
     return done

@@ -31,6 +31,12 @@ class Definition:
     end: int
     depth: int
 
+    @property
+    def title(self) -> str:
+        """The name with the arguments of a specialisation, without namespaces and enclosing classes."""
+        special = "<" in self.qualified and not self.name.startswith("operator")
+        return self.qualified[len(self.qualified.split("<")[0]) - len(self.name) :] if special else self.name
+
 
 def definitions(path: str, text: str) -> list[Definition]:
     """All definitions of a file in the order of their lines; none for a language that is not known here."""
@@ -58,17 +64,19 @@ _DEFINE = re.compile(r"#[ \t]*define[ \t]+(\w+)(\(|[ \t]+\S)")
 _CONDITION = re.compile(r"#[ \t]*(if|else|elif|endif)")
 _NAMESPACE = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)|extern\s*\"C(?:\+\+)?\"\s*$")
 _TYPE = re.compile(r"(?:(?:typedef|static|inline|constexpr|const|friend)\s+)*(struct|class|union|enum(?:\s+(?:class|struct))?)\b")
-_TYPE_NAME = re.compile(r"(?:(?:alignas|__align__|CUTLASS_ALIGN\w*|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*((?:\w+\s+)*?)([A-Za-z_]\w*)\s*(<|final\b|:|$)")
+_ATTRIBUTES = r"(?:(?:alignas|__align__|CUTLASS_ALIGN\w*|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
+_TYPE_NAME = re.compile(_ATTRIBUTES + r"((?:\w+\s+)*?)([A-Za-z_]\w*)\s*(<|final\b|:|$)")
 _CALL = re.compile(r"((?:\w+::)*)(operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|[\w:<>*& ]+)|~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*\(")
 _ALIAS = re.compile(r"using\s+(\w+)\s*=|typedef\b.*?(\w+)\s*$", re.DOTALL)
 _DECLARED = re.compile(r"\)\s*(?:(?:const|noexcept|override|final|=\s*(?:0|default|delete)|&&?)\s*|->[^()]*)*$")
 _LONGEST_HEAD = 2000
 """Characters. A declaration beyond is a table or a macro's expansion; the bound keeps odd files linear."""
 _ANGLE = re.compile(r"[<>()]|->|>=|<=")
-_NOT_NAMES = frozenset(
-    "if for while switch catch return sizeof alignas alignof decltype noexcept requires static_assert __attribute__ __launch_bounds__ "
-    "__align__ explicit asm defined throw new delete __declspec assert __cluster_dims__ __maxnreg__".split()
-)
+_WORDS = """
+    if for while switch catch return sizeof alignas alignof decltype noexcept requires static_assert explicit asm defined throw new
+    delete assert __attribute__ __launch_bounds__ __align__ __declspec __cluster_dims__ __maxnreg__
+"""
+_NOT_NAMES = frozenset(_WORDS.split())
 
 
 class _Block(NamedTuple):
@@ -136,7 +144,7 @@ class _Cpp:
             self.found.append(Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0))
 
     def outside(self) -> bool:
-        return not self.stack or self.stack[-1] is not _BODY and self.stack[-1].scope != "body"
+        return not self.stack or self.stack[-1].scope != "body"
 
     def head(self, start: int, end: int) -> tuple[str, int]:
         """The head without noise and template<...>, and the offset where it begins. Blanks replace noise: offsets stay."""
@@ -169,7 +177,7 @@ class _Cpp:
         offset = start + len(head) - len(head.lstrip())
         if not bare or len(bare) > _LONGEST_HEAD:
             return _BODY
-        if bare[-1] in "=,(":
+        if bare[-1] == "=" or bare.count("(") > bare.count(")"):
             return _Block("body", resume=start)
         if match := _NAMESPACE.match(bare):
             return _Block("namespace", match[1] or "")
@@ -182,13 +190,14 @@ class _Cpp:
             return _Block("body" if kind == "enum" else "class", name[2], made)
         if match := self.call(bare):
             kind = "kernel" if "__global__" in bare else "function"
-            made = self.add(match[2], kind, begin, offset + match.start(2), 0)
-            made.qualified = made.qualified.removesuffix(match[2]) + match[1] + match[2]
+            called = "".join(match[2].split()) if match[2][-1] in ")]" else match[2]
+            made = self.add(called, kind, begin, offset + match.start(2), 0)
+            made.qualified = made.qualified.removesuffix(made.name) + match[1] + made.name
             return _Block("body", definition=made)
         return _BODY
 
     def call(self, bare: str) -> re.Match[str] | None:
-        """The first name before a parenthesis that can be a function's. In a class, what has no type is a constructor or a macro."""
+        """The first name before a parenthesis that can be a function's. In a class, one without a type is a constructor or a macro."""
         for match in _CALL.finditer(bare):
             if match[2] in _NOT_NAMES:
                 continue

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from kernelpro.records import BadInput
 
-CODE = frozenset(
-    ".h .hh .hpp .hxx .cuh .inl .inc .c .cc .cpp .cxx .cu .hip .cl .metal .ptx .sass .s .asm .ll .mlir .td .py .pyi .pyx .rs .go .jl".split()
-)
-TEXT = frozenset(".md .rst .txt .ipynb .cmake".split())
+_ENDINGS = """
+    .h .hh .hpp .hxx .cuh .inl .inc .c .cc .cpp .cxx .cu .hip .cl .metal .ptx .sass .s .asm .ll .mlir .td .py .pyi .pyx .rs .go .jl
+    .md .rst .txt .ipynb .cmake
+"""
+READ = frozenset(_ENDINGS.split())
+"""Kinds of files a tree is made of: source, and text about it."""
 SKIPPED = frozenset({"__pycache__", "node_modules"})
 MOST_FILES = 50_000
 """Beyond this a tree is not one library: a home folder, a disk. Building would take minutes and the listing of a call seconds."""
@@ -70,14 +72,14 @@ class Tree:
     name: str
     root: Path
 
-    def list(self) -> Listing:
+    def listing(self) -> Listing:
         """Walk the tree. Hidden and unreadable folders, links, other kinds of files and files beyond MOST_BYTES are left out."""
         found: dict[str, tuple[int, int]] = {}
         folders = [""]
         while folders:
             folder = folders.pop()
             try:
-                entries = list(os.scandir(self.root / folder))
+                entries = list(os.scandir(os.path.join(self.root, folder)))
             except OSError:
                 if folder:
                     continue
@@ -89,7 +91,7 @@ class Tree:
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name not in SKIPPED:
                         folders.append(path)
-                elif os.path.splitext(entry.name)[1].lower() in CODE | TEXT and entry.is_file(follow_symlinks=False):
+                elif os.path.splitext(entry.name)[1].lower() in READ and entry.is_file(follow_symlinks=False):
                     about = entry.stat(follow_symlinks=False)
                     if about.st_size <= MOST_BYTES:
                         found[path] = (about.st_size, about.st_mtime_ns)
@@ -139,7 +141,7 @@ def named(name: str) -> Tree:
         return trees[name]
     if name == "cutlass":
         raise NotFound(
-            "CUTLASS not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to a checkout (a folder with include/cute)"
+            "CUTLASS not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to a checkout (it has include/cute)"
         )
     raise NotFound(f"no tree named {name!r}; known: {', '.join(trees) or 'none'}")
 
@@ -147,7 +149,9 @@ def named(name: str) -> Tree:
 def register(name: str, path: str) -> Tree:
     """Keep a name for a folder in the user's data folder."""
     if not _NAME.fullmatch(name) or name == "cutlass":
-        raise BadInput(f"{name!r}: a tree's name has letters, digits, dot, dash, underscore, and is not cutlass (that is KERNELPRO_CUTLASS)")
+        raise BadInput(
+            f"{name!r}: a name has letters, digits, dot, dash, underscore, and is not cutlass (set KERNELPRO_CUTLASS for it)"
+        )
     root = Path(path).expanduser().resolve()
     if not root.is_dir():
         raise NotFound(f"{path}: no such folder")

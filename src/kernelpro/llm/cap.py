@@ -98,9 +98,10 @@ class Purse:
     def _check(self, tokens: int, money: Decimal) -> None:
         used, ahead = self._all.tokens_in + self._all.tokens_out, tokens + self._announced_tokens
         if self._tokens and used + ahead > self._tokens:
-            raise CapReached(f"the cap of {self._tokens:,} tokens is reached: {used:,} are spent, and about {ahead:,} are asked for")
+            raise CapReached(f"the cap of {self._tokens:,} tokens is reached: {used:,} are spent, about {ahead:,} are asked for")
         needed = money + self._announced_money
         if self._money and (self._all.money >= self._money or self._all.money + needed > self._money):
+            spent = self._all.money
             raise CapReached(
-                f"the cap of ${self._money:,.2f} is reached: ${self._all.money:,.4f} is spent, and about ${needed:,.4f} is asked for"
+                f"the cap of ${self._money:,.2f} is reached: ${spent:,.4f} is spent, about ${needed:,.4f} is asked for"
             )

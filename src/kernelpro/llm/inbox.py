@@ -14,12 +14,13 @@ processes may look at a folder at the same time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from kernelpro.llm.question import Exchange, Malformed, Outstanding, Question, Tool
 from kernelpro.llm.secrets import redact
@@ -93,7 +94,7 @@ class Inbox:
             await asyncio.sleep(self._settings.poll)
 
 
-class _Place:
+class _Place(Generic[T]):
     """One question's files."""
 
     def __init__(self, folder: Path, question: Question[T], scope: str) -> None:
@@ -130,12 +131,10 @@ class _Place:
 
     def _take(self) -> tuple[T, str, bool]:
         text = _read(self._archive)
-        value: T = self._question.form.parse(text)
+        value = self._question.form.parse(text)
         if self._head_of(self._path)[0] == self._stamp:
-            try:
+            with contextlib.suppress(FileNotFoundError):  # another process did
                 os.rename(self._path, self._done)
-            except FileNotFoundError:  # another process did
-                pass
         return value, text, self._head_of(self._done)[1] in ("", self._question.content)
 
     def _put_question(self) -> None:
@@ -157,7 +156,8 @@ class _Place:
         self.fault = f"the last answer was malformed: {fault}"
         self._put_question()
         head, _, rest = self._path.read_text().partition("\n")
-        section = f"# What was wrong with the last answer\n\n{redact(fault)}\n\nIt is kept as `{bad.name}`. Please answer again, in full."
+        kept = f"It is kept as `{bad.name}`. Please answer again, in full."
+        section = f"# What was wrong with the last answer\n\n{redact(fault)}\n\n{kept}"
         rest = _FAULT.sub("", rest, count=1).lstrip("\n")
         _write(self._path, f"{head}\n<!-- fault -->\n{section}\n<!-- end of fault -->\n\n{rest}")
 

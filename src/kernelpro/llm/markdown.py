@@ -27,7 +27,7 @@ class Fence:
 
 
 def fences(text: str) -> list[Fence]:
-    """All fenced blocks. A block ends with a fence at least as long as the one it began with. Raises Malformed if one never does."""
+    """All fenced blocks. A block ends with a fence at least as long as its first; raises Malformed if one never does."""
     found: list[Fence] = []
     mark, info, start, body = "", "", 0, list[str]()
     for number, line in enumerate(_lines(text), 1):
@@ -48,9 +48,10 @@ def fences(text: str) -> list[Fence]:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Bodies by heading, as `plain` writes headings; what stands before the first is under "". Raises Malformed on a heading given twice.
+    """Bodies by heading, as `plain` writes headings; what stands before the first is under "".
 
-    A heading of a deeper level than the first belongs to the body it stands in. Headings in fenced blocks are not headings.
+    Raises Malformed on a heading given twice. A heading of a deeper level than the first belongs to the body it stands in.
+    Headings in fenced blocks are not headings.
     """
     found: dict[str, list[str]] = {"": []}
     name, level, mark = "", 0, ""

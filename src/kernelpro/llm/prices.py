@@ -49,7 +49,7 @@ class Price:
         except InvalidOperation:
             values = []
         if not 2 <= len(values) <= 3 or not all(value.is_finite() and value >= 0 for value in values):
-            raise BadInput(f"price {text}: give dollars per million tokens as INPUT/OUTPUT or INPUT/OUTPUT/CACHED, like 1.25/10/0.125")
+            raise BadInput(f"price {text}: give dollars per million tokens as INPUT/OUTPUT or INPUT/OUTPUT/CACHED, like 1.25/10")
         return cls(*values)
 
     def of(self, tokens: Tokens) -> Decimal:

@@ -49,4 +49,5 @@ class Recorded:
             value = question.form.parse(line.text)
         except Malformed:  # the form's check has changed since
             return None
-        return Reply(value, line.text, line.cost, line.messages, (*line.notes, f"{question.key} was answered before: not asked again"))
+        note = f"{question.key} was answered before: not asked again"
+        return Reply(value, line.text, line.cost, line.messages, (*line.notes, note))

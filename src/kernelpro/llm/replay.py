@@ -18,7 +18,7 @@ class Replay:
     def __init__(self, path: Path) -> None:
         file = path / FILE if path.is_dir() else path
         if not file.is_file():
-            raise BadInput(f"replay:{path}: there is no {FILE}; give a file of transcripts, or the folder of a run that asked a model")
+            raise BadInput(f"replay:{path}: there is no {FILE}; give such a file, or the folder of a run that asked a model")
         self.name = f"replay:{path}"
         self._transcripts = Transcripts(file)
 
@@ -31,7 +31,7 @@ class Replay:
         try:
             value = question.form.parse(line.text)
         except Malformed as fault:
-            raise ModelError(f"{self.name}: the recorded answer to {question.key} does not fit what is asked now: {fault}") from None
+            raise ModelError(f"{self.name}: the recorded answer to {question.key} does not fit the question now: {fault}") from None
         exchange.text = line.text
         exchange.messages.extend(line.messages)
         return value

@@ -47,8 +47,10 @@ def check(schema: dict[str, Any], where: str) -> None:
 
 def faults(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
     """What is wrong with a value, a line each; empty where it fits."""
-    kind, name = schema["type"], where or "the arguments"
-    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+    kind: str = schema["type"]
+    name = where or "the arguments"
+    fits = isinstance(value, _TYPES[kind])
+    if not fits or (isinstance(value, bool) and kind != "boolean"):
         return [f"{name} must be of type {kind}"]
     if "enum" in schema and value not in schema["enum"]:
         return [f"{name} must be one of {', '.join(map(repr, schema['enum']))}"]

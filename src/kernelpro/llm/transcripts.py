@@ -75,7 +75,7 @@ class Transcripts:
         try:
             self._write(encoded)
         except OSError as failure:
-            raise BadInput(f"{self.path} cannot be written: {failure.strerror}; an answer that was paid for would be lost") from None
+            raise BadInput(f"{self.path} cannot be written: {failure.strerror}; answers would be lost") from None
         if self._answers is not None:
             self._learn(_line(json.loads(encoded)))
 

@@ -53,6 +53,10 @@ class RunConfig(Record):
     target: Target
     author: str
     """How the author was named on the command line: `files:DIR`, `playbook`, `team`, ..."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Who answers for each role (plan, code, debug), as the command line names models; `temperature: none` leaves that to them."""
+    wait: bool = False
+    """Whether a run whose model is an inbox waits for answers, or stops and is resumed."""
     policy: str = "mcts"
     constants: dict[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)

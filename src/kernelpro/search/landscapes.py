@@ -34,7 +34,7 @@ from kernelpro.search.simulator import Outcome
 from kernelpro.search.tree import Node, Tree
 
 RESOURCES = 4
-METHODS = 14
+METHODS = 24
 FAMILIES = 4
 _NORM = 4.0
 
@@ -193,15 +193,15 @@ class Synthetic:
         draw = rng.random()
         options = self.applicable(parent)
         slop = max(0.0, parent.slop + rng.gauss(-0.01, self.kind.slop))
-        if draw < 0.06 or not options:
-            return Kernel(parent.family, parent.mask, parent.slop if draw < 0.06 else slop)
+        if draw < 0.06:
+            return Kernel(parent.family, parent.mask, parent.slop)
         if draw < 0.11 and parent.mask:
             undone = rng.choice([at for at in range(len(self.methods)) if parent.mask >> at & 1])
             return Kernel(parent.family, parent.mask & ~(1 << undone), slop, 1 << undone)
         here = self.log_time(parent.family, parent.mask)
         step, works = 0, 1.0 - self.kind.fail
         for _ in range(2 if rng.random() < 0.2 else 1):
-            if not options:
+            if not options:  # nothing left to apply: the same methods, written anew
                 break
             weights = []
             for at in options:
@@ -265,7 +265,7 @@ def _methods(what: Kind, start: list[float], naive: float, rng: random.Random) -
     """Gains share out what each resource starts with; hard is what gains much."""
     resources = [at % RESOURCES for at in range(METHODS)]
     rng.shuffle(resources)
-    weights = [rng.expovariate(1.0) ** 2 for _ in range(METHODS)]
+    weights = [rng.expovariate(1.0) ** 3 for _ in range(METHODS)]
     totals = [sum(w for w, r in zip(weights, resources, strict=True) if r == each) for each in range(RESOURCES)]
     reach = [each * rng.uniform(0.9, 1.3) for each in start]
     gains = [reach[r] * w / totals[r] for w, r in zip(weights, resources, strict=True)]

@@ -75,7 +75,12 @@ def ground(assignment: Assignment) -> str:
 
 
 def _rates(rates: dict[str, float]) -> str:
-    return "".join(f", {name} matrix products {rate / 1e12:.1f} TFLOP/s" for name, rate in rates.items())
+    return "".join(f", {name} matrix products {_amount(rate)}FLOP/s" for name, rate in rates.items())
+
+
+def _amount(value: float) -> str:
+    """With the unit's prefix: `4.3 T`, `22 G`."""
+    return f"{value / 1e12:.3g} T" if value >= 1e12 else f"{value / 1e9:.3g} G"
 
 
 def task(assignment: Assignment) -> str:

@@ -59,7 +59,3 @@ def _guard_later() -> Any:
 
     vars(runtime).update({name: put_off(compiler) for name, compiler in own.items()})
     return libraries, lambda: vars(runtime).update(own)
-
-
-_guard_carry()
-_GUARD_LIBRARIES, _guard_at_once = _guard_later()

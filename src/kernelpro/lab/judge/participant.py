@@ -145,6 +145,7 @@ class Participant:
             self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
         else:
             self.cell.freeze()
+            self.cell.spread()
         if not sealed:
             self._fill(chosen, inputs)
         self._wait_for_device()
@@ -153,6 +154,8 @@ class Participant:
             self._fill(chosen, inputs)
             self._wait_for_device()
         self.cell.thaw()
+        if self._device == "cpu":
+            self.cell.release()
         answer = self.ask({"op": "call", "set": chosen}, seconds)
         told = time.perf_counter()
         slots = self._validated(answer, expected)

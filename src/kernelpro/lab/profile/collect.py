@@ -59,7 +59,9 @@ class Collector:
         profile = known or self._subject(counters)
         if self._bench.target == "cuda" and counters.metrics:
             profile = self._counted(profile, counters)
-        return replace(profile, skipped=tuple(self._skipped), seconds=self._clock.seconds())
+        before, seconds = profile.seconds, self._clock.seconds()
+        seconds = before | seconds | {"total": before.get("total", 0.0) + seconds["total"]}
+        return replace(profile, skipped=tuple(self._skipped), seconds=seconds)
 
     # --- in the candidate's own cell -----------------------------------------------------------------
 

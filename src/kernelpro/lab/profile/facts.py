@@ -9,6 +9,7 @@ import torch
 
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.physics import Ceilings
+from kernelpro.lab.profile import cpu
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}
 """By compute capability; 32 on all others since 5.0."""
@@ -19,7 +20,13 @@ _DOUBLE_RATE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 def device(target: str, ceilings: Ceilings) -> dict[str, Any]:
     """See the record: names are ours, numbers the driver's."""
     if target == "cpu":
-        return {"name": environment.cpu_name(), "cores": len(os.sched_getaffinity(0)), "threads": torch.get_num_threads()}
+        return {
+            "name": environment.cpu_name(),
+            "cores": len(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+            "vector_bits": cpu.vector_bits(),
+            "cache_bytes": ceilings.cache_bytes,
+        }
     p: Any = torch.cuda.get_device_properties(0)
     chip = (p.major, p.minor)
     return {

@@ -39,7 +39,7 @@ _MOST_LINES = 20
 _LEAST_STALL, _LEAST_SHARE = 0.05, 0.10
 """Of a line's samples: for a reason to be told, for an instruction to be shown."""
 _MOST_INSTRUCTIONS = 4
-_PERMISSION = "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module, or run as root (CAP_SYS_ADMIN)"
+PERMISSION = "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module, or run as root (CAP_SYS_ADMIN)"
 
 
 def find() -> str | None:
@@ -82,7 +82,7 @@ class Counted:
 def refusal(text: str) -> Skipped:
     """Why ncu gave nothing, in words."""
     if "ERR_NVGPUCTRPERM" in text:
-        return Skipped("ncu", "the driver does not let this user read performance counters (ERR_NVGPUCTRPERM)", _PERMISSION)
+        return Skipped("ncu", "the driver does not let this user read performance counters (ERR_NVGPUCTRPERM)", PERMISSION)
     if "No kernels were profiled" in text:
         return Skipped("ncu", "it saw no kernel", "")
     told = [line for line in text.splitlines() if "==ERROR==" in line or "Error" in line]

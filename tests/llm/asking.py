@@ -1,0 +1,34 @@
+"""What the tests of models share: a question, quick settings, and asking from synchronous code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kernelpro.llm import Form, Model, Question, Reply, Settings, Tool
+from kernelpro.llm.forms import Code
+
+SECRET = "sk-test-0123456789abcdef"
+"""The key of all providers in these tests."""
+KERNEL = "Here it is.\n\n```python\nclass ModelNew: ...\n```\n"
+SOURCE = "class ModelNew: ...\n"
+
+QUICK = Settings(backoff=0.001, retries=3, timeout=20.0)
+
+
+def question(key: str = "step-1/code", prompt: str = "Make it fast.", form: Form[Any] | None = None, **more: Any) -> Question[Any]:
+    return Question(key, more.pop("role", "code"), more.pop("system", "You write kernels."), prompt, form or Code("python"), **more)
+
+
+def ask(model: Model, asked: Question[Any] | None = None) -> Reply[Any]:
+    return asyncio.run(model.ask(asked or question()))
+
+
+def search_tool(function: Callable[..., str]) -> Tool:
+    parameters = {
+        "type": "object",
+        "properties": {"words": {"type": "string", "maxLength": 50}, "limit": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["words"],
+    }
+    return Tool("search", "Searches the headers of CUTLASS.", parameters, function, command="kernelpro search WORDS")

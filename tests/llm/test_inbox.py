@@ -1,0 +1,143 @@
+"""A person is the model: questions and answers as files."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llm.asking import KERNEL, SECRET, SOURCE, ask, question, search_tool
+
+from kernelpro.llm import Model, Outstanding, Settings, Transcripts, model, outstanding
+from kernelpro.records import Cost
+
+RUN = Settings(scope="run-1", poll=0.01)
+
+
+def inbox(folder: Path, settings: Settings = RUN) -> Model:
+    return model(f"inbox:{folder}", settings)
+
+
+def put(folder: Path, text: str | bytes, name: str = "step-1__code") -> None:
+    hidden = folder / "writing"
+    hidden.write_bytes(text if isinstance(text, bytes) else text.encode())
+    hidden.rename(folder / f"{name}.answer.md")
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    tool = search_tool(lambda words: "found")
+    with pytest.raises(Outstanding, match=r"step-1/code waits for .*step-1__code\.answer\.md") as waiting:
+        ask(inbox(tmp_path), question(tools=(tool,)))
+    assert waiting.value.key == "step-1/code" and waiting.value.cost == Cost()
+    page = (tmp_path / "step-1__code.md").read_text()
+    for part in ("Role: **code**", "You write kernels.", "Make it fast.", "kernelpro search WORDS", "opens with ```python"):
+        assert part in page
+    assert [(w.key, w.role, w.again) for w in outstanding(tmp_path)] == [("step-1/code", "code", False)]
+
+    put(tmp_path, KERNEL)
+    assert outstanding(tmp_path) == []
+    reply = ask(inbox(tmp_path), question(tools=(tool,)))
+    assert reply.value == SOURCE and reply.cost == Cost() and reply.notes == ()
+    assert [message["role"] for message in reply.messages] == ["system", "user", "assistant"]
+    assert [path.name for path in tmp_path.glob("*.md")] == []
+    assert len(list((tmp_path / "answered").glob("step-1__code.*"))) == 2
+
+    assert ask(inbox(tmp_path), question(tools=(tool,))).value == SOURCE, "asked again after a restart"
+
+
+def test_a_malformed_answer_is_set_aside_and_the_question_says_what_was_wrong(tmp_path: Path) -> None:
+    for number, (bad, fault) in enumerate(
+        [("just prose", "no fenced block at all"), (b"\xff\xfe\x00", "not UTF-8"), ("```python\nx", "never closed")], 1
+    ):
+        with pytest.raises(Outstanding):
+            ask(inbox(tmp_path))
+        put(tmp_path, bad)
+        with pytest.raises(Outstanding, match="the last answer was malformed"):
+            ask(inbox(tmp_path))
+        page = (tmp_path / "step-1__code.md").read_text()
+        assert page.index("# What was wrong with the last answer") < page.index("# Question")
+        assert fault in page and page.count("# What was wrong") == 1 and page.count("# Task") == 1
+        assert (tmp_path / f"step-1__code.answer.{number}.bad.md").exists()
+        assert [w.again for w in outstanding(tmp_path)] == [True]
+    put(tmp_path, KERNEL)
+    assert ask(inbox(tmp_path)).value == SOURCE
+
+
+def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def scene() -> str:
+        asked = inbox(tmp_path, replace(RUN, wait=True, progress=told.append))
+        task = asyncio.create_task(asked.ask(question()))
+        while not told:
+            await asyncio.sleep(0.01)
+        (tmp_path / "step-1__code.answer.md").write_text(KERNEL[:30])  # somebody is writing
+        await asyncio.sleep(0.1)
+        assert not task.done() and not list(tmp_path.glob("*.bad.md"))
+        put(tmp_path, KERNEL)
+        return str((await task).value)
+
+    assert asyncio.run(scene()) == SOURCE
+    assert len(told) == 1 and told[0].startswith("step-1/code waits for")
+
+
+def test_an_answer_to_an_earlier_wording_is_taken_with_a_note(tmp_path: Path) -> None:
+    with pytest.raises(Outstanding):
+        ask(inbox(tmp_path))
+    put(tmp_path, KERNEL)
+    reply = ask(inbox(tmp_path), question(prompt="Make it fast. Its sibling was slow."))
+    assert reply.value == SOURCE and "earlier wording" in reply.notes[0]
+
+
+def test_an_answer_to_another_run_is_not_taken(tmp_path: Path) -> None:
+    with pytest.raises(Outstanding):
+        ask(inbox(tmp_path))
+    put(tmp_path, KERNEL)
+    with pytest.raises(Outstanding):
+        ask(inbox(tmp_path, replace(RUN, scope="run-2")), question(prompt="Another task."))
+    assert "Another task." in (tmp_path / "step-1__code.md").read_text()
+    assert (tmp_path / "step-1__code.answer.1.stale.md").read_text() == KERNEL
+    put(tmp_path, "```python\ntwo\n```")
+    assert ask(inbox(tmp_path, replace(RUN, scope="run-2")), question(prompt="Another task.")).value == "two\n"
+
+
+ASKER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from llm.asking import ask, question
+from kernelpro.llm import Settings, model
+asked = model("inbox:" + sys.argv[1], Settings(scope="run-1", wait=True, poll=0.001))
+for number in range(20):
+    print(ask(asked, question(f"step-{number}/code")).value, end="", flush=True)
+"""
+
+
+def test_two_processes_get_the_same_answers(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", ASKER, str(tmp_path), tests]
+    askers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answered = 0
+    while any(asker.poll() is None for asker in askers):
+        for waiting in outstanding(tmp_path):
+            put(tmp_path, f"```python\n{waiting.key}\n```\n", waiting.path.stem)
+            answered += 1
+    outputs = [asker.communicate()[0] for asker in askers]
+    assert outputs[0] == outputs[1] == "".join(f"step-{n}/code\n" for n in range(20))
+    assert [asker.returncode for asker in askers] == [0, 0] and answered >= 20
+    assert not list(tmp_path.glob("*.bad.md"))
+
+
+def test_keys_are_in_no_file(tmp_path: Path) -> None:
+    asked = question(prompt=f"The log: {SECRET}", system=f"env: {SECRET}")
+    transcripts = Transcripts(tmp_path / "t.jsonl")
+    with pytest.raises(Outstanding):
+        ask(model(f"inbox:{tmp_path}", RUN, None, transcripts), asked)
+    assert not transcripts.path.exists(), "nothing has happened yet"
+    put(tmp_path, KERNEL)
+    ask(model(f"inbox:{tmp_path}", RUN, None, transcripts), asked)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 3 and not any(SECRET in path.read_text() for path in files)
