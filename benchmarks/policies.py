@@ -43,26 +43,27 @@ RUNGS = ((100, 0.25), (300, 0.25), (1000, 0.0))
 ROWS: dict[str, tuple[str, dict[str, float]]] = {
     "mcts": ("mcts", {}),
     "epsilon-greedy": ("epsilon-greedy", {}),
-    "epsilon-greedy, tuned": ("epsilon-greedy", {"epsilon": 0.1, "throttle": 16, "dead": 2}),
+    "epsilon-greedy, tuned": ("epsilon-greedy", {"epsilon": 0.2, "throttle": 12, "dead": 8}),
     "beam": ("beam", {}),
     "greedy": ("greedy", {}),
-    "greedy, tuned": ("greedy", {"seeds": 15}),
+    "greedy, tuned": ("greedy", {"seeds": 12}),
     "best-of-n": ("best-of-n", {}),
 }
 WITHOUT: dict[str, dict[str, float]] = {
     "no fresh seeds": {"fresh": 100000, "plateau": 100000},
-    "no asymmetric branching": {"bonus": 1.0},
+    "fresh seeds on plateaus only (of 8)": {"fresh": 100000, "plateau": 8},
+    "4 seeds first": {"seeds": 4},
+    "wide (square root of n)": {"width": 1.0},
+    "twice the width for nodes that beat their parent": {"bonus": 2.0},
     "no fixes": {"tries": 0},
+    "3 fixes": {"tries": 3},
     "no closing of failed branches": {"dead": 100000},
     "no closing of slow branches": {"patience": 100000},
     "mean instead of best reward": {"top": 0.0},
     "no exploration term": {"explore": 0.0},
     "no virtual loss": {"loss": 0.0},
-    "wide (two children at once, square root)": {"width": 1.0, "alpha": 0.5},
-    "one seed first": {"seeds": 1},
-    "15 seeds first": {"seeds": 15},
 }
-"""Parts of mcts, switched off one at a time."""
+"""Parts of mcts, switched off or changed one at a time."""
 MARK = "<!-- below: written by benchmarks/policies.py -->"
 COLOURS = ("#c0392b", "#2471a3", "#7fb3d5", "#1e8449", "#7d6608", "#d4ac0d", "#7f8c8d")
 SPACE: dict[str, dict[str, list[float]]] = {

@@ -1,7 +1,7 @@
 """A server on loopback that speaks three protocols and does what a test tells it to.
 
-OpenAI chat completions, OpenAI responses and Anthropic messages (plain, and as a stream of events): each request takes the next act of the script, and is
-kept with its headers, so that tests can look at what was really sent.
+OpenAI chat completions, OpenAI responses and Anthropic messages (plain, and as a stream of events): each request takes
+the next act of the script, and is kept with its headers, so that tests can look at what was really sent.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def test_named_blocks() -> None:
 
 
 def test_a_header_is_read_by_the_types_of_its_fields() -> None:
-    text = "title: Tile it: twice\n- **Action**: Tile\ngain: 1.5\nsteps: 1_0\nrisk: HIGH\nsure: no\nfiles: a, b\ntool: none\n\nWhy: because."
+    text = "title: Tile it: twice\n- **Action**: Tile\ngain: 1.5\nsteps: 1_0\nrisk: HIGH\nsure: no\nfiles: a, b\ntool: none"
+    text += "\n\nWhy: because."
     assert Header(Plan).parse(text) == Plan("Tile it: twice", "tile", 1.5, 10, Risk.HIGH, False, ["a", "b"], None)
     assert Header(Plan).parse("title: x\naction: fuse\ngain: 2\n# Next") == Plan("x", "fuse", 2.0)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from llm.asking import KERNEL, QUICK, SECRET, SOURCE, ask, question, search_tool
-from llm.server import Call, Fail, LoopbackServer, Say, Silence, serving
+from llm.server import Call, Fail, Say, Silence, serving
 
 from kernelpro.llm import ModelError, Purse, Transcripts, model
 from kernelpro.llm.forms import Code, Text
@@ -43,7 +43,7 @@ def test_a_changed_prompt_is_answered_by_its_key_with_a_note(tmp_path: Path) -> 
         ask(replay, question("step-9/code"))
     with pytest.raises(ModelError, match="does not fit"):
         ask(replay, question(form=Code("cuda")))
-    with pytest.raises(BadInput, match="there is no transcripts.jsonl"):
+    with pytest.raises(BadInput, match="there is no transcripts"):
         model(f"replay:{tmp_path}")
 
 
@@ -94,10 +94,9 @@ def test_keys_are_in_no_transcript(tmp_path: Path) -> None:
         asked = model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl"))
         ask(asked, question(prompt=f"key {SECRET}", system=f"key {SECRET}", tools=(tool,)))
     text = (tmp_path / "t.jsonl").read_text()
-    assert SECRET not in text and "[OPENAI_API_KEY]" in text or "[KERNELPRO_API_KEY]" in text
-    assert str(server.requests).count(SECRET) == str([r.headers for r in server.requests]).count(SECRET) + 1, (
-        "its own words, sent back"
-    )
+    assert SECRET not in text and "_API_KEY]" in text
+    said = "".join(message["content"] for message in server.requests[1].body["messages"] if message["role"] != "assistant")
+    assert SECRET not in said and "_API_KEY]" in said
 
 
 WRITER = """

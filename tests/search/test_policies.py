@@ -221,18 +221,14 @@ class TestMcts:
             parents.append(choice.parent)
         assert len(set(parents)) >= 4
 
-    def test_the_time_of_a_choice_does_not_follow_the_size_of_the_tree(self) -> None:
-        """Children looked at, not seconds: a descent sees a small part of a tree of 3,000 nodes."""
-        tree = grow_with("mcts", 3000, mixed)
-        policy = Mcts()
-        node, looked = tree.nodes[0], 0
-        while node.children:
-            looked += len(node.children)
-            live = [tree.nodes[id] for id in node.children if not policy.closed(tree.nodes[id], node)]
-            if not live:
-                break
-            node = max(live, key=lambda each: each.visits)
-        assert looked < 700
+    def test_a_choice_looks_at_a_small_part_of_a_large_tree(self) -> None:
+        def near_the_parent(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+            above = next(node.ms for node in tree.path(choice.parent) if node.ms is not None)
+            return None if rng.random() < 0.33 else 0.1 + (above - 0.1) * rng.uniform(0.8, 1.2)
+
+        tree = grow_with("mcts", 3000, near_the_parent)
+        choice = make("mcts", fresh=100000, plateau=100000).choose(tree, random.Random(0))
+        assert sum(len(node.children) for node in tree.path(choice.parent)) < 900
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelpro.library import asking, trees
+from kernelpro.library import asking, index, trees
 from kernelpro.library.asking import Answer
 from kernelpro.records import BadInput
 
@@ -26,7 +27,7 @@ class Wanted:
 
 
 def run(wanted: Wanted, where: str, regex: bool, exact: bool, glob: str, limit: int, json_lines: bool) -> int:
-    """Exit code 0: found; 1: nothing found. No such tree, file or symbol is bad input. Without a question: the trees that have names."""
+    """Exit code 0: found; 1: nothing found. No such tree, file or symbol is bad input. Without a question: the named trees."""
     given = [name for name, value in vars(wanted).items() if value is not None]
     if len(given) > 1:
         raise BadInput(f"give one of {', '.join(given)}, not {len(given)}")
@@ -44,7 +45,10 @@ def run(wanted: Wanted, where: str, regex: bool, exact: bool, glob: str, limit: 
     if wanted.remove is not None:
         trees.forget(wanted.remove)
         return 0
-    answer = _answer(wanted, _tree(where), regex, exact, glob, limit)
+    tree = _tree(where)
+    if not (regex or exact or wanted.read is not None or index.built(tree, tree.listing())):
+        print(f"kernelpro: indexing {tree.name}, once", file=sys.stderr)
+    answer = _answer(wanted, tree, regex, exact, glob, limit)
     if json_lines:
         for row in answer.rows:
             print(json.dumps(row, ensure_ascii=False, separators=(",", ":")))

@@ -112,8 +112,10 @@ def outlined(path: str, found: Sequence[Place], length: int) -> str:
 
 def _short(spot: Place) -> str:
     """In an outline an inner definition needs no qualification: it stands below the outer one."""
-    outer, sign, _ = spot.qualified.split("<")[0].rpartition("::")
-    return spot.qualified[len(outer) + len(sign) :] if spot.depth else spot.qualified
+    if not spot.depth or spot.kind == "section":
+        return spot.qualified
+    outer, sign, _ = spot.qualified.split("<")[0].rpartition("." if spot.path.endswith(".py") else "::")
+    return spot.qualified[len(outer) + len(sign) :]
 
 
 def reading(path: str, lines: Sequence[str], start: int, end: int) -> str:

@@ -18,7 +18,7 @@ MOST_LINES = 60
 _SPLIT_FROM = 50
 _SCRAP = 8
 """Lines too few to stand alone, such as closing braces: they stay with what is above them."""
-_SMALL = ("alias", "declaration")
+_SMALL = ("alias", "declaration", "macro")
 """Kinds that neither begin a chunk nor enclose one."""
 _COMMENT = re.compile(r"\s*(//|/\*|\*|#(?!\s*(?:if|el|end|def|inc|pragma|undef))|@|template\b)")
 _LONGEST_LICENCE = 100

@@ -38,8 +38,8 @@ _Answer = TypeVar("_Answer")
 _TABLES = """
     CREATE TABLE file (id INTEGER PRIMARY KEY, path TEXT NOT NULL);
     CREATE TABLE chunk (id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, end INTEGER, kind TEXT, symbol TEXT, names TEXT);
-    CREATE TABLE definition (name TEXT, lower TEXT, qualified TEXT, kind TEXT, file INTEGER, start INTEGER, line INTEGER, end INTEGER
-    );
+    CREATE TABLE definition
+        (name TEXT, lower TEXT, qualified TEXT, kind TEXT, file INTEGER, start INTEGER, line INTEGER, end INTEGER);
     CREATE VIRTUAL TABLE words USING fts5 (names, path, body, content='', tokenize="ascii tokenchars '_'");
 """
 
@@ -68,6 +68,11 @@ def ask(tree: Tree, listing: Listing, question: Callable[[Index], _Answer]) -> _
             if not index.note:
                 index.db.close()
     raise AssertionError("unreachable")
+
+
+def built(tree: Tree, listing: Listing) -> bool:
+    """Whether a question will find the index ready, rather than wait for it."""
+    return _place(tree, listing).is_file()
 
 
 def folder() -> Path:
@@ -138,7 +143,7 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
             text = tree.text(path)
         except NotFound:
             continue  # gone since the listing: the next call sees another listing and builds again
-        lines = text.split("\n")
+        lines = text.removesuffix("\n").split("\n")
         found = definitions(path, text)
         rows = ((d.name, d.name.lower(), d.qualified, d.kind, identity, d.start, d.line, d.end) for d in found)
         db.executemany("INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -155,6 +160,7 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
             db.execute("INSERT INTO words (rowid, names, path, body) VALUES (?, ?, ?, ?)", row)
     db.execute("INSERT INTO words (words) VALUES ('optimize')")
     db.execute("CREATE INDEX by_name ON definition (lower)")
+    db.execute("CREATE INDEX by_file ON definition (file)")
     db.execute(f"PRAGMA user_version = {SCHEMA}")
     db.commit()
 

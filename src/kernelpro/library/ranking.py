@@ -3,8 +3,8 @@
 1. bm25 over three columns: names defined in the chunk, path, body. The best 400 chunks that hold all terms go on; where these are
 too few, the best 400 that hold any. 2. The score is multiplied by the share of terms a chunk holds, squared, since a chunk with all
 the words beats one with a rare word often; by what the file is (a header, a test); and by what the chunk defines: exactly the name
-asked for, or a name made of the words asked for. Ties go to path and line. 3. A file shows at most three chunks: tables of generated
-variants would fill the page with copies.
+asked for, or a name made of the words asked for. Ties go to path and line. 3. A file shows at most three chunks: tables of
+generated variants would fill the page with copies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelpro.library.trees import Tree
 from kernelpro.library.words import WORD, Memo, terms
 
 WEIGHTS = (8.0, 4.0, 1.0)
-"""bm25's weights of names, path and body. Chosen on the questions in tests/library/test_ranking.py."""
+"""bm25's weights of names, path and body. Not tuned finely: the questions in tests/library/test_ranking.py hold them in place."""
 POOL = 400
 """Chunks that are looked at closely: beyond, no boost brings one to the first page."""
 ENOUGH = 3

@@ -197,7 +197,8 @@ class _Cpp:
         return _BODY
 
     def call(self, bare: str) -> re.Match[str] | None:
-        """The first name before a parenthesis that can be a function's. In a class, one without a type is a constructor or a macro."""
+        """The first name before a parenthesis that can be a function's. In a class, one without a type is a
+        constructor or a macro."""
         for match in _CALL.finditer(bare):
             if match[2] in _NOT_NAMES:
                 continue

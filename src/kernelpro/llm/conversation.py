@@ -73,6 +73,8 @@ class Provider:
             wanted["thinking"] = settings.effort
         if settings.max_output_tokens:
             wanted["max_tokens"] = settings.max_output_tokens
+        for name in self.model.unsupported_settings:
+            wanted.pop(name, None)
         return wanted
 
 

@@ -110,24 +110,23 @@ class _Place(Generic[T]):
     def look(self, watching: bool) -> tuple[T, str, bool] | None:
         """The value, its text, and whether it answers this very wording; None while there is no good answer."""
         while True:
-            if self._archive.exists():
-                try:
-                    return self._take()
-                except Malformed as fault:
-                    self._refuse(self._archive, str(fault))
-            self._put_question()
-            if self.answer.exists():
-                try:
-                    self._question.form.parse(_read(self.answer))
-                    os.rename(self.answer, self._archive)
-                except FileNotFoundError:  # another process took it
-                    continue
-                except Malformed as fault:
-                    if watching and time.time() - self.answer.stat().st_mtime < _SETTLED:
-                        return None
-                    self._refuse(self.answer, str(fault))
-            if not self._archive.exists():
-                return None
+            with contextlib.suppress(FileNotFoundError):  # another process moved a file: look again
+                if self._archive.exists():
+                    try:
+                        return self._take()
+                    except Malformed as fault:
+                        self._refuse(self._archive, str(fault))
+                self._put_question()
+                if self.answer.exists():
+                    try:
+                        self._question.form.parse(_read(self.answer))
+                        os.rename(self.answer, self._archive)
+                    except Malformed as fault:
+                        if watching and time.time() - self.answer.stat().st_mtime < _SETTLED:
+                            return None
+                        self._refuse(self.answer, str(fault))
+                if not self._archive.exists():
+                    return None
 
     def _take(self) -> tuple[T, str, bool]:
         text = _read(self._archive)
@@ -149,10 +148,7 @@ class _Place(Generic[T]):
     def _refuse(self, file: Path, fault: str) -> None:
         """Set a bad answer aside, and say in the question what was wrong with it."""
         bad = _free(self._path, "answer.{}.bad.md")
-        try:
-            os.rename(file, bad)
-        except FileNotFoundError:  # another process did
-            return
+        os.rename(file, bad)
         self.fault = f"the last answer was malformed: {fault}"
         self._put_question()
         head, _, rest = self._path.read_text().partition("\n")
@@ -196,11 +192,14 @@ def _read(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     """In full or not at all."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(hidden, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(hidden, path)
+    try:
+        with open(hidden, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _page(question: Question[T], stamp: str, answer: str) -> str:

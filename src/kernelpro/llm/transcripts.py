@@ -1,7 +1,8 @@
 """Every exchange of a run, one JSON line each, in a file that survives whatever ends the process.
 
 A line is written whole and synchronised before `append` returns. Processes that share a file take turns. A line that a
-power cut tore is left out when reading, and the next one does not stick to it.
+power cut tore is left out when reading, and the next one does not stick to it. An exchange is kept when it ends, however
+it ends; a process that is killed loses the exchanges that were in flight.
 
     {"key", "content", "shape", "role", "model", "time", "status", "error", "text", "money", "cost", "notes", "messages"}
 

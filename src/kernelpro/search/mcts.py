@@ -39,26 +39,27 @@ from kernelpro.search.tree import Node, Tree
 @dataclass(frozen=True)
 class Mcts:
     name: ClassVar[str] = "mcts"
-    """All constants are from our simulator (benchmarks/policies.py --tune mcts); what each is worth stands on its result page."""
-    seeds: int = constant(4, 1, 1000)
-    """Few at first: plateaus bring more when they are due. 15, as KernelPro has it, costs a budget of 30 its depth."""
-    fresh: int = constant(12, 1, 100000)
-    plateau: int = constant(4, 1, 100000)
-    """Early: the family of the seed decides the ceiling, and a new one costs a single candidate."""
-    width: float = constant(0.5, 0.1, 100.0)
-    alpha: float = constant(0.2, 0.0, 1.0)
-    """With this width: one live child until a subtree has 1,024 nodes, 135 where the node beat its parent. At budgets of
-    30 to 75 depth is worth more than breadth, and siblings come from the closing of dead ends."""
-    bonus: float = constant(1.5, 1.0, 10.0)
-    explore: float = constant(0.2, 0.0, 10.0)
+    """Constants: from our simulator (benchmarks/policies.py --tune mcts); its result page says what each part is worth."""
+    seeds: int = constant(12, 1, 1000)
+    """KernelPro has 15. The family of the seed decides how far a kernel can go."""
+    fresh: int = constant(6, 1, 100000)
+    plateau: int = constant(20, 1, 100000)
+    """Seldom speaks at these budgets, because `fresh` comes first."""
+    width: float = constant(0.3, 0.1, 100.0)
+    alpha: float = constant(0.5, 0.0, 1.0)
+    """With this width: one live child until the subtree has 45 nodes. At budgets of 30 to 75 depth is worth more than
+    breadth, and siblings come from the closing of dead ends."""
+    bonus: float = constant(1.0, 1.0, 10.0)
+    """1: at these widths more children for a node that beat its parent gained nothing; failed nodes still have but one."""
+    explore: float = constant(0.1, 0.0, 10.0)
     top: float = constant(0.8, 0.0, 1.0)
     """The search wants the best kernel, not the best average."""
-    hope: float = constant(0.7, 0.0, 1.0)
-    loss: float = constant(0.1, 0.0, 10.0)
+    hope: float = constant(0.5, 0.0, 1.0)
+    loss: float = constant(0.5, 0.0, 10.0)
     tries: int = constant(1, 0, 1000)
-    dead: int = constant(8, 1, 100000)
-    patience: int = constant(4, 1, 100000)
-    """A step that made it slower has three more to pay off: some methods pay only together."""
+    dead: int = constant(12, 1, 100000)
+    patience: int = constant(3, 1, 100000)
+    """A step that made it slower has two more to pay off: some methods pay only together."""
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
         root = tree.nodes[0]

@@ -9,7 +9,7 @@ import torch
 
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.physics import Ceilings
-from kernelpro.lab.profile import cpu
+from kernelpro.lab.profile import cpu_join
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}
 """By compute capability; 32 on all others since 5.0."""
@@ -24,7 +24,7 @@ def device(target: str, ceilings: Ceilings) -> dict[str, Any]:
             "name": environment.cpu_name(),
             "cores": len(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
-            "vector_bits": cpu.vector_bits(),
+            "vector_bits": cpu_join.vector_bits(),
             "cache_bytes": ceilings.cache_bytes,
         }
     p: Any = torch.cuda.get_device_properties(0)

@@ -1,0 +1,85 @@
+"""A place where kernelpro is not installed, and small tasks and candidates to export there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kernelpro.engine.export import standalone
+from kernelpro.records import Task, Verdict
+
+BLOCKED = """
+import runpy, sys, warnings
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "kernelpro":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+sys.path.insert(0, "")
+try:
+    import kernelpro
+except ImportError:
+    pass
+else:
+    raise SystemExit("kernelpro can be imported")
+"""
+SELF_TEST = "runpy.run_path('kernel.py', run_name='__main__')"
+
+
+def task(body: str = "x * self.scale", init: str = "self.scale = nn.Parameter(torch.randn(8))") -> Task:
+    return Task(
+        f"""
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def __init__(self, power=2):
+        super().__init__()
+        self.power = power
+        {init}
+    def forward(self, x):
+        return {body}
+def get_inputs(): return [torch.randn(16, 8)]
+def get_init_inputs(): return [2]
+"""
+    )
+
+
+def candidate(body: str = "x * self.scale", init: str = "self.scale = nn.Parameter(torch.randn(8))", head: str = "") -> str:
+    return f"""{head}
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, power=2):
+        super().__init__()
+        {init}
+    def forward(self, x):
+        return {body}
+"""
+
+
+class Elsewhere:
+    """A folder with an exported file, where kernelpro is not installed."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def put(self, task: Task, source: str, verdict: Verdict | None = None, target: str = "cpu") -> str:
+        text = standalone(task, source, verdict, {"target": target})
+        (self.folder / "kernel.py").write_text(text, encoding="utf-8")
+        return text
+
+    def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = (
+            {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+            | {"XDG_CACHE_HOME": str(self.folder / "cache")}
+            | environment
+        )
+        command = [sys.executable, "-W", "always", "-c", BLOCKED + code]
+        return subprocess.run(command, cwd=self.folder, env=clean, capture_output=True, text=True, timeout=300)
+
+    def passes(self, code: str, **environment: str) -> str:
+        done = self.run(code, **environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
