@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Court
+from court import Court
 
 from kernelpro.records import Candidate, Status, Task
 

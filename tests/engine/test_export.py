@@ -15,7 +15,7 @@ from kernelpro.engine.store import Store
 from kernelpro.records import BadInput, Outcome, RunConfig, Status, Step, Task, Verdict
 
 if TYPE_CHECKING:
-    from conftest import Court
+    from court import Court
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAYERNORM = EXAMPLES / "cpu" / "residual_layernorm"

@@ -170,6 +170,29 @@ def export(
 
 
 @app.command()
+def search(
+    query: Annotated[str | None, typer.Argument(help="Words or identifiers: `tma load sm90`.")] = None,
+    where: Annotated[str, typer.Option("--in", help="cutlass, a name given with --add, or a folder.")] = "cutlass",
+    outline: Annotated[str | None, typer.Option(help="What a file defines.")] = None,
+    read: Annotated[str | None, typer.Option(help="Lines of a file: PATH:10-60.")] = None,
+    definition: Annotated[str | None, typer.Option("--def", help="Where a symbol is defined.")] = None,
+    uses: Annotated[str | None, typer.Option(help="Where a symbol is used.")] = None,
+    regex: Annotated[bool, typer.Option("--regex", help="The query is a regular expression.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="The query is a text to be found as it is.")] = False,
+    glob: Annotated[str, typer.Option(help="Only files like this, with --regex or --exact.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Most results.")] = 10,
+    add: Annotated[str | None, typer.Option(help="Give a folder a name: NAME=PATH.")] = None,
+    remove: Annotated[str | None, typer.Option(help="Forget a name.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Search the CUTLASS tree, or any other, as the agents do. Exit code 0: found; 1: nothing found."""
+    from kernelpro.cli import searching
+
+    wanted = searching.Wanted(query, outline, read, definition, uses, add, remove)
+    raise typer.Exit(_clearly(searching.run, wanted, where, regex, exact, glob, limit, json_lines))
+
+
+@app.command()
 def knowledge(
     export: Annotated[str | None, typer.Option(help="Write all of it to this JSON file.")] = None,
     imported: Annotated[str | None, typer.Option("--import", help="Add what another machine exported.")] = None,
