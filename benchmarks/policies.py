@@ -198,9 +198,9 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def picture(curves: dict[str, list[float]]) -> str:
     """Cost curves as SVG: geomean of the best so far, by candidates."""
-    wide, high, left, top = 760, 420, 60, 20
+    wide, high, left, top = 820, 420, 60, 20
     top_value = math.ceil(max(map(max, curves.values())) * 5) / 5
-    at = lambda count, value: (left + (wide - 250) * count / BUDGETS[-1], top + (high - 70) * (1 - (value - 1) / (top_value - 1)))
+    at = lambda count, value: (left + (wide - 310) * count / BUDGETS[-1], top + (high - 70) * (1 - (value - 1) / (top_value - 1)))
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="13">']
     parts.append(f'<rect width="{wide}" height="{high}" fill="white"/>')
     for step in range(round((top_value - 1) * 5) + 1):
@@ -216,7 +216,7 @@ def picture(curves: dict[str, list[float]]) -> str:
     for name, colour in zip(ROWS, COLOURS, strict=True):
         points = " ".join("{:.1f},{:.1f}".format(*at(count + 1, value)) for count, value in enumerate(curves[name]))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        x, y = wide - 180, top + 10 + 22 * order.index(name)
+        x, y = wide - 240, top + 10 + 22 * order.index(name)
         parts.append(f'<path d="M{x} {y - 4}h22" stroke="{colour}" stroke-width="3"/>')
         parts.append(f'<text x="{x + 28}" y="{y}">{name} {curves[name][-1]:.2f}x</text>')
     return "\n".join([*parts, "</svg>", ""])

@@ -22,7 +22,7 @@ from kernelpro.search.tree import Node, Tree
 @dataclass(frozen=True)
 class Beam:
     name: ClassVar[str] = "beam"
-    """Constants from our simulator (benchmarks/policies.py --tune beam), where narrow was better: with a width of 1 it is greedy."""
+    """From our simulator (benchmarks/policies.py --tune beam), where narrow was better; with a width of 1 it is greedy."""
     seeds: int = constant(12, 1, 1000)
     width: int = constant(3, 1, 1000)
     branch: int = constant(1, 1, 1000)
