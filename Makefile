@@ -17,7 +17,8 @@ demo: setup
 	$(BIN)/kernelpro judge examples/cpu/residual_layernorm/task.py examples/cpu/residual_layernorm/*_*.py || test $$? -eq 1
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q -m together -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -m alone
 
 lint: setup
 	$(BIN)/ruff check .

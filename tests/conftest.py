@@ -17,7 +17,34 @@ sys.path.insert(0, str(Path(__file__).parent))
 from court import Court
 
 
+TOGETHER = (
+    "authors/test_anchors.py",
+    "authors/test_answers.py",
+    "authors/test_tunables.py",
+    "defects/test_static.py",
+    "diagnose/",
+    "engine/test_budget.py",
+    "engine/test_export.py",
+    "engine/test_exported_guard.py",
+    "engine/test_store.py",
+    "lab/profile/test_sass.py",
+    "lab/profile/test_recorder.py",
+    "lab/profile/test_timeline",
+    "lab/test_languages.py",
+    "library/",
+    "llm/",
+    "memory/",
+    "search/",
+    "test_architecture.py",
+    "test_records.py",
+)
+"""Tests that time nothing and may run beside each other; all others have the machine to themselves."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = str(item.path.relative_to(Path(__file__).parent))
+        item.add_marker(pytest.mark.together if place.startswith(TOGETHER) else pytest.mark.alone)
     if torch.cuda.is_available():
         return
     for item in items:

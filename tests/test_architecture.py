@@ -12,7 +12,22 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "kernelpro"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-LAYERS = ["records", "memory", "search", "diagnose", "llm", "library", "pools", "authors", "engine", "report", "mcp", "web", "api", "cli"]
+LAYERS = [
+    "records",
+    "memory",
+    "search",
+    "diagnose",
+    "llm",
+    "library",
+    "pools",
+    "authors",
+    "engine",
+    "report",
+    "mcp",
+    "web",
+    "api",
+    "cli",
+]
 """Lower first. A room may import from rooms before it."""
 LAB_USERS = {"pools", "runtime", "cli/__init__.py", "cli/checkup.py"}
 

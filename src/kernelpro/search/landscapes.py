@@ -252,9 +252,7 @@ def generate(kind: str, seed: int) -> Synthetic:
             offset, popularity = (-0.3, 6.0) if at == 0 else (0.3, 1.0) if at == 1 else (offset, popularity)
             fail += 0.1 if at == 1 else 0.0
         families.append(Family(tuple(max(0.0, each + offset) for each in start), residual, allowed, popularity, fail))
-    pairs = [
-        (1 << a | 1 << b, rng.gauss(0.0, 0.12)) for a in range(METHODS) for b in range(a) if rng.random() < what.interact
-    ]
+    pairs = [(1 << a | 1 << b, rng.gauss(0.0, 0.12)) for a in range(METHODS) for b in range(a) if rng.random() < what.interact]
     return Synthetic(
         what, floor * math.exp(headroom), floor, tuple(shares), tuple(methods), tuple(families), tuple(pairs),
         guidance=rng.uniform(0.1, 0.6), noise=rng.uniform(0.01, 0.02),

@@ -63,9 +63,7 @@ def ground(assignment: Assignment) -> str:
     hardware = assignment.hardware
     lines = [f"- target: {assignment.target}, {hardware.get('name', 'unknown device')}"]
     if bandwidth := hardware.get("bandwidth"):
-        lines.append(
-            f"- measured ceilings: memory {_amount(bandwidth)}B/s (read + written)" + _rates(hardware.get("rates", {}))
-        )
+        lines.append(f"- measured ceilings: memory {_amount(bandwidth)}B/s (read + written)" + _rates(hardware.get("rates", {})))
     lines += [f"- {name}" for name in hardware.get("facts", ())]
     times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
     lines.append(f"- baselines: {times}; the fastest is what counts")

@@ -279,7 +279,7 @@ class Collector:
         target = [sys.executable, "-m", "kernelpro.lab.profile.target", "bundle.pt", "nsys"]
         report, database = Path("trace.nsys-rep"), Path("trace.sqlite")
         commands = [timeline_nsys.profile_argv(program, report, target), timeline_nsys.export_argv(program, report, database)]
-        ended, blob = self._execute(commands, (), (str(database), "trace.qdstrm"))
+        ended, blob = self._execute(commands, (), (str(database), str(report), "trace.qdstrm"))
         with tempfile.TemporaryDirectory(prefix="kernelpro-nsys-") as folder:
             if blob:
                 with tarfile.open(fileobj=io.BytesIO(blob)) as archive:

@@ -98,6 +98,8 @@ def outcome(folder: Path, status: int, said: str) -> Trace | Skipped:
     """What the commands left in `folder`: the trace, or why there is none. `status` and `said` are the last command's."""
     database = folder / "trace.sqlite"
     if not database.exists():
+        if (folder / "trace.nsys-rep").exists():
+            return _skipped(f"nsys export ended with status {status}: {_end(said)}")
         return unfinished(folder, status, said)
     try:
         trace = read(database)
