@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from court import Court
 
-
 TOGETHER = (
     "authors/test_anchors.py",
     "authors/test_answers.py",
