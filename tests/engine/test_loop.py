@@ -104,6 +104,8 @@ def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -
     assert statuses == [Status.PASSED, Status.WRONG, Status.PASSED, "a duplicate of step 3", Status.BUILD_FAILED]
     assert outcome.best == 3 and outcome.verdict and outcome.verdict.status is Status.PASSED
     assert "no further idea" in outcome.reason and all(step.stage == "settled" for step in steps)
+    settled = [data["step"] for _, _, data in store.events("settled")]
+    assert settled == [step.number for step in steps], "results are settled in the order of choosing"
 
 
 def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: Pool) -> None:

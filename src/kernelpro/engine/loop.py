@@ -136,7 +136,12 @@ class Engine:
             if step.stage != "settled":
                 self._start(step)
         for line in self._store.damaged:
-            self._report("damage", {"line": line})
+            self._tell("damage", {"line": line})
+
+    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+        """What happens is kept with the run and shown to whoever watches."""
+        self._store.tell(kind, **data)
+        self._report(kind, data)
 
     # --- 2: choosing -----------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class Engine:
         step = Step(number, choice.parent, choice.action)  # type: ignore[arg-type]
         self._store.keep(step)
         self._steps[number] = step
-        self._report("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
+        self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
         self._start(step)
 
     def _start(self, step: Step) -> None:
@@ -214,7 +219,7 @@ class Engine:
             self._first[code] = min(step.number, self._first.get(code, step.number))
 
     async def _write(self, step: Step) -> Step:
-        self._report("writing", {"step": step.number})
+        self._tell("writing", {"step": step.number})
         try:
             draft: Draft = await self._author.write(await self._assignment(step))
         except NoIdea as reason:
@@ -240,7 +245,7 @@ class Engine:
         twin = self._first[step.details["code"]]
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
-        self._report("judging", {"step": step.number})
+        self._tell("judging", {"step": step.number})
         hopeless = replace(self._config.options, give_up_ms=_HOPELESS * self._ground["baseline_ms"])
         verdict = await self._verdict(step.number, source, hopeless)
         done = replace(done, verdict=verdict, details=done.details | {"device_seconds": _seconds(verdict)})
@@ -263,7 +268,7 @@ class Engine:
             return replace(step, note=f"its tunables cannot be read: {error}")
         if not declared.names:
             return step
-        self._report("tuning", {"step": step.number})
+        self._tell("tuning", {"step": step.number})
         spent, verdicts = 0.0, {}
 
         async def judge(text: str, options: TuneOptions) -> Verdict:
@@ -313,7 +318,7 @@ class Engine:
 
     async def _profile(self, number: int) -> None:
         step = self._steps[number]
-        self._report("profiling", {"step": number})
+        self._tell("profiling", {"step": number})
         candidate = Candidate(self._store.source(step.final_source), f"step {number}")
         request = profiling.Request(self._config.task, candidate, self._config.target, self._config.options)
         try:
@@ -331,7 +336,7 @@ class Engine:
         self._count(step)
         self._learn(step)
         self._store.keep_wall(self._budget.wall_seconds)
-        self._report("settled", {"step": step.number})
+        self._tell("settled", {"step": step.number})
 
     def _count(self, step: Step) -> None:
         """A result enters the tree and the budget."""
@@ -360,7 +365,7 @@ class Engine:
         full = replace(self._config.options, effort="full")
         verdicts: dict[int, Verdict] = {}
         for number in leaders:
-            self._report("final", {"step": number})
+            self._tell("final", {"step": number})
             verdicts[number] = await self._verdict(number, self._store.source(self._steps[number].final_source), full)
         notes = tuple(
             f"step {number} did not hold up: {verdict.status}: {verdict.reason}"

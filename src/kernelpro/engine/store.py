@@ -158,11 +158,6 @@ class Store:
     def finish(self, outcome: Outcome) -> None:
         self._set("outcome", outcome.to_json())
 
-    def reopen(self) -> None:
-        """A finished run goes on: its outcome is no longer its last word."""
-        with _explained(self.folder):
-            self._db.execute("DELETE FROM run WHERE key = 'outcome'")
-
     def outcome(self) -> Outcome | None:
         found = self._get("outcome")
         return Outcome.from_json(found) if found else None
