@@ -98,6 +98,9 @@ def optimize(
     mode: Annotated[str, typer.Option(help="The module's mode: train or eval.")] = "train",
     in_flight: Annotated[int, typer.Option(min=1, max=64, help="Candidates being written or judged at the same time.")] = 2,
     seed: Annotated[int, typer.Option(help="The same seed and the same answers make the same choices.")] = 0,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+    ] = None,
     alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
     home: Annotated[
@@ -114,8 +117,12 @@ def optimize(
     _check("--mode", mode, ("train", "eval"))
     _check("--effort", effort, ("quick", "normal", "max"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    for known in baseline or ():
+        _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
-    wanted = running.Wanted(author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox, not alone, models, wait)
+    wanted = running.Wanted(
+        author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox, not alone, models, wait, tuple(baseline or ())
+    )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
 

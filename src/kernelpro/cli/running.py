@@ -37,6 +37,7 @@ class Wanted:
     knowledge: bool = True
     models: dict[str, str] = field(default_factory=dict)
     wait: bool = False
+    baselines: tuple[str, ...] = ()
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -65,6 +66,7 @@ def optimize(
     draft = RunConfig(task, target or "cpu", wanted.author, wanted.models)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     make(wanted.policy)
+    options = Options(sandbox=wanted.sandbox)
     with Pool(wanted.sandbox) as pool:
         config = RunConfig(
             task=task,
@@ -74,7 +76,7 @@ def optimize(
             wait=wanted.wait,
             policy=wanted.policy,
             limits=budget,
-            options=Options(sandbox=wanted.sandbox),
+            options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
             seed=wanted.seed,
             knowledge=wanted.knowledge,
