@@ -1,0 +1,153 @@
+"""What each role is shown, word for word, and what becomes of its answers.
+
+Prompts are held by golden files; after rewording on purpose renew them with `python tests/authors/test_team.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpro.authors.author import Assignment, Draft, Exhausted, Known, Waiting
+from kernelpro.authors.team import templates, windows
+from kernelpro.authors.team.team import Models, Team
+from kernelpro.llm.question import CapReached, Outstanding, Question, Reply
+from kernelpro.records import Cost, Interval, Status, Task, Verdict
+
+GOLDEN = Path(__file__).parent / "golden"
+SOURCE = """import torch
+
+BLOCK = 128
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return y + 1
+"""
+TASK = Task("class Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2 + 1\n", "affine")
+PASSED = Verdict(
+    "step 3",
+    Status.PASSED,
+    "correct; slower than compile (0.80x)",
+    times={"candidate": Interval(0.5, 0.49, 0.51)},
+    speedup={"compile": Interval(0.8, 0.79, 0.81), "eager_fp32": Interval(2.0, 1.9, 2.1)},
+    faster="no",
+    language="cuda",
+)
+WRONG = Verdict(
+    "step 4", Status.WRONG, "on inputs spikes: relative error 1.0e+00; worst at [3, 4]: got 0, should be 7", language="cuda"
+)
+BASE = Assignment(
+    step=5,
+    action="improve",
+    task=TASK,
+    target="cuda",
+    precision="tf32",
+    floor_ms=0.1,
+    baselines={"eager_fp32": 1.0, "compile": 0.4},
+    hardware={"name": "NVIDIA H200", "bandwidth": 4.3e12, "rates": {"tf32": 3.85e14}, "facts": ["capability: 9.0", "sms: 132"]},
+    parent=Known(3, SOURCE, "one pass", PASSED),
+    children=(Known(4, SOURCE.replace("128", "64"), "smaller blocks", WRONG),),
+    siblings=(Known(2, SOURCE.replace("128", "32"), "tiny blocks", PASSED),),
+    cousins=(Known(1, SOURCE.replace("128", "16"), "cousin's idea", PASSED),),
+    leaders=(Known(2, SOURCE, "tiny blocks", PASSED),),
+    guidance="Bound by memory (confidence high).\n1. [high] narrow_access: 32 bits a thread.",
+    evidence="## Time of a call\nmeasured 0.5000 ms",
+    memory="Tried from here: smaller blocks (wrong)",
+    knowledge="- wide loads: 1.30x expected (3 of 4 times faster)",
+)
+ANSWERS = {
+    "design": f"plan: one fused pass\nhypothesis: DRAM, 0.11 ms\n\n```python\n{SOURCE}```",
+    "plan": (
+        "transformation: fuse\nhypothesis: fewer instructions\nexpected: 1.4x\nfinding: narrow_access\nkind: edit\nlanguage: cuda\n\n"
+        "One expression.\n\n```anchor body\n        y = x * 2\n        return y + 1\n```"
+    ),
+    "code": "```python body\n        return x * 2 + 1\n```",
+    "debug": "diagnosis: the factor\n```find a\n        y = x * 2\n```\n```python a\n        y = x * 3\n```",
+}
+
+
+class Scripted:
+    """A model whose answers are known; it keeps what it was asked."""
+
+    name = "scripted"
+
+    def __init__(self, failure: Exception | None = None):
+        self.asked: list[Question[Any]] = []
+        self._failure = failure
+
+    async def ask(self, question: Question[Any]) -> Reply[Any]:
+        self.asked.append(question)
+        if self._failure:
+            raise self._failure
+        text = ANSWERS[question.role]
+        return Reply(question.form.parse(text), text, Cost(0.01, 100, 50, 1), [])
+
+
+def written(assignment: Assignment, failure: Exception | None = None) -> tuple[Draft, list[Question[Any]]]:
+    model = Scripted(failure)
+    return asyncio.run(Team(Models(model, model, model)).write(assignment)), model.asked
+
+
+def cases() -> dict[str, Question[Any]]:
+    """A question of every role."""
+    debug = replace(BASE, action="debug", parent=Known(4, SOURCE, "smaller blocks", WRONG))
+    seed = replace(BASE, action="seed", parent=None, guidance="", evidence="")
+    asked = [*written(seed)[1], *written(BASE)[1], *written(debug)[1]]
+    return {question.role: question for question in asked}
+
+
+def page(question: Question[Any]) -> str:
+    return f"{question.system}\n=====\n{question.task}"
+
+
+@pytest.mark.parametrize("role", ["design", "plan", "code", "debug"])
+def test_a_role_sees_its_window_and_nothing_else(role: str) -> None:
+    assert page(cases()[role]) == (GOLDEN / f"{role}.md").read_text(encoding="utf-8")
+
+
+def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
+    draft, asked = written(BASE)
+    assert [question.key for question in asked] == ["step-5/plan", "step-5/code"]
+    assert draft.source == SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n")
+    assert (draft.plan, draft.promised, draft.advice, draft.cost.money) == ("fuse", 1.4, "narrow_access", 0.02)
+
+
+def test_a_fix_says_what_was_wrong() -> None:
+    draft, _ = written(replace(BASE, action="debug", parent=Known(4, SOURCE, "smaller blocks", WRONG)))
+    assert draft.plan == "fix: the factor" and "x * 3" in draft.source
+
+
+def test_designs_take_turns() -> None:
+    prompts = {written(replace(BASE, action="seed", parent=None, step=step))[1][0].prompt for step in range(1, 6)}
+    assert len(prompts) == 5
+
+
+def test_no_answer_yet_and_an_empty_purse_reach_the_engine() -> None:
+    with pytest.raises(Waiting):
+        written(BASE, Outstanding("not yet", "step-5/plan"))
+    with pytest.raises(Exhausted, match="cap"):
+        written(BASE, CapReached("the cap is reached"))
+
+
+def test_a_prompt_with_a_hole_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        templates.prompt("design", task="only this")
+
+
+def test_a_window_is_cut_from_its_least_valuable_end() -> None:
+    sections = {"source": "s" * 4000, "task": "t" * 400, "cousins": "line\n" * 4000, "memory": "m" * 400}
+    kept = windows.fit(sections, tokens=2000)
+    assert kept["source"] == sections["source"] and kept["memory"] == sections["memory"]
+    assert len(kept["cousins"]) < 4000 and "characters left out" in kept["cousins"]
+    assert kept == windows.fit(sections, tokens=2000)
+
+
+if __name__ == "__main__":
+    for name, question in cases().items():
+        (GOLDEN / f"{name}.md").write_text(page(question), encoding="utf-8")
