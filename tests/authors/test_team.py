@@ -64,7 +64,8 @@ BASE = Assignment(
 ANSWERS = {
     "design": f"plan: one fused pass\nhypothesis: DRAM, 0.11 ms\n\n```python\n{SOURCE}```",
     "plan": (
-        "transformation: fuse\nhypothesis: fewer instructions\nexpected: 1.4x\nfinding: narrow_access\nkind: edit\nlanguage: cuda\n\n"
+        "transformation: fuse\nhypothesis: fewer instructions\nexpected: 1.4x\nfinding: narrow_access\nkind: edit\n"
+        "language: cuda\n\n"
         "One expression.\n\n```anchor body\n        y = x * 2\n        return y + 1\n```"
     ),
     "code": "```python body\n        return x * 2 + 1\n```",
