@@ -35,10 +35,12 @@ from kernelpro.search.tree import Tree  # noqa: E402
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
-def judged(pool: Pool, task: Task, folder: Path) -> tuple[float, list[Verdict]]:
-    """Seconds for all candidates of the folder, sent at once."""
+def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[float, list[Verdict]]:
+    """Seconds for all different candidates of the folder, sent at once, hopeless ones given up as a run does it."""
     begun = time.perf_counter()
-    jobs = [Job(path.stem, "judge", task, Candidate.from_file(path), "cpu", OPTIONS) for path in sorted(folder.glob("*.py"))]
+    options = replace(OPTIONS, give_up_ms=give_up_ms)
+    different = {path.read_text(): path for path in sorted(folder.glob("*.py"), reverse=True)}
+    jobs = [Job(path.stem, "judge", task, Candidate.from_file(path), "cpu", options) for path in sorted(different.values())]
     verdicts = [answer.result().verdict for answer in [pool.submit(job) for job in jobs]]
     return time.perf_counter() - begun, [v for v in verdicts if v]
 
@@ -59,12 +61,14 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     store = Store.create(home, RunConfig(Task(TASK, "t"), "cpu", "files:x"), f"size{size}")
     tree, policy, dice = Tree(1.0, 0.1), make("mcts"), random.Random(0)
     chosen = kept = 0.0
+    outcomes: list[float | None] = [None]
     for number in range(1, size + 1):
         begun = time.perf_counter()
         choice = policy.choose(tree, dice)
         middle = time.perf_counter()
         tree.add(choice.parent, choice.action)
-        tree.settle(number, None if dice.random() < 0.4 else 1.0 - 0.7 * dice.random())
+        outcomes.append(None if dice.random() < 0.4 else 1.0 - 0.7 * dice.random())
+        tree.settle(number, outcomes[-1])
         step = replace(template, number=number, parent=choice.parent, action=choice.action, stage="settled")
         if number > size - 100:
             begun_keep = time.perf_counter()
@@ -79,10 +83,8 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     steps = again.steps()
     rebuilt = Tree(1.0, 0.1)
     for step in steps:
-        rebuilt.add(step.parent, step.action) if step.parent == 0 or rebuilt.nodes[step.parent].state == "ok" else rebuilt.add(
-            0, "seed"
-        )
-        rebuilt.settle(step.number, 0.5)
+        rebuilt.add(step.parent, step.action)
+        rebuilt.settle(step.number, outcomes[step.number])
     return {"size": size, "choose_ms": 10 * chosen, "keep_ms": 10 * kept, "open_s": time.perf_counter() - begun}
 
 
@@ -95,10 +97,11 @@ def main() -> None:
         folder = Path(name) / "candidates"
         write_candidates(folder, chosen.candidates)
         task = Task(TASK, "relu")
-        judged(pool, task, folder)  # builds, warms
+        _, first = judged(pool, task, folder, 0.0)  # builds, warms
+        limit = 3 * next(v.times["eager_fp32"].value for v in first if v.times)
         pairs = []
         for turn in range(3):
-            alone, _ = judged(pool, task, folder)
+            alone, _ = judged(pool, task, folder, limit)
             whole, store = searched(pool, task, folder, Path(name) / f"runs{turn}", chosen.candidates)
             pairs.append((alone, whole))
             print(f"judging alone {alone:6.2f} s, a run {whole:6.2f} s, ratio {whole / alone:.3f}", flush=True)
