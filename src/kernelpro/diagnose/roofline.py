@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kernelpro.diagnose.counters import COMPUTE, MEMORY
 from kernelpro.records import Bound, Profile
 
 IDLE_SHARE = 0.35
@@ -29,10 +30,6 @@ MIXED = 1.33
 """Memory and arithmetic within a third of each other overlap at best partly."""
 BUSY = 60.0
 """Percent of peak above which a unit is what limits: Nsight's own line between latency and throughput."""
-
-MEMORY_METRIC = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
-COMPUTE_METRIC = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
-DRAM_METRIC = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 
 
 @dataclass(frozen=True)
@@ -90,10 +87,10 @@ def _analytic(profile: Profile) -> tuple[Bound, str]:
 
 def _observed(profile: Profile) -> tuple[Bound | None, str]:
     """What the busiest kernel's counters say."""
-    kernel = next((k for k in profile.kernels if COMPUTE_METRIC in k.metrics), None)
+    kernel = next((k for k in profile.kernels if COMPUTE in k.metrics), None)
     if kernel is None:
         return None, ""
-    compute, memory = kernel.metrics[COMPUTE_METRIC], kernel.metrics.get(MEMORY_METRIC, 0.0)
+    compute, memory = kernel.metrics[COMPUTE], kernel.metrics.get(MEMORY, 0.0)
     text = f"compute {compute:.0f}%, memory {memory:.0f}% of peak"
     if max(compute, memory) < BUSY:
         return Bound.LATENCY, text

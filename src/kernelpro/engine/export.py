@@ -142,7 +142,7 @@ def _on_meta(torch: Any, make: Any) -> Any:
     try:
         with torch.device("meta"):
             return make("meta")
-    except Exception:
+    except Exception:  # whatever a task does that needs values; what is wrong in itself fails again on the CPU, and is told
         return make("cpu")
 
 

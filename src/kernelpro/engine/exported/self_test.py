@@ -32,7 +32,7 @@ def _guard_other_batch(inputs: list[Any], reference: Any) -> Any:
         other = _guard_map(inputs, resized)
         try:
             return other, reference(*other)
-        except Exception:
+        except Exception:  # the reference takes no such batch, however it says so: try the next
             continue
     return None
 

@@ -116,7 +116,7 @@ class Bench:
         participant = Participant(cell, self.target, self._candidate_regions, self._form, self._slots, self._flusher)
         try:
             participant.ask(self.start_request(), self.options.call_timeout)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: no child is left behind
             participant.close()
             raise
         return participant

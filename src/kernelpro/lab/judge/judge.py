@@ -170,7 +170,7 @@ class Judge:
             with clock("profile"):
                 samples = rounds.samples["candidate"]
                 share = authored.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: no child is left behind
             participant.close()
             raise
         self._farewell = participant.close_in_background()

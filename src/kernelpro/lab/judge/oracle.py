@@ -103,8 +103,8 @@ class Oracle:
         if self.exact:
             try:
                 return self.run(torch.float64, form, leaves)
-            except (RuntimeError, NotImplementedError, TypeError):
-                self.exact = False
+            except (RuntimeError, NotImplementedError, TypeError):  # what torch raises for operators without float64, or for memory
+                self.exact = False  # and every verdict says so
                 self._models.clear()
                 if self.reference.device == "cuda":
                     torch.cuda.empty_cache()

@@ -65,7 +65,7 @@ def _warm_triton() -> None:
         triton_key()
         import triton.experimental.gluon  # noqa: F401
     if os.fork() == 0:
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException):  # as above; and nothing may run on past the fork
             from triton.backends.nvidia.driver import CudaUtils
 
             CudaUtils()
@@ -141,7 +141,7 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
 
         child.run(request["role"], socket.socket(fileno=control), shared)
         os._exit(0)
-    except BaseException:
+    except BaseException:  # the last stop of a forked process: whatever it is must not run on into the zygote's loop
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(71)
