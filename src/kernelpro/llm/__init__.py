@@ -2,7 +2,7 @@
 
 question.py      Question, Form, Tool, Reply; ModelError, CapReached, Outstanding
 by_name.py       `model(spec, ...)`: a Model from its name
-forms.py         ready forms of answers; markdown.py and fill.py read them
+forms.py         two ready forms of answers; markdown.py finds fenced blocks
 providers.py     names, keys and prices of providers; conversation.py asks them; failures.py says what went wrong
 cap.py           the purse: a cap in money and tokens for all roles together
 transcripts.py   every exchange, durably; recorded.py keeps and reuses them; replay.py answers from them

@@ -1,4 +1,4 @@
-"""Answers are Markdown: code in fenced blocks, sections under headings. This finds both."""
+"""Answers are Markdown, and code stands in fenced blocks: this finds them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kernelpro.llm.question import Malformed
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*(.*)")
-_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*")
 _ALIASES = {"py": "python", "python3": "python", "cu": "cuda", "c++": "cpp", "cxx": "cpp", "jsonc": "json"}
 """What models write for the same language."""
 
@@ -47,35 +46,6 @@ def fences(text: str) -> list[Fence]:
     return found
 
 
-def sections(text: str) -> dict[str, str]:
-    """Bodies by heading, as `plain` writes headings; what stands before the first is under "".
-
-    Raises Malformed on a heading given twice. A heading of a deeper level than the first belongs to the body it stands in.
-    Headings in fenced blocks are not headings.
-    """
-    found: dict[str, list[str]] = {"": []}
-    name, level, mark = "", 0, ""
-    for line in _lines(text):
-        fence = _FENCE.fullmatch(line)
-        if mark:
-            mark = "" if fence and fence[1].startswith(mark) and not fence[2].strip() else mark
-        elif fence:
-            mark = fence[1]
-        elif (heading := _HEADING.fullmatch(line)) and (not level or len(heading[1]) <= level):
-            name, level = plain(heading[2]), level or len(heading[1])
-            if name in found:
-                raise Malformed(f"the heading {heading[2]!r} is there twice")
-            found[name] = []
-            continue
-        found[name].append(line)
-    return {name: "\n".join(lines).strip("\n") for name, lines in found.items()}
-
-
 def _lines(text: str) -> list[str]:
     """Split at line ends alone: form feeds and the like belong to the source they stand in."""
     return text.replace("\r\n", "\n").split("\n")
-
-
-def plain(heading: str) -> str:
-    """A heading as it is compared: without emphasis, number, colon and case."""
-    return re.sub(r"^[\d.)\s]+|[*_`:]", "", heading).strip().lower()

@@ -11,29 +11,22 @@ import re
 from dataclasses import dataclass
 
 from kernelpro.authors.anchors import Anchored, Quote, place
+from kernelpro.llm.markdown import fences
 from kernelpro.records import BadInput
 
-_FENCE = re.compile(r"^(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=ticks)[ \t]*$", re.MULTILINE | re.DOTALL)
-_HEADER = re.compile(r"^[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)$", re.MULTILINE)
+_HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
 _LANGUAGES = ("triton", "cuda", "cute", "cpp", "torch")
-
-
-@dataclass(frozen=True)
-class Block:
-    info: tuple[str, ...]
-    body: str
-
-
-def blocks(text: str) -> list[Block]:
-    """Fenced blocks with the words behind their opening fence."""
-    return [Block(tuple(match["info"].split()), match["body"]) for match in _FENCE.finditer(text.replace("\r\n", "\n"))]
 
 
 def header(text: str) -> dict[str, str]:
     """`key: value` lines outside fences, keys in lower case; the first of a key counts."""
+    lines, inside = text.replace("\r\n", "\n").split("\n"), set()
+    for fence in fences(text):
+        inside |= set(range(fence.line - 1, fence.line + fence.body.count("\n") + 1))
     found: dict[str, str] = {}
-    for match in _HEADER.finditer(_FENCE.sub("", text.replace("\r\n", "\n"))):
-        found.setdefault(match["key"].strip().lower(), match["value"].strip())
+    for number, line in enumerate(lines):
+        if number not in inside and (match := _HEADER.fullmatch(line)):
+            found.setdefault(match["key"].strip().lower(), match["value"].strip())
     return found
 
 
@@ -46,7 +39,7 @@ def _required(fields: dict[str, str], *names: str) -> None:
 
 def whole_file(text: str) -> str:
     """The one block that is a candidate; the largest Python block where there are several."""
-    found = [block.body for block in blocks(text) if not block.info or block.info[0].lower() in ("python", "py", "python3")]
+    found = [fence.body for fence in fences(text) if fence.language in ("", "python")]
     if not found:
         raise BadInput("there is no fenced block with the file: put it between ```python and ```")
     source = max(found, key=len)
@@ -139,14 +132,14 @@ single line), each of them a line that occurs once:
         return Planned(fields["transformation"], fields["hypothesis"], float(promised[0]), told, anchored, language, text.strip())
 
 
-def _quotes(text: str) -> list[Quote]:
+def _quotes(text: str, opening: str = "anchor") -> list[Quote]:
     found = []
-    for block in blocks(text):
-        if block.info[:1] == ("anchor",):
-            lines = [line for line in block.body.splitlines() if line.strip() and line.strip() != "..."]
-            if len(block.info) < 2 or not lines:
-                raise BadInput("an anchor block needs a name (```anchor NAME) and at least one quoted line")
-            found.append(Quote(block.info[1], lines[0], lines[-1]))
+    for fence in fences(text):
+        if fence.language == opening:
+            lines = [line for line in fence.body.splitlines() if line.strip() and line.strip() != "..."]
+            if not fence.info or not lines:
+                raise BadInput(f"a block ```{opening} needs a name and at least one quoted line")
+            found.append(Quote(fence.info, lines[0], lines[-1]))
     if not found:
         raise BadInput("an edit needs at least one block ```anchor NAME with the quoted lines of the span")
     return found
@@ -176,7 +169,7 @@ class CodeForm:
         if self._anchored is None:
             return whole_file(text)
         names = {span.name for span in self._anchored.spans}
-        named = {block.info[-1]: block.body for block in blocks(text) if block.info and block.info[-1] in names}
+        named = {fence.info: fence.body for fence in fences(text) if fence.language == "python" and fence.info in names}
         source = self._anchored.fill(named) if named else self._anchored.fill(self._anchored.check(whole_file(text)))
         try:
             ast.parse(source)
@@ -213,8 +206,6 @@ Where most of the file must change, send the complete file in one ```python bloc
     def parse(self, text: str) -> Mended:
         fields = header(text)
         _required(fields, "diagnosis")
-        finds = [block for block in blocks(text) if block.info[:1] == ("find",)]
-        if not finds:
+        if not any(fence.language == "find" for fence in fences(text)):
             return Mended(fields["diagnosis"], whole_file(text))
-        quoted = re.sub(r"^((?:`{3,}|~{3,})[ \t]*)find\b", r"\1anchor", text, flags=re.MULTILINE)
-        return Mended(fields["diagnosis"], CodeForm(place(self._source, _quotes(quoted))).parse(text))
+        return Mended(fields["diagnosis"], CodeForm(place(self._source, _quotes(text, "find"))).parse(text))
