@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, RunMemory, event_from_json
-from kernelpro.records import BadInput
+from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, RunMemory
 
 EVENTS: list[Event] = [
     Attempt(1, 0, "vectorise loads by 4", "loads are narrow", gain=1.5, confirmed=True),
@@ -112,14 +109,6 @@ def test_the_digest_keeps_to_its_budget_and_the_most_valuable() -> None:
     assert memory.digest(1, 0) == "" and memory.digest(1, 50).startswith("Tried from here:\n- ")
     assert all(title in memory.digest(1, 1000) for title in ("Tried from here", "Errors seen", "What worked elsewhere", "Facts"))
     assert RunMemory().digest(1, 1000) == ""
-
-
-def test_events_travel_as_json_and_replay_to_the_same_memory() -> None:
-    again = [event_from_json(json.loads(event.dumps())) for event in EVENTS]
-    assert again == EVENTS
-    assert RunMemory.replay(again).digest(1, 500) == RunMemory.replay(EVENTS).digest(1, 500)
-    with pytest.raises(BadInput, match="kind 'rumour'"):
-        event_from_json({"kind": "rumour"})
 
 
 def test_an_attempt_cannot_contradict_itself() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernelpro.records import Action, Cost, Diagnosis, Target, Task, Verdict
+from kernelpro.records import Action, Cost, Target, Task, Verdict
 
 
 class NoIdea(Exception):
@@ -28,7 +28,6 @@ class Known:
     source: str
     plan: str
     verdict: Verdict | None
-    diagnosis: Diagnosis | None = None
 
 
 @dataclass(frozen=True)

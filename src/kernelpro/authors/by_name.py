@@ -11,7 +11,7 @@ from kernelpro.records import BadInput, RunConfig
 
 _ROLES = ("plan", "code", "debug")
 _TEMPERATURES = {"plan": 0.8, "code": 0.1, "debug": 0.1}
-"""STARK's: planners vary, coders and debuggers do not. Models that take no temperature are asked without one."""
+"""STARK's: planners vary, coders and debuggers do not. `--no-temperature` is for models that take none."""
 
 _COMMANDS = {
     "search": 'kernelpro search "WORDS" --in cutlass',
@@ -53,8 +53,9 @@ def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Aut
     made = {}
     for role in _ROLES:
         spec = config.models.get(role) or config.models["code"]
-        warmth = None if config.models.get("temperature") == "none" else _TEMPERATURES[role]
-        settings = Settings(temperature=warmth, wait=config.wait, scope=folder.name, progress=report)
+        settings = Settings(
+            temperature=_TEMPERATURES[role] if config.temperature else None, wait=config.wait, scope=folder.name, progress=report
+        )
         made[role] = model(spec, settings, purse, transcripts, folder.parent)
     tools = tuple(Tool(t.name, t.description, t.parameters, t.function, _COMMANDS.get(t.name, "")) for t in TOOLS)
     return Team(Models(**made), tools, "team")

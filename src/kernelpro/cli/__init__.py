@@ -86,6 +86,7 @@ def optimize(
     model: Annotated[str, typer.Option(help="Who answers: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
     plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
+    cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="inbox: wait for answers instead of stopping.")] = False,
     policy: Annotated[str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n.")] = "mcts",
     budget: Annotated[
@@ -121,7 +122,18 @@ def optimize(
         _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
     wanted = running.Wanted(
-        author, policy, tuple(budget or ()), effort, in_flight, seed, sandbox, not alone, models, wait, tuple(baseline or ())
+        author,
+        policy,
+        tuple(budget or ()),
+        effort,
+        in_flight,
+        seed,
+        sandbox,
+        not alone,
+        models,
+        wait,
+        tuple(baseline or ()),
+        not cool,
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 

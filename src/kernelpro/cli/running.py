@@ -38,6 +38,7 @@ class Wanted:
     models: dict[str, str] = field(default_factory=dict)
     wait: bool = False
     baselines: tuple[str, ...] = ()
+    temperature: bool = True
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -73,6 +74,7 @@ def optimize(
             target=target or _target(pool),
             author=wanted.author,
             models=wanted.models,
+            temperature=wanted.temperature,
             wait=wanted.wait,
             policy=wanted.policy,
             limits=budget,

@@ -55,7 +55,7 @@ class Scene:
 
     def _known(self, step: Step) -> Known:
         source = self.store.source(step.final_source) if step.final_source else ""
-        return Known(step.number, source, step.plan, step.verdict, step.diagnosis)
+        return Known(step.number, source, step.plan, step.verdict)
 
 
 def normalised(source: str) -> str:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kernelpro.memory.wording import error_signature, method_key
-from kernelpro.records import BadInput, Record
+from kernelpro.records import Record
 
 _CHARACTERS_A_TOKEN = 3.5
 """Technical English has about four; the budget is kept rather than used up."""
@@ -79,15 +79,6 @@ class Fact(Record):
 
 
 Event = Attempt | Error | Fact
-_KINDS: tuple[type[Attempt] | type[Error] | type[Fact], ...] = (Attempt, Error, Fact)
-
-
-def event_from_json(data: dict[str, Any]) -> Event:
-    """The event that `to_json` gave."""
-    for kind in _KINDS:
-        if data.get("kind") == kind.__dataclass_fields__["kind"].default:
-            return kind.from_json(data)
-    raise BadInput(f"no event of a run's memory: kind {data.get('kind')!r}")
 
 
 @dataclass(frozen=True)

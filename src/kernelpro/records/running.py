@@ -54,7 +54,9 @@ class RunConfig(Record):
     author: str
     """How the author was named on the command line: `files:DIR`, `playbook`, `team`, ..."""
     models: dict[str, str] = field(default_factory=dict)
-    """Who answers for each role (plan, code, debug), as the command line names models; `temperature: none` leaves that to them."""
+    """Who answers for each role (plan, code, debug), as the command line names models."""
+    temperature: bool = True
+    """Whether roles are asked with temperatures of their own; many reasoning models accept none."""
     wait: bool = False
     """Whether a run whose model is an inbox waits for answers, or stops and is resumed."""
     policy: str = "mcts"
