@@ -61,11 +61,14 @@ class Bench:
             self.expected = Expected(self.oracle.output_shapes(seed))
         with self.preparation("ceilings"):
             report("measuring the device")
-            name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()
-            self.ceilings = physics.measured(self.target, name)
             self.work = work.count(self.reference, self.new_seed())
-            self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+            self.measure_ceilings()
             self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
+
+    def measure_ceilings(self) -> None:
+        name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()
+        self.ceilings = physics.measured(self.target, name)
+        self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
 
     def new_seed(self) -> int:
         return self.secret.getrandbits(48)

@@ -76,6 +76,7 @@ class Collector:
             self._report("timing")
             with self._clock("time"):
                 time_ms = self._time(participant)
+                bench.measure_ceilings()
             profile = Profile(
                 target=bench.target,
                 time_ms=time_ms,
