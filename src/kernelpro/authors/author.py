@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernelpro.records import Action, Cost, Target, Task, Verdict
+from kernelpro.records import Action, Cost, Finding, Graph, Target, Task, Verdict
 
 
 class NoIdea(Exception):
@@ -42,6 +42,10 @@ class Assignment:
     floor_ms: float
     baselines: dict[str, float]
     """Milliseconds by name."""
+    attempt: int = 0
+    """How often the same was asked of the same parent before; for a fresh design: how many were asked for."""
+    graph: Graph | None = None
+    """The task's operators, where they could be read."""
     hardware: dict[str, Any] = field(default_factory=dict)
     """`name`, measured `bandwidth` and `rates`, and `facts` in words."""
     parent: Known | None = None
@@ -53,6 +57,8 @@ class Assignment:
     leaders: tuple[Known, ...] = ()
     guidance: str = ""
     """The diagnosis of the parent, in words."""
+    findings: tuple[Finding, ...] = ()
+    """The same diagnosis as data, most promising first."""
     evidence: str = ""
     memory: str = ""
     """What this run has learnt."""

@@ -38,6 +38,7 @@ class Scene:
             precision=self.ground["precision"],
             floor_ms=self.ground["floor_ms"],
             baselines=self.ground["baselines"],
+            attempt=self._attempt(step),
             hardware=self.ground.get("hardware", {}),
             parent=self._known(parent) if parent else None,
             children=self._many(n for n in family if n != step.number),
@@ -45,8 +46,13 @@ class Scene:
             cousins=self._many(cousins),
             leaders=self._many(leaders),
             guidance=str(parent.details.get("guidance", "")) if parent else "",
+            findings=parent.diagnosis.findings if parent and parent.diagnosis else (),
             evidence=str(parent.details.get("evidence", "")) if parent else "",
         )
+
+    def _attempt(self, step: Step) -> int:
+        family = (self.steps[n] for n in self.tree.nodes[step.parent].children if n < step.number)
+        return sum(relative.action == step.action for relative in family)
 
     def _many(self, numbers: Any) -> tuple[Known, ...]:
         """Settled relatives, the latest first."""

@@ -4,6 +4,7 @@ Standard library only: the lab reads and writes these on hosts where nothing but
 """
 
 from kernelpro.records.base import BadInput, Record, digest
+from kernelpro.records.graph import Graph, Node
 from kernelpro.records.jobs import Job, Progress, Result
 from kernelpro.records.judging import (
     BASELINES,
@@ -49,6 +50,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Gain",
+    "Graph",
     "Interval",
     "Job",
     "Kernel",
@@ -56,6 +58,7 @@ __all__ = [
     "Limits",
     "Line",
     "Mode",
+    "Node",
     "Options",
     "Outcome",
     "Precision",
