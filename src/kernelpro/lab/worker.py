@@ -7,6 +7,7 @@ device is measuring.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import queue
@@ -21,6 +22,8 @@ from kernelpro.records import Job, Record, Result
 
 def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     """Read jobs until the input ends; answer each. A line that is no job is answered with an error."""
+    if importlib.util.find_spec("torch") is None:
+        return _refuse(lines, output)
     harden_parent()
     nursery = Nursery(sandbox)  # imports torch in its own process while this one does
     from kernelpro.lab.jobs import Worker
@@ -58,6 +61,14 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     finally:
         worker.close()
         nursery.close()
+
+
+def _refuse(lines: TextIO, output: TextIO) -> None:
+    reason = f"{sys.executable} has no torch: install it there (pip install torch), or run kernelpro with a Python that has it"
+    for line in lines:
+        job = json.loads(line).get("id", "")
+        output.write(json.dumps({"type": "result", **Result(job, error=reason).to_json()}) + "\n")
+        output.flush()
 
 
 def _orphaned() -> bool:
