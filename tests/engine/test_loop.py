@@ -97,11 +97,13 @@ def run(store: Store, pool: Pool, author: object) -> tuple[Outcome, Engine]:
 
 def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -> None:
     store = Store.create(tmp_path, config(tune_points=0), "demo")
-    author = Script(kernel(40), kernel(1, added="2"), kernel(10), "# the same\n" + kernel(10), "def (")
+    again = kernel(10, added="1 /* said differently */")
+    author = Script(kernel(40), kernel(1, added="2"), kernel(10), "# the same\n" + kernel(10), "def (", again)
     outcome, _ = run(store, pool, author)
     steps = store.steps()
-    statuses = [step.verdict.status if step.verdict else step.note for step in steps[:5]]
-    assert statuses == [Status.PASSED, Status.WRONG, Status.PASSED, "a duplicate of step 3", Status.BUILD_FAILED]
+    statuses = [step.verdict.status if step.verdict else step.note for step in steps[:6]]
+    assert statuses[:5] == [Status.PASSED, Status.WRONG, Status.PASSED, "a duplicate of step 3", Status.BUILD_FAILED]
+    assert statuses[5] == "a duplicate of step 3: it compiles to the same instructions"
     assert outcome.best == 3 and outcome.verdict and outcome.verdict.status is Status.PASSED
     assert "no further idea" in outcome.reason and all(step.stage == "settled" for step in steps)
     settled = [data["step"] for _, _, data in store.events("settled")]

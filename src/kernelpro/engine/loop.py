@@ -247,18 +247,29 @@ class Engine:
             return replace(done, note=f"a duplicate of step {twin}")
         self._tell("judging", {"step": step.number})
         hopeless = replace(self._config.options, give_up_ms=_HOPELESS * self._ground["baseline_ms"])
-        verdict = await self._verdict(step.number, source, hopeless)
+        known = self._machine_code_before(step)
+        result = await self._ask(self._judging(step.number, source, hopeless, tuple(known)))
+        if same := (result.data or {}).get("same_as"):
+            return replace(done, note=f"a duplicate of step {known[same]}: it compiles to the same instructions")
+        verdict = _verdict(result)
         done = replace(done, verdict=verdict, details=done.details | {"device_seconds": _seconds(verdict)})
         if verdict.status is Status.PASSED and self._config.tune_points:
             done = await self._tuned(done, source)
         return done
 
-    async def _verdict(self, number: int, source: str, options: Options) -> Verdict:
+    def _machine_code_before(self, step: Step) -> dict[str, int]:
+        """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
+        settled = (self._steps[n] for n in range(1, step.number - self._config.in_flight + 1))
+        verdicts = {earlier.number: earlier.verdict for earlier in settled if earlier.verdict}
+        codes = {verdict.measurement.get("machine_code", ""): number for number, verdict in reversed(verdicts.items())}
+        return {code: number for code, number in codes.items() if code}
+
+    def _judging(self, number: int, source: str, options: Options, known: tuple[str, ...] = ()) -> Job:
         candidate = Candidate(source, f"step {number}")
-        result = await self._ask(Job(f"step {number}", "judge", self._config.task, candidate, self._config.target, options))
-        if result.verdict is None:
-            raise BadInput(result.error or "the worker gave no verdict")
-        return result.verdict
+        return Job(f"step {number}", "judge", self._config.task, candidate, self._config.target, options, known=known)
+
+    async def _verdict(self, number: int, source: str, options: Options) -> Verdict:
+        return _verdict(await self._ask(self._judging(number, source, options)))
 
     async def _tuned(self, step: Step, source: str) -> Step:
         """The step with its declared tunables at their best; the same step where it declares none."""
@@ -389,6 +400,12 @@ class Engine:
     @property
     def budget(self) -> Budget:
         return self._budget
+
+
+def _verdict(result: Result) -> Verdict:
+    if result.verdict is None:
+        raise BadInput(result.error or "the worker gave no verdict")
+    return result.verdict
 
 
 def _told(draft: Draft) -> dict[str, Any]:

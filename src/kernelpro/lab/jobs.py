@@ -12,7 +12,7 @@ from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Nursery
-from kernelpro.lab.judge.judge import Judge
+from kernelpro.lab.judge.judge import Judge, Twin
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
@@ -52,7 +52,9 @@ class Worker:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
             if job.kind == "profile":
                 return Result(job.id, profile=self._profile(job, bench, job.candidate))
-            return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate))
+            return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate, job.known))
+        except Twin as twin:
+            return Result(job.id, data={"same_as": str(twin)})
         except BadInput as error:
             return Result(job.id, error=str(error))
 

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -69,6 +70,10 @@ class Bench:
         name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()
         self.ceilings = physics.measured(self.target, name)
         self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """While something is timed: nothing of ours runs beside it on the same silicon."""
+        return self.builds.quiet(self.target)
 
     def new_seed(self) -> int:
         return self.secret.getrandbits(48)

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,8 @@ class Builds:
         self._pool = ThreadPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1))
         self._jobs: dict[tuple[str, str], Future[bytes]] = {}
         self._lock = threading.Lock()
+        self._gate = threading.Condition()
+        self._running, self._shut = 0, False
 
     def begin(self, candidate: Candidate, target: str, options: Options) -> Future[bytes]:
         """Start building in the background; the same candidate is never built twice."""
@@ -56,7 +59,8 @@ class Builds:
         kept = _cache(candidate, target)
         if kept.exists():
             return kept.read_bytes()
-        artifacts = self._compile(candidate, target, options)
+        with self._turn():
+            artifacts = self._compile(candidate, target, options)
         if artifacts:
             partial = kept.with_suffix(f".{os.getpid()}")
             with contextlib.suppress(OSError):  # a full or read-only disk costs a build the next time, nothing else
@@ -85,6 +89,31 @@ class Builds:
                 raise Verdictable(Status.BUILD_FAILED, str(answer.get("error")))
             return b""
         return artifacts
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._gate:
+            self._gate.wait_for(lambda: not self._shut)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._running -= 1
+                self._gate.notify_all()
+
+    @contextlib.contextmanager
+    def quiet(self, target: str) -> Iterator[None]:
+        """Where the CPU itself is timed, no compiler runs meanwhile."""
+        with self._gate:
+            self._shut = target == "cpu"
+            self._gate.wait_for(lambda: not self._shut or not self._running)
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._shut = False
+                self._gate.notify_all()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

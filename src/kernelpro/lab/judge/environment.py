@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,22 @@ def snapshot(device: str) -> dict[str, Any]:
 def sensors() -> gpu.Sensors:
     properties: Any = torch.cuda.get_device_properties(0)
     return gpu.Sensors(f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0")
+
+
+def load(seconds: float) -> float:
+    """The share of all cores' time that is spent on something now; 0 where the system does not tell."""
+
+    def spent() -> tuple[int, int]:
+        times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(times) - times[3] - times[4], sum(times)
+
+    try:
+        busy, total = spent()
+        time.sleep(seconds)
+        more, longer = spent()
+    except (OSError, ValueError):
+        return 0.0
+    return (more - busy) / max(1, longer - total)
 
 
 def cpu_name() -> str:
