@@ -88,7 +88,9 @@ def optimize(
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
     cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="inbox: wait for answers instead of stopping.")] = False,
-    policy: Annotated[str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n.")] = "mcts",
+    policy: Annotated[
+        str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n; constants after a colon: mcts:seeds=6.")
+    ] = "mcts",
     budget: Annotated[
         list[str] | None,
         typer.Option(help="candidates=75, dollars=5, tokens=1e6, wall=2h, device=30m or floor=0.95. Repeatable; 0: no limit."),

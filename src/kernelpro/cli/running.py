@@ -17,7 +17,7 @@ from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
 from kernelpro.pools.local import Pool
 from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
-from kernelpro.search.policy import make
+from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
@@ -66,7 +66,7 @@ def optimize(
     folder = Path(home) if home else default_home()
     draft = RunConfig(task, target or "cpu", wanted.author, wanted.models)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
-    make(wanted.policy)
+    policy, constants = read(wanted.policy)
     options = Options(sandbox=wanted.sandbox)
     with Pool(wanted.sandbox) as pool:
         config = RunConfig(
@@ -76,7 +76,8 @@ def optimize(
             models=wanted.models,
             temperature=wanted.temperature,
             wait=wanted.wait,
-            policy=wanted.policy,
+            policy=policy,
+            constants=constants,
             limits=budget,
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
