@@ -2,17 +2,19 @@
 
 cpp_words.py   types, operators, mathematics
 cpp_loops.py   a stage row by row, or in strips of neighbouring rows
+cpp_moves.py   designs to begin with, and moves
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelpro.authors.playbook import frame
+from kernelpro.authors.playbook import cpp_moves, frame
 from kernelpro.authors.playbook.cpp_loops import Kernel, Rows, Strips, indented
 from kernelpro.authors.playbook.cpp_words import BFLOAT, PRELUDE, STORED, CppPrinter, identity, maths, wide
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.stages import Program, Stage, Tensor
+from kernelpro.authors.playbook.writer import Writer
 
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 """Nobody reads errno or floating-point exceptions, and both stand in the way of vector code."""
@@ -27,7 +29,9 @@ def write(program: Program, design: Design) -> str:
         body += [f"// stage {place}", *_stage(kernel, stage, design, place)]
     used = [t for t in program.tensors if t.role not in ("parameter", "input") or t.name in program.read]
     source = "\n".join([_head(kernel, used), *_function(program, used, body)])
-    return frame.candidate(program, design, "Written by the playbook in C++.", _library(source, kernel), _call(used), kernel.tunables)
+    return frame.candidate(
+        program, design, "Written by the playbook in C++.", _library(source, kernel), _call(used), kernel.tunables
+    )
 
 
 def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str]:
@@ -63,3 +67,6 @@ def _library(source: str, kernel: Kernel) -> str:
 
 def _call(used: Sequence[Tensor]) -> list[str]:
     return [f"lib.run({', '.join(frame.pointer(t) for t in used)})"]
+
+
+WRITER = Writer("cpp", "cpu", write, cpp_moves.seeds, cpp_moves.MOVES, cpp_moves.safer)

@@ -184,7 +184,12 @@ class Strips(Nest):
     def _along(self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True) -> list[str]:
         """Over the rows of the strip."""
         pragma = ["#pragma omp simd"] if vector else []
-        return [*pragma, f"for (long j = {start}; j < {end}; ++j) {{", *indented([f"const long {last.name} = first + j;", *body]), "}"]
+        return [
+            *pragma,
+            f"for (long j = {start}; j < {end}; ++j) {{",
+            *indented([f"const long {last.name} = first + j;", *body]),
+            "}",
+        ]
 
     def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
         inner = set(one.loops)

@@ -8,13 +8,16 @@ The next move can so be made from any candidate's source, and a killed run needs
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.stages import Stage
 
 _MARK = "# playbook: "
+_CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
+"""A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,20 @@ _USUAL = StageDesign()
 
 
 def of_source(source: str) -> Design:
-    """The design of a candidate; raises NoIdea for one that the playbook did not write."""
+    """The design of a candidate, with what tuning has made of it; raises NoIdea for one that the playbook did not write."""
     line = next((line for line in source.splitlines() if line.startswith(_MARK)), None)
     if line is None:
         raise NoIdea("the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote")
     try:
         data = json.loads(line.removeprefix(_MARK))
         known = {f.name for f in fields(StageDesign)}
-        stages = tuple(StageDesign(**{k: v for k, v in stage.items() if k in known}) for stage in data["stages"])
-        return Design(str(data["language"]), stages, data["maths"])
+        stages = [{k: v for k, v in stage.items() if k in known} for stage in data["stages"]]
+        for name, place, value in _CONSTANT.findall(source):
+            if name.lower() in known and int(place) < len(stages):
+                stages[int(place)][name.lower()] = int(value)
+        return Design(str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"])
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
-
-
-def plain(program: Program, language: str) -> Design:
-    """The straightforward way: rows side by side, each from left to right."""
-    return Design(language, tuple(StageDesign(order=natural_order(stage)) for stage in program.stages))
 
 
 def natural_order(stage: Stage) -> Literal["rows", "strips"]:

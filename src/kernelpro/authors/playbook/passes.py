@@ -95,4 +95,3 @@ def _dear(node: Expr, before: list[Pass], loops: tuple[Var, ...]) -> bool:
             return True
         waiting += at.args
     return len(reads) > 1
-

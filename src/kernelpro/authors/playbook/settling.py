@@ -150,5 +150,3 @@ def _divisions(index: Index) -> Iterator[Quotient | Remainder]:
         if isinstance(atom, (Quotient, Remainder)):
             yield atom
             yield from _divisions(atom.of)
-
-
