@@ -12,6 +12,8 @@ from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Move, Seed
 
 LANES = 16
+_FEW = 16
+"""Rows for which packing the other operand of a product does not pay."""
 
 
 def plain(program: Program) -> Design:
@@ -22,19 +24,18 @@ def plain(program: Program) -> Design:
 def seeds(program: Program) -> list[Seed]:
     first = plain(program)
     vector = replace(first, maths="own").everywhere(lanes=LANES)
-    ordered = _each(vector, program, _strips)
+    vector = _each(vector, program, _pack) or vector
+    ordered = _each(vector, program, _strips) or vector
     found = [
         Seed("All operators in one pass over each row, rows spread over the cores, plain loops.", first),
-        Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered or vector),
-        Seed(
-            "Vector loops; what several passes compute is kept in a row buffer.", _each(ordered or vector, program, _keep) or vector
-        ),
+        Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered),
+        Seed("Vector loops; what several passes compute is kept in a row buffer.", _each(ordered, program, _keep) or ordered),
     ]
     return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
 
 
 def safer(program: Program, design: Design) -> list[Design]:
-    steps = [replace(design, maths="library"), design.everywhere(keep=False, lanes=1, ahead=False), plain(program)]
+    steps = [replace(design, maths="library"), design.everywhere(keep=False, lanes=1, packed=False), plain(program)]
     return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
 
 
@@ -62,6 +63,11 @@ def _vectorise(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _more_lanes(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     return {"lanes": 2 * how.lanes} if 1 < how.lanes < 64 and stage.reduces and how.order == "rows" else None
+
+
+def _pack(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """Worth it where the packed operand is used by rows enough."""
+    return {"packed": True} if stage.product and not how.packed and stage.outer[-1].extent >= _FEW else None
 
 
 def _strips(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -124,6 +130,12 @@ MOVES = (
         "Work on a vector of elements at a time, with independent partial results in lanes instead of one chain of additions.",
         ("cpu_scalar_code", "cpu_dependency_chain"),
         _staged(_vectorise),
+    ),
+    Move(
+        "pack",
+        "Pack both operands of the product and keep tiles of results in registers.",
+        ("cpu_scalar_code", "cpu_strided_access", "cpu_dependency_chain", "cpu_excess_traffic"),
+        _staged(_pack),
     ),
     Move(
         "own mathematics",

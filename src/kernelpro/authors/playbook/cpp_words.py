@@ -145,10 +145,26 @@ template <> inline float smaller(float a, float b) { return std::fmin(a, b); }
 static inline long up(long a, long b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }  // a / b, rounded up
 
 // Partial results put together.
-template <class T, int N> static inline double sum_of(const T (&parts)[N]) { double r = 0; for (T part : parts) r += part; return r; }
-template <class T, int N> static inline double prod_of(const T (&parts)[N]) { double r = 1; for (T part : parts) r *= part; return r; }
-template <class T, int N> static inline T max_of(const T (&parts)[N]) { T r = parts[0]; for (T part : parts) r = larger(r, part); return r; }
-template <class T, int N> static inline T min_of(const T (&parts)[N]) { T r = parts[0]; for (T part : parts) r = smaller(r, part); return r; }
+template <class T, int N> static inline double sum_of(const T (&parts)[N]) {
+    double made = 0;
+    for (T part : parts) made += part;
+    return made;
+}
+template <class T, int N> static inline double prod_of(const T (&parts)[N]) {
+    double made = 1;
+    for (T part : parts) made *= part;
+    return made;
+}
+template <class T, int N> static inline T max_of(const T (&parts)[N]) {
+    T made = parts[0];
+    for (T part : parts) made = larger(made, part);
+    return made;
+}
+template <class T, int N> static inline T min_of(const T (&parts)[N]) {
+    T made = parts[0];
+    for (T part : parts) made = smaller(made, part);
+    return made;
+}
 """
 
 BFLOAT = """\

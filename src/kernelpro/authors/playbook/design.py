@@ -31,12 +31,14 @@ class StageDesign:
     """Independent partial results of a reduction, and the width of its vector loop; 1: one after another."""
     keep: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
-    ahead: bool = False
-    """While a row is finished, the next one is fetched."""
     strip: int = 256
     """Rows of a strip."""
     packed: bool = False
-    """Products: operands are copied into the order in which they are used."""
+    """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
+    block: int = 48
+    """Products: rows of a block."""
+    depth: int = 256
+    """Products: terms that are added up before the next part of the operands is packed."""
 
 
 @dataclass(frozen=True)

@@ -126,22 +126,8 @@ FORMULAS: Mapping[str, Formula] = {
 """Of one tensor and numbers."""
 
 _UNARY = (
-    "neg",
-    "abs",
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "erf",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
+    *("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos"),
+    *("floor", "ceil", "round", "trunc"),
 )
 _COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or"}
