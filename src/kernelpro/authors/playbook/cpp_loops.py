@@ -1,0 +1,309 @@
+"""Loop nests of a stage in C++: row by row, or in strips of neighbouring rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from kernelpro.authors.playbook.cpp_words import CppPrinter, combined, computed, identity, wide
+from kernelpro.authors.playbook.design import StageDesign
+from kernelpro.authors.playbook.expressions import LEAVES, Expr
+from kernelpro.authors.playbook.indices import Index, Var
+from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes
+from kernelpro.authors.playbook.printing import Names
+from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
+
+_LONG = 16384
+"""Sums over more elements than this are made in double."""
+_CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+_LANES = (8, 16, 32, 64)
+_STRIPS = (64, 128, 256, 512, 1024)
+
+
+class Kernel:
+    """What the stages of one program share."""
+
+    def __init__(self, program: Program, printer: CppPrinter):
+        self.printer = printer
+        self._held = {tensor.name: tensor.dtype for tensor in program.tensors}
+        self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
+        self.scratch: dict[str, tuple[str, int]] = {}
+        """Memory that the kernel needs beside the program's tensors: type and size by name."""
+        self.blocked = False
+        """Whether some stage works in blocks of a product."""
+
+    def tunable(self, name: str, value: int, values: Sequence[int]) -> str:
+        """A constant of the kernel that may be searched."""
+        self.tunables[name] = (value, sorted({value, *values}))
+        return name
+
+    def store(self, step: Store, names: Names) -> str:
+        index, text = self.printer.index(step.index, names), self.printer.text(step.value, names)
+        return self.printer.stored(step.tensor, index, self._held[step.tensor], text, step.value.dtype)
+
+
+class Nest(ABC):
+    def __init__(self, kernel: Kernel, stage: Stage, how: StageDesign, place: int):
+        self.kernel, self.printer, self.stage, self.how, self.place = kernel, kernel.printer, stage, how, place
+        self.passes = passes(stage)
+
+    @abstractmethod
+    def lines(self) -> list[str]: ...
+
+    def over(self, count: int | str, name: str, body: list[str]) -> list[str]:
+        """The loop that threads share."""
+        totals = "".join(f" reduction({_CLAUSES[t.kind]} : {t.name})" for t in self.stage.totals)
+        if not self.how.parallel or count == 1:
+            return ["#pragma omp single", *loop(name, count, body)]
+        return [f"#pragma omp for schedule({self.how.balance}){totals}", *loop(name, count, body)]
+
+    def add_totals(self, names: Names) -> list[str]:
+        lines = self.printer.block([t.value for t in self.stage.totals if t.value.op not in LEAVES], names)
+        for total in self.stage.totals:
+            value = f"{wide(total.value.dtype)}({self.printer.text(total.value, names)})"
+            lines.append(f"{total.name} = {combined(total.kind, total.name, value)};")
+        return lines
+
+    def element(self, one: Pass, names: Names, into: str) -> list[str]:
+        """What is done for one element of a pass; a reduction goes to the variable of its name with `into` behind it."""
+        lines = self.printer.block([*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], names)
+        lines += [f"kept{node.number}[{flat(one.loops)}] = {names[node]};" for node in one.keeps]
+        for step in one.steps:
+            if isinstance(step, Store):
+                lines.append(self.kernel.store(step, names))
+            else:
+                lines.append(f"{step.name}{into} = {combined(step.kind, step.name + into, self.printer.text(step.value, names))};")
+        return lines
+
+    def running(self, scans: Iterable[Expr], names: Names, at: str) -> list[str]:
+        """Running sums take one more element."""
+        lines = []
+        for scan in scans:
+            lines += self.printer.block([arg for arg in scan.args if arg.op not in LEAVES], names)
+            name = f"s{scan.number}{at}"
+            value = f"{wide(scan.dtype)}({self.printer.text(scan.args[0], names)})"
+            lines.append(f"{name} = {combined(scan.data[0], name, value)};")
+            names[scan] = f"{computed(scan.dtype)}({name})"
+        return lines
+
+
+class Rows(Nest):
+    """Row by row; within a row along its loops, in vectors where there are lanes."""
+
+    def lines(self) -> list[str]:
+        body = self.row()
+        outer = self.stage.outer
+        if len(outer) == 1:
+            return self.over(outer[0].extent, outer[0].name, body)
+        return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+
+    def row(self) -> list[str]:
+        """All that is done for one row."""
+        if self.how.keep:
+            keep(self.passes)
+        names: Names = {}
+        body: list[str] = []
+        for number, one in enumerate(self.passes):
+            body += self._pass(number, one, names)
+        return body + self.add_totals(names)
+
+    def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
+        inner = set(one.loops)
+        roots = [step.value for step in one.steps]
+        kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in kept_before(self.passes, number)}
+        lines = self.printer.block(_constant_within(roots, inner, kept), names)
+        if not one.loops:
+            return lines + self._once(one, names)
+        scans = _scans(roots)
+        lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
+        if self.how.lanes > 1 and not scans and not one.guards:
+            return lines + self._in_vectors(one, names | kept)
+        lines += [f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};" for scan in scans]
+        lines += [f"{_held(r, one)} {r.name}_sum = {identity(r.kind, _held(r, one))};" for r in _reduces(one)]
+        own = names | kept
+        body = [f"if ({self._outside(guard)}) continue;" for guard in one.guards]
+        body += self.running(scans, own, "")
+        lines += nest(one.loops, [*body, *self.element(one, own, "_sum")])
+        return lines + [f"const {computed(r.value.dtype)} {r.name} = {r.name}_sum;" for r in _reduces(one)]
+
+    def _once(self, one: Pass, names: Names) -> list[str]:
+        lines = self.printer.block([s.value for s in one.steps if s.value.op not in LEAVES], names)
+        for step in one.steps:
+            if isinstance(step, Store):
+                lines.append(self.kernel.store(step, names))
+            else:
+                lines.append(f"const {computed(step.value.dtype)} {step.name} = {self.printer.text(step.value, names)};")
+        return lines
+
+    def _outside(self, guard: Guard) -> str:
+        text = self.printer.index(guard.index)
+        return f"{text} < 0 || {text} >= {guard.size}"
+
+    def _in_vectors(self, one: Pass, names: Names) -> list[str]:
+        """Stores: a vector loop. Reductions: as many partial results as there are lanes, put together behind the loop."""
+        reduces = _reduces(one)
+        if not reduces:
+            return nest(one.loops, self.element(one, names, ""), vector=True)
+        lanes = self.kernel.tunable(f"LANES{self.place}", self.how.lanes, _LANES)
+        *rest, var = one.loops
+        lines = []
+        for r in reduces:
+            lines += [f"{_held(r, one)} {r.name}_part[{lanes}];"]
+            lines += [f"for (auto& part : {r.name}_part) part = {identity(r.kind, _held(r, one))};"]
+        body = self.element(one, dict(names), "_part[j]")
+        whole = f"{var.extent} / {lanes} * {lanes}"
+        inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{", "#pragma omp simd"]
+        inner += indented(loop("j", lanes, [f"const long {var.name} = i + j;", *body]))
+        inner += ["}"]
+        if var.extent % max(_LANES):
+            inner += loop("j", f"{var.extent} % {lanes}", [f"const long {var.name} = {whole} + j;", *body])
+        lines += nest(tuple(rest), inner)
+        return lines + [f"const {computed(r.value.dtype)} {r.name} = {r.kind}_of({r.name}_part);" for r in reduces]
+
+
+class Strips(Nest):
+    """Neighbouring rows side by side in vectors, element after element: for rows whose elements lie far apart."""
+
+    def lines(self) -> list[str]:
+        *lead, last = self.stage.outer
+        strip = self.kernel.tunable(f"STRIP{self.place}", min(self.how.strip, _rounded(last.extent)), self._widths(last))
+        names: Names = {}
+        body = [f"const long first = turn % (({last.extent} + {strip} - 1) / {strip}) * {strip};"]
+        body += [f"const long width = smaller(long({strip}), {last.extent} - first);"]
+        if lead:
+            body += [f"const long row = turn / (({last.extent} + {strip} - 1) / {strip});", *unflattened("row", tuple(lead))]
+        for node in self._rows():
+            names[node] = f"{node.data}[j]"
+        for one in self.passes:
+            body += self._pass(one, names, last, strip)
+        if self.stage.totals:
+            body += self._along(last, self.add_totals(dict(names)), vector=False)
+        turns = f"{prod(v.extent for v in lead)} * (({last.extent} + {strip} - 1) / {strip})"
+        return self.over(turns, "turn", body)
+
+    def _widths(self, last: Var) -> list[int]:
+        return [width for width in _STRIPS if width <= _rounded(last.extent)]
+
+    def _rows(self) -> set[Expr]:
+        roots = [s.value for s in self.stage.steps] + [t.value for t in self.stage.totals]
+        return {node for root in roots for node in root.walk() if node.op == "row"}
+
+    def _along(self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True) -> list[str]:
+        """Over the rows of the strip."""
+        pragma = ["#pragma omp simd"] if vector else []
+        return [
+            *pragma,
+            f"for (long j = {start}; j < {end}; ++j) {{",
+            *indented([f"const long {last.name} = first + j;", *body]),
+            "}",
+        ]
+
+    def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
+        inner = set(one.loops)
+        roots = [step.value for step in one.steps]
+        lines: list[str] = []
+        if one.loops:
+            for node in _constant_within(roots, inner, {}):
+                if node not in names and any(n.op in HEAVY or n.op == "row" for n in node.walk()):
+                    own = dict(names)
+                    text = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
+                    lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, text)]
+                    names[node] = f"h{node.number}[j]"
+        scans = _scans(roots)
+        arrays = [(r.name, _held(r, one), r.kind) for r in _reduces(one)]
+        arrays += [(f"s{s.number}", wide(s.dtype), s.data[0]) for s in scans]
+        for name, kind, how in arrays:
+            lines += [f"{kind} {name}[{strip}];", f"for (auto& part : {name}) part = {identity(how, kind)};"]
+        own = dict(names)
+        body = [*self.running(scans, own, "[j]"), *self.element(one, own, "[j]")]
+        start, end = "0", "width"
+        head: list[str] = []
+        for guard in one.guards:
+            rest, factor = _without(guard.index, last)
+            text = self.printer.index(rest)
+            if not factor:
+                head.append(f"if ({text} < 0 || {text} >= {guard.size}) continue;")
+            else:
+                head.append(f"start = larger(start, up(-({text}), {factor}) - first);")
+                head.append(f"end = smaller(end, up({guard.size} - ({text}), {factor}) - first);")
+                start, end = "start", "end"
+        if start == "start":
+            head.insert(0, "long start = 0, end = width;")
+        return lines + nest(one.loops, [*head, *self._along(last, body, start, end)])
+
+
+# --- small parts -------------------------------------------------------------------------------------------
+
+
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    return [line if line.startswith("#") else "    " * depth + line for line in lines]
+
+
+def loop(name: str, count: int | str, body: list[str]) -> list[str]:
+    return [f"for (long {name} = 0; {name} < {count}; ++{name}) {{", *indented(body), "}"]
+
+
+def nest(loops: tuple[Var, ...], body: list[str], vector: bool = False) -> list[str]:
+    for place, var in enumerate(reversed(loops)):
+        body = [*(["#pragma omp simd"] if vector and not place else []), *loop(var.name, var.extent, body)]
+    return body
+
+
+def flat(loops: tuple[Var, ...]) -> str:
+    text = ""
+    for var in loops:
+        text = f"({text}) * {var.extent} + {var.name}" if text else var.name
+    return text
+
+
+def unflattened(name: str, loops: tuple[Var, ...]) -> list[str]:
+    """The variables of several loops from the number of the turn."""
+    lines, stride = [], 1
+    for var in reversed(loops):
+        lines.append(f"const long {var.name} = {name} / {stride} % {var.extent};")
+        stride *= var.extent
+    return lines
+
+
+def size(loops: tuple[Var, ...]) -> int:
+    return prod(var.extent for var in loops)
+
+
+def _held(step: Reduce, one: Pass) -> str:
+    """The type of a reduction's partial results."""
+    kind = computed(step.value.dtype)
+    return "double" if kind == "float" and step.kind in ("sum", "prod") and size(one.loops) > _LONG else kind
+
+
+def _reduces(one: Pass) -> list[Reduce]:
+    return [step for step in one.steps if isinstance(step, Reduce)]
+
+
+def _scans(roots: Iterable[Expr]) -> list[Expr]:
+    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
+
+
+def _constant_within(roots: Iterable[Expr], inner: set[Var], known: Names) -> list[Expr]:
+    """The largest parts that are the same for the whole row: worth computing before the loop."""
+    found: dict[Expr, None] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node in known or node.op in ("const", "row", "total"):
+            continue
+        if not node.variables & inner and node.op != "product":
+            found[node] = None
+            continue
+        waiting += node.args
+    return sorted(found, key=lambda node: node.number)
+
+
+def _without(index: Index, var: Var) -> tuple[Index, int]:
+    """The index without its term in `var`, and that term's factor."""
+    return Index(tuple((a, c) for a, c in index.terms if a != var), index.constant), index.coefficient(var)
+
+
+def _rounded(extent: int) -> int:
+    """The next of the usual widths, so that a strip is not wider than there are rows."""
+    return next((width for width in _STRIPS if width >= extent), _STRIPS[-1])

@@ -1,0 +1,86 @@
+"""How a program is carried out: plain data that travels in one comment line of the candidate it describes.
+
+    # playbook: {"language": "cpp", "stages": [{"order": "rows", "lanes": 16, ...}]}
+
+The next move can so be made from any candidate's source, and a killed run needs no other state.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook.stages import Stage
+
+_MARK = "# playbook: "
+_CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
+"""A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
+
+
+@dataclass(frozen=True)
+class StageDesign:
+    order: Literal["rows", "strips", "tiles"] = "rows"
+    """rows: each row along its own loops; strips: several neighbouring rows at a time, element by element;
+    tiles: squares of rows and columns."""
+    parallel: bool = True
+    balance: Literal["static", "dynamic"] = "static"
+    lanes: int = 1
+    """Independent partial results of a reduction, and the width of its vector loop; 1: one after another."""
+    keep: bool = False
+    """What several passes over a row compute is kept in a buffer between them."""
+    strip: int = 256
+    """Rows of a strip."""
+    packed: bool = False
+    """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
+    block: int = 48
+    """Products: rows of a block."""
+    depth: int = 256
+    """Products: terms that are added up before the next part of the operands is packed."""
+
+
+@dataclass(frozen=True)
+class Design:
+    language: str
+    stages: tuple[StageDesign, ...]
+    maths: Literal["library", "own"] = "library"
+    """Whose exp, tanh, erf and log."""
+
+    def line(self) -> str:
+        """The comment that says all of it; what is as usual is left out."""
+        stages = [{k: v for k, v in asdict(s).items() if v != getattr(_USUAL, k)} for s in self.stages]
+        return _MARK + json.dumps({"language": self.language, "maths": self.maths, "stages": stages})
+
+    def with_stage(self, place: int, **changes: Any) -> Design:
+        stages = [replace(s, **changes) if i == place else s for i, s in enumerate(self.stages)]
+        return replace(self, stages=tuple(stages))
+
+    def everywhere(self, **changes: Any) -> Design:
+        return replace(self, stages=tuple(replace(s, **changes) for s in self.stages))
+
+
+_USUAL = StageDesign()
+
+
+def of_source(source: str) -> Design:
+    """The design of a candidate, with what tuning has made of it; raises NoIdea for one that the playbook did not write."""
+    line = next((line for line in source.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
+        raise NoIdea("the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote")
+    try:
+        data = json.loads(line.removeprefix(_MARK))
+        known = {f.name for f in fields(StageDesign)}
+        stages = [{k: v for k, v in stage.items() if k in known} for stage in data["stages"]]
+        for name, place, value in _CONSTANT.findall(source):
+            if name.lower() in known and int(place) < len(stages):
+                stages[int(place)][name.lower()] = int(value)
+        return Design(str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
+
+
+def natural_order(stage: Stage) -> Literal["rows", "strips"]:
+    """Windows at the edge of which elements are left out have short loops: a vector loop goes along their neighbours."""
+    return "strips" if stage.outer and any(reduce.guards for reduce in stage.reduces) else "rows"
