@@ -30,6 +30,7 @@ TOGETHER = (
     "lab/profile/test_sass.py",
     "lab/profile/test_recorder.py",
     "lab/profile/test_timeline",
+    "lab/test_graph.py",
     "lab/test_languages.py",
     "library/",
     "llm/",
