@@ -68,6 +68,8 @@ class RunConfig(Record):
     seed: int = 0
     tune_points: int = 12
     """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    compiler: bool = True
+    """Whether the compiler's own code is among the first candidates."""
     knowledge: bool = True
     """Read what earlier runs learnt, and add to it."""
     finalists: int = 3

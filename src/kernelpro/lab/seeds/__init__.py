@@ -1,4 +1,4 @@
-"""Seeds: what compilers make of a task, as ordinary candidates with the kernels' text in them.
+"""Seeds: baselines as ordinary candidates, with the kernels' text in them.
 
 Comes in: a `Reference`. Goes out: Python text with `class ModelNew`, or why there is none.
 
@@ -7,6 +7,7 @@ Comes in: a `Reference`. Goes out: Python text with `class ModelNew`, or why the
     compose.py   the parts as one candidate
 """
 
-from kernelpro.lab.seeds.compose import as_it_is, compiled
+from kernelpro.lab.seeds.capture import NoSeed
+from kernelpro.lab.seeds.compose import candidate
 
-__all__ = ["as_it_is", "compiled"]
+__all__ = ["NoSeed", "candidate"]

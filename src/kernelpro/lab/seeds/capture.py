@@ -92,7 +92,7 @@ def _watching() -> Iterator[list[_Seen]]:
         seen.append(_Seen(graph, given, list(outputs)))
         return outputs
 
-    CompiledFxGraph.__call__ = watched  # type: ignore[method-assign]
+    CompiledFxGraph.__call__ = watched  # type: ignore[method-assign,assignment]
     try:
         yield seen
     finally:

@@ -8,7 +8,7 @@ import textwrap
 
 import torch
 
-from kernelpro.lab.seeds.capture import Captured, NoSeed, capture
+from kernelpro.lab.seeds.capture import MODES, Captured, NoSeed, capture
 from kernelpro.lab.seeds.unwrap import LIBRARY, Parts, unwrap
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
@@ -18,8 +18,12 @@ _OUTSIDE = re.compile(r"(?:torch|aten|extern_kernels|torch\.ops\.\w+)\.(\w+)(?:\
 _NO_LIBRARY = {"_DeviceGuard", "set_device"}
 
 
-def compiled(reference: Reference, variant: str) -> str:
-    """What torch.compile makes of the task, as a candidate; raises NoSeed."""
+def candidate(reference: Reference, variant: str) -> str:
+    """A baseline as a candidate: what torch.compile makes of the task, or the reference as it is; raises NoSeed."""
+    return _compiled(reference, variant) if variant in MODES else _as_it_is(reference.task)
+
+
+def _compiled(reference: Reference, variant: str) -> str:
     captured = capture(reference, variant)
     parts = unwrap(captured.code, captured.constants)
     if len(parts.arguments) != len(captured.arguments):
@@ -35,8 +39,7 @@ def compiled(reference: Reference, variant: str) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def as_it_is(task: Task) -> str:
-    """The reference as a candidate: the library's own kernels, called one after the other."""
+def _as_it_is(task: Task) -> str:
     title = "# The reference as it is: PyTorch's own kernels, none of them written here."
     if task.form == "function":
         body = f"class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return {task.entry}(*inputs)"
@@ -47,7 +50,9 @@ def as_it_is(task: Task) -> str:
 
 def _title(reference: Reference, variant: str, parts: Parts) -> str:
     mode = "" if variant == "compile" else f" ({variant.replace('_', '-')})"
-    lines = [f"# Written by torch.compile{mode}, torch {torch.__version__}, for {reference.device}: its kernels and the order of calls."]
+    lines = [
+        f"# Written by torch.compile{mode}, torch {torch.__version__}, for {reference.device}: its kernels and the order of calls."
+    ]
     if outside := sorted(set(_OUTSIDE.findall(parts.body)) - _NO_LIBRARY):
         lines.append(f"# library-calls: {', '.join(outside)}")
     return "\n".join(lines)

@@ -18,7 +18,13 @@ from kernelpro.lab.seeds.capture import NoSeed
 LIBRARY = "kernels"
 """What the candidate calls its C++ library."""
 _PREFIX = re.compile(r"^\s*#include\s*<torch/csrc/inductor/cpp_prefix\.h>\s*$", re.MULTILINE)
-_EXTERN = {"mm": "torch.mm", "bmm": "torch.bmm", "addmm": "torch.addmm", "baddbmm": "torch.baddbmm", "convolution": "torch.convolution"}
+_EXTERN = {
+    "mm": "torch.mm",
+    "bmm": "torch.bmm",
+    "addmm": "torch.addmm",
+    "baddbmm": "torch.baddbmm",
+    "convolution": "torch.convolution",
+}
 """Library calls under the names that people know; the others keep the compiler's."""
 _RANDOM = re.compile(r"\baten\.(rand\w*|bernoulli)|\binductor_seeds?\b|\bnormalized_rand_cpu\b|\brandn_cpu\b|\btl\.randn?\b")
 
@@ -111,7 +117,7 @@ def _take_calls(parts: Parts, module: ast.Module, code: str, native: list[str]) 
     body = textwrap.dedent("\n".join(lines))
     for name in native:
         body = re.sub(rf"\b{name}\(", f"{LIBRARY}.{name}(", body)
-    parts.body = re.sub(r"\bextern_kernels\.(\w+)", lambda m: _EXTERN.get(m[1], m[0]), body)
+    parts.body = re.sub(r"\bextern_kernels\.(\w+)", lambda m: f"torch.{m[1]}" if m[1] in _EXTERN else m[0], body)
 
 
 def _needed(preamble: list[ast.stmt], parts: Parts, defined: set[str]) -> list[str]:
