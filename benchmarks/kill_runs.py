@@ -89,7 +89,7 @@ def environment(folder: Path) -> dict[str, str]:
 def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
     return command(
         home, "optimize", str(folder / "task.py"), "--author", f"files:{folder / 'candidates'}", "--policy", policy,
-        "--target", "cpu", "--baseline", "eager_fp32", "--budget", f"candidates={candidates}", "--budget", "floor=0",
+        "--target", "cpu", "--no-compiler", "--baseline", "eager_fp32", "--budget", f"candidates={candidates}", "--budget", "floor=0",
         "--name", "run",
     )  # fmt: skip
 

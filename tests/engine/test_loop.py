@@ -87,7 +87,7 @@ def pool() -> Iterator[Pool]:
 def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> RunConfig:
     options = Options(effort="quick", baselines=("eager_fp32",))
     limits = Limits(candidates, floor_share=0.0)
-    return RunConfig(TASK, "cpu", "script", policy=policy, limits=limits, options=options, finalists=1, **more)  # type: ignore[arg-type]
+    return RunConfig(TASK, "cpu", "script", policy=policy, limits=limits, options=options, finalists=1, **({"compiler": False} | more))  # type: ignore[arg-type]
 
 
 def run(store: Store, pool: Pool, author: object) -> tuple[Outcome, Engine]:

@@ -84,11 +84,11 @@ class Engine:
         self._drafted: dict[int, asyncio.Event] = {}
         self._profiles: dict[int, asyncio.Task[None]] = {}
         self._without_idea, self._last_excuse = 0, ""
+        self.ground: dict[str, Any] = {}
 
     async def run(self) -> Outcome:
         """Until the budget is spent or the floor is reached. A finished run with budget left goes on."""
         await self._lay_ground()
-        self._tree = Tree(self._ground["baseline_ms"], self._ground["floor_ms"])
         self._replay()
         try:
             reason = await self._search()
@@ -105,10 +105,13 @@ class Engine:
     # --- 1: ground -------------------------------------------------------------------------------------
 
     async def _lay_ground(self) -> None:
-        self._ground = await ground.lay(self._store, self._config, self._ask)
-        self._given: list[dict[str, Any]] = self._ground.get("seeds", [])
+        found = await ground.lay(self._store, self._config, self._ask)
+        self._tree = Tree(found["baseline_ms"], found["floor_ms"])
+        self.ground = found
+        self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
+        self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
         self._author = Seeded(self._author, self._given)
-        if reason := self._ground.get("no_seeds"):
+        if reason := self.ground.get("no_seeds"):
             self._tell("note", {"line": f"no seed of the compiler: {reason}"})
 
     def _replay(self) -> None:
@@ -167,7 +170,7 @@ class Engine:
             return f"the author has no further idea ({self._last_excuse})"
         best = self._tree.best()
         ms = best.ms if best.id else None
-        return self._budget.exhausted() or self._budget.at_the_floor(ms, self._ground["floor_ms"])
+        return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
 
     def _choose(self) -> None:
         number = len(self._tree)
@@ -198,6 +201,7 @@ class Engine:
                 if number < step.number:
                     await event.wait()  # of two equal drafts the earlier one is judged, whoever wrote faster
             step = self._advance(await self._judge(step))
+            self._tell("judged", {"step": step.number})
         return step
 
     def _advance(self, step: Step) -> Step:
@@ -236,7 +240,7 @@ class Engine:
         twin = self._first[step.details["code"]]
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
-        return await self._trial.of(done, self._ground["baseline_ms"], self._machine_code_before(step))
+        return await self._trial.of(done, self.ground["baseline_ms"], self._machine_code_before(step))
 
     def _machine_code_before(self, step: Step) -> dict[str, int]:
         """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
@@ -256,7 +260,7 @@ class Engine:
     async def _assignment(self, step: Step) -> Assignment:
         if step.action == "improve" and step.parent:
             await self._profiled(step.parent)
-        scene = Scene(self._config, self._ground, self._tree, self._steps, self._store)
+        scene = Scene(self._config, self.ground, self._tree, self._steps, self._store)
         parent = self._steps.get(step.parent)
         bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
         place = parent.verdict.environment if parent and parent.verdict else {}
@@ -283,6 +287,8 @@ class Engine:
         except BadInput as error:
             self._advance(replace(step, details=step.details | {"not_profiled": str(error)}))
             return
+        finally:
+            self._tell("profiled", {"step": number})
         texts = {"guidance": guidance.write(diagnosis), "evidence": evidence.write(profile)}
         self._advance(replace(self._steps[number], diagnosis=diagnosis, details=step.details | texts))
 
