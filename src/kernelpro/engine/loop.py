@@ -325,11 +325,13 @@ class Engine:
     # --- 5: the final word -----------------------------------------------------------------------------
 
     async def _finish(self, reason: str) -> Outcome:
-        leaders = [self._steps[node.id] for node in self._tree.leaders(self._config.finalists)]
+        leaders = [self._steps[node.id] for node in self._tree.leaders(max(1, self._config.finalists))]
         given = [self._steps[node.id] for node in self._tree.ranked() if node.id <= len(self._given)]
         return await Finals(reason, self._at_full_length).decide(leaders, given)
 
     async def _at_full_length(self, step: Step) -> Verdict:
+        if not self._config.finalists and step.verdict:
+            return step.verdict
         self._tell("final", {"step": step.number})
         full = replace(self._config.options, effort="full")
         return await self._trial.verdict(step.number, self._store.source(step.final_source), full)

@@ -73,7 +73,7 @@ class RunConfig(Record):
     knowledge: bool = True
     """Read what earlier runs learnt, and add to it."""
     finalists: int = 3
-    """Best candidates that are judged again, at full length, before the final word."""
+    """Best candidates that are judged again, at full length, before the final word; 0: their first verdict is the last."""
 
 
 @dataclass(frozen=True)
