@@ -42,6 +42,8 @@ class Assignment:
     floor_ms: float
     baselines: dict[str, float]
     """Milliseconds by name."""
+    turn: int = 0
+    """How many steps the author was asked for before this one."""
     attempt: int = 0
     """How often the same was asked of the same parent before; for a fresh design: how many were asked for."""
     graph: Graph | None = None

@@ -16,9 +16,8 @@ class Files:
         self.name = f"files:{folder}"
 
     async def write(self, assignment: Assignment) -> Draft:
-        """The n-th file for the n-th step: the same whenever it is asked."""
-        index = assignment.step - 1
-        if index >= len(self._paths):
+        """The n-th file for the n-th turn: the same whenever it is asked."""
+        if assignment.turn >= len(self._paths):
             raise NoIdea(f"all {len(self._paths)} files have been offered")
-        path = self._paths[index]
+        path = self._paths[assignment.turn]
         return Draft(read_source(path, "candidate"), plan=f"as in {path.name}", author=path.name)

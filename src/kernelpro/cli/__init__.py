@@ -81,9 +81,10 @@ def profile(
 def optimize(
     task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
     author: Annotated[
-        str, typer.Option(help="Who writes the kernels: team (needs --model), or files:DIR, those in a folder.")
-    ] = "team",
-    model: Annotated[str, typer.Option(help="Who answers: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
+        str | None,
+        typer.Option(help="team (an LLM), playbook (none), or files:DIR; default: an LLM if one is configured, else the playbook."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The LLM: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
     plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
     cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
@@ -104,6 +105,7 @@ def optimize(
     baseline: Annotated[
         list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
     ] = None,
+    plain: Annotated[bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")] = False,
     alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
     home: Annotated[
@@ -112,7 +114,7 @@ def optimize(
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
 ) -> None:
-    """Search for a faster kernel. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
+    """Search for a faster kernel; TASK is all it needs. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
     from kernelpro.cli import running
 
     _check("--target", target, ("cuda", "cpu"))
@@ -136,6 +138,7 @@ def optimize(
         wait,
         tuple(baseline or ()),
         not cool,
+        not plain,
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 

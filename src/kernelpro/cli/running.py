@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelpro.authors.by_name import author
+from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.store import Store, default_home
@@ -27,7 +29,7 @@ _LIMITS = {"candidates": "candidates", "dollars": "money", "tokens": "tokens", "
 
 @dataclass(frozen=True)
 class Wanted:
-    author: str
+    author: str | None
     policy: str
     budget: tuple[str, ...]
     effort: str
@@ -39,6 +41,7 @@ class Wanted:
     wait: bool = False
     baselines: tuple[str, ...] = ()
     temperature: bool = True
+    compiler: bool = True
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -62,9 +65,10 @@ def optimize(
     path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
 ) -> int:
     task = Task.from_file(path, mode, precision)
-    budget = limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort]))
+    chosen = choose(wanted.author, wanted.models, os.environ)
+    budget = chosen.capped(limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort])))
     folder = Path(home) if home else default_home()
-    draft = RunConfig(task, target or "cpu", wanted.author, wanted.models)
+    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     policy, constants = read(wanted.policy)
     options = Options(sandbox=wanted.sandbox)
@@ -72,8 +76,8 @@ def optimize(
         config = RunConfig(
             task=task,
             target=target or _target(pool),
-            author=wanted.author,
-            models=wanted.models,
+            author=chosen.author,
+            models=chosen.models,
             temperature=wanted.temperature,
             wait=wanted.wait,
             policy=policy,
@@ -82,10 +86,13 @@ def optimize(
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
             seed=wanted.seed,
+            compiler=wanted.compiler,
             knowledge=wanted.knowledge,
         )
         store = Store.create(folder, config, re.sub(r"[^\w.-]+", "-", name or task.name))
-        return _work(store, pool, json_lines)
+        place = {"cuda": "on the GPU", "cpu": "on the CPU"}[config.target]
+        why = "" if target else ", as there is one (--target cpu)" if config.target == "cuda" else ", as no GPU is here"
+        return _work(store, pool, json_lines, f"{place}{why}; {chosen.why}" if chosen.why else "")
 
 
 def resume(run: str, budget: tuple[str, ...], home: str | None, json_lines: bool) -> int:
@@ -103,11 +110,13 @@ def _target(pool: Pool) -> Any:
     return "cuda" if found.get("gpu") else "cpu"
 
 
-def _work(store: Store, pool: Pool, json_lines: bool) -> int:
+def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
     """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers are outstanding, 130: stopped."""
     store.lock()
     config = store.config()
     display = Display(store, config, json_lines)
+    if first:
+        display.say(first)
     engine = Engine(
         store,
         pool,

@@ -16,6 +16,7 @@ from kernelpro.lab.judge.judge import Judge, Twin
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
+from kernelpro.lab.study import study
 from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Target
 
 
@@ -48,6 +49,8 @@ class Worker:
             bench = self._bench(job)
             if job.kind == "probe":
                 return Result(job.id, data=_probe_data(self._warm(job, bench)))
+            if job.kind == "study":
+                return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
             if job.candidate is None:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
             if job.kind == "profile":

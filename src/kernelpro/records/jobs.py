@@ -25,6 +25,8 @@ class Job(Record):
     """What a profile job collects."""
     known: tuple[str, ...] = ()
     """Machine code that was judged before: a judge job whose candidate compiles to it is answered with `same_as`, no verdict."""
+    seeds: tuple[str, ...] = ()
+    """Baselines that a study job gives as candidates."""
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,12 @@ class RunConfig(Record):
     seed: int = 0
     tune_points: int = 12
     """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    compiler: bool = True
+    """Whether the compiler's own code is among the first candidates."""
     knowledge: bool = True
     """Read what earlier runs learnt, and add to it."""
     finalists: int = 3
-    """Best candidates that are judged again, at full length, before the final word."""
+    """Best candidates that are judged again, at full length, before the final word; 0: their first verdict is the last."""
 
 
 @dataclass(frozen=True)

@@ -103,11 +103,11 @@ class Bench:
     def start_request(self) -> dict[str, Any]:
         return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
 
-    def admit_reference(self) -> Participant:
-        """A child for the reference itself, which may keep what compilers make for it."""
+    def admit_reference(self, sets: int = 1) -> Participant:
+        """A child for the reference itself, which may keep what compilers make for it; with buffers for inputs, or none."""
         cache = _compiler_cache()
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-        regions = [self._region()]
+        regions = [self._region() for _ in range(sets)]
         cell = self.nursery.start("baseline", shared=_fds(regions), environment=places | _threads(), trusted=[cache])
         return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
 
