@@ -69,9 +69,10 @@ def optimize(
     policy, constants = read(wanted.policy)
     options = Options(sandbox=wanted.sandbox)
     with Pool(wanted.sandbox) as pool:
+        chosen = target or _target(pool)
         config = RunConfig(
-            task=task,
-            target=target or _target(pool),
+            task=task.for_target(chosen),
+            target=chosen,
             author=wanted.author,
             models=wanted.models,
             temperature=wanted.temperature,
