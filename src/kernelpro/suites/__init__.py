@@ -9,6 +9,7 @@ kernels that somebody wrote, or an author. Goes out: a row for each problem, and
     asking.py      probes and judgements through a pool
     authoring.py   a run for each problem
     statistics.py  fast_p and means
+    probing.py     what the probe says of each problem
     board.py       rows and summary, as data and as Markdown
     own/           our own tasks, in KernelBench's format
 """

@@ -26,7 +26,6 @@ class Question:
     problem: Problem
     target: Target
     options: Options
-    sample: int = 0
     candidate: Candidate | None = None
 
     @property
@@ -37,16 +36,6 @@ class Question:
     def job(self) -> Job:
         kind = "judge" if self.candidate else "probe"
         return Job(self.key, kind, self.problem.task, self.candidate, self.target, self.options)  # type: ignore[arg-type]
-
-
-def open_questions(questions: Sequence[Question], ledger: Ledger, retry: bool) -> list[Question]:
-    """Those without an answer; with `retry` also those whose answer is an error."""
-    seen: dict[str, Question] = {}
-    for question in questions:
-        entry = ledger.entries.get(question.key)
-        if entry is None or (retry and entry.result.error is not None):
-            seen.setdefault(question.key, question)
-    return list(seen.values())
 
 
 def ask(questions: Sequence[Question], pool: Pool, ledger: Ledger, report: Report, done: Callable[[Question], None]) -> None:

@@ -29,9 +29,8 @@ def find(folder: Path, problems: Sequence[Problem], sample: int | None = None) -
         if chosen:
             found[place] = {number: Candidate.from_file(path) for number, path in chosen.items()}
     if not found:
-        raise BadInput(
-            f"--kernels {folder}: no file belongs to a selected problem; name them level_L_problem_N_sample_S_kernel.py, or like the tasks"
-        )
+        how = "name them like the tasks, or level_L_problem_N_sample_S_kernel.py"
+        raise BadInput(f"--kernels {folder}: no file belongs to a selected problem; {how}")
     return found
 
 

@@ -57,6 +57,11 @@ class Ledger:
             entries[entry.key] = entry
         return entries
 
+    def lacks(self, key: str, retry: bool) -> bool:
+        """Whether a question is to be asked: it has no answer, or, with `retry`, an error for an answer."""
+        entry = self.entries.get(key)
+        return entry is None or (retry and entry.result.error is not None)
+
     def add(self, entry: Entry) -> None:
         """Whoever returns from here knows that it is on disk."""
         self.entries[entry.key] = entry
