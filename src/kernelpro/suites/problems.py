@@ -44,9 +44,10 @@ def find(
             found += [Problem(level, n, Task.from_file(path, mode, precision).for_target(target)) for n, path in paths]
     if not found:
         raise BadInput(f"{suite}: no task in {folder}; a task is a Python file with Model, get_inputs and get_init_inputs")
-    if unknown := wanted - {problem.number for problem in found}:
-        raise BadInput(f"--ids {ids}: {suite} has no problem {min(unknown)}")
-    return [problem for problem in found if not wanted or problem.number in wanted]
+    for some in wanted:
+        if not any(problem.number in some for problem in found):
+            raise BadInput(f"--ids {ids}: {suite} has no problem {some.start}{f' to {some[-1]}' if len(some) > 1 else ''}")
+    return [problem for problem in found if not wanted or any(problem.number in some for some in wanted)]
 
 
 def _folder(suite: str) -> Path:
@@ -73,12 +74,12 @@ def _numbered(paths: list[Path]) -> list[tuple[int, Path]]:
     return list(enumerate(paths, 1))
 
 
-def numbers(text: str) -> set[int]:
-    """`1-20,33` as a set."""
-    found: set[int] = set()
+def numbers(text: str) -> list[range]:
+    """`1-20,33` as ranges."""
+    found = []
     for part in filter(None, text.replace(" ", "").split(",")):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match:
+        if not match or int(match[2] or match[1]) < int(match[1]):
             raise BadInput(f"--ids {text}: `{part}` is neither a number nor a range; say for example 1-20,33")
-        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+        found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
     return found
