@@ -47,6 +47,8 @@ class Task(Record):
         """The task at the size meant for a target: another task where its file has sizes for both.
 
         Such a file has a line `TARGET = "cuda"` and chooses its constants by it; a file without that line is one size."""
+        if self.form != "kernelbench":
+            return self
         return replace(self, source=_TARGET.sub(f'TARGET = "{target}"', self.source, count=1))
 
 
