@@ -105,7 +105,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
 def test_the_probe_says_which_cannot_be_scored(suite: Path) -> None:
     found = bench(suite, "--probe", "--ids", "1,3")
     assert found.returncode == 0, found.stderr
-    assert "2 problems: 1 can be scored, 1 cannot, 0 without an answer" in found.stdout
+    assert "2 problems: 1 can be scored, 1 cannot, 0 not run or not answered" in found.stdout
 
 
 def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:

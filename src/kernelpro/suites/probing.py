@@ -57,4 +57,4 @@ def table(rows: Sequence[Probed]) -> Table:
 
 def remarks(rows: Sequence[Probed]) -> list[str]:
     count = {state: sum(row.scorable is state for row in rows) for state in (True, False, None)}
-    return [f"{len(rows)} problems: {count[True]} can be scored, {count[False]} cannot, {count[None]} without an answer"]
+    return [f"{len(rows)} problems: {count[True]} can be scored, {count[False]} cannot, {count[None]} not run or not answered"]
