@@ -36,6 +36,9 @@ TOGETHER = (
     "llm/",
     "memory/",
     "search/",
+    "suites/test_own.py",
+    "suites/test_problems.py",
+    "suites/test_statistics.py",
     "test_architecture.py",
     "test_records.py",
 )

@@ -22,6 +22,7 @@ LAYERS = [
     "pools",
     "authors",
     "engine",
+    "suites",
     "report",
     "mcp",
     "web",

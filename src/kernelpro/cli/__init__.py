@@ -144,6 +144,55 @@ def optimize(
 
 
 @app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="own, a KernelBench checkout, or a folder of task files.")],
+    probe: Annotated[bool, typer.Option("--probe", help="Which problems can be scored, which not, and why.")] = False,
+    kernels: Annotated[
+        str | None, typer.Option(help="Judge kernels: one of KernelBench's runs, or files named like tasks.")
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="Search for kernels, problem by problem: an author as for optimize.")] = None,
+    model: Annotated[str, typer.Option(help="With --author: who answers, as for optimize.")] = "",
+    budget: Annotated[list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
+    level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
+    ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
+    sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    mode: Annotated[str, typer.Option(help="The modules' mode: train (as KernelBench runs them) or eval.")] = "train",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: seconds a candidate.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="More rounds, all baselines in each.")] = False,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+    ] = None,
+    min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    out: Annotated[str | None, typer.Option(help="Folder of this bench; the same one goes on where it stopped.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Ask again where the last answer was an error.")] = False,
+    form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+) -> None:
+    """A whole suite: fast_p, geomeans and costs against each baseline. Killed at any time, the same command goes on."""
+    from kernelpro.cli import benching
+    from kernelpro.records import Options
+
+    _check("--target", target, ("cuda", "cpu"))
+    _check("--precision", precision, ("fp32", "tf32", "native"))
+    _check("--mode", mode, ("train", "eval"))
+    _check("--format", form, ("table", "md", "json"))
+    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    for name in baseline or ():
+        _check("--baseline", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+    if quick and full:
+        _misuse("--quick and --full exclude each other: give one")
+    effort = "quick" if quick else "full" if full else "normal"
+    settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox}
+    options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
+    what = (suite, probe, kernels, author, model, tuple(budget or ()), parallel)
+    wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
+    raise typer.Exit(_clearly(benching.run, wanted))
+
+
+@app.command()
 def resume(
     run: Annotated[str, typer.Argument(help="A run, as `kernelpro runs` lists them.")],
     budget: Annotated[list[str] | None, typer.Option(help="New limits, as for optimize. Repeatable.")] = None,

@@ -14,11 +14,12 @@ from kernelpro.authors.by_name import author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
 from kernelpro.engine.loop import Engine, Paused
+from kernelpro.engine.session import target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
 from kernelpro.pools.local import Pool
-from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
+from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Task
 from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
@@ -73,9 +74,10 @@ def optimize(
     policy, constants = read(wanted.policy)
     options = Options(sandbox=wanted.sandbox)
     with Pool(wanted.sandbox) as pool:
+        where = target or target_of(pool)
         config = RunConfig(
-            task=task,
-            target=target or _target(pool),
+            task=task.for_target(where),
+            target=where,
             author=chosen.author,
             models=chosen.models,
             temperature=wanted.temperature,
@@ -103,11 +105,6 @@ def resume(run: str, budget: tuple[str, ...], home: str | None, json_lines: bool
         store.keep_config(replace(config, limits=limits(budget, config.limits)))
     with Pool(store.config().options.sandbox) as pool:
         return _work(store, pool, json_lines)
-
-
-def _target(pool: Pool) -> Any:
-    found = pool.ask(Job("environment", "environment")).data or {}
-    return "cuda" if found.get("gpu") else "cpu"
 
 
 def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:

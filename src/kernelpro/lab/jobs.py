@@ -46,6 +46,7 @@ class Worker:
                 return self._build(job)
             if job.task is None:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a task")
+            job = replace(job, task=job.task.for_target(self._target(job)))
             bench = self._bench(job)
             if job.kind == "probe":
                 return Result(job.id, data=_probe_data(self._warm(job, bench)))
