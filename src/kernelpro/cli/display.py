@@ -83,7 +83,7 @@ class Display:
             table.add_column(title, no_wrap=True, overflow="ellipsis")
         for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:_MOST_LINES]:
             ms = f"{step.ms:.4f}" if step.ms else ""
-            table.add_row(str(step.number), str(step.parent), step.action, status_of(step), ms, step.plan or step.note)
+            table.add_row(str(step.number), str(step.parent), step.action, step.state, ms, step.plan or step.note)
         return Group(*parts, table)
 
     def final(self, outcome: Outcome) -> None:
@@ -111,13 +111,7 @@ def interval(x: Interval) -> str:
     return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
 
 
-def status_of(step: Step) -> str:
-    if step.verdict:
-        return step.verdict.status.value
-    return "duplicate" if step.note.startswith("a duplicate") else "no idea" if step.note else step.stage
-
-
 def _line(step: Step) -> str:
     shown = f"{step.ms:.4f} ms" if step.ms else (step.verdict.reason if step.verdict else step.note)
     better = f", {step.verdict.faster}" if step.verdict and step.verdict.status is Status.PASSED else ""
-    return f"step {step.number} ({step.action} of {step.parent}): {status_of(step)}: {shown}{better}  {step.plan}".rstrip()
+    return f"step {step.number} ({step.action} of {step.parent}): {step.state}: {shown}{better}  {step.plan}".rstrip()

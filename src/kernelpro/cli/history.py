@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree as Drawing
 
-from kernelpro.cli.display import interval, status_of
+from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
 from kernelpro.engine.store import Store, default_home
@@ -88,7 +88,7 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     places = {0: drawing}
     for step in sorted(steps.values(), key=lambda s: s.number):
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
-        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else status_of(step)
+        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else step.state
         label = f"{crown}{step.number} {step.action}: {time}  {step.plan or step.note}"
         places[step.number] = places.get(step.parent, drawing).add(label)
     console = _console()
@@ -97,7 +97,7 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
-    parts = [f"step {step.number} of {store.id}: {step.action} of {step.parent}, by {step.author or 'nobody'}: {status_of(step)}"]
+    parts = [f"step {step.number} of {store.id}: {step.action} of {step.parent}, by {step.author or 'nobody'}: {step.state}"]
     if step.plan:
         parts.append(f"plan: {step.plan}")
     if step.hypothesis:

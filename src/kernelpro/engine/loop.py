@@ -88,6 +88,7 @@ class Engine:
 
     async def run(self) -> Outcome:
         """Until the budget is spent or the floor is reached. A finished run with budget left goes on."""
+        self._tell("begun", {})
         self._ground = await self._lay_ground()
         self._tree = Tree(self._ground["baseline_ms"], self._ground["floor_ms"])
         self._replay()
@@ -99,6 +100,8 @@ class Engine:
             self._store.keep_wall(self._budget.wall_seconds)
         outcome = await self._finish(reason)
         self._store.finish(outcome)
+        if outcome.best is not None:
+            await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
         if self._knowledge.enabled:
             self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
         return outcome
@@ -116,7 +119,7 @@ class Engine:
             raise BadInput(f"this task cannot be scored: {result.data['reason']}")
         times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
         ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
-        ground |= {"precision": result.data["precision"], "hardware": result.data["hardware"]}
+        ground |= {name: result.data[name] for name in ("precision", "hardware", "work")}
         self._store.keep_ground(ground)
         return ground
 
