@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -105,6 +106,12 @@ class Display:
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
         print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")
+
+    def reported(self, path: Path) -> None:
+        if self._json:
+            print(json.dumps({"event": "report", "path": str(path)}, separators=(",", ":")), flush=True)
+        else:
+            print(f"  report: {path}")
 
 
 def interval(x: Interval) -> str:

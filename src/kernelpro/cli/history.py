@@ -1,4 +1,4 @@
-"""`kernelpro runs`, `show` and `export`: looking at what was done."""
+"""`kernelpro runs`, `show`, `export` and `report`: looking at what was done."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import math
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree as Drawing
 
+from kernelpro import report as reporting
 from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
@@ -132,6 +134,17 @@ def export(run: str, number: int | None, out: str | None, home: str | None) -> i
     except OSError as error:
         raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
     print(f"{path}: test it with `python {path}`")
+    return 0
+
+
+def report(run: str, form: Any, out: str | None, home: str | None) -> int:
+    store = Store.open(_home(home), run)
+    if out == "-":
+        print(reporting.render(store, form), end="")
+    else:
+        print(reporting.write(store, form, Path(out) if out else None))
+    for line in store.damaged:
+        print(f"kernelpro: {line}", file=sys.stderr)
     return 0
 
 
