@@ -34,6 +34,7 @@ TOGETHER = (
     "library/",
     "llm/",
     "memory/",
+    "report/",
     "search/",
     "test_architecture.py",
     "test_records.py",

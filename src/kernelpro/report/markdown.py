@@ -88,7 +88,7 @@ def _next(winner: dict[str, Any]) -> str:
     for finding in found["findings"]:
         advice = f" Try: {finding['advice'][0]}." if finding["advice"] else ""
         said = _text(f"{finding['cause']}.{advice}")
-        lines.append(f"- **{finding['tool']}** ({finding['severity']}, up to {finding['gain']:.2f}x): {said}")
+        lines.append(f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {finding['gain']:.2f}x): {said}")
     if not found["findings"]:
         lines.append("Nothing stands out.")
     return "\n".join(lines)
@@ -107,8 +107,8 @@ def _cell(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Others' words as plain text: on one line, no markup."""
-    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    """Others' words as plain text: on one line, no tags, no links and pictures."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def _fenced(text: str, language: str) -> str:
