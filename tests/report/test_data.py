@@ -27,6 +27,14 @@ def test_the_headline_names_both_baselines_with_intervals_and_the_best_of_them(t
     assert "3.0e-07 (tolerance 1.2e-06), 25 % of what is allowed" in correct and "61 % of it is reached" in floor
 
 
+def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> None:
+    store = made_runs.searched(tmp_path)
+    doubtful = {"eager_fp32": made_runs.near(1.4), "compile": made_runs.near(1.01)}
+    store.finish(made_runs.Outcome("spent", 7, made_runs.passed(7, 0.8, speedup=doubtful), (7,)))
+    verdict = gather(store)["verdict"]
+    assert verdict["result"] == "unclear" and "within the noise (1.01x [0.99, 1.03])" in verdict["headline"]
+
+
 def test_what_it_cost_is_added_up(tmp_path: Path) -> None:
     cost = gather(made_runs.won(tmp_path))["cost"]
     assert cost["money"] == pytest.approx(0.10) and (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (7000, 2000, 5)

@@ -152,7 +152,7 @@ def _verdict(run: _Read) -> dict[str, Any]:
         headline = f"Not finished; best so far, judged once: {headline}"
     taken = verdict.times["candidate"]
     return {
-        "result": "unfinished" if run.outcome is None else {"yes": "faster", "no": "slower"}.get(verdict.faster or "", "unclear"),
+        "result": "unfinished" if run.outcome is None else sentence.result(verdict),
         "headline": headline,
         "sentences": [text for text in (sentence.correct(verdict), sentence.distance(verdict)) if text],
         "step": best.number,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from kernelpro.records import Interval, Outcome, Step, Verdict
 
@@ -52,6 +52,13 @@ def best_of(verdict: Verdict) -> str:
     return min(verdict.speedup, key=lambda name: verdict.speedup[name].value)
 
 
+def result(verdict: Verdict) -> Literal["faster", "slower", "unclear"]:
+    """The judge's decision, which is about the fastest baseline, where the hardest one does not contradict it."""
+    if verdict.faster == "no":
+        return "slower"
+    return "faster" if verdict.faster == "yes" and verdict.speedup[best_of(verdict)].low > 1 else "unclear"
+
+
 def won(verdict: Verdict, step: Step) -> str:
     """The headline of a run with a winner."""
     hardest = best_of(verdict)
@@ -59,10 +66,10 @@ def won(verdict: Verdict, step: Step) -> str:
     if step.author == COMPILER:
         lead = f"No candidate beat the compiler: torch.compile's own output (step {step.number}) is the fastest, "
     else:
-        lead = f"Step {step.number}, written by {by(step.author)}, is "
-    if verdict.faster == "yes":
+        lead = f"Step {step.number} is "
+    if result(verdict) == "faster":
         middle = f"{times(ratio)} as fast as {baseline(hardest)}, the best baseline"
-    elif verdict.faster == "no":
+    elif result(verdict) == "slower":
         middle = f"correct but slower than {baseline(hardest)}, the best baseline ({times(ratio)})"
     else:
         middle = f"as fast as {baseline(hardest)}, the best baseline, within the noise ({times(ratio)})"

@@ -294,7 +294,9 @@ const KernelProCharts = (() => {
     const high = decade(Math.max(...Object.values(roof.rates)) * 1.05, Math.ceil);
     const slope = (x) => x * roof.bandwidth;
     const begin = Math.max(left, low / roof.bandwidth);
-    const middle = Math.sqrt(begin * roof.ridge);
+    const along = (share) => begin * (roof.ridge / begin) ** share;
+    const clear = (x) => Math.abs(Math.log(x / roof.intensity));
+    const middle = clear(along(0.3)) > clear(along(0.75)) ? along(0.3) : along(0.75); // away from the stops' labels
     const colour = { baseline: look.soft, step: look.states.passed, winner: look.accent };
     const shifts = apart(rates, low, high, look);
     const spot = (stop) => ({
