@@ -52,7 +52,7 @@ def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"report: {page}" in done.stdout and "No winner: none of 2 candidates passed" in page.read_text()
     assert history.report("run-1", "json", "-", str(home)) == 0
     data = json.loads(capsys.readouterr().out)
-    assert [step["state"] for step in data["steps"][:2]] == ["build_failed", "wrong"]
+    assert [(step["author"], step["ms"]) for step in data["steps"][:2]] == [("compiler_error.py", None), ("nan.py", None)]
     assert data["roofline"]["stops"][0]["label"] == "PyTorch eager (FP32)", "the task's work is kept with the ground"
     assert history.report("run-1", "md", None, str(home)) == 0
     assert capsys.readouterr().out.strip() == str(home / "run-1" / "report.md")

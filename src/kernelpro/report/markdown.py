@@ -50,7 +50,7 @@ def _took(data: dict[str, Any]) -> str:
 def _baselines(data: dict[str, Any]) -> str:
     rows = []
     for row in data["baselines"]:
-        name = f"**{row['label']}** (best)" if row["best"] else row["label"]
+        name = f"**{row['label']}** (hardest to beat)" if row["best"] else row["label"]
         ratio = row["speedup"]
         shown = f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio else ""
         rows.append((name, f"{row['ms']['value']:.4g}", shown))

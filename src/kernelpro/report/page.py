@@ -60,7 +60,7 @@ def html(data: dict[str, Any]) -> str:
                 "finished": data["run"]["state"] == "finished",
                 "run_id": data["run"]["id"],
                 "floor_ms": floor,
-                "path": [step for step in steps if step["on_path"]],
+                "path": _path([step["number"] for step in steps if step["on_path"]]),
                 "states": [state for state in sentence.STATES if state in {step["state"] for step in steps}],
                 "has_compiler": any(step["compiler"] for step in steps),
                 "contents": _contents(data),
@@ -75,6 +75,11 @@ def _title(data: dict[str, Any]) -> str:
     if verdict["step"] is None:
         return f"{data['run']['task']}: {verdict['result']}"
     return f"{data['run']['task']}: {verdict['speedup'][verdict['best_baseline']]['value']:.2f}x"
+
+
+def _path(numbers: list[int]) -> list[int | None]:
+    """The way to the winner; of a long one its ends, with None between."""
+    return [*numbers] if len(numbers) <= 8 else [*numbers[:3], None, *numbers[-4:]]
 
 
 def _contents(data: dict[str, Any]) -> list[tuple[str, str]]:

@@ -48,7 +48,7 @@ def share(part: float) -> str:
 
 
 def best_of(verdict: Verdict) -> str:
-    """The hardest baseline to beat: the one that leaves the least."""
+    """The hardest baseline to beat: the one that leaves the smallest speed-up; in noise not always the fastest."""
     return min(verdict.speedup, key=lambda name: verdict.speedup[name].value)
 
 
@@ -68,11 +68,11 @@ def won(verdict: Verdict, step: Step) -> str:
     else:
         lead = f"Step {step.number} is "
     if result(verdict) == "faster":
-        middle = f"{times(ratio)} as fast as {baseline(hardest)}, the best baseline"
+        middle = f"{times(ratio)} as fast as {baseline(hardest)}, the hardest baseline to beat"
     elif result(verdict) == "slower":
-        middle = f"correct but slower than {baseline(hardest)}, the best baseline ({times(ratio)})"
+        middle = f"correct but slower than {baseline(hardest)}, the hardest baseline to beat ({times(ratio)})"
     else:
-        middle = f"as fast as {baseline(hardest)}, the best baseline, within the noise ({times(ratio)})"
+        middle = f"as fast as {baseline(hardest)}, the hardest baseline to beat, within the noise ({times(ratio)})"
     rest = [f"{times(x)} over {baseline(name)}" for name, x in verdict.speedup.items() if name != hardest]
     return lead + middle + (f"; {', '.join(rest)}" if rest else "") + "."
 

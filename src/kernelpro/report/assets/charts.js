@@ -2,6 +2,7 @@
  *
  *   KernelProCharts.progress(data, look, "step" | "time")   every candidate's time, the best so far, baselines and floor
  *   KernelProCharts.tree(data, look, view)                  what came from what; size(data, view) says how much room it needs
+ *   KernelProCharts.offPath(data)                           steps to fold so that a large tree shows the way to the winner first
  *   KernelProCharts.roofline(data, look)                    the way from the reference to the winner, under measured roofs
  *
  * data: { progress, steps, baselines, floor_ms, roofline } as the JSON report has them.
@@ -89,7 +90,7 @@ const KernelProCharts = (() => {
 
   function about(step) {
     const lines = [`<b>step ${step.number}</b>: ${text(words(step.state))}${step.compiler ? ", the compiler's own work" : ""}`];
-    if (step.ms) lines.push(`${ms(step.ms.value)}, ${ratio(step).toFixed(2)}x over the best baseline`);
+    if (step.ms) lines.push(`${ms(step.ms.value)}, ${ratio(step).toFixed(2)}x over the hardest baseline`);
     if (step.plan) lines.push(text(short(step.plan, 160)));
     else if (step.note) lines.push(text(short(step.note, 160)));
     return lines.join("<br>");
@@ -114,13 +115,14 @@ const KernelProCharts = (() => {
     const shifts = apart(lines.map((line) => line.value), low, high, look);
     const best = points.filter((p) => p.best_ms).map((p) => [x(p), p.best_ms]);
     if (best.length) best.push([end, best[best.length - 1][1]]);
+    const many = points.length > 100;
     const dots = points.map((p) => {
       const step = steps.get(p.step);
       return {
         value: [x(p), p.ms || high / 1.12],
         number: p.step,
         symbol: step.compiler ? "diamond" : p.ms ? "circle" : "triangle",
-        symbolSize: step.winner ? 16 : p.ms ? 10 : 9,
+        symbolSize: step.winner ? 16 : many ? 6 : p.ms ? 10 : 9,
         itemStyle: {
           color: step.winner ? look.accent : look.states[p.state] || look.soft,
           opacity: faded.includes(p.state) ? 0.5 : 1,
@@ -183,7 +185,8 @@ const KernelProCharts = (() => {
 
   // --- the tree ------------------------------------------------------------------------------------------
 
-  const row = (leaves) => (leaves > 20 ? 30 : 46);
+  const ROW = 42; // between two children of one node; the layout puts twice as much between cousins
+  const DENSE = 26;
   const LEVEL = 104;
 
   function kept(data, view) {
@@ -206,14 +209,18 @@ const KernelProCharts = (() => {
     const parents = new Set(steps.map((step) => step.parent));
     const depth = new Map([[0, 0]]);
     for (const step of steps) depth.set(step.number, (depth.get(step.parent) || 0) + 1);
-    const leaves = Math.max(1, steps.filter((step) => !parents.has(step.number)).length);
-    return { height: Math.max(150, row(leaves) * leaves + 46), width: LEVEL * Math.max(...depth.values()) + 154 };
+    const leaves = steps.filter((step) => !parents.has(step.number));
+    const families = new Set(leaves.map((step) => step.parent)).size;
+    const rows = leaves.length + families;
+    return { height: Math.max(150, (leaves.length > 20 ? DENSE : ROW) * rows + 46), width: LEVEL * Math.max(...depth.values()) + 154 };
   }
+
+  const offPath = (data) => data.steps.filter((step) => !step.on_path).map((step) => step.number);
 
   function label(step, folded) {
     const maker = step.compiler ? " compiler" : "";
     const said = step.ms ? `${ratio(step).toFixed(2)}x` : words(step.state);
-    return `${step.winner ? "★ " : ""}${step.number}${maker}: ${said}${folded ? " …" : ""}`;
+    return `${step.winner ? "★ " : ""}${step.number}${maker}: ${said}${folded ? " ▸" : ""}`;
   }
 
   function node(step, look, leaf, folded) {
@@ -248,7 +255,8 @@ const KernelProCharts = (() => {
     const shown = kept(data, view);
     const parents = new Set(shown.map((step) => step.parent));
     for (const step of shown) {
-      nodes.set(step.number, node(step, look, !parents.has(step.number), view.folded.has(step.number)));
+      const folded = view.folded.has(step.number) && data.steps.some((other) => other.parent === step.number);
+      nodes.set(step.number, node(step, look, !parents.has(step.number), folded));
     }
     for (const [number, made] of nodes) if (number) (nodes.get(steps.get(number).parent) || root).children.push(made);
     return {
@@ -284,6 +292,15 @@ const KernelProCharts = (() => {
 
   const decade = (value, round) => 10 ** round(Math.log10(value));
 
+  /* On a long way: baselines, the first kernel, the three largest steps up, and the winner. */
+  function worthNaming(stops) {
+    const steps = stops.filter((stop) => stop.kind === "step");
+    if (steps.length <= 5) return stops;
+    const gains = steps.slice(1).map((stop, k) => [steps[k].ms / stop.ms, stop]).sort((a, b) => b[0] - a[0]);
+    const kept = new Set([steps[0], ...gains.slice(0, 3).map(([, stop]) => stop)]);
+    return stops.filter((stop) => stop.kind !== "step" || kept.has(stop));
+  }
+
   function roofline(data, look) {
     const roof = data.roofline;
     const top = roof.rates[roof.unit];
@@ -298,7 +315,8 @@ const KernelProCharts = (() => {
     const clear = (x) => Math.abs(Math.log(x / roof.intensity));
     const middle = clear(along(0.3)) > clear(along(0.75)) ? along(0.3) : along(0.75); // away from the stops' labels
     const colour = { baseline: look.soft, step: look.states.passed, winner: look.accent };
-    const shifts = apart(rates, low, high, look);
+    const named = worthNaming(roof.stops);
+    const shifts = apart(named.map((stop) => stop.flops_per_second), low, high, look);
     const spot = (stop) => ({
       value: [roof.intensity, stop.flops_per_second],
       stop,
@@ -342,7 +360,7 @@ const KernelProCharts = (() => {
           [right, top, `${roof.unit} ${rate(top)}`, -9, { color: look.ink, position: "left" }],
           [middle, slope(middle), `${scaled(roof.bandwidth)}B/s`, -9, { color: look.ink, position: "left" }],
           ...others.map(([unit, value]) => [right, value, `${unit} ${rate(value)}`, -9, { color: look.soft, position: "left" }]),
-          ...roof.stops.map(said),
+          ...named.map(said),
         ]),
         {
           name: "the way",
@@ -367,5 +385,5 @@ const KernelProCharts = (() => {
     };
   }
 
-  return { progress, tree, roofline, size };
+  return { progress, tree, roofline, size, offPath };
 })();

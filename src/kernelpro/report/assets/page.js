@@ -5,7 +5,12 @@
   const find = (selector) => document.querySelector(selector);
   const all = (selector) => [...document.querySelectorAll(selector)];
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const view = { by: "step", onlyPassed: false, folded: new Set() };
+  const LARGE = 60; // steps: beyond, the tree opens on the way to the winner alone
+  const view = {
+    by: "step",
+    onlyPassed: false,
+    folded: new Set(data.steps.length > LARGE ? KernelProCharts.offPath(data) : []),
+  };
 
   function look() {
     const style = getComputedStyle(document.documentElement);
