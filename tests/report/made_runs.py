@@ -35,7 +35,16 @@ class ModelNew(torch.nn.Module):
         return x * 2 + {added}  # {remark}
 """
 TASK = Task("import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2 + 1\n", "affine")
-CONFIG = RunConfig(TASK, "cpu", "team", {"code": "openai:gpt-x"}, limits=Limits(candidates=8, money=2.5), policy="greedy", seed=7)
+CONFIG = RunConfig(
+    TASK,
+    "cpu",
+    "team",
+    {"code": "openai:gpt-x"},
+    limits=Limits(candidates=8, money=2.5),
+    policy="greedy",
+    seed=7,
+    constants={"seeds": 2.0},
+)
 GROUND = {
     "baselines": {"eager_fp32": 4.0, "compile": 2.0},
     "baseline_ms": 2.0,

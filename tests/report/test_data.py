@@ -109,7 +109,7 @@ def test_commands_hold_everything_that_decided_the_run(tmp_path: Path) -> None:
     for words in (
         "--author team",
         "--model openai:gpt-x",
-        "--policy greedy",
+        "--policy greedy:seeds=2",
         "--seed 7",
         "--budget dollars=2.5",
         "--precision fp32",

@@ -51,7 +51,9 @@ def _common(config: RunConfig, precision: str | None) -> list[str]:
 
 
 def _search(config: RunConfig) -> list[str]:
-    words = ["--author", config.author, "--policy", config.policy, "--seed", str(config.seed)]
+    constants = ",".join(f"{name}={value:g}" for name, value in config.constants.items())
+    policy = f"{config.policy}:{constants}" if constants else config.policy
+    words = ["--author", config.author, "--policy", policy, "--seed", str(config.seed)]
     words += ["--in-flight", str(config.in_flight)]
     for role, option in (("code", "--model"), ("plan", "--plan-model"), ("debug", "--debug-model")):
         words += [option, config.models[role]] if config.models.get(role) else []

@@ -109,6 +109,7 @@ const KernelProCharts = (() => {
     const values = points.filter((p) => p.ms).map((p) => p.ms).concat(lines.map((line) => line.value));
     const low = Math.min(...values) / 1.25;
     const high = Math.max(...values) * 1.6;
+    const decades = Math.floor(Math.log10(high)) - Math.floor(Math.log10(low)) > 1; // enough ticks of their own
     const end = points.length ? Math.max(...points.map(x)) : 1;
     const start = by === "step" ? 1 : 0;
     const finish = end > start ? end : start + 1;
@@ -148,7 +149,12 @@ const KernelProCharts = (() => {
         type: "log",
         min: low,
         max: high,
-        axisLabel: { color: look.soft, formatter: (value) => String(Number(value.toPrecision(2))) },
+        axisLabel: {
+          color: look.soft,
+          showMinLabel: !decades,
+          showMaxLabel: !decades,
+          formatter: (value) => String(Number(value.toPrecision(2))),
+        },
       },
       series: [
         {
