@@ -35,6 +35,7 @@ TOGETHER = (
     "library/",
     "llm/",
     "memory/",
+    "report/",
     "search/",
     "suites/test_own.py",
     "suites/test_problems.py",

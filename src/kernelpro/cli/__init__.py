@@ -243,6 +243,20 @@ def export(
 
 
 @app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run, finished or not.")],
+    form: Annotated[str, typer.Option("--format", help="html (one file, no network), md or json.")] = "html",
+    out: Annotated[str | None, typer.Option("--out", "-o", help="File to write, - for stdout; default: in the run.")] = None,
+    home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
+) -> None:
+    """What a run found, and how: verdict, search tree, roofline, every step, the winner's source, how to reproduce it."""
+    from kernelpro.cli import history
+
+    _check("--format", form, ("html", "md", "json"))
+    raise typer.Exit(_clearly(history.report, run, form, out, home))
+
+
+@app.command()
 def search(
     query: Annotated[str | None, typer.Argument(help="Words or identifiers: `tma load sm90`.")] = None,
     where: Annotated[str, typer.Option("--in", help="cutlass, a name given with --add, or a folder.")] = "cutlass",

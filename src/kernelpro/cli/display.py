@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -128,7 +129,7 @@ class Display:
         room = max(3, min(_MOST_STEPS, self._console.size.height - _OTHER_LINES))
         for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:room]:
             ms, times = (f"{step.ms:.4g}", f"{engine.tree.baseline_ms / step.ms:.2f}") if step.ms else ("", "")
-            cells = (str(step.number), str(step.parent or ""), step.action, step.author, status_of(step), ms, times)
+            cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
             table.add_row(*cells, step.plan or step.note, style="green" if step.number == engine.tree.best().id else "")
         return table
 
@@ -154,15 +155,15 @@ class Display:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
         print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")
 
+    def reported(self, path: Path) -> None:
+        if self._json:
+            print(json.dumps({"event": "report", "path": str(path)}, separators=(",", ":")), flush=True)
+        else:
+            print(f"  report: {path}")
+
 
 def interval(x: Interval) -> str:
     return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
-
-
-def status_of(step: Step) -> str:
-    if step.verdict:
-        return step.verdict.status.value
-    return "duplicate" if step.note.startswith("a duplicate") else "no idea" if step.note else step.stage
 
 
 def _ground_line(ground: dict[str, Any]) -> str:
@@ -187,4 +188,4 @@ def _line(step: Step, baseline_ms: float) -> str:
     if step.ms:
         return f"{who}: {step.ms:.4g} ms, {baseline_ms / step.ms:.2f}x over the best baseline; {step.plan}".rstrip("; ")
     why = f": {step.verdict.reason}" if step.verdict else f": {step.note}" if step.note else ""
-    return f"{who}: {status_of(step)}{why}"
+    return f"{who}: {step.state}{why}"

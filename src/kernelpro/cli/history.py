@@ -1,4 +1,4 @@
-"""`kernelpro runs`, `show` and `export`: looking at what was done."""
+"""`kernelpro runs`, `show`, `export` and `report`: looking at what was done."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import math
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree as Drawing
 
-from kernelpro.cli.display import interval, status_of
+from kernelpro import report as reporting
+from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
 from kernelpro.engine.store import Store, default_home
@@ -88,7 +90,7 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     places = {0: drawing}
     for step in sorted(steps.values(), key=lambda s: s.number):
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
-        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else status_of(step)
+        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else step.state
         label = f"{crown}{step.number} {step.action}: {time}  {step.plan or step.note}"
         places[step.number] = places.get(step.parent, drawing).add(label)
     console = _console()
@@ -97,7 +99,7 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
-    parts = [f"step {step.number} of {store.id}: {step.action} of {step.parent}, by {step.author or 'nobody'}: {status_of(step)}"]
+    parts = [f"step {step.number} of {store.id}: {step.action} of {step.parent}, by {step.author or 'nobody'}: {step.state}"]
     if step.plan:
         parts.append(f"plan: {step.plan}")
     if step.hypothesis:
@@ -132,6 +134,17 @@ def export(run: str, number: int | None, out: str | None, home: str | None) -> i
     except OSError as error:
         raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
     print(f"{path}: test it with `python {path}`")
+    return 0
+
+
+def report(run: str, form: Any, out: str | None, home: str | None) -> int:
+    store = Store.open(_home(home), run)
+    if out == "-":
+        print(reporting.render(store, form), end="")
+    else:
+        print(reporting.write(store, form, Path(out) if out else None))
+    for line in store.damaged:
+        print(f"kernelpro: {line}", file=sys.stderr)
     return 0
 
 

@@ -6,10 +6,12 @@ import asyncio
 import os
 import re
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kernelpro import report
 from kernelpro.authors.by_name import author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
@@ -125,16 +127,29 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
     try:
         with display:
             outcome = asyncio.run(_until_stopped(engine))
+        display.final(outcome)
+        return 0 if outcome.best is not None else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{_home_option(store)}")
         return 130
     except Paused as paused:
         display.say(f"{paused}; go on with: kernelpro resume {store.id}{_home_option(store)}")
         return 3
+    except BadInput as error:
+        with suppress(BadInput):  # the store itself may be what failed
+            store.tell("failed", reason=str(error))
+        raise
     finally:
+        _report(store, display)
         store.close()
-    display.final(outcome)
-    return 0 if outcome.best is not None else 1
+
+
+def _report(store: Store, display: Display) -> None:
+    """However the run ended. What it found does not depend on whether the report could be written."""
+    try:
+        display.reported(report.write(store))
+    except BadInput as error:
+        display.say(f"no report: {error}")
 
 
 def _home_option(store: Store) -> str:

@@ -1,6 +1,6 @@
 """The ground of a run, laid once and kept: can the task be scored, how fast are its baselines, what is it made of?
 
-baselines, baseline_ms, floor_ms, precision, hardware     from the probe, without which there is no run
+baselines, baseline_ms, floor_ms, precision, hardware, work     from the probe, without which there is no run
 graph, no_graph, seeds, no_seeds                          from the study, without which there is one
 """
 
@@ -31,7 +31,7 @@ async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
         raise BadInput(f"this task cannot be scored: {result.data['reason']}")
     times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
     ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
-    return ground | {"precision": result.data["precision"], "hardware": result.data["hardware"]}
+    return ground | {name: result.data[name] for name in ("precision", "hardware", "work")}
 
 
 async def _study(config: RunConfig, times: dict[str, float], ask: Ask) -> dict[str, Any]:

@@ -88,6 +88,7 @@ class Engine:
 
     async def run(self) -> Outcome:
         """Until the budget is spent or the floor is reached. A finished run with budget left goes on."""
+        self._tell("begun", {})
         await self._lay_ground()
         self._replay()
         try:
@@ -98,6 +99,8 @@ class Engine:
             self._store.keep_wall(self._budget.wall_seconds)
         outcome = await self._finish(reason)
         self._store.finish(outcome)
+        if outcome.best is not None:
+            await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
         if self._knowledge.enabled:
             self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
         return outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -124,6 +124,7 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "reason": judge.not_scorable,
         "precision": judge.bench.precision,
         "hardware": _hardware(judge),
+        "work": {name: value for name, value in asdict(judge.bench.work).items() if name != "graph"},
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
         "baselines": _baselines(judge) if judge.not_scorable is None else {},

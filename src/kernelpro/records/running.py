@@ -103,6 +103,13 @@ class Step(Record):
         """Its time, where it passed."""
         return self.verdict.times["candidate"].value if self.verdict and self.verdict.times else None
 
+    @property
+    def state(self) -> str:
+        """How it ended in a word or two: the verdict's status, duplicate, no idea; while it is on its way, its stage."""
+        if self.verdict:
+            return self.verdict.status.value
+        return "duplicate" if self.note.startswith("a duplicate") else "no idea" if self.note else self.stage
+
 
 @dataclass(frozen=True)
 class Outcome(Record):
