@@ -1,0 +1,29 @@
+"""Pools as the command line names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelpro.pools.local import Pool as Local
+from kernelpro.pools.local import devices
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput
+
+
+def pool(
+    spec: str, sandbox: str = "auto", wait: bool = True, match: str = "", say: Callable[[str], None] = lambda line: None
+) -> Pool:
+    """`local`, `local:N`: workers on this machine; `spool:DIR`: whoever sees the folder; `ray:`, `ray://HOST:PORT`: a Ray cluster.
+
+    `wait`: whether to wait for results that somebody else has to bring, or to leave them outstanding. `match`: only
+    hardware whose name contains this. `say` hears of what goes wrong on the way.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "local" and (not rest or (rest.isdigit() and int(rest) > 0)):
+        return Local(sandbox, devices(match, int(rest or 0)), say)
+    if kind == "spool" and rest:
+        from kernelpro.pools.spool.pool import Spool
+
+        return Spool(Path(rest), wait, match, say)
+    raise BadInput(f"--pool {spec}: not a pool; there are local, local:N and spool:DIR")
