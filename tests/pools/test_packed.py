@@ -57,7 +57,7 @@ def test_one_file_and_torch_are_enough(tmp_path: Path) -> None:
     command = [python, str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once", "--seconds", "600"]
     done = subprocess.run(command, env=there, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0 and "3 jobs done, 0 left" in done.stderr, done.stderr
-    assert asking.ask(building(1)).data == {"status": "built"} | {"bytes": asking.ask(building(1)).data["bytes"]}  # type: ignore[index]
+    assert (asking.ask(building(1)).data or {})["status"] == "built"
     right, wrong = (asking.ask(judging(factor)).verdict for factor in "23")
     assert right and right.status is Status.PASSED and wrong and wrong.status is Status.WRONG, done.stderr
     assert not Folder(tmp_path / "spool").workers()

@@ -50,7 +50,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
     reports = said + "\n".join(heard)
     assert f"{torn} is set aside" in reports and "truncated" in reports
     assert f"{copied} is set aside" in reports and "has a result already" in reports
-    assert not Folder(tmp_path).open_jobs() and not list((tmp_path / "leases").iterdir())
+    assert not Folder(tmp_path).open_jobs() and not Folder(tmp_path).holders()
 
 
 def _kill_two_at_work(path: Path, workers: list[subprocess.Popen[str]]) -> set[str]:

@@ -118,14 +118,19 @@ class Folder:
 
     def open_jobs(self) -> list[Posted]:
         """Those without a result, oldest first."""
-        done = {path.stem for path in (self.path / "results").glob("*.json")}
-        self._good &= done
-        done -= {key for key in done - self._good if self.answered(key) is None}
-        with contextlib.suppress(FileNotFoundError):
-            entries = [(entry.stat().st_mtime, entry.name) for entry in os.scandir(self.path / "jobs")]
-            keys = [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json") and name[0] != "."]
-            return [posted for key in keys if key not in done and (posted := self.job(key))]
-        return []
+        results = {path.stem for path in (self.path / "results").glob("*.json")}
+        self._good &= results
+        found = []
+        for key in self._keys():
+            done = key in self._good or (key in results and self.answered(key))
+            if not done and (posted := self.job(key)):
+                found.append(posted)
+        return found
+
+    def _keys(self) -> list[str]:
+        """Of all jobs, oldest first."""
+        entries = [(entry.stat().st_mtime, entry.name) for entry in os.scandir(self.path / "jobs") if entry.name[0] != "."]
+        return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
 
     def tidy(self) -> None:
         """Results under other names than their own, as copying by hand makes them: taken in, or reported as doubles."""
