@@ -14,7 +14,10 @@ from kernelpro.records import BadInput
 def pool(
     spec: str, sandbox: str = "auto", wait: bool = True, match: str = "", say: Callable[[str], None] = lambda line: None
 ) -> Pool:
-    """`local`, `local:N`: workers on this machine; `spool:DIR`: whoever sees the folder; `ray:`, `ray://HOST:PORT`: a Ray cluster.
+    """`local`, `local:N`: workers on this machine; `spool:DIR`: whoever sees the folder; `ray:`: a Ray cluster.
+
+    `ray:` is the cluster that this machine belongs to, or a new one; `ray:HOST:PORT` one that it can join; `ray://HOST:PORT` one
+    that is spoken to from outside.
 
     `wait`: whether to wait for results that somebody else has to bring, or to leave them outstanding. `match`: only
     hardware whose name contains this. `say` hears of what goes wrong on the way.
@@ -26,4 +29,8 @@ def pool(
         from kernelpro.pools.spool.pool import Spool
 
         return Spool(Path(rest), wait, match, say)
-    raise BadInput(f"--pool {spec}: not a pool; there are local, local:N and spool:DIR")
+    if kind == "ray":
+        from kernelpro.pools.on_ray import RayPool
+
+        return RayPool(spec if rest.startswith("//") else rest, sandbox, match, say=say)
+    raise BadInput(f"--pool {spec}: not a pool; there are local, local:N, spool:DIR, ray: and ray://HOST:PORT")
