@@ -35,6 +35,7 @@ TOGETHER = (
     "library/",
     "llm/",
     "memory/",
+    "pools/test_spool.py",
     "search/",
     "suites/test_own.py",
     "suites/test_problems.py",
