@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from kernelpro.records import Candidate, Job, Status
 
 JOBS = 200
 KILL_EVERY = 3.0
-"""Seconds; and never before a tenth was answered since the last time, however slowly workers start here."""
+"""Seconds; and never before an eighth was answered since the last time, however slowly workers start here."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -56,6 +56,13 @@ def actors() -> list[int]:
     return found
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 class Killer(threading.Thread):
     """SIGKILL to one of those at work, every few seconds."""
 
@@ -69,7 +76,7 @@ class Killer(threading.Thread):
         before = 0
         while not self.enough.wait(KILL_EVERY):
             victims = [pid for pid in actors() if pid not in self.killed]
-            if victims and len(self._called) >= before + JOBS // 10:
+            if victims and len(self._called) >= before + JOBS // 8:
                 before = len(self._called)
                 self.killed.append(random.choice(victims))
                 os.kill(self.killed[-1], signal.SIGKILL)
@@ -85,11 +92,9 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
         for answer in answers:
             answer.add_done_callback(lambda future: called.append(future.result().job))
         assert there.outstanding == JOBS
-        while not called:
-            time.sleep(0.05)
+        until(lambda: bool(called))
         killer.start()
-        while len(called) < JOBS // 2:
-            time.sleep(0.05)
+        until(lambda: len(called) >= JOBS // 2)
         cluster.remove_node(second)
         results = [answer.result(timeout=300) for answer in answers]
         killer.enough.set()
