@@ -35,6 +35,7 @@ TOGETHER = (
     "library/",
     "llm/",
     "memory/",
+    "pools/test_spool.py",
     "report/",
     "search/",
     "suites/test_own.py",

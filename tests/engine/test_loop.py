@@ -8,7 +8,9 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from kernelpro.engine.finals import Finals
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.store import Store
 from kernelpro.pools.local import Pool
+from kernelpro.pools.spool.folder import Folder
+from kernelpro.pools.spool.pool import Spool
 from kernelpro.records import Interval, Limits, Options, Outcome, RunConfig, Status, Step, Task, Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -139,18 +143,72 @@ def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(tmp_path: 
 
 def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: Pool) -> None:
     store = Store.create(tmp_path, config(candidates=2), "demo")
-    with pytest.raises(Paused, match="1 answers are outstanding"):
+    with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(3))).run())
     assert [step.stage for step in store.steps()] in (["settled", "chosen"], ["judged", "chosen"])
     outcome, _ = run(Store.open(tmp_path, store.id), pool, Script(kernel(9), kernel(3)))
     assert outcome.best == 2 and [step.stage for step in store.steps()] == ["settled", "settled"]
 
 
+def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: Path, pool: Pool) -> None:
+    store = Store.create(tmp_path, config(candidates=2, tune_points=0), "demo")
+    with pytest.raises(Paused, match=r"^1 answer outstanding$"):
+        asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(9), late=1)).run())
+    assert [step.stage for step in store.steps()] == ["chosen", "judged"]
+    run(Store.open(tmp_path, store.id), pool, Script(kernel(9), kernel(9)))
+    first, second = store.steps()
+    assert first.ms and second.note == "a duplicate of step 1", "as if the first had been there in time"
+
+
 class _Reluctant(Script):
+    def __init__(self, *sources: str, late: int = 2):
+        super().__init__(*sources)
+        self._late = late
+
     async def write(self, assignment: Assignment) -> Draft:
-        if assignment.step == 2:
+        if assignment.step == self._late:
             raise Waiting("not yet")
         return await super().write(assignment)
+
+
+def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    settings = replace(config(candidates=2, tune_points=2), finalists=2)
+    store = Store.create(tmp_path / "runs", settings, "demo")
+    sources = kernel(40, tuned=True), kernel(9)
+    pauses, outcome = [], None
+    worker = None
+    try:
+        while outcome is None:
+            try:
+                with Spool(folder, wait=False) as spool:
+                    outcome, _ = run(Store.open(tmp_path / "runs", store.id), spool, Script(*sources))
+            except Paused as paused:
+                pauses.append(str(paused))
+            if worker is None:
+                command = [sys.executable, "-m", "kernelpro", "worker", str(folder)]
+                worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            while Folder(folder).open_jobs():
+                time.sleep(0.1)
+    finally:
+        if worker:
+            worker.terminate()
+    assert worker and worker.stderr
+    said = worker.stderr.read()
+    assert pauses[0] == "1 result outstanding" and pauses[1] == pauses[-1] == "2 results outstanding", pauses
+    assert outcome.best == 1 and store.steps()[0].details["tuned"]["point"] == {"TIMES": 1}
+    jobs = {path.name for path in (folder / "jobs").iterdir()}
+    assert jobs == {path.name for path in (folder / "results").iterdir()}
+    assert said.count(" takes ") == len(jobs), "nothing was done twice"
+
+
+def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None:
+    store = Store.create(tmp_path, config(candidates=2, tune_points=0), "demo")
+    store.keep_ground({"baselines": {}, "baseline_ms": 1.0, "floor_ms": 0.1, "precision": "fp32", "hardware": {}})
+    for _ in range(2):
+        with Spool(tmp_path / "spool", wait=False) as spool, pytest.raises(Paused, match=r"^1 answer and 1 result outstanding$"):
+            asyncio.run(Engine(store, spool, _Reluctant(kernel(9), kernel(3))).run())
+    assert len(Folder(tmp_path / "spool").open_jobs()) == 1, "asked again, it is the same job"
 
 
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool) -> None:

@@ -29,8 +29,11 @@ def judge(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one call may take.")] = 60.0,
     build_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")] = 300.0,
     memory: Annotated[float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")] = 0.0,
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
 ) -> None:
-    """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse."""
+    """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse; 3: results outstanding."""
     from kernelpro.cli import judging
 
     _check("--target", target, ("cuda", "cpu"))
@@ -41,8 +44,9 @@ def judge(
         _misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
+    place = judging.Place(pool, match, wait)
     settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory}
-    raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, json_lines))
+    raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
 
 
 @app.command()
@@ -62,9 +66,12 @@ def profile(
     tracer: Annotated[str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")] = "auto",
     everything: Annotated[bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
 ) -> None:
     """What limits this kernel, and what to do about it: in words, with numbers, without an LLM."""
-    from kernelpro.cli import profiling
+    from kernelpro.cli import judging, profiling
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -74,7 +81,8 @@ def profile(
     for name in compare or ():
         _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, sandbox)
-    raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted))
+    place = judging.Place(pool, match, wait)
+    raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
 
 @app.command()
@@ -88,7 +96,7 @@ def optimize(
     plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
     cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="inbox: wait for answers instead of stopping.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
     policy: Annotated[
         str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n; constants after a colon: mcts:seeds=6.")
     ] = "mcts",
@@ -112,6 +120,8 @@ def optimize(
         str | None, typer.Option(help="Where runs are kept; default: $KERNELPRO_RUNS or the user's data folder.")
     ] = None,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
 ) -> None:
     """Search for a faster kernel; TASK is all it needs. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
@@ -139,6 +149,8 @@ def optimize(
         tuple(baseline or ()),
         not cool,
         not plain,
+        pool,
+        match,
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
@@ -196,13 +208,14 @@ def bench(
 def resume(
     run: Annotated[str, typer.Argument(help="A run, as `kernelpro runs` lists them.")],
     budget: Annotated[list[str] | None, typer.Option(help="New limits, as for optimize. Repeatable.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Another pool than so far, as for optimize.")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
 ) -> None:
     """Go on with a run that was stopped or killed, or that has budget left."""
     from kernelpro.cli import running
 
-    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), home, json_lines))
+    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), pool, home, json_lines))
 
 
 @app.command()
@@ -305,15 +318,59 @@ def tools(
 
 
 @app.command()
-def worker(sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto") -> None:
-    """Jobs in on stdin, results out on stdout, as JSON lines. Needs Python and torch alone."""
-    import os
-
-    from kernelpro.lab import worker as lab
+def worker(
+    spool: Annotated[
+        str | None, typer.Argument(help="A spool's folder, or a file with its jobs; without, jobs come on stdin.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when there is nothing more to do.")] = False,
+    seconds: Annotated[float, typer.Option(min=0, help="End in time, with nothing half done, after so many; 0: never.")] = 0.0,
+    lease: Annotated[float, typer.Option(min=1, help="Seconds without a sign of life after which others take our jobs.")] = 120.0,
+    match: Annotated[str, typer.Option(help="Only devices whose name contains this.")] = "",
+    pack: Annotated[str | None, typer.Option(help="Write the worker as one file that needs Python and torch alone.")] = None,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+) -> None:
+    """Do jobs: those of a spool, or JSON lines from stdin."""
+    from kernelpro.cli import spooling
 
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
-    os.environ["KERNELPRO_SANDBOX"] = sandbox
-    lab.main()
+    raise typer.Exit(_clearly(spooling.worker, spool, once, seconds, lease, match, pack, sandbox))
+
+
+spool_app = typer.Typer(no_args_is_help=True, help="Jobs and results as files: what is there, one file out, one file in.")
+app.add_typer(spool_app, name="spool")
+
+
+@spool_app.command("status")
+def spool_status(
+    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """What is open, who is at it, and who is there to work."""
+    from kernelpro.cli import spooling
+
+    raise typer.Exit(_clearly(spooling.status, folder, json_lines))
+
+
+@spool_app.command("pack")
+def spool_pack(
+    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
+    out: Annotated[str, typer.Argument(help="File to write: all jobs without a result, one a line.")],
+) -> None:
+    """The open jobs as one file, to be carried to a machine with the hardware: `kernelpro worker FILE --once` there."""
+    from kernelpro.cli import spooling
+
+    raise typer.Exit(_clearly(spooling.pack, folder, out))
+
+
+@spool_app.command("merge")
+def spool_merge(
+    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
+    sources: Annotated[list[str], typer.Argument(help="Files with results, or folders of them, or a copy of the spool.")],
+) -> None:
+    """Take in what came back. Exit code 1: some of it could not be used, and is named."""
+    from kernelpro.cli import spooling
+
+    raise typer.Exit(_clearly(spooling.merge, folder, sources))
 
 
 @app.command()
@@ -338,10 +395,14 @@ def _misuse(message: str) -> None:
 
 def _clearly(command: Any, *arguments: Any) -> int:
     """Run a command; bad input is one line and exit code 2."""
+    from kernelpro.pools.pool import Outstanding
     from kernelpro.records import BadInput
 
     try:
         return int(command(*arguments))
+    except Outstanding as error:
+        print(f"kernelpro: {error}; bring its result and call again", file=sys.stderr)
+        return 3
     except BadInput as error:
         print(f"kernelpro: {error}", file=sys.stderr)
         return 2

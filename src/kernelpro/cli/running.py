@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,8 @@ from kernelpro.engine.session import target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
-from kernelpro.pools.local import Pool
+from kernelpro.pools.by_name import pool as pool_by_name
+from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Task
 from kernelpro.search.policy import read
 
@@ -45,6 +47,8 @@ class Wanted:
     baselines: tuple[str, ...] = ()
     temperature: bool = True
     compiler: bool = True
+    pool: str = "local"
+    match: str = ""
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -74,8 +78,10 @@ def optimize(
     draft = RunConfig(task, target or "cpu", chosen.author, chosen.models)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     policy, constants = read(wanted.policy)
+    if wanted.pool.startswith("spool:") and target is None:
+        raise BadInput(f"--pool {wanted.pool}: say --target cuda or --target cpu as well; nobody is here to be asked")
     options = Options(sandbox=wanted.sandbox)
-    with Pool(wanted.sandbox) as pool:
+    with pool_by_name(wanted.pool, wanted.sandbox, wanted.wait, wanted.match, _say) as pool:
         where = target or target_of(pool)
         config = RunConfig(
             task=task.for_target(where),
@@ -84,6 +90,8 @@ def optimize(
             models=chosen.models,
             temperature=wanted.temperature,
             wait=wanted.wait,
+            pool=wanted.pool,
+            match=wanted.match,
             policy=policy,
             constants=constants,
             limits=budget,
@@ -99,18 +107,23 @@ def optimize(
         return _work(store, pool, json_lines, f"{place}{why}; {chosen.why}" if chosen.why else "")
 
 
-def resume(run: str, budget: tuple[str, ...], home: str | None, json_lines: bool) -> int:
+def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
     store = Store.open(Path(home) if home else default_home(), run)
     store.lock()
-    if budget:
-        config = store.config()
-        store.keep_config(replace(config, limits=limits(budget, config.limits)))
-    with Pool(store.config().options.sandbox) as pool:
-        return _work(store, pool, json_lines)
+    config = store.config()
+    if budget or pool:
+        config = replace(config, limits=limits(budget, config.limits), pool=pool or config.pool)
+        store.keep_config(config)
+    with pool_by_name(config.pool, config.options.sandbox, config.wait, config.match, _say) as place:
+        return _work(store, place, json_lines)
+
+
+def _say(text: str) -> None:
+    print(f"kernelpro: {text}", file=sys.stderr, flush=True)
 
 
 def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
-    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers are outstanding, 130: stopped."""
+    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers or results are outstanding, 130: stopped."""
     store.lock()
     config = store.config()
     display = Display(store, config, json_lines)

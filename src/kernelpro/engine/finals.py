@@ -6,6 +6,7 @@ it, so that what a run hands over is never slower than what was there before it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -24,13 +25,10 @@ class Finals:
         """`leaders`: working candidates; `given`: those that compilers wrote."""
         if not leaders:
             return Outcome(self.reason, notes=("no candidate passed",))
-        for step in leaders:
-            self.verdicts[step.number] = await self.judge(step)
+        await self._judge(leaders)
         best = self._best()
         if best is None or self.verdicts[best].faster != "yes":
-            for step in given:
-                if step.number not in self.verdicts:
-                    self.verdicts[step.number] = await self.judge(step)
+            await self._judge([step for step in given if step.number not in self.verdicts])
             best = self._best()
         notes = tuple(
             f"step {number} did not hold up: {verdict.status}: {verdict.reason}"
@@ -45,6 +43,11 @@ class Finals:
         if self.verdicts[best].faster == "no":
             notes += (f"the winner is {self.verdicts[best].reason.removeprefix('correct; ')}: keep that baseline",)
         return Outcome(self.reason, best, self.verdicts[best], tuple(self.verdicts), notes)
+
+    async def _judge(self, steps: list[Step]) -> None:
+        """All at once: where the pool is far away, each round trip counts."""
+        found = await asyncio.gather(*map(self.judge, steps))
+        self.verdicts |= {step.number: verdict for step, verdict in zip(steps, found, strict=True)}
 
     def _best(self) -> int | None:
         held = {number: verdict for number, verdict in self.verdicts.items() if verdict.status is Status.PASSED}

@@ -8,6 +8,9 @@
 4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on results alone,
    never on who was faster; and a run that was killed goes on as if nothing had happened.
 5. At the end the best few are judged again, at full length and against all baselines (finals.py).
+
+Where answers or results come from outside, everything that can be asked for is asked for, and then the run stops. Called again, it
+asks the same again, and finds what has come.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +35,7 @@ from kernelpro.engine.store import Store
 from kernelpro.engine.trial import Trial
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import RunMemory
-from kernelpro.pools.local import Pool
+from kernelpro.pools.pool import Outstanding, Pool
 from kernelpro.records import (
     BadInput,
     Candidate,
@@ -54,11 +58,11 @@ _IDLE_AUTHOR = 3
 
 
 class Paused(Exception):
-    """The run waits for answers from outside; it goes on when called again."""
+    """The run waits for answers or results from outside; it goes on when called again."""
 
-    def __init__(self, answers: int):
-        super().__init__(f"{answers} answers are outstanding")
-        self.answers = answers
+    def __init__(self, answers: int, results: int):
+        amounts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n]
+        super().__init__(f"{' and '.join(amounts)} outstanding")
 
 
 class Engine:
@@ -89,18 +93,20 @@ class Engine:
     async def run(self) -> Outcome:
         """Until the budget is spent or the floor is reached. A finished run with budget left goes on."""
         self._tell("begun", {})
-        await self._lay_ground()
-        self._replay()
         try:
-            reason = await self._search()
+            await self._lay_ground()
+            self._replay()
+            outcome = await self._finish(await self._search())
+        except (Waiting, Outstanding):
+            raise Paused(await self._answers_outstanding(), self._pool.outstanding) from None
         finally:
             for task in (*self._open.values(), *self._profiles.values()):
                 task.cancel()
             self._store.keep_wall(self._budget.wall_seconds)
-        outcome = await self._finish(reason)
         self._store.finish(outcome)
         if outcome.best is not None:
-            await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
+            with suppress(Outstanding):  # a result that is days away is not waited for
+                await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
         if self._knowledge.enabled:
             self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
         return outcome
@@ -154,8 +160,6 @@ class Engine:
             oldest = min(self._open)
             try:
                 step = await self._open[oldest]
-            except Waiting:
-                raise Paused(await self._outstanding()) from None
             except Exhausted as error:
                 reason = str(error)
                 del self._open[oldest]
@@ -163,8 +167,8 @@ class Engine:
             del self._open[oldest]
             self._settle(step)
 
-    async def _outstanding(self) -> int:
-        """Let everything else come to its end; how many answers are then still waited for."""
+    async def _answers_outstanding(self) -> int:
+        """Let everything else come as far as it can; how many answers are then still waited for."""
         ended = await asyncio.gather(*self._open.values(), return_exceptions=True)
         return sum(isinstance(result, Waiting) for result in ended)
 
@@ -197,8 +201,10 @@ class Engine:
 
     async def _go(self, step: Step) -> Step:
         if step.stage == "chosen":
-            step = self._advance(await self._write(step))
-            self._drafted[step.number].set()
+            try:
+                step = self._advance(await self._write(step))
+            finally:  # those behind do not wait for one that waits itself
+                self._drafted[step.number].set()
         if step.stage == "drafted":
             for number, event in self._drafted.items():
                 if number < step.number:
@@ -274,7 +280,7 @@ class Engine:
 
     async def _profiled(self, number: int) -> None:
         """Diagnose a step before it is improved; once, however many ask."""
-        if self._steps[number].diagnosis is not None:
+        if self._steps[number].diagnosis is not None or "not_profiled" in self._steps[number].details:
             return
         if number not in self._profiles:
             self._profiles[number] = asyncio.create_task(self._profile(number))
@@ -298,7 +304,11 @@ class Engine:
     # --- 4: settling -----------------------------------------------------------------------------------
 
     def _settle(self, step: Step) -> None:
-        step = self._advance(replace(self._steps[step.number], stage="settled"))
+        step = replace(self._steps[step.number], stage="settled")
+        twin = self._first.get(step.details.get("code", ""), step.number)
+        if step.verdict and twin != step.number:  # judged while the earlier one was not written yet
+            step = replace(step, verdict=None, final_source=step.source, note=f"a duplicate of step {twin}")
+        self._advance(step)
         self._count(step)
         self._learn(step)
         self._store.keep_wall(self._budget.wall_seconds)

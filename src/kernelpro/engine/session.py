@@ -11,7 +11,7 @@ from kernelpro.authors.by_name import author
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.memory.knowledge import Knowledge, default_path
-from kernelpro.pools.local import Pool
+from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Job, Outcome, RunConfig, Target
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -38,7 +38,7 @@ def store_for(home: Path, config: RunConfig, name: str) -> Store:
 
 
 async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None) -> Outcome:
-    """Until the end; a run that has ended is not begun again. Raises `Paused` where answers are outstanding."""
+    """Until the end; a run that has ended is not begun again. Raises `Paused` where answers or results are outstanding."""
     if done := store.outcome():
         return done
     store.lock()

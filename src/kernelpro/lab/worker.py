@@ -19,6 +19,9 @@ from typing import TextIO
 from kernelpro.lab.judge.cell import Nursery, harden_parent
 from kernelpro.records import Job, Record, Result
 
+DEVICE_FAILED = 75
+"""Exit code of a worker whose device failed its health check."""
+
 
 def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     """Read jobs until the input ends; answer each. A line that is no job is answered with an error."""
@@ -82,7 +85,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells and scratch are cleaned up
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with results
-    serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
+    from kernelpro.lab.judge.health import Sick
+
+    try:
+        serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
+    except Sick as reason:
+        print(f"kernelpro worker: {reason}", file=sys.stderr)
+        sys.exit(DEVICE_FAILED)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,11 @@ class RunConfig(Record):
     temperature: bool = True
     """Whether roles are asked with temperatures of their own; many reasoning models accept none."""
     wait: bool = False
-    """Whether a run whose model is an inbox waits for answers, or stops and is resumed."""
+    """Whether a run whose model is an inbox, or whose pool is a spool, waits for answers and results, or stops and is resumed."""
+    pool: str = "local"
+    """Where jobs are done, as the command line names it."""
+    match: str = ""
+    """Only hardware whose name contains this."""
     policy: str = "mcts"
     constants: dict[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)

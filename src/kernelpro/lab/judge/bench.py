@@ -24,6 +24,7 @@ from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable
 from kernelpro.lab.judge.stopwatch import Stopwatch
+from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
@@ -67,7 +68,7 @@ class Bench:
             self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
 
     def measure_ceilings(self) -> None:
-        name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()
+        name = environment.snapshot(self.target).get("gpu") or cpu_name()
         self.ceilings = physics.measured(self.target, name)
         self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 import time
@@ -15,6 +14,7 @@ import torch
 import kernelpro
 from kernelpro.lab.judge import gpu
 from kernelpro.lab.languages import cuda
+from kernelpro.lab.machine import cpu_name
 
 
 @lru_cache
@@ -67,18 +67,6 @@ def load(seconds: float) -> float:
     except (OSError, ValueError):
         return 0.0
     return (more - busy) / max(1, longer - total)
-
-
-def cpu_name() -> str:
-    """The processor's model in words."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    for line in text.splitlines():
-        if line.lower().startswith(("model name", "hardware")):
-            return line.partition(":")[2].strip()
-    return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
 def _first_line(program: str | None, word: str) -> str | None:

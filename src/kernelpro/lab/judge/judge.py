@@ -15,13 +15,12 @@ from __future__ import annotations
 import ast
 import random
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 
-from kernelpro.lab.judge import authored, environment, gpu, physics, probes, timing, tripwires
+from kernelpro.lab.judge import authored, environment, gpu, health, physics, probes, timing, tripwires
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
@@ -42,7 +41,6 @@ _SEALED_SHARE = 0.25
 _FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
-_HEALTH_SECONDS = 30.0
 _LOAD_SECONDS = 0.3
 _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
@@ -153,7 +151,7 @@ class Judge:
         except Verdictable as error:
             return self._verdict(candidate, error.status, error.reason, clock)
         finally:
-            self._check_health()
+            health.check(self.bench.target)
 
     def _judge(self, candidate: Candidate, clock: Stopwatch, known: Collection[str]) -> Verdict:
         self._inspect(candidate)
@@ -171,11 +169,9 @@ class Judge:
             before = device_bytes_of_others() if self.bench.target == "cuda" else participant.cell.peak_bytes()
             with clock("load"):
                 given = self.bench.load(participant, candidate)
-            self._report("verifying")
             with clock("verify"):
                 errors, excess = self._verify(participant)
             participant.cell.leave_alone()
-            self._report("timing")
             with clock("time"), self.bench.quiet():
                 rounds, errors, excess = self._time(participant, errors, excess)
             peak = (participant.most_used if self.bench.target == "cuda" else participant.cell.peak_bytes()) - before
@@ -212,6 +208,7 @@ class Judge:
         """All distributions in random order; returns the worst error and its share of the limit."""
         worst, excess = Errors(0.0, 0.0), 0.0
         for index, (seed, distribution) in enumerate(self.bench.secret.sample(self._questions, len(self._questions))):
+            self._report("verifying")
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, tidy=index == 0)
             seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
@@ -241,6 +238,7 @@ class Judge:
         others = self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
         for index, seed in enumerate(self.bench.secret.sample(self._round_seeds, count)):
             inputs = self.bench.inputs(seed)
+            self._report("timing")  # each round is a sign of life
             order = ["candidate", *others]
             random.shuffle(order)
             samples = {}
@@ -415,20 +413,6 @@ class Judge:
             candidate_id=candidate.id,
             **fields,
         )
-
-    def _check_health(self) -> None:
-        """After a candidate the device must still answer, and rightly; otherwise this worker ends and says so."""
-        if self.bench.target != "cuda":
-            return
-        total, done = torch.arange(64, device="cuda").sum(), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-        deadline = time.monotonic() + _HEALTH_SECONDS
-        while not done.query():  # type: ignore[no-untyped-call]
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the GPU has not answered for {_HEALTH_SECONDS:.0f} s after the last candidate: quarantined")
-            time.sleep(0.001)
-        if int(total) != 2016:
-            raise RuntimeError("the GPU computes wrongly after the last candidate: quarantined")
 
     def close(self) -> None:
         self._wait_for_farewell()
