@@ -21,6 +21,7 @@ TOGETHER = (
     "authors/test_answers.py",
     "authors/test_team.py",
     "authors/test_tunables.py",
+    "cli/",
     "defects/test_static.py",
     "diagnose/",
     "engine/test_budget.py",

@@ -232,7 +232,9 @@ def runs(
 @app.command()
 def show(
     run: Annotated[str, typer.Argument(help="A run.")],
-    step: Annotated[int | None, typer.Argument(help="One step of it: source, difference to its parent, verdict, findings.")] = None,
+    step: Annotated[
+        int | None, typer.Argument(help="One step of it: verdict, findings, prompts and answers, difference to its parent, source.")
+    ] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:

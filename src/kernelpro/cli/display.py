@@ -80,7 +80,7 @@ class Display:
     def _follow(self, kind: str, data: dict[str, Any]) -> None:
         step = f"step {data['step']}" if "step" in data else ""
         if kind in _BEGINS:
-            self._now(step, kind)
+            self._now(step, "waiting for the judge" if kind == "judging" else kind)
         elif kind == "progress":
             self._now(data["job"], data["stage"])
         elif kind == "profiling":

@@ -20,22 +20,24 @@ _NO_LIBRARY = {"_DeviceGuard", "set_device"}
 
 def candidate(reference: Reference, variant: str) -> str:
     """A baseline as a candidate: what torch.compile makes of the task, or the reference as it is; raises NoSeed."""
-    return _compiled(reference, variant) if variant in MODES else _as_it_is(reference.task)
+    if variant not in MODES:
+        return _as_it_is(reference.task)
+    return put_together(capture(reference, variant), reference.task, variant, reference.device)
 
 
-def _compiled(reference: Reference, variant: str) -> str:
-    captured = capture(reference, variant)
+def put_together(captured: Captured, task: Task, variant: str, device: str) -> str:
+    """The compiler's code as one file: imports, the reference where its parameters are needed, kernels, calls, the model."""
     parts = unwrap(captured.code, captured.constants)
     if len(parts.arguments) != len(captured.arguments):
         raise NoSeed(f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}")
     stateful = any(text.startswith("self.") for text in captured.arguments)
     own = ["import os", "import torch", "from kernelpro import runtime"] if parts.cpp else ["import torch"]
     imports = sorted(dict.fromkeys([*own, *parts.imports]), key=lambda text: not text.startswith(("import", "from")))
-    sections = [_title(reference, variant, parts), "\n".join(imports)]
-    sections += [_reference_text(reference.task)] if stateful else []
+    sections = [_title(variant, device, parts), "\n".join(imports)]
+    sections += [_reference_text(task)] if stateful else []
     sections += [f"{name} = {value}" for name, value in captured.constants.items()]
     sections += [_library(parts.cpp)] if parts.cpp else []
-    sections += [*parts.triton, _calls(parts), _model(reference, captured, stateful)]
+    sections += [*parts.triton, _calls(parts), _model(task.entry if stateful else "", captured, device)]
     return "\n\n".join(sections) + "\n"
 
 
@@ -48,11 +50,9 @@ def _as_it_is(task: Task) -> str:
     return "\n\n".join((title, "import torch", _reference_text(task), body)) + "\n"
 
 
-def _title(reference: Reference, variant: str, parts: Parts) -> str:
+def _title(variant: str, device: str, parts: Parts) -> str:
     mode = "" if variant == "compile" else f" ({variant.replace('_', '-')})"
-    lines = [
-        f"# Written by torch.compile{mode}, torch {torch.__version__}, for {reference.device}: its kernels and the order of calls."
-    ]
+    lines = [f"# Written by torch.compile{mode} of torch {torch.__version__} for {device}: kernels and order of calls."]
     if outside := sorted(set(_OUTSIDE.findall(parts.body)) - _NO_LIBRARY):
         lines.append(f"# library-calls: {', '.join(outside)}")
     return "\n".join(lines)
@@ -99,13 +99,14 @@ def _calls(parts: Parts) -> str:
     return f"def compiled_call({', '.join(parts.arguments)}):\n{textwrap.indent(parts.body, '    ')}"
 
 
-def _model(reference: Reference, captured: Captured, stateful: bool) -> str:
-    lines = [f"class ModelNew({reference.task.entry if stateful else 'torch.nn.Module'}):"]
-    if not stateful:
+def _model(base: str, captured: Captured, device: str) -> str:
+    """`base`: the reference's class, whose constructor makes the parameters; empty where none are needed."""
+    lines = [f"class ModelNew({base or 'torch.nn.Module'}):"]
+    if not base:
         lines += ["    def __init__(self, *init):", "        super().__init__()", ""]
-    elif captured.loose and reference.device != "cpu":
+    elif captured.loose and device != "cpu":
         lines += ["    def __init__(self, *init):", "        super().__init__(*init)"]
-        lines += [f'        {text} = {text}.to("{reference.device}")' for text in captured.loose] + [""]
+        lines += [f'        {text} = {text}.to("{device}")' for text in captured.loose] + [""]
     lines += [f"    def forward({', '.join(('self', *captured.parameters))}):"]
     lines += [f"        outputs = compiled_call({', '.join(captured.arguments)})", f"        return {captured.result}"]
     return "\n".join(lines)
