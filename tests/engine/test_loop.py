@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.authors.author import Assignment, Draft, NoIdea, Waiting
+from kernelpro.authors.author import Assignment, Draft, NoIdea, OutOfIdeas, Waiting
 from kernelpro.authors.files import Files
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.loop import Engine, Paused
@@ -82,7 +82,7 @@ class Script:
         self.asked.append(assignment)
         await asyncio.sleep(random.random() / 50)
         if assignment.turn >= len(self._sources):
-            raise NoIdea("the script is at its end")
+            raise OutOfIdeas("the script is at its end")
         return Draft(self._sources[assignment.turn], plan=f"version {assignment.step}", author="script")
 
 
@@ -158,6 +158,36 @@ def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: P
     run(Store.open(tmp_path, store.id), pool, Script(kernel(9), kernel(9)))
     first, second = store.steps()
     assert first.ms and second.note == "a duplicate of step 1", "as if the first had been there in time"
+
+
+def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool: Pool) -> None:
+    """As the playbook: it knows no move for what others wrote, and has few designs of its own."""
+    store = Store.create(tmp_path, config("greedy", candidates=6, in_flight=1), "demo")
+    store.keep_ground(GROUND | {"seeds": [{"name": "torch.compile", "source": kernel(3)}]})
+    outcome, _ = run(store, pool, _Choosy(kernel(12), kernel(9)))
+    assert [(s.action, s.parent, bool(s.source)) for s in store.steps()] == [
+        ("seed", 0, True),
+        ("improve", 1, False),
+        ("seed", 0, True),
+        ("improve", 3, True),
+        ("improve", 4, False),
+        ("improve", 3, False),
+    ]
+    assert outcome.best == 1 and "spent" in outcome.reason
+
+
+GROUND = {"baselines": {"eager_fp32": 0.05}, "baseline_ms": 0.05, "floor_ms": 0.01, "precision": "fp32", "hardware": {}}
+
+
+class _Choosy(Script):
+    """One design and one improvement of it, and nothing for what it did not write."""
+
+    async def write(self, assignment: Assignment) -> Draft:
+        wrote = not assignment.parent or assignment.parent.plan.startswith("version")
+        if not wrote or len(self.asked) == len(self._sources):
+            raise NoIdea("not mine, or no move is left")
+        self.asked.append(assignment)
+        return Draft(self._sources[len(self.asked) - 1], plan=f"version {assignment.step}", author="script")
 
 
 class _Reluctant(Script):

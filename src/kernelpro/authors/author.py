@@ -12,6 +12,10 @@ class NoIdea(Exception):
     """The author has nothing (more) to offer for this assignment; the message says why."""
 
 
+class OutOfIdeas(NoIdea):
+    """Nor for any other."""
+
+
 class Waiting(Exception):
     """The answer is not there yet: ask again later."""
 

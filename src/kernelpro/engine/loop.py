@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, Waiting
+from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Waiting
 from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
@@ -47,14 +47,15 @@ from kernelpro.records import (
     Step,
     Verdict,
 )
-from kernelpro.search.choice import SEED
+from kernelpro.search.choice import SEED, Choice, grow
 from kernelpro.search.policy import make
 from kernelpro.search.tree import Tree
 
 Report = Callable[[str, dict[str, Any]], None]
 _MEMORY_TOKENS = 800
+_NO_IDEA = "no idea: "
 _IDLE_AUTHOR = 3
-"""Assignments in a row to which an author has no idea: then it has none."""
+"""Nodes in a row at which an author has no idea: then it has none."""
 
 
 class Paused(Exception):
@@ -88,6 +89,8 @@ class Engine:
         self._drafted: dict[int, asyncio.Event] = {}
         self._profiles: dict[int, asyncio.Task[None]] = {}
         self._without_idea, self._last_excuse = 0, ""
+        self._barren: set[int] = set()
+        """Nodes at which the author had no idea, and those that never came to be."""
         self.ground: dict[str, Any] = {}
 
     async def run(self) -> Outcome:
@@ -173,7 +176,7 @@ class Engine:
         return sum(isinstance(result, Waiting) for result in ended)
 
     def _stop(self) -> str:
-        if self._without_idea >= _IDLE_AUTHOR:
+        if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere() is None):
             return f"the author has no further idea ({self._last_excuse})"
         best = self._tree.best()
         ms = best.ms if best.id else None
@@ -183,6 +186,8 @@ class Engine:
         number = len(self._tree)
         given = number <= len(self._given)
         choice = SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
+        if choice.parent in self._barren and not given:
+            choice = self._elsewhere() or choice
         self._tree.add(choice.parent, choice.action)
         self._budget.begin()
         step = Step(number, choice.parent, choice.action)  # type: ignore[arg-type]
@@ -190,6 +195,11 @@ class Engine:
         self._steps[number] = step
         self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
         self._start(step)
+
+    def _elsewhere(self) -> Choice | None:
+        """Where the author may still have an idea: at the best node for which it has not said otherwise, else at the root."""
+        node = next((node for node in self._tree.ranked() if node.id not in self._barren), None)
+        return grow(node) if node else None if 0 in self._barren else SEED
 
     def _start(self, step: Step) -> None:
         self._drafted[step.number] = asyncio.Event()
@@ -228,7 +238,8 @@ class Engine:
         try:
             draft: Draft = await self._author.write(await self._assignment(step))
         except NoIdea as reason:
-            return replace(step, stage="drafted", note=f"no idea: {reason}")
+            details = step.details | {"out_of_ideas": isinstance(reason, OutOfIdeas)}
+            return replace(step, stage="drafted", note=f"{_NO_IDEA}{reason}", details=details)
         key = self._store.put_source(draft.source)
         return replace(
             step,
@@ -318,8 +329,10 @@ class Engine:
         """A result enters the tree and the budget."""
         self._tree.settle(step.number, step.ms)
         self._budget.settle(step)
-        if step.note.startswith("no idea"):
-            self._without_idea, self._last_excuse = self._without_idea + 1, step.note.removeprefix("no idea: ")
+        if step.note.startswith(_NO_IDEA):
+            self._last_excuse = step.note.removeprefix(_NO_IDEA)
+            self._without_idea += _IDLE_AUTHOR if step.details.get("out_of_ideas") else step.parent not in self._barren
+            self._barren |= {step.parent, step.number}
         else:
             self._without_idea = 0
         for event in learning.events(step, self._steps.get(step.parent)):
