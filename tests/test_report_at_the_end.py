@@ -46,16 +46,16 @@ def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFix
     author = offered(tmp_path / "candidates", "compiler_error.py", "nan.py")
     task = str(ROOT / "tests" / "bad" / "task.py")
     home = tmp_path / "runs"
-    done = kernelpro(home, "optimize", task, "--author", author, "--target", "cpu", "--baseline", "eager_fp32", "--name", "run")
-    page = home / "run-1" / "report.html"
+    done = kernelpro(home, "optimize", task, "--author", author, "--target", "cpu", "--baseline", "eager_fp32", "--no-compiler")
+    page = home / "bad-1" / "report.html"
     assert done.returncode == 1, done.stderr
     assert f"report: {page}" in done.stdout and "No winner: none of 2 candidates passed" in page.read_text()
-    assert history.report("run-1", "json", "-", str(home)) == 0
+    assert history.report("bad-1", "json", "-", str(home)) == 0
     data = json.loads(capsys.readouterr().out)
     assert [(step["author"], step["ms"]) for step in data["steps"][:2]] == [("compiler_error.py", None), ("nan.py", None)]
     assert data["roofline"]["stops"][0]["label"] == "PyTorch eager (FP32)", "the task's work is kept with the ground"
-    assert history.report("run-1", "md", None, str(home)) == 0
-    assert capsys.readouterr().out.strip() == str(home / "run-1" / "report.md")
+    assert history.report("bad-1", "md", None, str(home)) == 0
+    assert capsys.readouterr().out.strip() == str(home / "bad-1" / "report.md")
 
 
 def test_a_task_that_cannot_be_scored(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -
     assert statuses[:5] == [Status.PASSED, Status.WRONG, Status.PASSED, "a duplicate of step 3", Status.BUILD_FAILED]
     assert statuses[5] == "a duplicate of step 3: it compiles to the same instructions"
     assert outcome.best == 3 and outcome.verdict and outcome.verdict.status is Status.PASSED
+    assert steps[2].diagnosis, "the winner is profiled: what would be next is part of the answer"
     assert "no further idea" in outcome.reason and all(step.stage == "settled" for step in steps)
     assert [data["step"] for _, _, data in store.events("final")] == [3] and outcome.verdict != steps[2].verdict
     settled = [data["step"] for _, _, data in store.events("settled")]

@@ -153,9 +153,9 @@ def won(home: Path) -> Store:
     return store
 
 
-def compiler_won(home: Path) -> Store:
+def compiler_won(home: Path, author: str = "torch.compile") -> Store:
     store = begun(home)
-    settle(store, Step(1, 0, "seed", plan="what torch.compile generates", author="torch.compile", verdict=passed(1, 1.5)))
+    settle(store, Step(1, 0, "seed", plan="what the compiler generates", author=author, verdict=passed(1, 1.5)))
     store.finish(Outcome("the author has no further idea", 1, passed(1, 1.5), (1,)))
     return store
 

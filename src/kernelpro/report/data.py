@@ -158,7 +158,7 @@ def _verdict(run: _Read) -> dict[str, Any]:
         "step": best.number,
         "author": best.author,
         "by": sentence.by(best.author),
-        "compiler": best.author == sentence.COMPILER,
+        "compiler": sentence.compiled(best.author),
         "language": verdict.language,
         "reason": verdict.reason,
         "ms": taken.to_json(),
@@ -250,7 +250,7 @@ def _stops(run: _Read) -> list[dict[str, Any]]:
         last = step is run.best
         ms = run.verdict.times["candidate"].value if run.verdict and last else step.ms
         kind = "winner" if last else "step"
-        made = f"step {step.number}" + (" (compiler)" if step.author == sentence.COMPILER else "")
+        made = f"step {step.number}" + (" (compiler)" if sentence.compiled(step.author) else "")
         stops.append({"label": made, "kind": kind, "ms": ms, "step": step.number})
     return stops
 
@@ -291,8 +291,6 @@ def _notes(run: _Read) -> list[str]:
     notes = list(outcome.notes) if outcome else ["The final judgement at full length has not been made: numbers may still change."]
     if run.failure and run.known:
         notes.insert(0, f"The last sitting ended early: {run.failure}")
-    if best is not None and best.author == sentence.COMPILER:
-        notes.append("The fastest kernel is the compiler's own work, seeded into the search; no author improved on it.")
     if verdict is not None:
         notes += verdict.notes
         notes += _doubts(verdict)

@@ -58,6 +58,7 @@ def _search(config: RunConfig) -> list[str]:
     for role, option in (("code", "--model"), ("plan", "--plan-model"), ("debug", "--debug-model")):
         words += [option, config.models[role]] if config.models.get(role) else []
     words += [] if config.temperature else ["--no-temperature"]
+    words += [] if config.compiler else ["--no-compiler"]
     words += [] if config.knowledge else ["--no-knowledge"]
     given: dict[str, Any] = config.limits.to_json()
     usual = Limits().to_json()

@@ -6,8 +6,13 @@ from typing import Any, Literal
 
 from kernelpro.records import Interval, Outcome, Step, Verdict
 
-COMPILER = "torch.compile"
-"""The author's name of code that the compiler generated: nobody's invention, and said so wherever it is shown."""
+_COMPILERS = {
+    "torch.compile": "torch.compile's own output",
+    "torch.compile max-autotune": "torch.compile's own output, max-autotune",
+}
+"""Authors whose code the compiler generated: nobody's invention, and said so wherever it is shown."""
+_REFERENCE = "PyTorch"
+"""The author of the reference's own code, where that is the fastest baseline."""
 _BASELINES = {
     "eager_fp32": "PyTorch eager (FP32)",
     "eager_tf32": "PyTorch eager (TF32)",
@@ -34,7 +39,13 @@ def baseline(name: str) -> str:
 
 def by(author: str) -> str:
     """Who wrote a step, for people."""
-    return "the compiler (torch.compile's own output)" if author == COMPILER else author or "nobody"
+    if compiled(author):
+        return f"the compiler ({_COMPILERS[author]})"
+    return "PyTorch (the reference's own code)" if author == _REFERENCE else author or "nobody"
+
+
+def compiled(author: str) -> bool:
+    return author in _COMPILERS
 
 
 def times(x: Interval) -> str:
@@ -63,8 +74,10 @@ def won(verdict: Verdict, step: Step) -> str:
     """The headline of a run with a winner."""
     hardest = best_of(verdict)
     ratio = verdict.speedup[hardest]
-    if step.author == COMPILER:
-        lead = f"No candidate beat the compiler: torch.compile's own output (step {step.number}) is the fastest, "
+    if compiled(step.author):
+        lead = f"No candidate beat the compiler: {_COMPILERS[step.author]} (step {step.number}) is the fastest, "
+    elif step.author == _REFERENCE:
+        lead = f"No candidate beat the reference: PyTorch's own code (step {step.number}) is the fastest, "
     else:
         lead = f"Step {step.number} is "
     if result(verdict) == "faster":

@@ -10,7 +10,7 @@ from kernelpro.engine import learning
 from kernelpro.engine.store import Store
 from kernelpro.memory.run_memory import Attempt
 from kernelpro.records import BadInput, Diagnosis, Finding, Step
-from kernelpro.report.sentence import COMPILER, best_of, by
+from kernelpro.report.sentence import best_of, by, compiled
 
 _LONGEST_CODE = 800
 """Lines of a step's code or difference: 300 steps must still make a page that opens. The store has all of them."""
@@ -27,7 +27,7 @@ def describe(step: Step, parent: Step | None, store: Store) -> dict[str, Any]:
         "state": step.state,
         "author": step.author,
         "by": by(step.author),
-        "compiler": step.author == COMPILER,
+        "compiler": compiled(step.author),
         "plan": step.plan,
         "hypothesis": step.hypothesis,
         "promised": step.details.get("promised"),

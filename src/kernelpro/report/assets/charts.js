@@ -218,7 +218,7 @@ const KernelProCharts = (() => {
     const leaves = steps.filter((step) => !parents.has(step.number));
     const families = new Set(leaves.map((step) => step.parent)).size;
     const rows = leaves.length + families;
-    return { height: Math.max(150, (leaves.length > 20 ? DENSE : ROW) * rows + 46), width: LEVEL * Math.max(...depth.values()) + 154 };
+    return { height: Math.max(150, (leaves.length > 20 ? DENSE : ROW) * rows + 46), width: LEVEL * Math.max(...depth.values()) + 172 };
   }
 
   const offPath = (data) => data.steps.filter((step) => !step.on_path).map((step) => step.number);
@@ -239,7 +239,7 @@ const KernelProCharts = (() => {
       symbol: step.compiler ? "diamond" : step.ms || hollow ? "circle" : "rect",
       symbolSize: step.ms ? 12 + 3.5 * Math.log2(speed * 4) / 1.5 : 9,
       itemStyle: { color: hollow ? look.card : colour, borderColor: colour, borderWidth: 1.5 },
-      lineStyle: step.on_path ? { color: look.accent, width: 2.5 } : { color: look.grid, width: 1.3 },
+      lineStyle: step.on_path ? { color: look.accent, width: 2.5 } : { color: look.soft, width: 1.2, opacity: 0.55 },
       label: { position: leaf ? "right" : "top", fontWeight: step.on_path ? "bold" : "normal", color: step.on_path ? look.ink : look.soft },
       children: [],
     };
@@ -278,7 +278,7 @@ const KernelProCharts = (() => {
           type: "tree",
           data: [root],
           left: 36,
-          right: 118,
+          right: 136,
           top: 30,
           bottom: 16,
           orient: "LR",
