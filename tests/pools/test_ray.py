@@ -101,8 +101,8 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
         killer.join()
         assert there.outstanding == 0
     assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
-    statuses = [(result.data or {}).get("status") for result in results]
-    assert statuses == ["built" if number % 3 else "build_failed" for number in range(JOBS)]
+    wrong = [r for n, r in enumerate(results) if (r.data or {}).get("status") != ("built" if n % 3 else "build_failed")]
+    assert not wrong
     assert killer.killed, "nobody was killed"
 
 

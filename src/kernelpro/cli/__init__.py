@@ -35,6 +35,7 @@ def judge(
 ) -> None:
     """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse; 3: results outstanding."""
     from kernelpro.cli import judging
+    from kernelpro.cli.place import Place
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -44,7 +45,7 @@ def judge(
         _misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
-    place = judging.Place(pool, match, wait)
+    place = Place(pool, match, wait)
     settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory}
     raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
 
@@ -71,7 +72,8 @@ def profile(
     wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
 ) -> None:
     """What limits this kernel, and what to do about it: in words, with numbers, without an LLM."""
-    from kernelpro.cli import judging, profiling
+    from kernelpro.cli import profiling
+    from kernelpro.cli.place import Place
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -81,7 +83,7 @@ def profile(
     for name in compare or ():
         _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, sandbox)
-    place = judging.Place(pool, match, wait)
+    place = Place(pool, match, wait)
     raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
 
@@ -126,6 +128,7 @@ def optimize(
 ) -> None:
     """Search for a faster kernel; TASK is all it needs. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
     from kernelpro.cli import running
+    from kernelpro.cli.place import Place
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -145,12 +148,10 @@ def optimize(
         sandbox,
         not alone,
         models,
-        wait,
         tuple(baseline or ()),
         not cool,
         not plain,
-        pool,
-        match,
+        Place(pool, match, wait),
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
@@ -179,12 +180,16 @@ def bench(
     ] = None,
     min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder of this bench; the same one goes on where it stopped.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Ask again where the last answer was an error.")] = False,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
 ) -> None:
     """A whole suite: fast_p, geomeans and costs against each baseline. Killed at any time, the same command goes on."""
     from kernelpro.cli import benching
+    from kernelpro.cli.place import Place
     from kernelpro.records import Options
 
     _check("--target", target, ("cuda", "cpu"))
@@ -201,7 +206,7 @@ def bench(
     options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
     what = (suite, probe, kernels, author, model, tuple(budget or ()), parallel)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
-    raise typer.Exit(_clearly(benching.run, wanted))
+    raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
 
 
 @app.command()

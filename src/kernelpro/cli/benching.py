@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.table import Table as Drawing
 
 from kernelpro.authors.by_name import author
+from kernelpro.cli.place import Place
 from kernelpro.cli.running import limits
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import default_home
-from kernelpro.pools.local import Pool
+from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Limits, Options, RunConfig, Target
 from kernelpro.suites import asking, authoring, board, kernels, probing, problems
 from kernelpro.suites.ledger import Ledger
@@ -50,24 +51,25 @@ class Wanted:
         return f"kernels of {self.kernels}" if self.kernels else f"author {self.author} {self.model}".strip()
 
 
-def run(wanted: Wanted) -> int:
-    """0: everything is answered; 3: answers from outside are outstanding."""
+def run(wanted: Wanted, place: Place) -> int:
+    """0: everything is answered; 3: answers or results from outside are outstanding."""
     if sum(map(bool, (wanted.probe, wanted.kernels, wanted.author))) != 1:
         raise BadInput("say what to evaluate: --probe, --kernels DIR or --author NAME, one of them")
-    with Pool(wanted.options.sandbox) as pool:
+    place.require(wanted.target)
+    with place.open(wanted.options.sandbox) as pool:
         target: Target = wanted.target or target_of(pool)
         chosen = problems.find(wanted.suite, wanted.levels, wanted.ids, target, wanted.mode, wanted.precision)
         with Ledger(_folder(wanted)) as ledger:
             if ledger.unreadable:
                 _say(f"{ledger.unreadable} lines of {ledger.folder / 'results.jsonl'} cannot be read and are asked again")
             if wanted.author:
-                keys, outstanding = _author(wanted, chosen, target, pool, ledger)
+                keys, outstanding = _author(wanted, place, chosen, target, pool, ledger)
             else:
-                keys, outstanding = _ask(wanted, chosen, target, pool, ledger), 0
+                keys, outstanding = _ask(wanted, chosen, target, pool, ledger)
             _show(wanted, target, chosen, keys, ledger)
             _say(f"results: {ledger.folder / 'results.jsonl'}")
     if outstanding:
-        _say(f"{outstanding} problems wait for answers; the same command goes on")
+        _say(f"{outstanding} answers or results are outstanding; the same command goes on")
     return 3 if outstanding else 0
 
 
@@ -81,7 +83,7 @@ def _folder(wanted: Wanted) -> Path:
 Keys = dict[tuple[int, int], list[str]]
 
 
-def _ask(wanted: Wanted, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger) -> Keys:
+def _ask(wanted: Wanted, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger) -> tuple[Keys, int]:
     if wanted.kernels:
         given = kernels.find(Path(wanted.kernels), chosen, wanted.sample)
         questions = [
@@ -93,22 +95,25 @@ def _ask(wanted: Wanted, chosen: list[problems.Problem], target: Target, pool: P
         questions = [asking.Question(problem, target, wanted.options) for problem in chosen]
     left = {question.key: question for question in questions if ledger.lacks(question.key, wanted.retry)}
     with _Progress(len(questions), len(left)) as progress:
-        asking.ask(list(left.values()), pool, ledger, progress.stage, lambda question: progress.done(question.problem.label))
+        done = lambda question: progress.done(question.problem.label)
+        outstanding = asking.ask(list(left.values()), pool, ledger, progress.stage, done)
     keys: Keys = {}
     for question in questions:
         keys.setdefault((question.problem.level, question.problem.number), []).append(question.key)
-    return keys
+    return keys, outstanding
 
 
-def _author(wanted: Wanted, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger) -> tuple[Keys, int]:
+def _author(
+    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger
+) -> tuple[Keys, int]:
     """Problems are independent: nothing is learnt from one for the next."""
     assert wanted.author
     models = {"code": wanted.model} if wanted.model else {}
     budget = limits(wanted.budget, Limits())
-    configs = [
-        RunConfig(problem.task, target, wanted.author, models, limits=budget, options=wanted.options, knowledge=False)
-        for problem in chosen
-    ]
+    common = RunConfig(
+        chosen[0].task, target, wanted.author, models, wait=place.wait, limits=budget, options=wanted.options, knowledge=False
+    )
+    configs = [replace(common, task=problem.task) for problem in chosen]
     author(configs[0], ledger.folder / "unborn")  # a bad name shows before anything is begun
     every = [authoring.Assignment(problem, config) for problem, config in zip(chosen, configs, strict=True)]
     left = [item for item in every if ledger.lacks(item.key, wanted.retry)]

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from kernelpro.pools.by_name import pool
+from kernelpro.cli.place import Place
 from kernelpro.pools.pool import Outstanding
 from kernelpro.records import BASELINES, BadInput, Candidate, Interval, Job, Options, Progress, Result, Status, Task, Verdict
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where it is done."""
-
-    pool: str
-    match: str
-    wait: bool
 
 
 def run(
@@ -66,10 +56,7 @@ def _judged(
     for verdict in unreadable.values():
         _show(verdict, json_lines)
     quiet = json_lines or not console.is_terminal
-    with (
-        pool(place.pool, options.sandbox, place.wait, place.match, complain) as where,
-        console.status("starting") as status,
-    ):
+    with place.open(options.sandbox) as where, console.status("starting") as status:
         if quiet:
             status.stop()
 
@@ -95,10 +82,6 @@ def _verdict_of(result: Result, paths: list[str]) -> Verdict:
     if result.verdict is None:
         raise BadInput(result.error or "the worker gave no verdict")
     return Verdict.from_json(result.verdict.to_json() | {"candidate": paths[int(result.job)]})
-
-
-def complain(text: str) -> None:
-    print(f"kernelpro: {text}", file=sys.stderr, flush=True)
 
 
 def _show(verdict: Verdict, json_lines: bool) -> None:

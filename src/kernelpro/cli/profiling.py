@@ -10,12 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
-from kernelpro.cli.judging import Place, complain
+from kernelpro.cli.place import Place
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
 from kernelpro.engine.profiling import Request, profile
-from kernelpro.pools.by_name import pool
 from kernelpro.records import BadInput, Candidate, Diagnosis, Job, Options, Profile, Progress, Result, Task
 from kernelpro.report import roofline
 
@@ -43,7 +42,7 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
     toolbox = registry(map(Path, wanted.tools))
     console = Console(stderr=True)
     quiet = wanted.json_lines or not console.is_terminal
-    with pool(place.pool, wanted.sandbox, place.wait, place.match, complain) as where, console.status("starting") as status:
+    with place.open(wanted.sandbox) as where, console.status("starting") as status:
         if quiet:
             status.stop()
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,12 +15,12 @@ from kernelpro import report
 from kernelpro.authors.by_name import author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
+from kernelpro.cli.place import Place
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
-from kernelpro.pools.by_name import pool as pool_by_name
 from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Task
 from kernelpro.search.policy import read
@@ -43,12 +42,10 @@ class Wanted:
     sandbox: Any
     knowledge: bool = True
     models: dict[str, str] = field(default_factory=dict)
-    wait: bool = False
     baselines: tuple[str, ...] = ()
     temperature: bool = True
     compiler: bool = True
-    pool: str = "local"
-    match: str = ""
+    place: Place = field(default_factory=Place)
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -78,10 +75,9 @@ def optimize(
     draft = RunConfig(task, target or "cpu", chosen.author, chosen.models)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     policy, constants = read(wanted.policy)
-    if wanted.pool.startswith("spool:") and target is None:
-        raise BadInput(f"--pool {wanted.pool}: say --target cuda or --target cpu as well; nobody is here to be asked")
+    wanted.place.require(target)
     options = Options(sandbox=wanted.sandbox)
-    with pool_by_name(wanted.pool, wanted.sandbox, wanted.wait, wanted.match, _say) as pool:
+    with wanted.place.open(wanted.sandbox) as pool:
         where = target or target_of(pool)
         config = RunConfig(
             task=task.for_target(where),
@@ -89,9 +85,9 @@ def optimize(
             author=chosen.author,
             models=chosen.models,
             temperature=wanted.temperature,
-            wait=wanted.wait,
-            pool=wanted.pool,
-            match=wanted.match,
+            wait=wanted.place.wait,
+            pool=wanted.place.pool,
+            match=wanted.place.match,
             policy=policy,
             constants=constants,
             limits=budget,
@@ -114,12 +110,8 @@ def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None
     if budget or pool:
         config = replace(config, limits=limits(budget, config.limits), pool=pool or config.pool)
         store.keep_config(config)
-    with pool_by_name(config.pool, config.options.sandbox, config.wait, config.match, _say) as place:
-        return _work(store, place, json_lines)
-
-
-def _say(text: str) -> None:
-    print(f"kernelpro: {text}", file=sys.stderr, flush=True)
+    with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
+        return _work(store, there, json_lines)
 
 
 def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:

@@ -13,14 +13,14 @@ import torch
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.builds import Builds
+from kernelpro.lab.judge.builds import Builds, is_something
 from kernelpro.lab.judge.cell import Nursery
 from kernelpro.lab.judge.judge import Judge, Twin
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.study import study
-from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Target
+from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Status, Target
 
 _REPEAT_SECONDS = 5.0
 
@@ -86,6 +86,8 @@ class Worker:
             artifacts = self._builds.get(job.candidate, self._target(job), job.options)
         except Verdictable as error:
             return Result(job.id, data={"status": error.status.value, "reason": error.reason})
+        if (note := self._builds.notes.get(job.candidate.id)) and not is_something(artifacts):
+            return Result(job.id, data={"status": Status.CRASHED.value, "reason": note})
         return Result(job.id, data={"status": "built", "bytes": len(artifacts)})
 
     def _target(self, job: Job) -> Target:

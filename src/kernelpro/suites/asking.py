@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 
-from kernelpro.pools.local import Pool
+from kernelpro.pools.pool import Outstanding, Pool
 from kernelpro.records import Candidate, Job, Options, Progress, Result, Target, digest
 from kernelpro.suites.ledger import Entry, Ledger
 from kernelpro.suites.problems import Problem
@@ -38,17 +38,24 @@ class Question:
         return Job(self.key, kind, self.problem.task, self.candidate, self.target, self.options)  # type: ignore[arg-type]
 
 
-def ask(questions: Sequence[Question], pool: Pool, ledger: Ledger, report: Report, done: Callable[[Question], None]) -> None:
-    """All of them, in the pool's own order of finishing."""
+def ask(questions: Sequence[Question], pool: Pool, ledger: Ledger, report: Report, done: Callable[[Question], None]) -> int:
+    """All of them, in the pool's own order of finishing; how many results are outstanding."""
+    outstanding = 0
     waiting, asked = deque(questions), dict[Future[Result], Question]()
     while waiting or asked:
         while waiting and len(asked) < _AT_ONCE:
             question = waiting.popleft()
             asked[pool.submit(question.job(), _follow(question, report))] = question
         for answer in wait(asked, return_when=FIRST_COMPLETED).done:
-            question, result = asked.pop(answer), answer.result()
+            question = asked.pop(answer)
+            try:
+                result = answer.result()
+            except Outstanding:
+                outstanding += 1
+                continue
             ledger.add(Entry(question.key, replace(result, job=question.key), _seconds(result)))
             done(question)
+    return outstanding
 
 
 def _follow(question: Question, report: Report) -> Callable[[Progress], None]:

@@ -11,7 +11,7 @@ from typing import Any
 from kernelpro.engine import session
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import Store
-from kernelpro.pools.local import Pool
+from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Cost, Result, RunConfig, Status, Verdict, digest
 from kernelpro.suites.asking import Report
 from kernelpro.suites.ledger import Entry, Ledger

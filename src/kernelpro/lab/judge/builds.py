@@ -35,6 +35,8 @@ class Builds:
         self._nursery = nursery
         self._pool = ThreadPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1))
         self._jobs: dict[tuple[str, str], Future[bytes]] = {}
+        self.notes: dict[str, str] = {}
+        """By candidate: what went wrong beside its compilers. The judge finds that out for itself."""
         self._lock = threading.Lock()
         self._gate = threading.Condition()
         self._running, self._shut = 0, False
@@ -61,7 +63,7 @@ class Builds:
             return kept.read_bytes()
         with self._turn():
             artifacts = self._compile(candidate, target, options)
-        if artifacts:
+        if is_something(artifacts):
             partial = kept.with_suffix(f".{os.getpid()}")
             with contextlib.suppress(OSError):  # a full or read-only disk costs a build the next time, nothing else
                 kept.parent.mkdir(parents=True, exist_ok=True)
@@ -81,13 +83,17 @@ class Builds:
         except Late:
             raise Verdictable(Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed") from None
         except (Gone, Garbled):
+            self.notes[candidate.id] = f"the build {cell.how_it_ended()}"
             return b""  # whatever killed it will happen again where it is judged
         finally:
             cell.kill()
         if answer.get("ok") is not True:
             if answer.get("stage") == "build":
                 raise Verdictable(Status.BUILD_FAILED, str(answer.get("error")))
+            self.notes[candidate.id] = str(answer.get("error"))
             return b""
+        if "note" in answer:
+            self.notes[candidate.id] = str(answer["note"])
         return artifacts
 
     @contextlib.contextmanager
@@ -117,6 +123,11 @@ class Builds:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def is_something(artifacts: bytes) -> bool:
+    """Whether anything was built: an empty tar is all zeros. Nothing is kept of a build that was disturbed before it began."""
+    return bool(artifacts.strip(b"\0"))
 
 
 def _cache(candidate: Candidate, target: str) -> Path:

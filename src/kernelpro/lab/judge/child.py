@@ -287,6 +287,7 @@ class Worker:
         except Failed as error:
             if error.stage == "build":
                 raise
+            return {"note": str(error)}, pack_artifacts()
         return {}, pack_artifacts()
 
 
