@@ -31,8 +31,12 @@ class StageDesign:
     """Independent partial results of a reduction, and the width of its vector loop; 1: one after another."""
     keep: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
+    ahead: bool = False
+    """While a row is read for the first time, the next one is fetched into the cache."""
     strip: int = 256
     """Rows of a strip."""
+    tile: int = 32
+    """Rows and columns of a tile."""
     packed: bool = False
     """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
     block: int = 48
