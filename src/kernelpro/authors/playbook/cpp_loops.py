@@ -19,7 +19,7 @@ _LONG = 16384
 _CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 _LANES = (8, 16, 32, 64)
 _TILES = (16, 32, 64)
-_STRIPS = (64, 128, 256, 512, 1024)
+STRIPS = (64, 128, 256, 512, 1024)
 
 
 class Kernel:
@@ -96,10 +96,16 @@ class Rows(Nest):
         outer = self.stage.outer
         if self.how.order == "tiles":
             return self._in_tiles(outer[:-1], outer[-1])
+        if not outer and self._only_stores():
+            return ["#pragma omp for simd schedule(static)", *nest(self.passes[0].loops, self.element(self.passes[0], {}, ""))]
         body = self.row()
         if len(outer) == 1:
             return self.over(outer[0].extent, outer[0].name, body)
         return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+
+    def _only_stores(self) -> bool:
+        roots = [step.value for step in self.stage.steps]
+        return len(self.passes) == 1 and bool(self.passes[0].loops) and not self.stage.reduces and not _scans(roots)
 
     def _in_tiles(self, lead: tuple[Var, ...], last: Var) -> list[str]:
         """Squares of rows and columns, so that lines of memory that go across the rows are used up while they are in cache."""
@@ -198,7 +204,7 @@ class Strips(Nest):
 
     def lines(self) -> list[str]:
         *lead, last = self.stage.outer
-        strip = self.kernel.tunable(f"STRIP{self.place}", min(self.how.strip, _rounded(last.extent)), self._widths(last))
+        strip = self.kernel.tunable(f"STRIP{self.place}", self.how.strip, [w for w in STRIPS if w <= self.how.strip])
         names: Names = {}
         body = [f"const long first = turn % (({last.extent} + {strip} - 1) / {strip}) * {strip};"]
         body += [f"const long width = smaller(long({strip}), {last.extent} - first);"]
@@ -212,9 +218,6 @@ class Strips(Nest):
             body += self._along(last, self.add_totals(dict(names)), vector=False)
         turns = f"{prod(v.extent for v in lead)} * (({last.extent} + {strip} - 1) / {strip})"
         return self.over(turns, "turn", body)
-
-    def _widths(self, last: Var) -> list[int]:
-        return [width for width in _STRIPS if width <= _rounded(last.extent)]
 
     def _rows(self) -> set[Expr]:
         roots = [s.value for s in self.stage.steps] + [t.value for t in self.stage.totals]
@@ -345,8 +348,3 @@ def _streams(node: Expr, var: Var, last: Var) -> bool:
 def _without(index: Index, var: Var) -> tuple[Index, int]:
     """The index without its term in `var`, and that term's factor."""
     return Index(tuple((a, c) for a, c in index.terms if a != var), index.constant), index.coefficient(var)
-
-
-def _rounded(extent: int) -> int:
-    """The next of the usual widths, so that a strip is not wider than there are rows."""
-    return next((width for width in _STRIPS if width >= extent), _STRIPS[-1])

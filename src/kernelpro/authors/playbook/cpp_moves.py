@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.playbook.design import Design, StageDesign, natural_order
+from kernelpro.authors.playbook.cpp_loops import STRIPS
+from kernelpro.authors.playbook.design import Design, StageDesign
 from kernelpro.authors.playbook.passes import keep, passes
 from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Move, Seed
@@ -18,7 +19,8 @@ _FEW = 16
 
 def plain(program: Program) -> Design:
     """Rows side by side on all cores, each from left to right, mathematics from the library."""
-    return Design("cpp", tuple(StageDesign(order=natural_order(stage)) for stage in program.stages))
+    usual = Design("cpp", (StageDesign(),) * len(program.stages))
+    return _each(usual, program, _windows) or usual
 
 
 def seeds(program: Program) -> list[Seed]:
@@ -73,7 +75,18 @@ def _pack(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _strips(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """Where neighbours along the row lie apart in memory, and neighbouring rows side by side."""
-    return {"order": "strips"} if how.order == "rows" and _across(stage) else None
+    return {"order": "strips", "strip": _strip(stage)} if how.order == "rows" and _across(stage) else None
+
+
+def _windows(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """Windows have short loops, and at edges leave elements out: vector loops go along their neighbours."""
+    guarded = stage.outer and any(reduce.guards for reduce in stage.reduces)
+    return {"order": "strips", "strip": _strip(stage)} if guarded else None
+
+
+def _strip(stage: Stage) -> int:
+    """256 rows, or as many as there are."""
+    return next((width for width in STRIPS if width >= min(stage.outer[-1].extent, 256)), 256)
 
 
 def _across(stage: Stage) -> bool:
@@ -116,7 +129,7 @@ def _ahead(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 
 def _rows(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if how.order != "strips" or natural_order(stage) == "strips" or _across(stage):
+    if how.order != "strips" or _windows(stage, how) or _across(stage):
         return None
     return {"order": "rows", "lanes": max(how.lanes, LANES)}
 

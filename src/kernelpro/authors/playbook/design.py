@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.stages import Stage
 
 _MARK = "# playbook: "
 _CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
@@ -83,8 +82,3 @@ def of_source(source: str) -> Design:
         return Design(str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"])
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
-
-
-def natural_order(stage: Stage) -> Literal["rows", "strips"]:
-    """Windows at the edge of which elements are left out have short loops: a vector loop goes along their neighbours."""
-    return "strips" if stage.outer and any(reduce.guards for reduce in stage.reduces) else "rows"
