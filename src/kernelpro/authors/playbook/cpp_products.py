@@ -107,7 +107,8 @@ template <class T> struct Vector {{
     typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T))));
 }};
 template <class T>
-static inline void multiply(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, long depth, long width, bool fresh) {{
+static inline void multiply(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c,
+                            long depth, long width, bool fresh) {{
     typedef typename Vector<T>::type vector;
     constexpr int LANES = BYTES / sizeof(T), VECTORS = {_WIDTH} / LANES;
     vector sum[{_HEIGHT}][VECTORS];
