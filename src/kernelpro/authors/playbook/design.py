@@ -38,7 +38,7 @@ class StageDesign:
     """Rows and columns of a tile."""
     packed: bool = False
     """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
-    block: int = 48
+    block: int = 60
     """Products: rows of a block."""
     depth: int = 256
     """Products: terms that are added up before the next part of the operands is packed."""
