@@ -14,7 +14,6 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from kernelpro.engine.loop import Engine
@@ -121,17 +120,16 @@ class Display:
         times = f"{engine.tree.baseline_ms / best.ms:.2f}x over the best baseline, {best.ms:.4g} ms"
         return Text(f"best: {times}{reached}; step {best.id} by {step.author}", style="bold green")
 
-    def _steps(self, engine: Engine) -> Table:
-        table = Table(show_edge=False, pad_edge=False, header_style="dim")
-        for title in ("step", "from", "action", "author", "status", "ms", "x"):
-            table.add_column(title, no_wrap=True, justify="right" if title in ("ms", "x") else "left")
-        table.add_column("plan", no_wrap=True, overflow="ellipsis", ratio=1)
+    def _steps(self, engine: Engine) -> Group:
+        """Columns of fixed width, so that nothing moves; the plan has the rest of the line."""
         room = max(3, min(_MOST_STEPS, self._console.size.height - _OTHER_LINES))
+        best = engine.tree.best().id
+        lines = [_row("step", "from", "action", "author", "status", "ms", "x", "plan", style="dim")]
         for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:room]:
             ms, times = (f"{step.ms:.4g}", f"{engine.tree.baseline_ms / step.ms:.2f}") if step.ms else ("", "")
             cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
-            table.add_row(*cells, step.plan or step.note, style="green" if step.number == engine.tree.best().id else "")
-        return table
+            lines.append(_row(*cells, step.plan or step.note, style="green" if step.number == best else ""))
+        return Group(*lines)
 
     # --- the end ---------------------------------------------------------------------------------------
 
@@ -164,6 +162,11 @@ class Display:
 
 def interval(x: Interval) -> str:
     return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
+
+
+def _row(step: str, parent: str, action: str, author: str, status: str, ms: str, times: str, plan: str, style: str) -> Text:
+    cells = f"{step:>4} {parent:>4} {action:7} {author[:18]:18} {status[:12]:12} {ms:>7} {times:>6}  {plan}"
+    return Text(cells, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _ground_line(ground: dict[str, Any]) -> str:
