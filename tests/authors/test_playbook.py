@@ -34,7 +34,9 @@ def ask(
     given: Task, action: Action = "seed", attempt: int = 0, parent: str = "", findings: tuple[Finding, ...] = (), **more: object
 ) -> Assignment:
     known = Known(1, parent, "", None) if parent else None
-    made = Assignment(1, action, given, "cpu", "fp32", 0.1, {}, attempt, graph(given), parent=known, findings=findings)
+    made = Assignment(
+        1, action, given, "cpu", "fp32", 0.1, {}, attempt=attempt, graph=graph(given), parent=known, findings=findings
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
