@@ -5,8 +5,8 @@
 2. An actor is a local pool on its node, with the hardware that Ray gave it; the code travels with the job. So whatever
    the judge guarantees, it guarantees here.
 3. An actor with room gets a job of the task that it has warm, unless others are busy with that one already; else of the task
-   that has the fewest under way and is worth being made warm. What has waited for long goes first, so that no task starves. Tasks keep
-   to one kind of hardware.
+   that has the fewest under way and is worth being made warm. What has waited for long goes first, so that no task starves.
+   A task keeps to one kind of hardware.
 4. An actor that dies, with its node or alone, or gives no sign of life, is replaced; what it was at is done by others. One whose
    GPU fails its health check is kept, without work, so that Ray gives that GPU to nobody.
 """
