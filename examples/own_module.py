@@ -1,6 +1,7 @@
 """A module of your own, from Python: a kernel for it, with proof.
 
-python examples/own_module.py AUTHOR [MODEL]     who writes, and who answers: see docs/optimize.md and docs/models.md
+python examples/own_module.py            the playbook writes
+python examples/own_module.py MODEL      a model does: see docs/models.md
 """
 
 import sys
@@ -24,11 +25,9 @@ class Head(nn.Module):
 
 
 def main():
-    author, model = (*sys.argv[1:], "")[:2]
+    model = sys.argv[1] if len(sys.argv) > 1 else ""
     examples = [torch.randn(1024, 1024)]
-    found = kernelpro.optimize(
-        Head(1024), examples, init_inputs=[1024], author=author, model=model, report=lambda kind, data: print(kind, data)
-    )
+    found = kernelpro.optimize(Head(1024), examples, init_inputs=[1024], model=model, report=lambda kind, data: print(kind, data))
     print(found.verdict.reason if found.verdict else found.outcome.reason)
     print(found.source or "", f"\nthe run: {found.run}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,9 @@ def optimize(
     reference: Any,
     inputs: Sequence[Any] = (),
     *,
-    author: str = "team",
+    author: str | None = None,
     model: str = "",
+    compiler: bool = True,
     limits: Limits | None = None,
     target: Target | None = None,
     options: Options | None = None,
@@ -97,6 +98,7 @@ def optimize(
 ) -> Optimized:
     """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
 
+    Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
     The same call goes on with a run that was stopped, and returns at once what a finished one found."""
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
@@ -105,8 +107,16 @@ def optimize(
     what, chosen = task(reference, inputs, **about), options or Options()
     with Pool(chosen.sandbox) as pool:
         where = target or session.target_of(pool)
-        config = RunConfig(what.for_target(where), where, author, {"code": model} if model else {}, options=chosen)
-        store = session.store_for(Path(home) if home else default_home(), replace(config, limits=limits or Limits()), what.name)
+        config = RunConfig(
+            what.for_target(where),
+            where,
+            author or ("team" if model else "playbook"),
+            {"code": model} if model else {},
+            limits=limits or Limits(),
+            options=chosen,
+            compiler=compiler,
+        )
+        store = session.store_for(Path(home) if home else default_home(), config, what.name)
         try:
             outcome = asyncio.run(session.work(store, pool, report))
             winner = store.step(outcome.best) if outcome.best is not None else None

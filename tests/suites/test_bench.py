@@ -105,8 +105,15 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert "| best | 3 | 33% |" in third.stdout
 
 
-def test_the_probe_says_which_cannot_be_scored(suite: Path) -> None:
-    found = bench(suite, "--probe", "--ids", "1,3")
+def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> None:
+    """Nobody works on the spool at first: the bench stops, and goes on when results are there."""
+    spool = suite / "spool"
+    more = ("--probe", "--ids", "1,3", "--pool", f"spool:{spool}")
+    first = bench(suite, *more)
+    assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
+    assert "2 problems: 0 can be scored, 0 cannot, 2 not run or not answered" in first.stdout
+    subprocess.run([sys.executable, "-m", "kernelpro", "worker", str(spool), "--once"], check=True, timeout=300)
+    found = bench(suite, *more)
     assert found.returncode == 0, found.stderr
     assert "2 problems: 1 can be scored, 1 cannot, 0 not run or not answered" in found.stdout
 
@@ -115,7 +122,7 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     files = suite / "written"
     files.mkdir()
     (files / "a.py").write_text(KERNEL.format(what="x.square()"))
-    more = ("--author", f"files:{files}", "--budget", "candidates=1", "--ids", "1,2", "--format", "json")
+    more = ("--author", f"files:{files}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2", "--format", "json")
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
@@ -151,6 +158,7 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
             module,
             [torch.randn(256, 256)],
             author=f"files:{tmp_path / 'written'}",
+            compiler=False,
             limits=Limits(candidates=1),
             target="cpu",
             options=Options(effort="quick", baselines=("eager_fp32",)),

@@ -167,6 +167,7 @@ def bench(
     model: Annotated[str, typer.Option(help="With --author: who answers, as for optimize.")] = "",
     budget: Annotated[list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")] = None,
     parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
+    plain: Annotated[bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")] = False,
     level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
     ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
     sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
@@ -204,7 +205,7 @@ def bench(
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox}
     options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
-    what = (suite, probe, kernels, author, model, tuple(budget or ()), parallel)
+    what = (suite, probe, kernels, author, model, tuple(budget or ()), parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
     raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
 

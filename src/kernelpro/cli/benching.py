@@ -33,6 +33,7 @@ class Wanted:
     model: str
     budget: tuple[str, ...]
     parallel: int
+    compiler: bool
     levels: tuple[int, ...]
     ids: str
     sample: int | None
@@ -111,7 +112,15 @@ def _author(
     models = {"code": wanted.model} if wanted.model else {}
     budget = limits(wanted.budget, Limits())
     common = RunConfig(
-        chosen[0].task, target, wanted.author, models, wait=place.wait, limits=budget, options=wanted.options, knowledge=False
+        chosen[0].task,
+        target,
+        wanted.author,
+        models,
+        wait=place.wait,
+        limits=budget,
+        options=wanted.options,
+        compiler=wanted.compiler,
+        knowledge=False,
     )
     configs = [replace(common, task=problem.task) for problem in chosen]
     author(configs[0], ledger.folder / "unborn")  # a bad name shows before anything is begun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,19 @@ def target_of(pool: Pool) -> Target:
     return "cuda" if found.get("gpu") else "cpu"
 
 
+def identity(config: RunConfig) -> str:
+    """What decides how a run ends: not where its jobs are done, nor whether somebody waits for them."""
+    return replace(config, wait=False, pool="local", match="").dumps()
+
+
 def store_for(home: Path, config: RunConfig, name: str) -> Store:
     """The run of this very configuration under this name, if it was begun before; else a new one."""
     name = re.sub(r"[^\w.-]+", "-", name)
     for folder in sorted(home.glob(f"{name}-*")):
         try:
             store = Store.open(home, folder.name)
-            if store.config().dumps() == config.dumps():
+            if identity(store.config()) == identity(config):
+                store.keep_config(config)
                 return store
             store.close()
         except BadInput:  # killed before its configuration was on disk: nothing is in it

@@ -27,7 +27,7 @@ class Assignment:
 
     @property
     def key(self) -> str:
-        return digest("assignment", self.problem.task.id, self.config.dumps())
+        return digest("assignment", self.problem.task.id, session.identity(self.config))
 
 
 async def work(
