@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.bench import Bench
@@ -47,6 +48,8 @@ class Worker:
         try:
             if job.kind == "environment":
                 return Result(job.id, data=environment.snapshot(self._target(job)) | {"sandbox": self._nursery.level})
+            if job.kind == "energy":
+                return Result(job.id, data=calibrate(self._target(job), self._reporter(job)))
             if job.kind == "build":
                 return self._build(job)
             if job.task is None:
@@ -109,7 +112,11 @@ class Worker:
         """The task's workbench: the one at hand, or a new one."""
         assert job.task
         target = self._target(job)
-        key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0).dumps())
+        key = (
+            job.task.id,
+            target,
+            replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False).dumps(),
+        )
         if self._key != key or self._at_hand is None:
             self.forget()
             self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key
