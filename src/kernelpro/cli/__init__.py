@@ -29,6 +29,9 @@ def judge(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one call may take.")] = 60.0,
     build_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")] = 300.0,
     memory: Annotated[float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")] = 0.0,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Also joules a call, beside the fastest baseline: half a minute more.")
+    ] = False,
     pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
@@ -46,7 +49,7 @@ def judge(
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
     place = Place(pool, match, wait)
-    settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory}
+    settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory, "energy": energy}
     raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
 
 
@@ -378,6 +381,18 @@ def spool_merge(
     from kernelpro.cli import spooling
 
     raise typer.Exit(_clearly(spooling.merge, folder, sources))
+
+
+@app.command()
+def energy(
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """What this machine's counter of joules can do: its step, its latency, how well it repeats. Exit code 1: there is none."""
+    from kernelpro.cli import joules
+
+    _check("--target", target, ("cuda", "cpu"))
+    raise typer.Exit(_clearly(joules.calibrate, target, json_lines))
 
 
 @app.command()

@@ -16,6 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.records import Interval, Outcome, RunConfig, Step
@@ -149,6 +150,8 @@ class Display:
         print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
             print(f"  floor {verdict.floor_ms:.4f} ms ({verdict.floor_ms / verdict.times['candidate'].value:.0%} reached)")
+        if verdict.energy:
+            print(f"  energy: {joules.line(verdict.energy)}")
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
         print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")

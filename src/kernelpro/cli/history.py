@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.tree import Tree as Drawing
 
 from kernelpro import report as reporting
+from kernelpro.cli import joules
 from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
@@ -129,6 +130,7 @@ def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
         told |= {"verdict": verdict.reason, "error": _error(verdict)}
         told |= {"time": f"{verdict.times['candidate'].value:.4g} ms"} if verdict.times else {}
         told |= {f"over {name}": interval(ratio) for name, ratio in verdict.speedup.items()}
+        told |= {"energy": joules.line(verdict.energy)} if verdict.energy else {}
     parts += [f"{name}: {text}" for name, text in told.items() if text]
     if step.diagnosis:
         parts += ["", guidance.write(step.diagnosis)]
