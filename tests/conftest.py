@@ -28,6 +28,7 @@ TOGETHER = (
     "engine/test_budget.py",
     "engine/test_export.py",
     "engine/test_exported_guard.py",
+    "engine/test_objective.py",
     "engine/test_store.py",
     "lab/profile/test_sass.py",
     "lab/profile/test_recorder.py",

@@ -69,6 +69,7 @@ def profile(
     tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
     tracer: Annotated[str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")] = "auto",
     everything: Annotated[bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")] = False,
+    energy: Annotated[bool, typer.Option("--energy", help="Also what wastes energy without costing time.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
     pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
@@ -85,7 +86,7 @@ def profile(
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for name in compare or ():
         _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
-    wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, sandbox)
+    wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, energy, sandbox)
     place = Place(pool, match, wait)
     raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
@@ -118,6 +119,12 @@ def optimize(
     baseline: Annotated[
         list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
     ] = None,
+    objective: Annotated[
+        str, typer.Option(help="speed, energy-at-speed (least energy among the about equally fast) or edp (energy x delay).")
+    ] = "speed",
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal.")
+    ] = 2.0,
     plain: Annotated[bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")] = False,
     alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
@@ -137,6 +144,7 @@ def optimize(
     _check("--precision", precision, ("fp32", "tf32", "native"))
     _check("--mode", mode, ("train", "eval"))
     _check("--effort", effort, ("quick", "normal", "max"))
+    _check("--objective", objective, ("speed", "energy-at-speed", "edp"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for known in baseline or ():
         _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
@@ -155,6 +163,8 @@ def optimize(
         not cool,
         not plain,
         Place(pool, match, wait),
+        objective,
+        tolerance / 100,
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
@@ -243,13 +253,14 @@ def show(
     step: Annotated[
         int | None, typer.Argument(help="One step of it: verdict, findings, prompts and answers, difference to its parent, source.")
     ] = None,
+    plot: Annotated[str | None, typer.Option(help="Write speed against energy to this file (SVG).")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """The tree of a run, or one step of it."""
     from kernelpro.cli import history
 
-    raise typer.Exit(_clearly(history.show, run, step, home, json_lines))
+    raise typer.Exit(_clearly(history.show, run, step, plot, home, json_lines))
 
 
 @app.command()

@@ -21,7 +21,7 @@ from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.records import Interval, Outcome, RunConfig, Step
 
-_BEGINS = {"writing", "judging", "tuning", "final"}
+_BEGINS = {"writing", "judging", "tuning", "metering", "final"}
 _ENDS = {"judged", "settled"}
 _MOST_STEPS = 14
 _OTHER_LINES = 9
@@ -114,11 +114,11 @@ class Display:
 
     def _best(self, engine: Engine) -> Text:
         best = engine.tree.best()
-        if not best.id or best.ms is None:
+        if not best.id or (ms := engine.steps[best.id].ms) is None:
             return Text("best: nothing beats the baselines yet")
         step, floor = engine.steps[best.id], engine.tree.floor_ms
-        reached = f", {floor / best.ms:.0%} of the floor" if floor else ""
-        times = f"{engine.tree.baseline_ms / best.ms:.2f}x over the best baseline, {best.ms:.4g} ms"
+        reached = f", {floor / ms:.0%} of the floor" if floor else ""
+        times = f"{engine.tree.baseline_ms / ms:.2f}x over the best baseline, {ms:.4g} ms"
         return Text(f"best: {times}{reached}; step {best.id} by {step.author}", style="bold green")
 
     def _steps(self, engine: Engine) -> Group:

@@ -57,9 +57,9 @@ def line(energy: Energy) -> str:
     if energy.refused:
         return f"not told: {energy.refused}"
     ratio, joules, watts = energy.ratio["energy"], energy.joules, energy.watts
-    word = {"yes": "less", "no": "more", "unclear": "not clearly different"}[energy.less or "unclear"]
+    word = {"yes": "less than", "no": "more than", "unclear": "not clearly different from"}[energy.less or "unclear"]
     return (
-        f"{amount(joules['candidate'].value)} a call at {watts['candidate'].value:.0f} W, {word} than {energy.against} "
+        f"{amount(joules['candidate'].value)} a call at {watts['candidate'].value:.0f} W, {word} {energy.against} "
         f"({_ratio(ratio)} of its {amount(joules[energy.against].value)} at {watts[energy.against].value:.0f} W); "
         f"energy-delay {_ratio(energy.ratio['edp'])}; idle {energy.idle_watts['before']:.0f} W"
     )

@@ -36,7 +36,7 @@ from kernelpro.records.profiling import (
     Skipped,
     Timeline,
 )
-from kernelpro.records.running import Action, Cost, Limits, Outcome, RunConfig, Stage, Step
+from kernelpro.records.running import Action, Cost, Limits, Outcome, Point, RunConfig, Stage, Step
 
 __all__ = [
     "BASELINES",
@@ -64,6 +64,7 @@ __all__ = [
     "Objective",
     "Options",
     "Outcome",
+    "Point",
     "Precision",
     "Profile",
     "Progress",
