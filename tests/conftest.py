@@ -27,6 +27,7 @@ TOGETHER = (
     "diagnose/",
     "engine/test_budget.py",
     "engine/test_export.py",
+    "engine/test_energy_run.py",
     "engine/test_exported_guard.py",
     "engine/test_objective.py",
     "engine/test_store.py",

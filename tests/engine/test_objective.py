@@ -9,27 +9,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from engine.verdicts import verdict
 
 from kernelpro.cli import history
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Energy, Finding, Gain, Interval, Outcome, RunConfig, Severity, Status, Step, Task, Verdict
-
-
-def about(value: float, width: float = 0.01) -> Interval:
-    return Interval(value, value * (1 - width), value * (1 + width))
-
-
-def verdict(ms: float, power: float | None = None, refused: str = "") -> Verdict:
-    """A baseline of 1 ms and 400 W; `power`: the candidate's, as a ratio."""
-    energy = Energy(refused=refused) if refused else None
-    if power is not None:
-        ratio = {"energy": about(power * ms), "power": about(power), "edp": about(power * ms * ms)}
-        both = {"candidate": about(0.4 * power * ms), "compile": about(0.4)}
-        energy = Energy("NVML", "compile", both, both, both, ratio, "yes" if power * ms < 1 else "no", {"before": 80.0})
-    times, speedup = {"candidate": about(ms), "compile": about(1.0)}, {"compile": about(1 / ms)}
-    return Verdict("k", Status.PASSED, "correct", times=times, speedup=speedup, faster="yes", energy=energy)
+from kernelpro.records import BadInput, Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:

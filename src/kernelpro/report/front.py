@@ -1,4 +1,4 @@
-"""Speed against energy as a picture: all candidates that were measured, and the front of those that nobody beats in both. Plain SVG."""
+"""Speed against energy as a picture: all candidates that were measured, and the front of those nobody beats in both. Plain SVG."""
 
 from __future__ import annotations
 
