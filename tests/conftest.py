@@ -31,6 +31,7 @@ TOGETHER = (
     "engine/test_exported_guard.py",
     "engine/test_objective.py",
     "engine/test_store.py",
+    "lab/energy/test_pairs.py",
     "lab/profile/test_sass.py",
     "lab/profile/test_recorder.py",
     "lab/profile/test_timeline",

@@ -78,6 +78,8 @@ class Side:
 @dataclass(frozen=True)
 class Window:
     side: str
+    at: float
+    """When the first step was seen, by time.perf_counter."""
     joules: float
     """Between the two steps."""
     seconds: float
@@ -189,6 +191,7 @@ class Windows:
             dropped = f"it took {1e3 * loop.lag:.0f} ms to stop"
         return Window(
             side.name,
+            track.edges[0].at if track.edges else 0.0,
             joules,
             seconds,
             loop.calls,
