@@ -26,6 +26,8 @@ SHORTEST_SECONDS = 2.0
 """A window also has to outlast the sensor's own averaging, and those that sample a quarter of the time (A100, H100)."""
 LONGEST_SECONDS = 20.0
 _FEWEST_STEPS = 5
+_ROOM = 1.5
+"""Steps under load are seen less sharply than at rest, by which the length is chosen."""
 _POLL_SECONDS = 0.001
 _STILL_SECONDS = 10.0
 """A counter that has not moved three times in this time is of no use."""
@@ -72,7 +74,7 @@ class Step:
     @property
     def window_seconds(self) -> float:
         """How long a window must be to be known to FINEST."""
-        wanted = max(SHORTEST_SECONDS, _FEWEST_STEPS * self.seconds, 2 * (self.jitter + self.slack) / FINEST)
+        wanted = max(SHORTEST_SECONDS, _FEWEST_STEPS * self.seconds, _ROOM * 2 * (self.jitter + self.slack) / FINEST)
         if wanted > LONGEST_SECONDS:
             raise Unresolved(
                 f"the counter moves every {self.seconds:.3g} s, give or take {self.jitter:.3g} s: windows of {wanted:.0f} s would "
