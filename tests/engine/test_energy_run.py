@@ -40,7 +40,8 @@ class Lab:
     def _result(self, job: Job) -> Result:
         if job.kind == "probe":
             one = {"value": 1.0, "low": 1.0, "high": 1.0}
-            known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.1, "precision": "fp32", "hardware": {}}
+            known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.1}
+            known |= {"precision": "fp32", "hardware": {}, "work": {}}
             return Result(job.id, data=known)
         if job.kind == "study":
             return Result(job.id, data={"graph": None, "no_graph": "", "seeds": [], "no_seeds": ""})
