@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import made_runs
 import pytest
 
 from kernelpro.engine.store import Store
-from kernelpro.records import Status, Step
+from kernelpro.records import Energy, Point, Status, Step
 from kernelpro.report import gather, render, write
 from kernelpro.report.curves import working_seconds
 
@@ -164,3 +165,20 @@ def test_long_differences_are_cut_and_say_so(tmp_path: Path) -> None:
     made_runs.settle(store, step, remark="\n".join(["# line"] * 2000))
     code = gather(store)["steps"][0]["code"]
     assert code["left_out"] > 1000 and f"{code['left_out']} more lines" in render(store, "html")
+
+
+def test_energy_is_told_and_drawn_where_it_was_measured(tmp_path: Path) -> None:
+    store = made_runs.won(tmp_path)
+    assert gather(store)["front"] == [] and 'id="energy"' not in render(store, "html")
+    outcome = store.outcome()
+    assert outcome and outcome.verdict
+    ratio = {name: made_runs.near(0.85) for name in ("energy", "power", "edp")}
+    both = dict.fromkeys(("candidate", "compile"), made_runs.near(0.02))
+    energy = Energy("NVML", "compile", both, both, both, ratio, "yes", {"before": 80.0}, ({"side": "candidate"},))
+    points = (Point(2, 0.8, 0.02, made_runs.near(0.85), "compile", True), Point(1, 0.9, 0.03, made_runs.near(1.1), "compile"))
+    store.finish(replace(outcome, verdict=replace(outcome.verdict, energy=energy), front=points))
+    data = gather(store)
+    assert data["verdict"]["energy"]["joules"]["candidate"]["value"] == 0.02 and "windows" not in data["verdict"]["energy"]
+    page = render(store, "html")
+    assert 'id="energy"' in page and page.count("<circle") == 2 and "20 mJ" in page
+    assert "| step 2 | 0.8 | 20 |" in render(store, "md")

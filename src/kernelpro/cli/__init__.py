@@ -29,6 +29,9 @@ def judge(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one call may take.")] = 60.0,
     build_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")] = 300.0,
     memory: Annotated[float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")] = 0.0,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Also joules a call, beside the fastest baseline: half a minute more.")
+    ] = False,
     pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
@@ -46,7 +49,7 @@ def judge(
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
     place = Place(pool, match, wait)
-    settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory}
+    settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory, "energy": energy}
     raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
 
 
@@ -66,6 +69,7 @@ def profile(
     tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
     tracer: Annotated[str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")] = "auto",
     everything: Annotated[bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")] = False,
+    energy: Annotated[bool, typer.Option("--energy", help="Also what wastes energy without costing time.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
     pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
@@ -82,7 +86,7 @@ def profile(
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for name in compare or ():
         _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
-    wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, sandbox)
+    wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, energy, sandbox)
     place = Place(pool, match, wait)
     raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
@@ -115,6 +119,12 @@ def optimize(
     baseline: Annotated[
         list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
     ] = None,
+    objective: Annotated[
+        str, typer.Option(help="speed, energy-at-speed (least energy among the about equally fast) or edp (energy x delay).")
+    ] = "speed",
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal.")
+    ] = 2.0,
     plain: Annotated[bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")] = False,
     alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
@@ -134,6 +144,7 @@ def optimize(
     _check("--precision", precision, ("fp32", "tf32", "native"))
     _check("--mode", mode, ("train", "eval"))
     _check("--effort", effort, ("quick", "normal", "max"))
+    _check("--objective", objective, ("speed", "energy-at-speed", "edp"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for known in baseline or ():
         _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
@@ -152,6 +163,8 @@ def optimize(
         not cool,
         not plain,
         Place(pool, match, wait),
+        objective,
+        tolerance / 100,
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
@@ -241,13 +254,14 @@ def show(
     step: Annotated[
         int | None, typer.Argument(help="One step of it: verdict, findings, prompts and answers, difference to its parent, source.")
     ] = None,
+    plot: Annotated[str | None, typer.Option(help="Write speed against energy to this file (SVG).")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """The tree of a run, or one step of it."""
     from kernelpro.cli import history
 
-    raise typer.Exit(_clearly(history.show, run, step, home, json_lines))
+    raise typer.Exit(_clearly(history.show, run, step, plot, home, json_lines))
 
 
 @app.command()
@@ -379,6 +393,18 @@ def spool_merge(
     from kernelpro.cli import spooling
 
     raise typer.Exit(_clearly(spooling.merge, folder, sources))
+
+
+@app.command()
+def energy(
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """What this machine's counter of joules can do: its step, its latency, how well it repeats. Exit code 1: there is none."""
+    from kernelpro.cli import joules
+
+    _check("--target", target, ("cuda", "cpu"))
+    raise typer.Exit(_clearly(joules.calibrate, target, json_lines))
 
 
 @app.command()

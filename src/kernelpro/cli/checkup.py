@@ -41,6 +41,7 @@ def _findings() -> Iterator[Finding]:
         return
     yield "torch", "ok", torch.__version__
     yield from _device(torch)
+    yield from _energy()
     yield from _languages()
     yield from _sandbox()
     yield from _profilers()
@@ -58,6 +59,16 @@ def _device(torch: Any) -> Iterator[Finding]:
         yield "CUDA target", "missing", "this torch is a CPU build: install a CUDA build, or judge with --target cpu"
     else:
         yield "CUDA target", "missing", "torch sees no GPU: check the driver with nvidia-smi, or judge with --target cpu"
+
+
+def _energy() -> Iterator[Finding]:
+    from kernelpro.lab.energy.counter import NoCounter, find
+
+    for target in ("cpu", "cuda"):
+        try:
+            yield f"energy, {target} target", "ok", f"{find(target).name}; `kernelpro energy` says how well it counts"  # type: ignore[arg-type]
+        except NoCounter as reason:
+            yield f"energy, {target} target", "missing", str(reason)
 
 
 def _languages() -> Iterator[Finding]:

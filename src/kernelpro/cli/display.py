@@ -16,11 +16,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.records import Interval, Outcome, RunConfig, Step
 
-_BEGINS = {"writing", "judging", "tuning", "final"}
+_BEGINS = {"writing", "judging", "tuning", "metering", "final"}
 _ENDS = {"judged", "settled"}
 _MOST_STEPS = 14
 _OTHER_LINES = 9
@@ -113,11 +114,11 @@ class Display:
 
     def _best(self, engine: Engine) -> Text:
         best = engine.tree.best()
-        if not best.id or best.ms is None:
+        if not best.id or (ms := engine.steps[best.id].ms) is None:
             return Text("best: nothing beats the baselines yet")
         step, floor = engine.steps[best.id], engine.tree.floor_ms
-        reached = f", {floor / best.ms:.0%} of the floor" if floor else ""
-        times = f"{engine.tree.baseline_ms / best.ms:.2f}x over the best baseline, {best.ms:.4g} ms"
+        reached = f", {floor / ms:.0%} of the floor" if floor else ""
+        times = f"{engine.tree.baseline_ms / ms:.2f}x over the best baseline, {ms:.4g} ms"
         return Text(f"best: {times}{reached}; step {best.id} by {step.author}", style="bold green")
 
     def _steps(self, engine: Engine) -> Group:
@@ -149,6 +150,8 @@ class Display:
         print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
             print(f"  floor {verdict.floor_ms:.4f} ms ({verdict.floor_ms / verdict.times['candidate'].value:.0%} reached)")
+        if verdict.energy:
+            print(f"  energy: {joules.line(verdict.energy)}")
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
         print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.tree import Tree as Drawing
 
 from kernelpro import report as reporting
+from kernelpro.cli import joules
 from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
@@ -22,6 +23,7 @@ from kernelpro.engine.store import Store, default_home
 from kernelpro.llm.transcripts import FILE, Line, Transcripts
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.records import BadInput, Step, Verdict
+from kernelpro.report import front
 
 
 def _home(given: str | None) -> Path:
@@ -63,8 +65,10 @@ def runs(home: str | None, json_lines: bool) -> int:
     return 0
 
 
-def show(run: str, number: int | None, home: str | None, json_lines: bool) -> int:
+def show(run: str, number: int | None, plot: str | None, home: str | None, json_lines: bool) -> int:
     store = Store.open(_home(home), run)
+    if plot:
+        _plot(store, Path(plot))
     steps = {step.number: step for step in store.steps()}
     for line in store.damaged:
         print(f"kernelpro: {line}", file=sys.stderr)
@@ -82,6 +86,16 @@ def show(run: str, number: int | None, home: str | None, json_lines: bool) -> in
     return 0
 
 
+def _plot(store: Store, path: Path) -> None:
+    outcome = store.outcome()
+    if outcome is None or not outcome.front:
+        raise BadInput(f"--plot: run {store.id} has no energies; they are measured with --objective energy-at-speed or edp")
+    try:
+        path.write_text(front.svg(outcome.front, f"{store.config().task.name}: speed against energy"), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--plot {path}: cannot be written ({error.strerror})") from None
+
+
 def _tree(store: Store, steps: dict[int, Step]) -> None:
     ground, outcome = store.ground() or {}, store.outcome()
     baseline = ground.get("baseline_ms", 0.0)
@@ -91,7 +105,7 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     places = {0: drawing}
     for step in sorted(steps.values(), key=lambda s: s.number):
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
-        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else step.state
+        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x{_energy(step)})" if step.ms else step.state
         by = f" by {step.author}" if step.author else ""
         label = f"{crown}{step.number} {step.action}{by}: {time}  {step.plan or step.note}"
         places[step.number] = places.get(step.parent, drawing).add(label)
@@ -115,6 +129,11 @@ def _asked(store: Store, step: Step) -> list[Line]:
     return [line for line in Transcripts(store.folder / FILE).lines() if line.key.startswith(f"step-{step.number}/")]
 
 
+def _energy(step: Step) -> str:
+    energy = step.verdict.energy if step.verdict else None
+    return f", {joules.amount(energy.joules['candidate'].value)}" if energy and not energy.refused else ""
+
+
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
     source = f"of step {step.parent}, " if step.parent else ""
     parts = [f"step {step.number} of {store.id}: {step.action} {source}by {step.author or 'nobody'}: {step.state}"]
@@ -129,6 +148,7 @@ def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
         told |= {"verdict": verdict.reason, "error": _error(verdict)}
         told |= {"time": f"{verdict.times['candidate'].value:.4g} ms"} if verdict.times else {}
         told |= {f"over {name}": interval(ratio) for name, ratio in verdict.speedup.items()}
+        told |= {"energy": joules.line(verdict.energy)} if verdict.energy else {}
     parts += [f"{name}: {text}" for name, text in told.items() if text]
     if step.diagnosis:
         parts += ["", guidance.write(step.diagnosis)]

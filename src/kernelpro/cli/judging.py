@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from kernelpro.cli import joules
 from kernelpro.cli.place import Place
 from kernelpro.pools.pool import Outstanding
 from kernelpro.records import BASELINES, BadInput, Candidate, Interval, Job, Options, Progress, Result, Status, Task, Verdict
@@ -105,7 +106,8 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
     table.add_column("ms", justify="right")
     for name in baselines:
         table.add_column(f"x {name}", justify="right")
-    for name in ("faster", "error", "of floor", "own kernels"):
+    metered = any(v.energy for v in verdicts)
+    for name in ("faster", "error", "of floor", "own kernels", *(("J a call", "energy x baseline", "W") if metered else ())):
         table.add_column(name, justify="right")
     for v in verdicts:
         colour = _COLOURS.get(v.status, "yellow")
@@ -116,6 +118,7 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
             _error(v),
             _of_floor(v),
             "" if v.authored_share is None or not v.times else f"{v.authored_share:.0%}",
+            *(joules.cells(v.energy) if metered else ()),
         ]
         table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -124,6 +127,8 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
     if measured:
         shown = ", ".join(f"{name} {measured.times[name].value:.3f} ms" for name in baselines)
         console.print(f"baselines: {shown}; floor {measured.floor_ms:.3f} ms; sandbox: {measured.sandbox}")
+    for line in dict.fromkeys(f"energy: {joules.line(v.energy)}" for v in verdicts if v.energy):
+        console.print(line)
     for note in dict.fromkeys(note for v in verdicts for note in v.notes):
         console.print(f"note: {note}")
 

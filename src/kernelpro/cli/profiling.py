@@ -30,6 +30,7 @@ class Wanted:
     tools: tuple[str, ...]
     tracer: str
     everything: bool
+    energy: bool
     sandbox: Any
 
 
@@ -37,7 +38,14 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
     candidate = Candidate.from_file(path)
     options = Options(sandbox=wanted.sandbox)
     request = Request(
-        Task.from_file(task_path, mode, precision), candidate, target, options, wanted.compare, wanted.tracer, wanted.everything
+        Task.from_file(task_path, mode, precision),
+        candidate,
+        target,
+        options,
+        wanted.compare,
+        wanted.tracer,
+        wanted.everything,
+        wanted.energy,
     )
     toolbox = registry(map(Path, wanted.tools))
     console = Console(stderr=True)

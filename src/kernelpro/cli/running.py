@@ -21,8 +21,8 @@ from kernelpro.engine.session import target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
-from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Task
+from kernelpro.pools.pool import Outstanding, Pool
+from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
 from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
@@ -46,6 +46,8 @@ class Wanted:
     temperature: bool = True
     compiler: bool = True
     place: Place = field(default_factory=Place)
+    objective: Any = "speed"
+    tolerance: float = 0.02
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -79,6 +81,8 @@ def optimize(
     options = Options(sandbox=wanted.sandbox)
     with wanted.place.open(wanted.sandbox) as pool:
         where = target or target_of(pool)
+        if wanted.objective != "speed":
+            _require_counter(pool, where, wanted.objective)
         config = RunConfig(
             task=task.for_target(where),
             target=where,
@@ -96,11 +100,13 @@ def optimize(
             seed=wanted.seed,
             compiler=wanted.compiler,
             knowledge=wanted.knowledge,
+            objective=wanted.objective,
+            speed_tolerance=wanted.tolerance,
         )
         store = Store.create(folder, config, re.sub(r"[^\w.-]+", "-", name or task.name))
-        place = {"cuda": "on the GPU", "cpu": "on the CPU"}[config.target]
+        words = {"cuda": "on the GPU", "cpu": "on the CPU"}[config.target]
         why = "" if target else ", as there is one (--target cpu)" if config.target == "cuda" else ", as no GPU is here"
-        return _work(store, pool, json_lines, f"{place}{why}; {chosen.why}" if chosen.why else "")
+        return _work(store, pool, json_lines, f"{words}{why}; {chosen.why}" if chosen.why else "")
 
 
 def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
@@ -112,6 +118,14 @@ def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None
         store.keep_config(config)
     with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
         return _work(store, there, json_lines)
+
+
+def _require_counter(pool: Pool, target: Any, objective: str) -> None:
+    """An objective that cannot be measured is said before anything is begun; by verdicts, where nobody is here to be asked."""
+    with suppress(Outstanding):
+        found = pool.ask(Job("environment", "environment", target=target))
+        if reason := found.error or (found.data or {}).get("no_energy"):
+            raise BadInput(f"--objective {objective}: {reason}")
 
 
 def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:

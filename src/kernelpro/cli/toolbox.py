@@ -16,7 +16,9 @@ _LEVELS = ("kernel", "instruction", "system")
 
 
 def run(files: list[str], page: bool, json_lines: bool) -> int:
-    tools = sorted(registry(map(Path, files)).values(), key=lambda t: (t.target != "cuda", _LEVELS.index(t.level), t.name))
+    tools = sorted(
+        registry(map(Path, files)).values(), key=lambda t: (t.target != "cuda", t.objective, _LEVELS.index(t.level), t.name)
+    )
     if page:
         print(reference(tools), end="")
     elif json_lines:
@@ -24,10 +26,11 @@ def run(files: list[str], page: bool, json_lines: bool) -> int:
             print(json.dumps(_about(tool), separators=(",", ":")))
     else:
         table = Table()
-        for title in ("tool", "target", "level", "classes", "counters", "speaks when"):
+        for title in ("tool", "target", "objective", "level", "classes", "counters", "speaks when"):
             table.add_column(title, overflow="fold")
         for tool in tools:
-            table.add_row(tool.name, tool.target, tool.level, _classes(tool), str(len(tool.metrics) or "none"), tool.trigger)
+            counters = str(len(tool.metrics) or "none")
+            table.add_row(tool.name, tool.target, tool.objective, tool.level, _classes(tool), counters, tool.trigger)
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
 
@@ -41,6 +44,7 @@ def _about(tool: Tool) -> dict[str, object]:
         "tool": tool.name,
         "target": tool.target,
         "level": tool.level,
+        "objective": tool.objective,
         "classes": sorted(tool.affinity),
         "metrics": tool.metrics,
         "trigger": tool.trigger,
@@ -56,14 +60,17 @@ def reference(tools: list[Tool]) -> str:
         "",
         "Made by `kernelpro tools --page`. A tool speaks when its trigger is met; its expected gain is Amdahl's law over the",
         "share of the time that its remedy would save, never beyond the floor. Tools without counters run always, the others",
-        "where the class of the bottleneck is among theirs. How to write one: [profile.md](profile.md).",
+        "where the class of the bottleneck is among theirs. How to write one: [profile.md](profile.md). Tools for energy speak",
+        "only where energy is an objective; their gain is in joules at the same speed ([energy.md](energy.md)).",
     ]
     for target, title in (("cuda", "CUDA"), ("cpu", "CPU")):
-        for level in _LEVELS:
-            chosen = [tool for tool in tools if tool.target == target and tool.level == level]
+        for level in (*_LEVELS, "energy"):
+            mine = [tool for tool in tools if tool.target == target and (tool.objective == "energy") == (level == "energy")]
+            chosen = mine if level == "energy" else [tool for tool in mine if tool.level == level]
             if not chosen:
                 continue
-            lines += ["", f"## {title}, {level} level", "", "| tool | speaks when | recommends | expected gain | classes | after |"]
+            name = "energy" if level == "energy" else f"{level} level"
+            lines += ["", f"## {title}, {name}", "", "| tool | speaks when | recommends | expected gain | classes | after |"]
             lines.append("|---|---|---|---|---|---|")
             for tool in chosen:
                 cells = (tool.name, tool.trigger, tool.remedy, tool.expects, _classes(tool), ", ".join(tool.symptom_of))

@@ -22,16 +22,19 @@ _LEAST_GAIN = 1.03
 """A finding that promises less is not worth a line: repeated measurements differ by as much."""
 
 
-def selected(tools: Iterable[Tool], bound: Bound, target: str) -> list[Tool]:
-    """The affinity filter."""
-    return [tool for tool in tools if tool.target == target and (not tool.metrics or bound in tool.affinity)]
+def selected(tools: Iterable[Tool], bound: Bound, target: str, energy: bool = False) -> list[Tool]:
+    """The affinity filter; tools that look for energy only where it is an objective."""
+    asked = (tool for tool in tools if tool.target == target and (energy or tool.objective == "speed"))
+    return [tool for tool in asked if not tool.metrics or bound in tool.affinity]
 
 
-def wanted(tools: Iterable[Tool], profile: Profile, bound: Bound, references: tuple[str, ...] = ()) -> Counters:
+def wanted(
+    tools: Iterable[Tool], profile: Profile, bound: Bound, references: tuple[str, ...] = (), energy: bool = False
+) -> Counters:
     """What to collect for the tools that this class selects. A device that mostly idles needs no counters at all."""
     if bound is Bound.LAUNCH or profile.target == "cpu":
         return Counters()
-    chosen = selected(tools, bound, profile.target)
+    chosen = selected(tools, bound, profile.target, energy)
     metrics = dict.fromkeys(metric for tool in chosen for metric in tool.metrics)
     return Counters(tuple(metrics), any(tool.lines for tool in chosen), references)
 
@@ -42,10 +45,10 @@ def everything(tools: Iterable[Tool], target: str, references: tuple[str, ...] =
     return Counters(tuple(metrics), True, references)
 
 
-def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None) -> Diagnosis:
+def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None, energy: bool = False) -> Diagnosis:
     """Class, findings (what the author can change first, causes before symptoms, then by gain), and what could not be looked at."""
     classified = roofline.classify(profile)
-    chosen = selected(tools, classified.bound, profile.target)
+    chosen = selected(tools, classified.bound, profile.target, energy)
     findings: list[Finding] = []
     skipped = list(profile.skipped)
     for tool in chosen:
@@ -62,7 +65,8 @@ def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None
     foreign = {shown(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
     ranked = _ranked(findings, {tool.name: tool for tool in chosen}, foreign, record or TrackRecord())
     once = tuple(dict.fromkeys(skipped))
-    return Diagnosis(classified.bound, classified.confidence, classified.why, roofline.position(profile), tuple(ranked), once)
+    place = roofline.position(profile)
+    return Diagnosis(classified.bound, classified.confidence, classified.why, place, tuple(ranked), once, energy)
 
 
 def _scenes(profile: Profile, bound: Bound, tool: Tool) -> list[Scene]:
@@ -72,7 +76,7 @@ def _scenes(profile: Profile, bound: Bound, tool: Tool) -> list[Scene]:
 
 
 def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], record: TrackRecord) -> list[Finding]:
-    """Causes by gain (weighted by what the tool's advice has been worth so far), then symptoms.
+    """Causes by gain (weighted by what the tool's advice has been worth so far), then symptoms; energy after time.
 
     What goes on inside a library's kernel comes last: nobody can mend it there, and what says that the kernel should not
     be called at all comes before it.
@@ -84,6 +88,8 @@ def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], 
     def explains(cause: Finding, finding: Finding) -> bool:
         if cause.tool == finding.tool or cause.kernel not in (finding.kernel, "") or closed(cause) > closed(finding):
             return False
+        if cause.objective != finding.objective:
+            return False  # what costs time and what costs energy are told apart, even where one change would mend both
         known = tools[finding.tool].symptom_of
         looks_inside = cause.level != "system" and ANY not in tools[cause.tool].symptom_of
         return cause.tool in known or (ANY in known and looks_inside)
@@ -97,4 +103,4 @@ def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], 
         replace(finding, explained_by=max(its, key=lambda cause: (cause in roots, worth(cause))).tool) if its else finding
         for finding, its in zip(findings, causes, strict=True)
     ]
-    return sorted(marked, key=lambda f: (closed(f), bool(f.explained_by), -worth(f), f.tool, f.kernel))
+    return sorted(marked, key=lambda f: (f.objective == "energy", closed(f), bool(f.explained_by), -worth(f), f.tool, f.kernel))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelpro.records import Diagnosis, Evidence, Finding
 
 MOST_DIRECTIVES = 5
+_MOST_ENERGY = 3
 _MOST_EVIDENCE = 3
 _MOST_ADVICE = 2
 _SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
@@ -18,7 +19,7 @@ def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
         f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
         f"It takes {place['time_ms']:.4f} ms; the floor is {place['floor_ms']:.4f} ms ({place['of_floor']:.0%} reached).",
     ]
-    told = _distinct(diagnosis.findings)[:most]
+    told = [f for f in _distinct(diagnosis.findings) if f.objective == "speed"][:most]
     directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]
     if not told:
         lines.append("Nothing stands out. What is left lies in tuning, or in another algorithm.")
@@ -27,7 +28,19 @@ def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
     if symptoms:
         lines += ["", "Symptoms, which should go with their causes:"]
         lines += [f"- {f.tool}{_place(f)}, from {f.explained_by}: {f.cause}." for f in symptoms]
+    if diagnosis.energy:
+        lines += ["", *_energy(diagnosis.findings, len(directives))]
     return "\n".join(lines)
+
+
+def _energy(findings: tuple[Finding, ...], before: int) -> list[str]:
+    told = [f for f in _distinct(findings) if f.objective == "energy" and not f.explained_by][:_MOST_ENERGY]
+    if not told:
+        return ["Energy counts here as well; nothing that wastes it stands out."]
+    lines = ["Energy counts here as well. Without losing speed:"]
+    for number, finding in enumerate(told, before + 1):
+        lines += _directive(number, finding)
+    return lines
 
 
 def _distinct(findings: tuple[Finding, ...]) -> list[Finding]:
@@ -48,7 +61,9 @@ def _directive(number: int, finding: Finding) -> list[str]:
     if finding.evidence:
         lines.append(f"   Evidence: {'; '.join(map(evidence, finding.evidence[:_MOST_EVIDENCE]))}.")
     lines += [f"   {'Try' if i == 0 else 'Or'}: {text}." for i, text in enumerate(finding.advice[:_MOST_ADVICE])]
-    lines.append(f"   Expected: up to {finding.gain.factor:.2f}x ({finding.gain.how}).")
+    factor = finding.gain.factor
+    promise = f"up to {factor:.2f}x" if finding.objective == "speed" else f"up to {1 - 1 / factor:.0%} less energy"
+    lines.append(f"   Expected: {promise} ({finding.gain.how}).")
     return lines
 
 

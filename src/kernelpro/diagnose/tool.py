@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kernelpro.diagnose.names import shown
 from kernelpro.records import Bound, Evidence, Finding, Gain, Kernel, Level, Profile, Severity, Target, Timeline
@@ -66,6 +66,8 @@ class Tool:
     """Whether it wants stalls by source line."""
     symptom_of: tuple[str, ...] = ()
     """Tools whose finding on the same kernel explains this one's, or ANY: it then ranks after them."""
+    objective: Literal["speed", "energy"] = "speed"
+    """What `saved` is a share of: the subject's time, or its energy. Energy tools are asked only where energy is an objective."""
 
 
 @dataclass(frozen=True)
@@ -131,23 +133,26 @@ class Scene:
             return 1.0
         return min(1.0, self.kernel.microseconds / (1e3 * self.profile.time_ms)) if self.profile.time_ms > 0 else self.kernel.share
 
-    def gain(self, found: Found) -> Gain:
-        """Amdahl's law over the subject's share of the call, and never beyond the floor."""
+    def gain(self, found: Found, objective: str = "speed") -> Gain:
+        """Amdahl's law over the subject's share of the call, never beyond the floor in time. Energy is shared as time is."""
         saved = min(max(found.saved, 0.0), _MOST_SAVED) * self.weight
         factor = 1 / (1 - saved)
         how = found.how
         if self.weight < 0.95:
             how += f"; the kernel is {self.weight:.0%} of a call"
-        if factor > self.headroom:
+        if objective == "speed" and factor > self.headroom:
             factor = self.headroom
             how += f"; no more than the floor allows ({self.headroom:.2f}x)"
         return Gain(round(factor, 3), how)
 
     def finding(self, tool: Tool, found: Found) -> Finding:
-        gain = self.gain(found)
+        gain = self.gain(found, tool.objective)
         severity = Severity.HIGH if gain.factor >= HIGH else Severity.MEDIUM if gain.factor >= MEDIUM else Severity.LOW
         kernel = shown(self.kernel, self.profile.kernels) if self.kernel else found.kernel
         advice = found.advice
         if self.kernel is not None and not self.kernel.authored:
             advice = (REPLACE, *(f"in that kernel, {text}" for text in advice[:1]))
-        return Finding(tool.name, tool.level, severity, found.evidence, found.cause, advice, gain, kernel, found.where)
+        evidence, where = found.evidence, found.where
+        return Finding(
+            tool.name, tool.level, severity, evidence, found.cause, advice, gain, kernel, where, objective=tool.objective
+        )

@@ -1,7 +1,8 @@
 """The final word of a run: the best few judged again, at full length and against all baselines.
 
-The fastest that holds up wins. Where it does not clearly beat the best baseline, the compiler's own code is judged beside
-it, so that what a run hands over is never slower than what was there before it.
+The fastest that holds up wins, or whoever the run's objective says (objective.py). Where it does not clearly beat the best
+baseline, the compiler's own code is judged beside it, so that what a run hands over is never slower than what was there
+before it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from kernelpro.records import Outcome, Status, Step, Verdict
+from kernelpro.engine import objective
+from kernelpro.records import Outcome, RunConfig, Status, Step, Verdict
 
 
 @dataclass
@@ -19,6 +21,7 @@ class Finals:
     """Why the search ended."""
     judge: Callable[[Step], Awaitable[Verdict]]
     """At full length."""
+    config: RunConfig
     verdicts: dict[int, Verdict] = field(default_factory=dict)
 
     async def decide(self, leaders: list[Step], given: list[Step]) -> Outcome:
@@ -42,6 +45,7 @@ class Finals:
             notes += (f"{authors[best]}'s own code won: nothing else was faster (step {best})",)
         if self.verdicts[best].faster == "no":
             notes += (f"the winner is {self.verdicts[best].reason.removeprefix('correct; ')}: keep that baseline",)
+        notes += objective.notes(self.config, self._held(), best)
         return Outcome(self.reason, best, self.verdicts[best], tuple(self.verdicts), notes)
 
     async def _judge(self, steps: list[Step]) -> None:
@@ -49,6 +53,8 @@ class Finals:
         found = await asyncio.gather(*map(self.judge, steps))
         self.verdicts |= {step.number: verdict for step, verdict in zip(steps, found, strict=True)}
 
+    def _held(self) -> dict[int, Verdict]:
+        return {number: verdict for number, verdict in self.verdicts.items() if verdict.status is Status.PASSED}
+
     def _best(self) -> int | None:
-        held = {number: verdict for number, verdict in self.verdicts.items() if verdict.status is Status.PASSED}
-        return min(held, key=lambda number: held[number].times["candidate"].value, default=None)
+        return objective.best(self.config, self._held())

@@ -27,7 +27,7 @@ from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import ground, learning, profiling
+from kernelpro.engine import ground, learning, objective, profiling
 from kernelpro.engine.budget import Budget
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.scene import Scene, normalised
@@ -179,7 +179,7 @@ class Engine:
         if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere() is None):
             return f"the author has no further idea ({self._last_excuse})"
         best = self._tree.best()
-        ms = best.ms if best.id else None
+        ms = best.ms if best.id and self._config.objective == "speed" else None
         return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
 
     def _choose(self) -> None:
@@ -260,7 +260,9 @@ class Engine:
         twin = self._first[step.details["code"]]
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
-        return await self._trial.of(done, self.ground["baseline_ms"], self._machine_code_before(step))
+        baseline = self.ground["baseline_ms"]
+        metered = objective.metered_ms(self._config, baseline, self._steps.get(step.parent))
+        return await self._trial.of(done, baseline, self._machine_code_before(step), metered)
 
     def _machine_code_before(self, step: Step) -> dict[str, int]:
         """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
@@ -301,7 +303,9 @@ class Engine:
         step = self._steps[number]
         self._tell("profiling", {"step": number})
         candidate = Candidate(self._store.source(step.final_source), f"step {number}")
-        request = profiling.Request(self._config.task, candidate, self._config.target, self._config.options)
+        request = profiling.Request(
+            self._config.task, candidate, self._config.target, self._config.options, energy=self._config.objective != "speed"
+        )
         try:
             profile, diagnosis = await profiling.profile(self._ask, request, registry(), TrackRecord.load())
         except BadInput as error:
@@ -309,7 +313,8 @@ class Engine:
             return
         finally:
             self._tell("profiled", {"step": number})
-        texts = {"guidance": guidance.write(diagnosis), "evidence": evidence.write(profile)}
+        said = (objective.words(self._config, step), guidance.write(diagnosis))
+        texts = {"guidance": "\n".join(filter(None, said)), "evidence": evidence.write(profile)}
         self._advance(replace(self._steps[number], diagnosis=diagnosis, details=step.details | texts))
 
     # --- 4: settling -----------------------------------------------------------------------------------
@@ -327,7 +332,7 @@ class Engine:
 
     def _count(self, step: Step) -> None:
         """A result enters the tree and the budget."""
-        self._tree.settle(step.number, step.ms)
+        self._tree.settle(step.number, objective.cost_ms(self._config, step))
         self._budget.settle(step)
         if step.note.startswith(_NO_IDEA):
             self._last_excuse = step.note.removeprefix(_NO_IDEA)
@@ -342,24 +347,27 @@ class Engine:
         """What followed the advice that a step took."""
         parent = self._steps.get(step.parent)
         advice = step.details.get("advice")
-        if advice and parent and parent.diagnosis and parent.ms and step.ms:
-            for finding in parent.diagnosis.findings:
-                if finding.tool == advice:
-                    TrackRecord.load().add(advice, finding.gain.factor, parent.ms / step.ms)
-                    return
+        for finding in parent.diagnosis.findings if advice and parent and parent.diagnosis else ():
+            if finding.tool == advice and parent:
+                if gain := objective.followed(finding, parent, step):
+                    TrackRecord.load().add(finding.tool, finding.gain.factor, gain)
+                return
 
     # --- 5: the final word -----------------------------------------------------------------------------
 
     async def _finish(self, reason: str) -> Outcome:
-        leaders = [self._steps[node.id] for node in self._tree.leaders(max(1, self._config.finalists))]
+        leaders = objective.finalists(self._config, (self._steps[node.id] for node in self._tree.ranked()))
         given = [self._steps[node.id] for node in self._tree.ranked() if node.id <= len(self._given)]
-        return await Finals(reason, self._at_full_length).decide(leaders, given)
+        finals = Finals(reason, self._at_full_length, self._config)
+        outcome = await finals.decide(leaders, given)
+        searched = {step.number: step.verdict for step in self._steps.values()}
+        return replace(outcome, front=objective.front(searched | finals.verdicts))
 
     async def _at_full_length(self, step: Step) -> Verdict:
         if not self._config.finalists and step.verdict:
             return step.verdict
         self._tell("final", {"step": step.number})
-        full = replace(self._config.options, effort="full")
+        full = replace(self._config.options, effort="full", energy=self._config.objective != "speed")
         return await self._trial.verdict(step.number, self._store.source(step.final_source), full)
 
     @property

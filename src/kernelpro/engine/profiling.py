@@ -25,6 +25,8 @@ class Request:
     tracer: str = "auto"
     all_counters: bool = False
     """Collect for every tool, whatever the class: for comparison."""
+    energy: bool = False
+    """Whether energy is an objective, and tools that look for it speak."""
 
 
 async def profile(
@@ -38,10 +40,10 @@ async def profile(
     if request.all_counters:
         counters = examine.everything(chosen, found.target, request.references)
     else:
-        counters = examine.wanted(chosen, found, bound, request.references)
+        counters = examine.wanted(chosen, found, bound, request.references, request.energy)
     if counters.metrics and found.target == "cuda":
         found = _profile(await ask(_job(request, counters)))
-    return found, examine.diagnose(found, chosen, record)
+    return found, examine.diagnose(found, chosen, record, request.energy)
 
 
 def _job(request: Request, counters: Counters) -> Job:

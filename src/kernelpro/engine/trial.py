@@ -1,4 +1,4 @@
-"""A candidate's trial: the judge's verdict, then its tunables, if it declares any and works."""
+"""A candidate's trial: the judge's verdict, its tunables, if it declares any and works, its energy, if that may matter."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class Trial:
     ask: Ask
     tell: Callable[[str, dict[str, Any]], None]
 
-    async def of(self, step: Step, baseline_ms: float, known: dict[str, int]) -> Step:
-        """The step with its verdict, and with its tunables at their best. `known`: earlier steps by their machine code."""
+    async def of(self, step: Step, baseline_ms: float, known: dict[str, int], metered_ms: float) -> Step:
+        """The step with its verdict, and with its tunables at their best. `known`: earlier steps by their machine code.
+
+        Energy is measured where it takes at most `metered_ms`.
+        """
         self.tell("judging", {"step": step.number})
         source = self.store.source(step.source)
         hopeless = replace(self.config.options, give_up_ms=_HOPELESS * baseline_ms)
@@ -37,7 +40,17 @@ class Trial:
         done = replace(step, verdict=verdict, details=step.details | {"device_seconds": _seconds(verdict)})
         if verdict.status is Status.PASSED and self.config.tune_points:
             done = await self._tuned(done, source)
-        return done
+        return await self._metered(done) if done.ms and done.ms <= metered_ms else done
+
+    async def _metered(self, step: Step) -> Step:
+        """Its verdict with energy; what goes wrong there decides the verdict."""
+        self.tell("metering", {"step": step.number})
+        options = replace(self.config.options, effort="quick", energy=True)
+        verdict = await self.verdict(step.number, self.store.source(step.final_source), options)
+        details = step.details | {"device_seconds": step.details["device_seconds"] + _seconds(verdict)}
+        if verdict.status is Status.PASSED and step.verdict:
+            verdict = replace(step.verdict, energy=verdict.energy)
+        return replace(step, verdict=verdict, details=details)
 
     async def verdict(self, number: int, source: str, options: Options) -> Verdict:
         return _verdict(await self.ask(self._job(number, source, options)))

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.energy.calibrate import calibrate
+from kernelpro.lab.energy.counter import NoCounter, find
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.bench import Bench
@@ -46,7 +48,10 @@ class Worker:
         """Do one job. Bad input is an answer, not an exception."""
         try:
             if job.kind == "environment":
-                return Result(job.id, data=environment.snapshot(self._target(job)) | {"sandbox": self._nursery.level})
+                return Result(job.id, data=_environment(self._target(job)) | {"sandbox": self._nursery.level})
+            if job.kind == "energy":
+                with exclusive(_device(self._target(job)), self._reporter(job)):
+                    return Result(job.id, data=calibrate(self._target(job), self._reporter(job)))
             if job.kind == "build":
                 return self._build(job)
             if job.task is None:
@@ -109,7 +114,11 @@ class Worker:
         """The task's workbench: the one at hand, or a new one."""
         assert job.task
         target = self._target(job)
-        key = (job.task.id, target, replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0).dumps())
+        key = (
+            job.task.id,
+            target,
+            replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False).dumps(),
+        )
         if self._key != key or self._at_hand is None:
             self.forget()
             self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key
@@ -144,6 +153,16 @@ class Worker:
     def close(self) -> None:
         self.forget()
         self._builds.close()
+
+
+def _environment(target: Target) -> dict[str, Any]:
+    if target == "cuda" and not torch.cuda.is_available():
+        raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
+    try:
+        counted = {"energy": find(target).name}
+    except NoCounter as reason:
+        counted = {"no_energy": str(reason)}
+    return environment.snapshot(target) | counted
 
 
 def _device(target: Target) -> str:

@@ -4,12 +4,13 @@ Standard library only: the lab reads and writes these on hosts where nothing but
 """
 
 from kernelpro.records.base import BadInput, Record, digest
+from kernelpro.records.energy import Energy, Objective
 from kernelpro.records.graph import Graph, Node
+from kernelpro.records.interval import Interval
 from kernelpro.records.jobs import Job, Progress, Result
 from kernelpro.records.judging import (
     BASELINES,
     Candidate,
-    Interval,
     Mode,
     Options,
     Precision,
@@ -35,7 +36,7 @@ from kernelpro.records.profiling import (
     Skipped,
     Timeline,
 )
-from kernelpro.records.running import Action, Cost, Limits, Outcome, RunConfig, Stage, Step
+from kernelpro.records.running import Action, Cost, Limits, Outcome, Point, RunConfig, Stage, Step
 
 __all__ = [
     "BASELINES",
@@ -47,6 +48,7 @@ __all__ = [
     "Cost",
     "Counters",
     "Diagnosis",
+    "Energy",
     "Evidence",
     "Finding",
     "Gain",
@@ -59,8 +61,10 @@ __all__ = [
     "Line",
     "Mode",
     "Node",
+    "Objective",
     "Options",
     "Outcome",
+    "Point",
     "Precision",
     "Profile",
     "Progress",

@@ -15,8 +15,8 @@ class Job(Record):
     """One line of a worker's input."""
 
     id: str
-    kind: Literal["judge", "build", "probe", "study", "profile", "environment"]
-    """`study`: the task's operator graph and what compilers make of it."""
+    kind: Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
+    """`study`: the task's operator graph and what compilers make of it. `energy`: what this machine's counter of joules can do."""
     task: Task | None = None
     candidate: Candidate | None = None
     target: Target | None = None

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from kernelpro.records.base import BadInput, Record, digest
+from kernelpro.records.energy import Energy
+from kernelpro.records.interval import Interval
 
 Precision = Literal["fp32", "tf32", "native"]
 Target = Literal["cuda", "cpu"]
@@ -98,17 +100,6 @@ class Status(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Interval(Record):
-    value: float
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not self.low <= self.value <= self.high:
-            raise ValueError(f"interval is not ordered: {self.low} <= {self.value} <= {self.high}")
-
-
-@dataclass(frozen=True)
 class Options(Record):
     """How a judgement is made. What is decided is the judge's; this is only how long and what is allowed."""
 
@@ -127,6 +118,8 @@ class Options(Record):
     """Host memory a candidate may hold; 0: three quarters of the machine's."""
     give_up_ms: float = 0.0
     """0: never; a candidate whose median after a few rounds is above this is timed no longer."""
+    energy: bool = False
+    """Whether a candidate that passes is also measured in joules, which takes half a minute."""
 
 
 BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")
@@ -150,6 +143,8 @@ class Verdict(Record):
     faster: Literal["yes", "no", "unclear"] | None = None
     """Against the fastest baseline."""
     floor_ms: float | None = None
+    energy: Energy | None = None
+    """None: not asked for."""
     authored_share: float | None = None
     peak_bytes: int | None = None
     parameters: Literal["by name", "by seed", "none"] | None = None
@@ -163,9 +158,9 @@ class Verdict(Record):
     candidate_id: str = ""
 
     def __post_init__(self) -> None:
-        measured = bool(self.times or self.speedup or self.faster)
+        measured = bool(self.times or self.speedup or self.faster or self.energy)
         if measured and self.status is not Status.PASSED:
-            raise ValueError(f"a verdict with status {self.status} cannot carry times")
+            raise ValueError(f"a verdict with status {self.status} cannot carry times or energy")
         if self.status is Status.PASSED and not (self.times and self.speedup and self.faster):
             raise ValueError("a passed verdict must carry times, speed-ups and a decision")
         if not self.reason:

@@ -167,7 +167,7 @@ class Evidence(Record):
 
 @dataclass(frozen=True)
 class Gain(Record):
-    """How many times faster a call might become, and how that was computed."""
+    """How many times faster (or, of an energy finding, leaner) a call might become, and how that was computed."""
 
     factor: float
     how: str
@@ -190,6 +190,8 @@ class Finding(Record):
     """Source line or anchor where known."""
     explained_by: str = ""
     """The tool whose finding is the cause of this one."""
+    objective: Literal["speed", "energy"] = "speed"
+    """What the gain is in: times as fast, or times less energy at the same speed."""
 
 
 @dataclass(frozen=True)
@@ -201,5 +203,7 @@ class Diagnosis(Record):
     why: str
     roofline: dict[str, Any]
     findings: tuple[Finding, ...] = ()
-    """By gain, symptoms after their causes."""
+    """By gain, symptoms after their causes, energy after time."""
     skipped: tuple[Skipped, ...] = ()
+    energy: bool = False
+    """Whether tools looked for energy as well."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelpro.records.base import Record
+from kernelpro.records.energy import Objective
+from kernelpro.records.interval import Interval
 from kernelpro.records.judging import Options, Target, Task, Verdict
 from kernelpro.records.profiling import Diagnosis
 
@@ -78,6 +80,9 @@ class RunConfig(Record):
     """Read what earlier runs learnt, and add to it."""
     finalists: int = 3
     """Best candidates that are judged again, at full length, before the final word; 0: their first verdict is the last."""
+    objective: Objective = "speed"
+    speed_tolerance: float = 0.02
+    """energy-at-speed: candidates within this share of the fastest one's time count as equally fast."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,21 @@ class Step(Record):
 
 
 @dataclass(frozen=True)
+class Point(Record):
+    """A candidate between speed and energy."""
+
+    step: int
+    ms: float
+    joules: float
+    """A call."""
+    energy: Interval
+    """Of the energy of a baseline's call, measured in turn with it."""
+    against: str
+    best: bool = False
+    """On the Pareto front: no other is faster and takes less energy."""
+
+
+@dataclass(frozen=True)
 class Outcome(Record):
     """How a run ended."""
 
@@ -126,3 +146,5 @@ class Outcome(Record):
     """The winner's last judgement, at full length."""
     finalists: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    front: tuple[Point, ...] = ()
+    """Speed against energy, fastest first; empty where no energy was measured."""

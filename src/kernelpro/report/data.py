@@ -9,6 +9,7 @@ while `schema` stays the same.
     cost         what it took                               reproduce    the exact commands
     progress     best so far                                notes        what to keep in mind
     roofline     the way up under the roof                  reference    the task's source
+    front        speed against energy, where measured
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _VERDICT = (
         "best_baseline",
     ),
     *("faster", "error", "error_of_limit", "tolerance", "floor_ms", "of_floor", "sandbox", "authored_share", "peak_bytes"),
-    *("parameters", "rounds", "verified_calls", "control"),
+    *("parameters", "rounds", "verified_calls", "control", "energy"),
 )
 """Keys of `verdict`, all of them there in every report."""
 _NOISY = 0.1
@@ -94,6 +95,7 @@ def gather(store: Store) -> dict[str, Any]:
         "cost": _cost(run),
         "progress": curves.progress(run.known.values(), store),
         "roofline": curves.roofline(run.ground, _stops(run)),
+        "front": [point.to_json() for point in run.outcome.front] if run.outcome else [],
         "steps": _steps(run),
         "winner": _winner(run),
         "reference": {"name": run.config.task.name, "source": run.config.task.source},
@@ -134,6 +136,7 @@ def _run(run: _Read) -> dict[str, Any]:
         "models": config.models,
         "policy": config.policy,
         "seed": config.seed,
+        "objective": config.objective,
         "in_flight": config.in_flight,
         "limits": config.limits.to_json(),
         "begun": datetime.fromtimestamp(run.store.created, UTC).isoformat(timespec="seconds"),
@@ -177,6 +180,7 @@ def _verdict(run: _Read) -> dict[str, Any]:
         "rounds": verdict.measurement.get("rounds"),
         "verified_calls": verdict.measurement.get("verified_calls"),
         "control": verdict.measurement.get("a_a"),
+        "energy": steps.energy(verdict),
     }
 
 

@@ -21,6 +21,8 @@ def markdown(data: dict[str, Any]) -> str:
     ]
     if data["baselines"]:
         parts += ["## Against each baseline", _baselines(data)]
+    if data["front"]:
+        parts += ["## Speed against energy", _front(data["front"])]
     if data["steps"]:
         parts += ["## Steps", _steps(data["steps"])]
     if data["winner"]:
@@ -61,6 +63,17 @@ def _baselines(data: dict[str, Any]) -> str:
     return _table(("", "ms a call", "speed-up of the winner"), rows)
 
 
+def _front(points: list[dict[str, Any]]) -> str:
+    rows = []
+    for point in points:
+        share = point["energy"]
+        shown = f"{share['value']:.3f} [{share['low']:.3f}, {share['high']:.3f}] of {point['against']}'s"
+        rows.append(
+            (f"step {point['step']}", f"{point['ms']:.4g}", f"{1e3 * point['joules']:.4g}", shown, "yes" if point["best"] else "")
+        )
+    return _table(("", "ms a call", "mJ a call", "energy", "on the front"), rows)
+
+
 def _steps(steps: list[dict[str, Any]]) -> str:
     """All of them where they are few; else those on the way to the winner and the fastest."""
     chosen = steps
@@ -88,7 +101,7 @@ def _next(winner: dict[str, Any]) -> str:
     for finding in found["findings"]:
         advice = f" Try: {finding['advice'][0]}." if finding["advice"] else ""
         said = _text(f"{finding['cause']}.{advice}")
-        lines.append(f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {finding['gain']:.2f}x): {said}")
+        lines.append(f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {sentence.promise(finding)}): {said}")
     if not found["findings"]:
         lines.append("Nothing stands out.")
     return "\n".join(lines)

@@ -17,7 +17,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from kernelpro.report import sentence
+from kernelpro.records import Point
+from kernelpro.report import front, sentence
 
 _ASSETS = Path(__file__).parent / "assets"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -65,6 +66,7 @@ def html(data: dict[str, Any]) -> str:
                 "has_compiler": any(step["compiler"] for step in steps),
                 "contents": _contents(data),
                 "charts": _charts(data, floor),
+                "front_svg": _front(data),
             }
         )
     )
@@ -89,6 +91,7 @@ def _contents(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("baselines", "Baselines", data["baselines"]),
         ("progress", "Best so far", data["progress"]),
         ("roofline", "Roofline", data["roofline"]),
+        ("energy", "Energy", data["front"]),
         ("tree", "Tree", data["steps"]),
         ("winner", "Source", data["winner"]),
         ("next", "What next", data["winner"]),
@@ -98,6 +101,12 @@ def _contents(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("reproduce", "Reproduce", True),
     )
     return [(id, name) for id, name, there in sections if there]
+
+
+def _front(data: dict[str, Any]) -> Markup:
+    """Speed against energy, drawn here; inside a page it needs no namespace."""
+    points = [Point.from_json(point) for point in data["front"]]
+    return Markup(front.svg(points, "").replace(' xmlns="http://www.w3.org/2000/svg"', "") if points else "")
 
 
 def _charts(data: dict[str, Any], floor: float | None) -> dict[str, Any]:
@@ -137,7 +146,9 @@ def _environment() -> Environment:
         "lower_first": lambda text: text[:1].lower() + text[1:].rstrip("."),
         "money": lambda value: f"${value:.2f}" if value else "$0",
         "ms": lambda value: f"{value:.4g} ms",
+        "portion": lambda ratio: f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]",
         "power": lambda value: f"{value:.1e}",
+        "promise": sentence.promise,
         "scaled": sentence.scaled,
         "share": sentence.share,
         "spent": sentence.spent,

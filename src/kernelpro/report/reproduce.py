@@ -55,6 +55,8 @@ def _search(config: RunConfig) -> list[str]:
     policy = f"{config.policy}:{constants}" if constants else config.policy
     words = ["--author", config.author, "--policy", policy, "--seed", str(config.seed)]
     words += ["--in-flight", str(config.in_flight)]
+    if config.objective != "speed":
+        words += ["--objective", config.objective, "--tolerance", f"{100 * config.speed_tolerance:g}"]
     for role, option in (("code", "--model"), ("plan", "--plan-model"), ("debug", "--debug-model")):
         words += [option, config.models[role]] if config.models.get(role) else []
     words += [] if config.temperature else ["--no-temperature"]

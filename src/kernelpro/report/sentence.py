@@ -143,3 +143,9 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def promise(finding: dict[str, Any]) -> str:
+    """What a finding expects: times as fast, or a share of the energy."""
+    factor = float(finding["gain"])
+    return f"{factor:.2f}x" if finding["objective"] == "speed" else f"{1 - 1 / factor:.0%} less energy"

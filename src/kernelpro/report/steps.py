@@ -9,7 +9,7 @@ from kernelpro.diagnose import guidance
 from kernelpro.engine import learning
 from kernelpro.engine.store import Store
 from kernelpro.memory.run_memory import Attempt
-from kernelpro.records import BadInput, Diagnosis, Finding, Step
+from kernelpro.records import BadInput, Diagnosis, Finding, Step, Verdict
 from kernelpro.report.sentence import best_of, by, compiled
 
 _LONGEST_CODE = 800
@@ -43,6 +43,7 @@ def describe(step: Step, parent: Step | None, store: Store) -> dict[str, Any]:
         "against": hardest,
         "speedup": {name: ratio.to_json() for name, ratio in verdict.speedup.items()} if verdict else {},
         "faster": verdict.faster if verdict else None,
+        "energy": energy(verdict),
         "error": verdict.error if verdict else None,
         "tolerance": verdict.tolerance if verdict else None,
         "verdict_notes": list(verdict.notes) if verdict else [],
@@ -95,7 +96,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "gain": finding.gain.factor,
         "how": finding.gain.how,
         "explained_by": finding.explained_by,
+        "objective": finding.objective,
     }
+
+
+def energy(verdict: Verdict | None) -> dict[str, Any] | None:
+    """What was measured, without the single windows; None where nobody asked."""
+    if verdict is None or verdict.energy is None:
+        return None
+    return {name: value for name, value in verdict.energy.to_json().items() if name != "windows"}
 
 
 def _code(step: Step, parent: Step | None, store: Store) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
     call      which buffer set                 -> where the outputs lie, own milliseconds, those in native calls
     burst     which buffer sets, in order      -> where the outputs of all these calls lie
+    loop      how many buffer sets, batch      -> once another request waits: calls made, where the last output of each set lies
+    stop      nothing                          -> ok; the request that ends a loop
     profile   (CUDA) which buffer set          -> device time by kernel name
     rehearse  (baseline) variants              -> which of them fail
     seed      (baseline) variant               -> its code as a candidate, or why there is none
@@ -27,6 +29,8 @@ import sys
 import tarfile
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,6 +63,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
     channel.send({"ok": True})
     if role == "probe":
         return
+    worker.told = channel.waiting
     while True:
         try:
             request, tail = channel.receive()
@@ -121,6 +126,8 @@ class Worker:
         self._handles: dict[int, str] = {}
         self._must_copy = False
         self._burst_copies = False
+        self.told: Callable[[], bool] = lambda: True
+        """Whether the next request is there."""
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
@@ -231,6 +238,36 @@ class Worker:
             self._burst_copies = True
             return {"again": True}, b""
         return {"outputs": places, "copied": self._burst_copies, "host_ms": 1e3 * host / len(request["sets"])}, b""
+
+    def loop(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        """Calls on the buffer sets in turn until the next request is there. On a GPU at most two batches are under way."""
+        count, calls = request["sets"], 0
+        results: list[Any] = [None] * count
+        self._outputs, marks = results, deque[Any]()
+        with torch.no_grad():
+            while True:
+                for _ in range(request["batch"]):
+                    results[calls % count] = self._model(*self._arguments[calls % count])
+                    calls += 1
+                if self._device == "cuda":
+                    marks.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
+                    marks[-1].record()
+                    if len(marks) > 1:
+                        marks.popleft().synchronize()
+                if self.told():
+                    break
+            if self._device == "cuda":
+                torch.cuda.synchronize()
+        try:
+            places = [self._places(result) for result in results[:calls]]
+        except gpu.GpuError:
+            results = self._outputs = [_copied(result) for result in results[:calls]]
+            torch.cuda.synchronize()
+            places = [self._places(result) for result in results]
+        return {"calls": calls, "outputs": places}, b""
+
+    def stop(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        return {}, b""
 
     def _places(self, outputs: Any) -> list[dict[str, Any]]:
         leaves: list[torch.Tensor] = []

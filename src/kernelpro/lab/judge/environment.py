@@ -47,10 +47,15 @@ def snapshot(device: str) -> dict[str, Any]:
     return found
 
 
+def bus() -> str:
+    """Where the GPU sits, as NVML names it."""
+    properties: Any = torch.cuda.get_device_properties(0)
+    return f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+
+
 @lru_cache
 def sensors() -> gpu.Sensors:
-    properties: Any = torch.cuda.get_device_properties(0)
-    return gpu.Sensors(f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0")
+    return gpu.Sensors(bus())
 
 
 def load(seconds: float) -> float:

@@ -121,6 +121,10 @@ class Sensors:
             "throttle": None if reasons is None else reasons & ~self._IDLE_REASON,
         }
 
+    def energy_mj(self) -> int | None:
+        """What the board has used since the driver was loaded, in millijoules; grows in steps."""
+        return self._read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
+
     def most_mhz(self) -> float | None:
         """The highest SM clock."""
         found = self._read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, self._CLOCK_SM)
@@ -140,4 +144,5 @@ class Sensors:
 
 SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
 """Throttle reasons that falsify a timing: hardware slowdown, software and hardware thermal, power brake.
-The software power cap (0x4) is the normal state of a busy datacenter GPU and is only recorded."""
+The software power cap is the normal state of a busy datacenter GPU and is only recorded."""
+POWER_CAP = 0x4

@@ -7,7 +7,8 @@ whether the task can be scored, measure the floor, calibrate the baselines. Then
  2. a fresh cell: import, construct, parameters by name or by seed;
  3. verification: calls on all distributions in random order, each output against the oracle;
  4. timing: interleaved rounds against the anchor baseline, then bursts for short kernels, each output verified as well;
- 5. shares of authored kernels, then the verdict: clocks compared, floor respected, interval decided.
+ 5. shares of authored kernels, then the verdict: clocks compared, floor respected, interval decided;
+ 6. where it is asked for, energy (lab/energy), before the cell is closed.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import ast
 import random
 import threading
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from kernelpro.lab.energy.meter import Meter
 from kernelpro.lab.judge import authored, environment, gpu, health, physics, probes, timing, tripwires
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
@@ -30,7 +33,7 @@ from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
-from kernelpro.records import BadInput, Candidate, Options, Status, Verdict
+from kernelpro.records import BadInput, Candidate, Energy, Options, Status, Verdict
 
 _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _FEWEST_ROUNDS = 10
@@ -63,6 +66,7 @@ class Judge:
         self._farewell: threading.Thread | None = None
         self._prepared_in: dict[str, float] = {}
         self._baselines: Baselines | None = None
+        self._meter: Meter | None = None
 
     @property
     def options(self) -> Options:
@@ -180,11 +184,16 @@ class Judge:
             with clock("profile"):
                 samples = rounds.samples["candidate"]
                 share = authored.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
+            verdict = self._decide(candidate, clock, given, errors, excess, rounds, slopes, max(0, peak), share)
+            if self.options.energy:
+                with clock("energy"):
+                    energy = self._energy(participant, verdict)
+                verdict = replace(verdict, energy=energy, measurement=verdict.measurement | {"seconds": clock.seconds()})
         except BaseException:  # also Ctrl-C: no child is left behind
             participant.close()
             raise
         self._farewell = participant.close_in_background()
-        return self._decide(candidate, clock, given, errors, excess, rounds, slopes, max(0, peak), share)
+        return verdict
 
     def _machine_code(self, candidate: Candidate) -> str:
         return fingerprint(candidate.source, self.bench.builds.get(candidate, self.bench.target, self.options))
@@ -281,6 +290,16 @@ class Judge:
         bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, self._round_seeds, self.options.call_timeout)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()))
+
+    def _energy(self, participant: Participant, verdict: Verdict) -> Energy:
+        if self._meter is None:
+            anchor = self.baselines.anchor
+            self._meter = Meter(self.bench, anchor, verdict.times[anchor].value, lambda stage: self._report(stage))
+
+        def check(outputs: list[torch.Tensor], seed: int) -> None:
+            self._check(outputs, seed, "as given")
+
+        return self._meter.measure(participant, verdict.times["candidate"].value, self._round_seeds, check)
 
     def _throttled(self) -> bool:
         return self.bench.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
@@ -416,6 +435,8 @@ class Judge:
 
     def close(self) -> None:
         self._wait_for_farewell()
+        if self._meter:
+            self._meter.close()
         if self._baselines:
             self._baselines.close()
         self.bench.close()

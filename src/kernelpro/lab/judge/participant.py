@@ -67,6 +67,25 @@ class Burst:
     """What the child says its host side took for a call."""
 
 
+@dataclass(frozen=True)
+class Loop:
+    """Calls that followed each other until the parent said stop."""
+
+    calls: int
+    """The child's claim."""
+    seconds: float
+    """From the first call to the answer, by the parent's clock."""
+    lag: float
+    """Seconds from "stop" to the answer."""
+    claims: list[list[tuple[Slot, str]]]
+    """By buffer set, where the output of its last call lies."""
+
+    @property
+    def last(self) -> int:
+        """The buffer set of the last call."""
+        return (self.calls - 1) % len(self.claims)
+
+
 class Flusher:
     """Empties the last-level cache by writing twice its size."""
 
@@ -86,6 +105,8 @@ class Participant:
         self.most_used = 0
         """Most device memory seen in use by others than the parent, after a call."""
         self._form = form
+        self._looping = (0, 0.0)
+        """Buffer sets and beginning of the loop under way."""
 
     def connect(self, seconds: float) -> None:
         """Map the input regions in the child."""
@@ -182,7 +203,7 @@ class Participant:
         sets = random.sample(range(len(self._regions)), len(batch))
         self.cell.freeze_main()
         for chosen, inputs in zip(sets, batch, strict=True):
-            self._write(chosen, inputs)
+            self.write(chosen, inputs)
         self._flusher.flush()
         self._wait_for_device()
         begun = time.perf_counter()
@@ -212,6 +233,45 @@ class Participant:
             self._check_unmodified(chosen, inputs)
         return Burst(outputs, 1e3 * (told - begun), answer.get("copied") is True, host)
 
+    @property
+    def sets(self) -> int:
+        return len(self._regions)
+
+    def start_loop(self, sets: int, batch: int) -> None:
+        """Calls on the first `sets` buffer sets in turn, looking up after each `batch`; after `prepare`, until `stop_loop`."""
+        self.cell.thaw()
+        self._looping = (sets, time.perf_counter())
+        self.tell({"op": "loop", "sets": sets, "batch": batch})
+
+    def stop_loop(self, expected: Expected, seconds: float) -> Loop:
+        sets, begun = self._looping
+        if self.cell.channel.waiting():
+            self.hear("loop", seconds)  # tells what went wrong, if something did
+            raise Verdictable(Status.CHEATING, "it stopped making calls before it was told to")
+        told = time.perf_counter()
+        self.tell({"op": "stop"})
+        answer = self.hear("loop", seconds)
+        ended = time.perf_counter()
+        self.hear("stop", seconds)
+        self.cell.freeze()
+        calls, claims = answer.get("calls"), answer.get("outputs")
+        if type(calls) is not int or calls < 1 or not isinstance(claims, list) or len(claims) != min(calls, sets):
+            raise Verdictable(Status.CHEATING, "the account of a loop was forged")
+        slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in claims]
+        return Loop(calls, ended - begun, ended - told, slots)
+
+    def looped_output(self, loop: Loop, chosen: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What the last call on one buffer set gave, which held these inputs; the child stands still."""
+        try:
+            if self._device == "cuda":
+                outputs = [self._reader.read(slot, handle) for slot, handle in loop.claims[chosen]]
+            else:
+                outputs = [self._reader.read(slot) for slot, _ in loop.claims[chosen]]
+        except Unreadable as error:
+            raise Verdictable(Status.CHEATING, str(error)) from None
+        self._check_unmodified(chosen, inputs)
+        return outputs
+
     def look_again(self, answer: Answer) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
         if self._device != "cuda":
@@ -221,10 +281,11 @@ class Participant:
                 raise Verdictable(Status.CHEATING, "the output changed after it was handed over")
 
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
-        self._write(chosen, inputs)
+        self.write(chosen, inputs)
         self._flusher.flush()
 
-    def _write(self, chosen: int, inputs: list[torch.Tensor]) -> None:
+    def write(self, chosen: int, inputs: list[torch.Tensor]) -> None:
+        """Inputs into one buffer set."""
         raw = self._regions[chosen].raw
         for slot, tensor in zip(self._slots, inputs, strict=True):
             slot.view(raw).copy_(tensor)
@@ -312,6 +373,8 @@ _WORDS = {
     "prepare": "between two calls",
     "call": "in forward",
     "burst": "in forward, called several times in a row",
+    "loop": "in forward, called again and again",
+    "stop": "after being called again and again",
     "profile": "while being profiled",
     "rehearse": "compiling the baselines",
     "seed": "compiling the reference",

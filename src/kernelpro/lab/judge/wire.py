@@ -55,6 +55,10 @@ class Channel:
             raise Garbled("message is not an object")
         return head, tail
 
+    def waiting(self) -> bool:
+        """Whether something has come in that nobody has received yet."""
+        return bool(select.select([self.sock], [], [], 0)[0])
+
     def _exactly(self, size: int, deadline: float | None) -> bytes:
         parts, missing = [], size
         while missing:

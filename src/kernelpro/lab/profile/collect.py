@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.judge import environment
+from kernelpro.lab.judge import environment, gpu
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.cell import Cell, Limits
 from kernelpro.lab.judge.participant import Participant, Verdictable
@@ -187,7 +187,7 @@ class Collector:
                 found["watts" if name == "power_mw" else name] = statistics.median(values)
         reasons = [reading["throttle"] for reading in readings if reading["throttle"] is not None]
         if reasons:
-            found["capped"] = sum(bool(reason & _POWER_CAP) for reason in reasons) / len(reasons)
+            found["capped"] = sum(bool(reason & gpu.POWER_CAP) for reason in reasons) / len(reasons)
         for name, limit in (("limit_watts", sensors.limit_watts()), ("max_sm_mhz", sensors.most_mhz())):
             if limit is not None:
                 found[name] = limit
@@ -297,10 +297,6 @@ def with_counts(profile: Profile, counted: dict[str, ncu.Counted], lines: dict[s
         metrics = counted[name].metrics if name in counted else {}
         kernels.append(replace(kernel, metrics=metrics, lines=lines.get(name, ())))
     return replace(profile, kernels=tuple(kernels))
-
-
-_POWER_CAP = 0x4
-"""NVML's throttle reason: the software power cap."""
 
 
 def _threads(kernel: Kernel) -> int:

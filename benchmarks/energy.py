@@ -1,0 +1,330 @@
+"""The energy meter on this GPU: how well it repeats, whether power sampled from outside agrees, whether it tells planted waste.
+
+    python benchmarks/energy.py [--out FILE] [--pairs NAME ...] [--no-calibration]
+
+1. `kernelpro energy`: the counter's step, latency, repeatability under a plain load.
+2. A/A: the same kernel in two cells, five rounds: ten windows. Their spread; the ratio's interval should hold 1.
+3. Pairs (energy_pairs/): the same kernel lean and with waste that hides behind what sets the time. The largest waste that costs
+   less than 1 % of the time is found by timing; then both are measured in turn. The wasteful one should take more, with
+   intervals apart.
+4. All the while another process reads NVML's power 20 times a second; over each window its integral is held against the counter.
+
+About five minutes on an H200. Exit code 0: everything is as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+import torch  # noqa: E402
+
+from kernelpro.lab.energy.calibrate import calibrate  # noqa: E402
+from kernelpro.lab.energy.counter import Counter, NoCounter, find  # noqa: E402
+from kernelpro.lab.energy.meter import compare  # noqa: E402
+from kernelpro.lab.energy.track import Unresolved  # noqa: E402
+from kernelpro.lab.energy.window import Side  # noqa: E402
+from kernelpro.lab.judge import environment, gpu, timing  # noqa: E402
+from kernelpro.lab.judge.bench import Bench  # noqa: E402
+from kernelpro.lab.judge.builds import Builds  # noqa: E402
+from kernelpro.lab.judge.cell import Nursery  # noqa: E402
+from kernelpro.lab.judge.participant import Participant  # noqa: E402
+from kernelpro.lab.judge.tolerance import Tolerance, measure  # noqa: E402
+from kernelpro.records import Candidate, Energy, Options, Target, Task  # noqa: E402
+
+PAIRS = Path(__file__).parent / "energy_pairs"
+_HZ = 20.0
+_ROUNDS = 12
+"""Calls of both sides by which speeds are matched."""
+_EQUAL = 1.007
+"""Most that waste may cost in matching, so that a later measurement stays within 1 %."""
+_AGREE = 0.05
+"""How far power sampled from outside may lie from the counter."""
+
+
+# --- somebody else, who samples power ----------------------------------------------------------------------------------
+
+
+def sample(path: Path, bus: str) -> None:
+    """Lines of time and milliwatts, until stdin ends."""
+    sensors = gpu.Sensors(bus)
+    with path.open("w") as file:
+        while not select.select([sys.stdin], [], [], 1 / _HZ)[0]:
+            milliwatts = sensors.read()["power_mw"]
+            if milliwatts is not None:
+                file.write(f"{time.perf_counter():.6f} {milliwatts}\n")
+                file.flush()
+
+
+def agreement(path: Path, windows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sampled joules over counted ones, for each window."""
+    samples = [tuple(map(float, line.split())) for line in path.read_text().splitlines()]
+    ratios = []
+    for window in windows:
+        first, last = window["at"], window["at"] + window["seconds"]
+        inside = [power / 1e3 for at, power in samples if first <= at <= last]
+        if len(inside) >= _HZ / 2 and not window["dropped"]:
+            ratios.append(statistics.mean(inside) * window["seconds"] / window["joules"])
+    if not ratios:
+        return {"windows": 0}
+    return {
+        "windows": len(ratios),
+        "median": statistics.median(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+        "samples_a_second": len(samples) / max(1e-9, samples[-1][0] - samples[0][0]),
+    }
+
+
+# --- one task and the kernels for it -----------------------------------------------------------------------------------
+
+
+class Table:
+    """A task with everything that measuring a kernel of it takes."""
+
+    def __init__(self, task: Task, target: Target, nursery: Nursery, builds: Builds):
+        options = Options(effort="quick", baselines=("eager_fp32",))
+        self.bench = Bench(task, target, options, nursery, builds)
+        self.bench.open(lambda stage: None)
+        self.seeds = [self.bench.new_seed() for _ in range(24)]
+        self._limit = Tolerance(self.bench.oracle, self.bench.precision, self.bench.new_seed()).limits["as given"]
+
+    def check(self, outputs: list[torch.Tensor], seed: int) -> None:
+        errors = measure(outputs, self.bench.oracle.truth(seed))
+        if self._limit.excess(errors) > 1:
+            raise SystemExit(f"{self.bench.task.name}: a kernel is wrong: {errors.where}")
+
+    def seat(self, source: str) -> Participant:
+        """A kernel in a cell, loaded, its first output checked."""
+        participant = self.bench.admit()
+        self.bench.load(participant, Candidate(source))
+        participant.prepare(300.0, tidy=True)
+        self.check(participant.call(self.bench.inputs(self.seeds[0]), self.bench.expected, 300.0).outputs, self.seeds[0])
+        return participant
+
+    def times(self, *sides: Participant) -> list[torch.Tensor]:
+        """Milliseconds a call, in turn."""
+        found: list[list[float]] = [[] for _ in sides]
+        for seed in random.sample(self.seeds, _ROUNDS):
+            inputs = self.bench.inputs(seed)
+            for index in random.sample(range(len(sides)), len(sides)):
+                sides[index].prepare(60.0, warm=True)
+                found[index].append(sides[index].call(inputs, self.bench.expected, 60.0).sample.own)
+        return [torch.tensor(values, dtype=torch.float64) for values in found]
+
+    def side(self, name: str, participant: Participant, ms: torch.Tensor) -> Side:
+        participant.cell.freeze()
+        return Side(name, participant, float(ms.median()), {}, self.check)
+
+    def compared(self, counter: Counter, one: Participant, other: Participant, effort: Any) -> tuple[dict[str, Any], Energy]:
+        """Times and energy of `one` over `other`."""
+        ours, theirs = self.times(one, other)
+        self.bench.options = Options(effort=effort, baselines=("eager_fp32",))
+        sides = self.side("candidate", one, ours), self.side("lean", other, theirs)
+        energy = compare(self.bench, counter, *sides, self.seeds, lambda stage: None)
+        ratio = timing.ratio_interval((ours / theirs).log())
+        return {"ms": float(theirs.median()), "time_ratio": ratio.to_json()}, energy
+
+
+def wasteful(source: str, amount: int) -> str:
+    return re.sub(r"^WASTE = \d+", f"WASTE = {amount}", source, flags=re.M)
+
+
+def matched(table: Table, source: str, wastes: list[int], lean: Participant) -> tuple[int, Participant]:
+    """The largest waste that takes as long as none, in its cell."""
+    for amount in wastes:
+        table.bench.builds.begin(Candidate(wasteful(source, amount)), table.bench.target, table.bench.options)
+    chosen: tuple[int, Participant] | None = None
+    for amount in wastes:
+        participant = table.seat(wasteful(source, amount))
+        ours, theirs = table.times(participant, lean)
+        if float((ours / theirs).log().median().exp()) > _EQUAL:
+            participant.close()
+            break
+        if chosen:
+            chosen[1].close()
+        chosen = amount, participant
+    if chosen is None:
+        raise SystemExit(f"{table.bench.task.name}: even the least waste ({wastes[0]}) costs time")
+    return chosen
+
+
+# --- the three questions -----------------------------------------------------------------------------------------------
+
+
+def repeatability(counter: Counter, table: Table, source: str) -> dict[str, Any]:
+    one, other = table.seat(source), table.seat(source)
+    try:
+        times, energy = table.compared(counter, one, other, "normal")
+    finally:
+        one.close()
+        other.close()
+    joules = [window["joules_a_call"] for window in energy.windows if not window["dropped"]]
+    return times | {
+        "windows": len(joules),
+        "joules_a_call": statistics.median(joules),
+        "spread": statistics.stdev(joules) / statistics.median(joules),
+        "range": (max(joules) - min(joules)) / statistics.median(joules),
+        "a_a": energy.ratio["energy"].to_json(),
+        "energy": energy.to_json(),
+    }
+
+
+def pair(counter: Counter, table: Table, source: str, wastes: list[int]) -> dict[str, Any]:
+    lean = table.seat(wasteful(source, 0))
+    amount, other = matched(table, source, wastes, lean)
+    try:
+        times, energy = table.compared(counter, other, lean, "quick")
+    finally:
+        lean.close()
+        other.close()
+    apart = energy.joules["lean"].high < energy.joules["candidate"].low and energy.ratio["energy"].low > 1
+    return times | {"waste": amount, "energy": energy.to_json(), "more": energy.ratio["energy"].value - 1, "apart": apart}
+
+
+def about(path: Path) -> dict[str, str]:
+    line = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+    return dict(part.strip().partition(": ")[::2] for part in line.split("|"))
+
+
+def run(chosen: argparse.Namespace, samples: Path) -> dict[str, Any]:
+    counter = find("cuda")
+    nursery = Nursery()
+    builds = Builds(nursery)
+    found: dict[str, Any] = {"pairs": {}}
+    windows: list[dict[str, Any]] = []
+    if not chosen.no_calibration:
+        found["calibration"] = calibrate("cuda", lambda stage: None)
+        print(f"calibration: {json.dumps({k: v for k, v in found['calibration'].items() if k != 'a_a'})}", flush=True)
+    try:
+        files = [PAIRS / f"{name}.py" for name in chosen.pairs] or sorted(PAIRS.glob("*_behind_*.py"))
+        tables: dict[str, list[Path]] = {}
+        for path in files:
+            tables.setdefault(about(path)["task"], []).append(path)
+        for task, paths in tables.items():
+            table = Table(Task.from_file(PAIRS / f"{task}.py"), "cuda", nursery, builds)
+            try:
+                if "a_a" not in found:
+                    found["a_a"] = tried(lambda t=table, p=paths[0]: repeatability(counter, t, p.read_text()))
+                    windows += found["a_a"].get("energy", {}).get("windows", [])
+                    print_a_a(found["a_a"])
+                for path in paths:
+                    wastes = [int(amount) for amount in about(path)["wastes"].split(",") if int(amount)]
+                    row = tried(lambda t=table, p=path, w=wastes: pair(counter, t, p.read_text(), w))
+                    found["pairs"][path.stem] = row
+                    windows += row.get("energy", {}).get("windows", [])
+                    print_pair(path.stem, row)
+            finally:
+                table.bench.close()
+    finally:
+        builds.close()
+        nursery.close()
+    found["agreement"] = agreement(samples, windows)
+    return found
+
+
+def tried(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """An answer, or why there is none; the other questions are asked all the same."""
+    begun = time.perf_counter()
+    try:
+        answer = question()
+    except (Unresolved, SystemExit) as reason:
+        answer = {"failed": str(reason)}
+    return answer | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
+def shown(ratio: dict[str, float], unit: float = 1.0, digits: int = 4) -> str:
+    value, low, high = (f"{ratio[name] / unit:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def print_a_a(row: dict[str, Any]) -> None:
+    text = row.get("failed") or (
+        f"{row['windows']} windows, spread {row['spread']:.2%}, range {row['range']:.2%}; ratio {shown(row['a_a'])}"
+    )
+    print(f"A/A: {text}; {row['seconds']} s", flush=True)
+
+
+def print_pair(name: str, row: dict[str, Any]) -> None:
+    text = row.get("failed", "")
+    if not text:
+        joules = row["energy"]["joules"]
+        both = " against ".join(f"{shown(joules[side], 1e-3, 2)} mJ" for side in ("candidate", "lean"))
+        text = f"waste {row['waste']}, {row['ms']:.4f} ms, time {shown(row['time_ratio'])}, "
+        text += f"energy {shown(row['energy']['ratio']['energy'])}, {both}, {'apart' if row['apart'] else 'NOT apart'}"
+    print(f"{name}: {text}; {row['seconds']} s", flush=True)
+
+
+def as_it_should_be(found: dict[str, Any]) -> list[str]:
+    """What is not."""
+    wrong = []
+    a_a = found.get("a_a", {})
+    if "failed" in a_a or not a_a["a_a"]["low"] <= 1 <= a_a["a_a"]["high"]:
+        wrong.append("A/A does not hold 1")
+    good = [name for name, row in found["pairs"].items() if row.get("apart") and abs(row["time_ratio"]["value"] - 1) <= 0.01]
+    if len(good) < len(found["pairs"]):
+        wrong.append(f"{len(good)} of {len(found['pairs'])} pairs are equally fast and apart in energy")
+    median = found["agreement"].get("median")
+    if median is None or abs(median - 1) > _AGREE:
+        wrong.append(f"sampled power over counted energy is {median}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--pairs", nargs="*", default=[])
+    parser.add_argument("--no-calibration", action="store_true")
+    parser.add_argument("--sample", nargs=2, metavar=("FILE", "BUS"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.sample:
+        sample(Path(chosen.sample[0]), chosen.sample[1])
+        return 0
+    begun = time.perf_counter()
+    try:
+        find("cuda")
+    except NoCounter as reason:
+        print(f"no energy here: {reason}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        samples = Path(folder) / "power"
+        command = [sys.executable, __file__, "--sample", str(samples), environment.bus()]
+        other = subprocess.Popen(command, stdin=subprocess.PIPE)
+        try:
+            found = run(chosen, samples)
+        finally:
+            assert other.stdin
+            other.stdin.close()
+            other.wait(timeout=30)
+    print(f"sampled over counted: {json.dumps(found['agreement'])}")
+    wrong = as_it_should_be(found)
+    for line in wrong:
+        print(f"not as it should be: {line}")
+    if chosen.out:
+        place = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv),
+            "environment": environment.snapshot("cuda"),
+            "seconds": round(time.perf_counter() - begun, 1),
+        }
+        chosen.out.write_text(json.dumps(place | found | {"wrong": wrong}, indent=1) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+# task: task_chain | wastes: 0, 1, 2, 4, 6, 8 | summary: a table of 8 MB read from L2, so many times the input's bytes
+import torch
+
+from kernelpro import runtime
+
+WASTE = 0
+lib = runtime.cuda(
+    r"""
+constexpr int WASTE = @WASTE@, THREADS = 256;
+constexpr unsigned TABLE = 1 << 19;  // vectors of 16 bytes
+
+__device__ float chain(float v) {
+#pragma unroll
+    for (int k = 0; k < 64; ++k) {
+        v = fmaf(v, 1.01f, 0.01f);
+        v = fmaf(v, 0.99f, -0.01f);
+    }
+    return v;
+}
+
+__global__ void __launch_bounds__(THREADS)
+chain_kernel(const float4* __restrict__ x, const float4* __restrict__ table, float4* __restrict__ y, int vectors) {
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < vectors; i += gridDim.x * THREADS) {
+        float4 more[WASTE + 1];
+#pragma unroll
+        for (int k = 0; k < WASTE; ++k) more[k] = __ldcg(table + (unsigned(i) + 7919u * 32u * k) % TABLE);
+        const float4 v = __ldcs(x + i);
+        float4 r = make_float4(chain(v.x), chain(v.y), chain(v.z), chain(v.w));
+#pragma unroll
+        for (int k = 0; k < WASTE; ++k)
+            if (more[k].x + more[k].y + more[k].z + more[k].w == 3.0e38f) r.x = 0;
+        __stcs(y + i, r);
+    }
+}
+
+extern "C" int chain_all(const float* x, const float* table, float* y, int n, cudaStream_t stream) {
+    chain_kernel<<<132 * 8, THREADS, 0, stream>>>((const float4*)x, (const float4*)table, (float4*)y, n / 4);
+    return cudaGetLastError();
+}
+""".replace("@WASTE@", str(WASTE))
+)
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.randn(4 << 19, device=x.device)
+        y = torch.empty_like(x)
+        lib.chain_all(x, self.table, y, x.numel())
+        return y

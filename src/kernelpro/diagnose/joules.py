@@ -1,0 +1,95 @@
+"""Where a kernel's energy goes, from counters: for being on, for bytes by where they come from, for instructions by kind.
+
+    J = watts for being on x seconds + bytes through DRAM x DRAM + bytes through L2 x L2
+        + warps' instructions x WARP x (weight of their kinds) + clocks of tensor cores x TENSOR
+
+The proportions were fitted to the power of 51 kernels recorded on an H200 (tests/defects; r.m.s. 20 W of 143 to 314). NVML's
+power lags behind a load of half a second, so the level was set by the kernel that ran at its limit of 700 W. Shares of one
+kernel's energy are what tools read from this; joules are the meter's to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelpro.diagnose.counters import ISSUE
+from kernelpro.diagnose.pipes import TENSOR, HotCode
+from kernelpro.diagnose.tool import Scene
+from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L2_READ, SECTOR, dram_bytes
+
+CYCLES = "sm__cycles_active.avg"
+STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
+METRICS = (DRAM_READ, DRAM_WRITTEN, L2_READ, STORED, ISSUE, CYCLES, TENSOR)
+"""What `spent` reads."""
+
+DRAM_PJ, L2_PJ = 50.0, 14.0
+"""Picojoules a byte; a byte from DRAM costs both."""
+_WARP_PJ = 270.0
+"""A warp's instruction of weight 1."""
+_TENSOR_PJ = 1300.0
+"""A clock of an SM's tensor cores."""
+_ON = 0.21
+"""Of the power limit: 143 to 160 of 700 W in loops that hardly use the device, at full clock."""
+_LIMIT_WATTS = 700.0
+"""Where the limit is not known."""
+WEIGHTS = {"fp64": 3.0, "dmma": 3.0, "special": 3.0, "convert": 1.5}
+"""Energy of an instruction against an ordinary one: a double has twice the bits and four times the multiplier, a special function
+a table and an interpolation. Estimates: no recorded kernel tells them apart."""
+_SCHEDULERS = 4
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Picojoules of one kernel in a call."""
+
+    on: float
+    dram: float
+    l2: float
+    instructions: float
+    tensor: float
+
+    @property
+    def total(self) -> float:
+        return self.on + self.dram + self.l2 + self.instructions + self.tensor
+
+    def share(self, picojoules: float) -> float:
+        """Of all that the kernel spends."""
+        return min(1.0, max(0.0, picojoules) / self.total) if self.total > 0 else 0.0
+
+
+def spent(scene: Scene) -> Spent:
+    """Raises Missing where the counters were not read."""
+    kernel, launches = scene.it, max(1.0, scene.it.launches)
+    clocks = scene.metric(CYCLES) * float(scene.device.get("sms", 1)) * launches
+    scene.metric(DRAM_READ)
+    return Spent(
+        on_watts(scene) * kernel.microseconds * 1e6,
+        dram_bytes(kernel) * DRAM_PJ,
+        l2_bytes(scene) * L2_PJ,
+        scene.metric(ISSUE) / 100 * _SCHEDULERS * clocks * _WARP_PJ,
+        scene.metric(TENSOR) / 100 * clocks * _TENSOR_PJ,
+    )
+
+
+def on_watts(scene: Scene) -> float:
+    """What the chip takes at full clock while it does nothing."""
+    return _ON * float(scene.profile.power.get("limit_watts") or _LIMIT_WATTS)
+
+
+def l2_bytes(scene: Scene) -> float:
+    """What a kernel reads from L2 and writes to it in a call."""
+    return (scene.metric(L2_READ) + scene.metric(STORED)) * SECTOR * max(1.0, scene.it.launches)
+
+
+def weight(hot: HotCode, gone: Mapping[str, float] | None = None) -> float:
+    """Of a pass through the hot code, without the instructions that are `gone`."""
+    left = {kind: max(0.0, count - (gone or {}).get(kind, 0.0)) for kind, count in hot.mix.items()}
+    return sum(count * WEIGHTS.get(kind, 1.0) for kind, count in left.items())
+
+
+def without(scene: Scene, hot: HotCode, gone: Mapping[str, float]) -> float:
+    """Share of the kernel's energy that goes with these instructions."""
+    before = weight(hot)
+    cost = spent(scene)
+    return cost.share(cost.instructions * (1 - weight(hot, gone) / before)) if before > 0 else 0.0

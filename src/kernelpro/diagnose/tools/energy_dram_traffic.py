@@ -1,0 +1,52 @@
+"""Bytes through DRAM that the task does not need: they cost energy even where arithmetic hides their time."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import RUNNING
+from kernelpro.diagnose.joules import DRAM_PJ, L2_PJ, METRICS, spent
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.diagnose.traffic import dram_bytes, excess
+from kernelpro.records import Evidence
+
+_FACTOR = 1.15
+"""Of the fewest bytes: halos, statistics and partial lines stay below."""
+_NOTICEABLE = 0.03
+
+
+def look(scene: Scene) -> Found | None:
+    over, cost = excess(scene), spent(scene)
+    if over.factor < _FACTOR:
+        return None
+    needless = dram_bytes(scene.it) * (1 - 1 / over.factor)
+    share = cost.share(needless * (DRAM_PJ + L2_PJ))
+    if share < _NOTICEABLE:
+        return None
+    return Found(
+        evidence=(
+            Evidence("bytes through DRAM in a call", over.moved, over.fewest, "B"),
+            Evidence("energy of this kernel that goes into DRAM's bytes", round(100 * cost.share(cost.dram)), None, "%"),
+        ),
+        cause=f"{needless / 1e6:.0f} MB through DRAM are beyond what the task needs, whether or not their time is hidden",
+        advice=(
+            "read each input once and write each output once: keep tiles in registers or shared memory between passes",
+            "fuse the kernels that hand intermediates on; where they must be stored, store them in 16 bits if the tolerance allows",
+            "order the blocks so that what they share is still in L2 (swizzled tile order)",
+        ),
+        saved=share,
+        how=f"{DRAM_PJ + L2_PJ:.0f} pJ for each needless byte, of all that the kernel spends",
+    )
+
+
+TOOL = Tool(
+    name="energy_dram_traffic",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"the kernels of a call move {_FACTOR} times the fewest bytes of the task through DRAM, and the needless ones take "
+    f"{_NOTICEABLE:.0%} of the kernel's energy",
+    remedy="one pass over the inputs; fusion; intermediates in 16 bits; tile order",
+    expects="the energy of the needless bytes, DRAM and L2",
+    affinity=RUNNING,
+    metrics=METRICS,
+    objective="energy",
+)

@@ -1,0 +1,54 @@
+"""The same bytes asked of L2 again and again: each way across the chip costs a quarter of a way to DRAM."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.counters import RUNNING
+from kernelpro.diagnose.joules import L2_PJ, METRICS, l2_bytes, spent
+from kernelpro.diagnose.tool import Found, Scene, Tool
+from kernelpro.diagnose.traffic import dram_bytes, fewest_bytes
+from kernelpro.records import Evidence
+
+_AGAIN = 2.5
+"""Times the bytes that the task needs: one pass asks for 1, a second pass over rows that stay in cache for 2."""
+_PART = 0.5
+"""Of the repetitions: tiles twice as long in one direction, or two blocks that share what they load, halve them."""
+_NOTICEABLE = 0.03
+
+
+def look(scene: Scene) -> Found | None:
+    asked, fewest, cost = l2_bytes(scene), fewest_bytes(scene), spent(scene)
+    factor = asked / fewest
+    repeated = asked - max(fewest, dram_bytes(scene.it))
+    share = cost.share(_PART * repeated * L2_PJ)
+    if factor < _AGAIN or share < _NOTICEABLE:
+        return None
+    return Found(
+        evidence=(
+            Evidence("bytes between L2 and the SMs in a call", asked, fewest, "B"),
+            Evidence("energy of this kernel that goes into them", round(100 * cost.share(cost.l2)), None, "%"),
+        ),
+        cause=f"each byte of the task crosses from L2 to the SMs {factor:.1f} times: the reuse lies in L2 and not in the SM",
+        advice=(
+            "larger tiles for each block: twice the tile in one direction halves the reads of the other operand",
+            "let a cluster of blocks load shared operands once (TMA multicast, distributed shared memory)",
+            "keep what the block uses again in registers or shared memory instead of loading it anew",
+        ),
+        saved=share,
+        how=f"{L2_PJ:.0f} pJ a byte, and half of the repetitions go",
+    )
+
+
+TOOL = Tool(
+    name="energy_l2_traffic",
+    level="kernel",
+    target="cuda",
+    look=look,
+    trigger=f"the SMs ask L2 for {_AGAIN} times the bytes of the task, and half of the repetitions take {_NOTICEABLE:.0%} of the "
+    "kernel's energy",
+    remedy="larger tiles, multicast in clusters, reuse in registers and shared memory",
+    expects="the energy of half of the repeated bytes",
+    affinity=RUNNING,
+    metrics=METRICS,
+    symptom_of=("energy_dram_traffic",),
+    objective="energy",
+)

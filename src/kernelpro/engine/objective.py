@@ -1,0 +1,141 @@
+"""What a run looks for, and what that changes: whose energy is measured, what the tree is told, who wins.
+
+    speed             the fastest; energy is not measured
+    energy-at-speed   lexicographic: of those within `speed_tolerance` of the fastest, the one with the least energy
+    edp               the least energy x delay
+
+Energy takes half a minute a candidate. During the search it is measured of candidates that come near their parent's speed, in the
+final round of all that may win. All energies are ratios to a baseline's that was measured in turn with the candidate, so that
+a warmer board does not decide.
+
+The tree knows one number for a candidate, a time. For the other objectives it is told the time that is worth the same:
+
+    edp               ms x sqrt(power ratio)          since edp ratio = time ratio^2 x power ratio
+    energy-at-speed   ms x (power ratio)^w            w makes a fifth less power worth all of the tolerance, and nothing worth more
+
+A candidate without a measured energy counts as one with the baseline's power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from kernelpro.records import Energy, Finding, Point, RunConfig, Step, Verdict
+
+_NEAR = {"energy-at-speed": 1.0, "edp": 1.25}
+"""Times the parent's time (and the tolerance) up to which energy is measured. With edp a slower kernel may be the better one, but a
+quarter more time takes a third less power to make up for."""
+_LEANER = 0.8
+_MOST_FINALISTS = 6
+
+
+def metered_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
+    """Up to which time a new candidate's energy is worth measuring; 0: never."""
+    if config.objective == "speed":
+        return 0.0
+    base = parent.ms if parent and parent.ms else baseline_ms
+    return _NEAR[config.objective] * (1 + config.speed_tolerance) * base
+
+
+def cost_ms(config: RunConfig, step: Step) -> float | None:
+    """What the tree is told: see above. None where the candidate failed."""
+    told = _told(step.verdict)
+    if step.ms is None or told is None or config.objective == "speed":
+        return step.ms
+    power = told.ratio["power"].value
+    if config.objective == "edp":
+        return step.ms * math.sqrt(power)
+    most = math.log1p(config.speed_tolerance)
+    gained = most * math.log(power) / math.log(1 / _LEANER)
+    return step.ms * math.exp(max(-most, min(most, gained)))
+
+
+def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
+    """Who is judged again: the first few, and with energy as an objective all that are about as fast as the fastest."""
+    steps, few = list(ranked), max(1, config.finalists)
+    if config.objective == "speed":
+        return steps[:few]
+    fastest = min((step.ms for step in steps if step.ms), default=0.0)
+    near = [step for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest]
+    chosen = {step.number: step for step in (*steps[:few], *near)}
+    return list(chosen.values())[: max(few, _MOST_FINALISTS)]
+
+
+def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
+    """The winner among those that passed. Where nobody's energy is known, the fastest."""
+    if not held:
+        return None
+    ms = {number: verdict.times["candidate"].value for number, verdict in held.items()}
+    fastest = min(ms, key=lambda number: ms[number])
+    told = {number: energy for number, verdict in held.items() if (energy := _told(verdict))}
+    if config.objective == "energy-at-speed":
+        told = {number: energy for number, energy in told.items() if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]}
+    if config.objective == "speed" or not told:
+        return fastest
+    quantity = "edp" if config.objective == "edp" else "energy"
+    return min(told, key=lambda number: told[number].ratio[quantity].value)
+
+
+def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[str, ...]:
+    """What the choice of the winner means, in words."""
+    if config.objective == "speed":
+        return ()
+    told = _told(held[winner])
+    if told is None:
+        energy = held[winner].energy
+        return (f"energy decided nothing: {energy.refused if energy else 'it was not measured'}",)
+    fastest = min(held, key=lambda number: held[number].times["candidate"].value)
+    other = _told(held[fastest])
+    if winner == fastest or other is None:
+        return ()
+    less = 1 - told.ratio["energy"].value / other.ratio["energy"].value
+    slower = held[winner].times["candidate"].value / held[fastest].times["candidate"].value - 1
+    clear = told.ratio["energy"].high < other.ratio["energy"].low
+    sure = "" if clear else "; the intervals overlap"
+    return (f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, and {slower:.1%} more time{sure}",)
+
+
+def words(config: RunConfig, step: Step) -> str:
+    """What an author who improves this step should know of the objective; empty where it is speed."""
+    if config.objective == "speed":
+        return ""
+    wanted = {
+        "energy-at-speed": f"the least energy a call among kernels within {config.speed_tolerance:.0%} of the fastest",
+        "edp": "the least product of energy and time of a call",
+    }[config.objective]
+    told = _told(step.verdict)
+    measured = ""
+    if told:
+        ratio, joules, watts = told.ratio["energy"], told.joules["candidate"], told.watts["candidate"]
+        measured = (
+            f" This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, {ratio.value:.2f} of {told.against}'s energy."
+        )
+    return f"The objective is {wanted}.{measured}"
+
+
+def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
+    """All candidates whose energy is known, fastest first; `best` marks those that no other beats in both time and energy."""
+    told = {number: (verdict, energy) for number, verdict in verdicts.items() if verdict and (energy := _told(verdict))}
+    points = [
+        Point(number, verdict.times["candidate"].value, energy.joules["candidate"].value, energy.ratio["energy"], energy.against)
+        for number, (verdict, energy) in told.items()
+    ]
+    found: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.ms, p.energy.value, p.step)):
+        beaten = any(p.against == point.against and p.energy.value <= point.energy.value for p in found if p.best)
+        found.append(Point(point.step, point.ms, point.joules, point.energy, point.against, not beaten))
+    return tuple(found)
+
+
+def followed(finding: Finding, parent: Step, step: Step) -> float | None:
+    """How many times better a step became by a finding's own measure: faster, or with less energy. None where that is not known."""
+    if finding.objective == "speed":
+        return parent.ms / step.ms if parent.ms and step.ms else None
+    before, after = _told(parent.verdict), _told(step.verdict)
+    return before.ratio["energy"].value / after.ratio["energy"].value if before and after else None
+
+
+def _told(verdict: Verdict | None) -> Energy | None:
+    energy = verdict.energy if verdict else None
+    return energy if energy and not energy.refused else None

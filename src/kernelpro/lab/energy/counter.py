@@ -1,0 +1,94 @@
+"""Counters of energy. A GPU has NVML's total-energy counter (whole board, since the driver was loaded); a CPU has RAPL where
+the kernel shows it (packages and memory). Both only ever grow, in steps: what lies between two steps cannot be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from kernelpro.lab.judge import environment, gpu
+from kernelpro.records import Target
+
+State = dict[str, int | None]
+_POWERCAP = Path("/sys/class/powercap")
+_COUNTED = ("package", "dram")
+"""RAPL zones that do not contain each other; `core` and `uncore` are parts of their package, `psys` holds everything."""
+
+
+class NoCounter(Exception):
+    """This machine counts no energy that we may read; the message is one sentence with what to do."""
+
+
+class Counter(Protocol):
+    name: str
+
+    def joules(self) -> float:
+        """Since some moment in the past."""
+
+    def state(self) -> State:
+        """Clocks, temperature and throttling now, as gpu.Sensors.read gives them; empty where nobody knows."""
+
+
+class Nvml:
+    name = "NVML total energy of the board"
+
+    def __init__(self, sensors: gpu.Sensors):
+        self._sensors = sensors
+        if sensors.energy_mj() is None:
+            raise NoCounter("NVML gives no total energy here: it needs the driver's libnvidia-ml and a GPU since Volta")
+
+    def joules(self) -> float:
+        return (self._sensors.energy_mj() or 0) / 1e3
+
+    def state(self) -> State:
+        return self._sensors.read()
+
+
+class Rapl:
+    def __init__(self, root: Path = _POWERCAP):
+        self._zones = [path for path in sorted(root.glob("*:*")) if _text(path / "name").startswith(_COUNTED)]
+        if not self._zones:
+            raise NoCounter(
+                f"this CPU counts no energy that Linux shows: {root} has no RAPL zone (ARM and most virtual machines have none)"
+            )
+        for zone in self._zones:
+            try:
+                (zone / "energy_uj").read_text()
+            except OSError as error:
+                how = f"let it be read: sudo chmod a+r {root}/*/energy_uj"
+                raise NoCounter(f"the CPU's energy counter is closed ({zone / 'energy_uj'}: {error.strerror}); {how}") from None
+        self.name = "RAPL " + " + ".join(_text(zone / "name") for zone in self._zones)
+        self._ranges = [int(_text(zone / "max_energy_range_uj") or 0) for zone in self._zones]
+        self._last = self._read()
+        self._total = 0
+
+    def _read(self) -> list[int]:
+        return [int((zone / "energy_uj").read_text()) for zone in self._zones]
+
+    def joules(self) -> float:
+        now = self._read()
+        for before, after, size in zip(self._last, now, self._ranges, strict=True):
+            self._total += after - before if after >= before else after - before + size  # it starts again at 0 beyond its range
+        self._last = now
+        return self._total / 1e6
+
+    def state(self) -> State:
+        return {}
+
+
+def find(target: Target) -> Counter:
+    """The counter of this target, or NoCounter."""
+    if target == "cpu":
+        return Rapl()
+    if not torch.cuda.is_available():
+        raise NoCounter("no CUDA device is visible to torch here: there is no GPU whose energy could be counted")
+    return Nvml(environment.sensors())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

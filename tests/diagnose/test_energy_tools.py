@@ -1,0 +1,87 @@
+"""Tools for energy: silent unless asked, each names its waste in kernels recorded on an H200, and speed is diagnosed as before."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from recorded_profiles import bare
+
+from kernelpro.diagnose import examine, guidance
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Diagnosis, Finding, Profile, Severity
+
+RECORD = Path(__file__).parents[1] / "defects" / "recorded" / "h200.json.gz"
+TOOLS = list(registry().values())
+WASTE = {
+    "d_excess_traffic": "energy_dram_traffic",
+    "d_l2_thrash": "energy_dram_traffic",
+    "d_spills": "energy_dram_traffic",
+    "d_slow_mma_family": "energy_l2_traffic",
+    "d_precision_conversions": "energy_conversions",
+    "d_double_precision": "energy_costly_math",
+    "d_special_functions": "energy_costly_math",
+    "d_tensor_cores_idle": "energy_wide_precision",
+    "d_missing_reuse": "energy_excess_threads",
+    "d_host_gaps": "energy_idle_clocks",
+    "d_launch_overhead": "energy_idle_clocks",
+}
+
+
+@cache
+def profiles() -> dict[str, Profile]:
+    return {name: Profile.from_json(data) for name, data in json.loads(gzip.decompress(RECORD.read_bytes())).items()}
+
+
+@cache
+def diagnosis(name: str) -> Diagnosis:
+    return examine.diagnose(profiles()[name], TOOLS, energy=True)
+
+
+def energy(found: Diagnosis) -> list[Finding]:
+    return [finding for finding in found.findings if finding.objective == "energy"]
+
+
+def test_all_seven_are_there() -> None:
+    assert {tool.name for tool in TOOLS if tool.objective == "energy"} == set(WASTE.values())
+    assert all(tool.name.startswith("energy_") == (tool.objective == "energy") for tool in TOOLS)
+
+
+@pytest.mark.parametrize("name", WASTE)
+def test_waste_is_named_first_among_the_energy_findings(name: str) -> None:
+    first = energy(diagnosis(name))[0]
+    assert first.tool == WASTE[name] and first.gain.factor > 1.03 and first.advice and first.gain.how
+
+
+@pytest.mark.parametrize("name", sorted(name for name in profiles() if name.startswith("c_")))
+def test_healthy_kernels_waste_little(name: str) -> None:
+    assert all(finding.severity is Severity.LOW for finding in energy(diagnosis(name)))
+
+
+@pytest.mark.parametrize("name", ["d_excess_traffic", "d_precision_conversions", "c_softmax_cuda"])
+def test_a_diagnosis_of_speed_stays_as_it_is(name: str) -> None:
+    plain = examine.diagnose(profiles()[name], TOOLS)
+    assert not energy(plain) and "nergy" not in guidance.write(plain)
+    assert tuple(finding for finding in diagnosis(name).findings if finding.objective == "speed") == plain.findings
+
+
+def test_counters_for_energy_are_collected_only_when_asked() -> None:
+    profile, bound = profiles()["c_softmax_cuda"], diagnosis("c_softmax_cuda").bound
+    plain, more = (set(examine.wanted(TOOLS, profile, bound, energy=asked).metrics) for asked in (False, True))
+    assert plain < more
+
+
+def test_without_counters_nothing_is_guessed() -> None:
+    found = examine.diagnose(bare(profiles()["d_excess_traffic"]), TOOLS, energy=True)
+    assert not energy(found)
+    assert "energy_dram_traffic" in {skipped.what for skipped in found.skipped}
+
+
+def test_guidance_tells_energy_after_time_and_in_percent() -> None:
+    text = guidance.write(diagnosis("d_precision_conversions"))
+    speed, _, rest = text.partition("Energy counts here as well. Without losing speed:")
+    assert "precision_conversions" in speed and "energy_conversions" in rest and "% less energy" in rest
+    assert "nothing that wastes it stands out" in guidance.write(diagnosis("c_transpose_add_cuda"))

@@ -1,0 +1,116 @@
+"""A whole run that looks for energy: what it asks of the lab, what the tree hears, who wins.
+
+The lab's answers are given here, so that energies are known; that it measures them rightly is tested in tests/lab/energy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine.verdicts import verdict
+
+from kernelpro.authors.author import Assignment, Draft
+from kernelpro.engine.loop import Engine
+from kernelpro.engine.store import Store
+from kernelpro.lab.energy.counter import NoCounter, Rapl
+from kernelpro.records import Job, Limits, Outcome, Result, RunConfig, Task, Verdict
+
+TASKS = Path(__file__).parents[1] / "bad" / "task.py"
+KERNELS = {"fast = 1": (0.500, 1.0), "lean = 1": (0.505, 0.8), "slow = 1": (3.0, 0.2)}
+"""Sources, each with its time and its power of the baseline's."""
+
+
+class Lab:
+    """Knows the time and the power of each kernel, and tells the latter only when asked."""
+
+    def __init__(self) -> None:
+        self.metered: list[str] = []
+
+    def submit(self, job: Job, progress: Any = None) -> Future[Result]:
+        future: Future[Result] = Future()
+        future.set_result(self._result(job))
+        return future
+
+    def _result(self, job: Job) -> Result:
+        if job.kind == "probe":
+            one = {"value": 1.0, "low": 1.0, "high": 1.0}
+            known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.1}
+            known |= {"precision": "fp32", "hardware": {}, "work": {}}
+            return Result(job.id, data=known)
+        if job.kind == "study":
+            return Result(job.id, data={"graph": None, "no_graph": "", "seeds": [], "no_seeds": ""})
+        if job.kind == "profile":
+            return Result(job.id, error="not here")
+        assert job.candidate
+        return Result(job.id, verdict=self._judged(job, job.candidate.source))
+
+    def _judged(self, job: Job, source: str) -> Verdict:
+        ms, power = KERNELS[source]
+        if job.options.energy:
+            self.metered.append(f"{source} {job.options.effort}")
+        return verdict(ms, power if job.options.energy else None)
+
+
+class Script:
+    name = "script"
+
+    async def write(self, assignment: Assignment) -> Draft:
+        return Draft(list(KERNELS)[assignment.step - 1], author="script")
+
+
+def run(home: Path, objective: str) -> tuple[Outcome, Engine, Lab, Store]:
+    limits = Limits(len(KERNELS))
+    config = RunConfig(Task("", "t"), "cuda", "script", policy="best-of-n", limits=limits, objective=objective)  # type: ignore[arg-type]
+    store, lab = Store.create(home, config, "demo"), Lab()
+    engine = Engine(store, lab, Script())  # type: ignore[arg-type]
+    return asyncio.run(engine.run()), engine, lab, store
+
+
+def test_for_speed_no_energy_is_measured(tmp_path: Path) -> None:
+    outcome, _, lab, _ = run(tmp_path, "speed")
+    assert outcome.best == 1 and not lab.metered and outcome.front == ()
+
+
+def test_at_matched_speed_the_leanest_wins(tmp_path: Path) -> None:
+    outcome, engine, lab, store = run(tmp_path, "energy-at-speed")
+    assert outcome.best == 2 and outcome.verdict and outcome.verdict.energy
+    assert "19.2% less energy than step 1" in " ".join(outcome.notes)
+    assert lab.metered[:2] == ["fast = 1 quick", "lean = 1 quick"], (
+        "what is far from its parent's speed is not measured in the search"
+    )
+    assert {"fast = 1 full", "lean = 1 full"} <= set(lab.metered)
+    assert engine.tree.nodes[1].ms == 0.5 and engine.tree.nodes[2].ms == pytest.approx(0.505 / 1.02)
+    assert engine.steps[2].ms == 0.505, "a step's own time stays what was measured"
+    assert [point.step for point in outcome.front][:2] == [1, 2] and store.outcome() == outcome
+
+
+def test_energy_times_delay_may_choose_the_slower_one(tmp_path: Path) -> None:
+    outcome, _, _, _ = run(tmp_path, "edp")
+    assert outcome.best == 2
+
+
+def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    try:
+        Rapl()
+        pytest.skip("this CPU counts energy")
+    except NoCounter as reason:
+        command = [
+            sys.executable,
+            "-m",
+            "kernelpro",
+            "optimize",
+            str(TASKS),
+            "--author",
+            f"files:{TASKS.parent}",
+            "--target",
+            "cpu",
+        ]
+        done = subprocess.run([*command, "--objective", "edp", "--home", str(tmp_path / "runs")], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.strip() == f"kernelpro: --objective edp: {reason}"
+        assert not (tmp_path / "runs").exists()

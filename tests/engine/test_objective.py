@@ -1,0 +1,133 @@
+"""Objectives on verdicts made by hand: who is measured, what the tree is told, who wins, and what lies on the front."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from engine.verdicts import verdict
+
+from kernelpro.cli import history
+from kernelpro.engine import objective
+from kernelpro.engine.finals import Finals
+from kernelpro.engine.store import Store
+from kernelpro.records import BadInput, Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
+
+
+def step(number: int, ms: float, power: float | None = None) -> Step:
+    return Step(number, 0, "seed", "settled", verdict=verdict(ms, power))
+
+
+def config(wanted: str, **more: object) -> RunConfig:
+    return RunConfig(Task("", "t"), "cuda", "script", objective=wanted, **more)  # type: ignore[arg-type]
+
+
+SPEED, LEAN, EDP = config("speed"), config("energy-at-speed"), config("edp")
+HELD = {1: verdict(0.500, 1.0), 2: verdict(0.505, 0.8), 3: verdict(0.520, 0.5), 4: verdict(0.9, 0.45)}
+
+
+def test_within_the_tolerance_the_least_energy_wins() -> None:
+    assert objective.best(SPEED, HELD) == 1
+    assert objective.best(LEAN, HELD) == 2
+    assert objective.best(config("energy-at-speed", speed_tolerance=0.05), HELD) == 3
+    assert objective.best(EDP, HELD) == 3
+    assert objective.best(LEAN, {}) is None
+
+
+def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> None:
+    held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, refused="the GPU was throttled")}
+    assert objective.best(LEAN, held) == 1
+    assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
+
+
+def test_the_saving_is_told_with_what_it_costs() -> None:
+    (note,) = objective.notes(LEAN, HELD, 2)
+    assert note == "step 2 takes 19.2% less energy than step 1, the fastest, and 1.0% more time"
+    close = {1: verdict(0.500, 0.80), 2: verdict(0.501, 0.79)}
+    assert objective.notes(LEAN, close, 2)[0].endswith("; the intervals overlap")
+    assert objective.notes(SPEED, HELD, 1) == ()
+
+
+def test_the_tree_is_told_a_time_that_is_worth_the_same() -> None:
+    assert objective.cost_ms(SPEED, step(1, 0.5, 0.1)) == 0.5
+    assert objective.cost_ms(EDP, step(1, 0.5, 0.64)) == pytest.approx(0.5 * 0.8)
+    assert objective.cost_ms(LEAN, step(1, 0.5, 0.8)) == pytest.approx(0.5 / 1.02)
+    assert objective.cost_ms(LEAN, step(1, 0.5, 0.1)) == pytest.approx(0.5 / 1.02), "energy never outweighs more than the tolerance"
+    assert objective.cost_ms(LEAN, step(1, 0.5, 3.0)) == pytest.approx(0.5 * 1.02)
+    for wanted in (SPEED, LEAN, EDP):
+        assert objective.cost_ms(wanted, step(1, 0.5)) == 0.5, "without a measurement the baseline's power is assumed"
+        assert objective.cost_ms(wanted, Step(2, 0, "seed")) is None
+
+
+def test_an_edp_in_the_tree_orders_as_edp_does() -> None:
+    steps = [step(n, ms, power) for n, (ms, power) in enumerate([(0.5, 1.0), (0.6, 0.5), (0.4, 2.0), (0.55, 0.7)])]
+    by_cost = sorted(steps, key=lambda s: objective.cost_ms(EDP, s) or math.inf)
+    by_edp = sorted(steps, key=lambda s: s.verdict.energy.ratio["edp"].value)  # type: ignore[union-attr]
+    assert by_cost == by_edp
+
+
+def test_energy_is_measured_of_what_comes_near_its_parent() -> None:
+    assert objective.metered_ms(SPEED, 1.0, None) == 0.0
+    assert objective.metered_ms(LEAN, 1.0, None) == pytest.approx(1.02)
+    assert objective.metered_ms(LEAN, 1.0, step(1, 0.5)) == pytest.approx(0.51)
+    assert objective.metered_ms(EDP, 1.0, step(1, 0.5)) > 0.6
+
+
+def test_all_that_are_about_as_fast_as_the_fastest_are_finalists() -> None:
+    ranked = [step(n, ms) for n, ms in enumerate((0.500, 0.501, 0.503, 0.505, 0.508, 0.6), 1)]
+    assert [s.number for s in objective.finalists(replace(SPEED, finalists=2), ranked)] == [1, 2]
+    assert [s.number for s in objective.finalists(replace(LEAN, finalists=2), ranked)] == [1, 2, 3, 4, 5]
+    assert [s.number for s in objective.finalists(replace(LEAN, finalists=2), ranked[5:])] == [6]
+
+
+def test_the_front_holds_what_nobody_beats_in_both() -> None:
+    points = objective.front(HELD | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")})
+    assert [point.step for point in points] == [1, 2, 5, 3, 4], "fastest first; only those that were measured"
+    assert {point.step for point in points if point.best} == {1, 2, 3}
+
+
+def test_advice_for_energy_is_held_against_energy() -> None:
+    def finding(kind: str) -> Finding:
+        return Finding("tool", "kernel", Severity.LOW, (), "c", ("a",), Gain(1.2, "h"), objective=kind)  # type: ignore[arg-type]
+
+    before, after = step(1, 0.5, 1.0), step(2, 0.5, 0.8)
+    assert objective.followed(finding("energy"), before, after) == pytest.approx(1.25)
+    assert objective.followed(finding("speed"), before, after) == pytest.approx(1.0)
+    assert objective.followed(finding("energy"), before, step(3, 0.5)) is None
+
+
+def test_an_author_hears_the_objective_and_what_was_measured() -> None:
+    text = objective.words(LEAN, step(1, 0.5, 0.8))
+    assert "within 2% of the fastest" in text and "160 mJ" in text and "0.40 of compile's energy" in text
+    assert objective.words(SPEED, step(1, 0.5, 0.8)) == ""
+
+
+def test_the_final_word_follows_the_objective() -> None:
+    async def judge(one: Step) -> Verdict:
+        return HELD[one.number]
+
+    steps = [Step(number, 0, "seed", "settled") for number in HELD]
+    for wanted, winner in ((SPEED, 1), (LEAN, 2), (EDP, 3)):
+        outcome = asyncio.run(Finals("done", judge, wanted).decide(steps, []))
+        assert outcome.best == winner
+
+
+def test_a_finished_run_shows_energies_and_draws_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.create(tmp_path, LEAN, "demo")
+    for number, held in HELD.items():
+        store.keep(Step(number, 0, "seed", "settled", verdict=held))
+    with pytest.raises(BadInput, match="has no energies"):
+        history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False)
+    store.finish(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
+    assert history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
+    assert "0.5050 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
+    drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
+    circles = [element for element in drawn.iter() if element.tag.endswith("circle")]
+    assert len(circles) == len(HELD) and len({circle.get("fill") for circle in circles}) == 2
+    assert Store.open(tmp_path, store.id).outcome() == store.outcome(), "the front survives its way through JSON"
+    assert history.show(store.id, 2, None, str(tmp_path), False) == 0
+    assert "energy: 162 mJ a call" in capsys.readouterr().out

@@ -1,0 +1,163 @@
+"""Counters that move in steps: what is read between two steps, what a machine without one says, and what calibration finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpro.lab.energy.counter import NoCounter, Rapl, find
+from kernelpro.lab.energy.track import FINEST, Edge, Step, Track, Unresolved, at_rest, watch
+
+HERE = Path(__file__).parent
+with_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+
+
+def zone(root: Path, place: str, name: str, microjoules: int = 0, most: int = 2**32) -> Path:
+    folder = root / place
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "energy_uj").write_text(f"{microjoules}\n")
+    (folder / "max_energy_range_uj").write_text(f"{most}\n")
+    return folder / "energy_uj"
+
+
+def put(path: Path, value: int) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(str(value))
+    partial.replace(path)
+
+
+@contextmanager
+def powered(path: Path, watts: float, step: float) -> Iterator[None]:
+    """A zone that counts: moved every `step` seconds to what has flowed until then."""
+    stop, begun = threading.Event(), time.perf_counter()
+
+    def run() -> None:
+        while not stop.wait(step):
+            put(path, int(1e6 * watts * (time.perf_counter() - begun)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- RAPL ------------------------------------------------------------------------------------------------------------
+
+
+def test_packages_and_memory_are_added_and_parts_of_a_package_are_not(tmp_path: Path) -> None:
+    package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
+    memory = zone(tmp_path, "intel-rapl:0:1", "dram", 5_000_000)
+    core = zone(tmp_path, "intel-rapl:0:0", "core", 7_000_000)
+    whole = zone(tmp_path, "intel-rapl:1", "psys", 7_000_000)
+    counter = Rapl(tmp_path)
+    for path, value in ((package, 3_000_000), (memory, 5_500_000), (core, 9_000_000), (whole, 9_000_000)):
+        put(path, value)
+    assert counter.joules() == pytest.approx(2.5) and counter.name == "RAPL package-0 + dram"
+
+
+def test_a_counter_that_begins_again_at_zero_loses_nothing(tmp_path: Path) -> None:
+    path = zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, most=10_000_000)
+    counter = Rapl(tmp_path)
+    put(path, 500_000)
+    assert counter.joules() == pytest.approx(1.5)
+
+
+def test_a_cpu_without_rapl_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NoCounter, match="has no RAPL zone"):
+        Rapl(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_closed_counter_names_the_remedy(tmp_path: Path) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0").chmod(0)
+    with pytest.raises(NoCounter, match="sudo chmod a\\+r"):
+        Rapl(tmp_path)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def test_from_step_to_step_coarse_counters_are_exact(tmp_path: Path) -> None:
+    """Steps of 80 ms in a window of 0.4 s: read anywhere, that is wrong by up to 20 %."""
+    path = zone(tmp_path, "intel-rapl:0", "package-0")
+    with powered(path, watts=50.0, step=0.08):
+        track = watch(Rapl(tmp_path), lambda seen, passed: seen.seen_seconds() >= 0.4)
+    assert track.stretch().watts == pytest.approx(50.0, rel=0.05)
+    assert track.step().seconds == pytest.approx(0.08, rel=0.25)
+
+
+def test_windows_are_as_long_as_the_counter_needs() -> None:
+    assert Step(0.1, 0.001, 0.001).window_seconds == 2.0
+    assert 2 * 0.01 / FINEST < Step(0.1, 0.009, 0.001).window_seconds < 4 * 0.01 / FINEST
+    assert Step(1.0, 0.001, 0.001).window_seconds == 5.0
+    with pytest.raises(Unresolved, match="windows of 60 s"):
+        _ = Step(1.0, 0.1, 0.0).window_seconds
+
+
+def test_a_track_knows_its_own_doubt() -> None:
+    track = Track([Edge(1.0, 100.0, 0.001), Edge(2.0, 150.0, 0.001), Edge(3.0, 300.0, 0.003)])
+    stretch = track.stretch(jitter=0.002)
+    assert stretch.watts == pytest.approx(100.0) and stretch.doubt == pytest.approx(0.004)
+
+
+def test_a_counter_that_stands_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0")
+    monkeypatch.setattr("kernelpro.lab.energy.track._STILL_SECONDS", 0.2)
+    with pytest.raises(Unresolved, match="moved 0 times"):
+        at_rest(Rapl(tmp_path), 0.1)
+
+
+# --- NVML ------------------------------------------------------------------------------------------------------------
+
+CALIBRATE = """
+import json, sys
+from kernelpro.lab.energy import calibrate, track
+from kernelpro.lab.energy.counter import Nvml
+from kernelpro.lab.judge.gpu import Sensors
+track.SHORTEST_SECONDS = 0.4
+json.dump(calibrate.calibrate("cpu", lambda stage: None, Nvml(Sensors("00000000:01:00.0"))), open(sys.argv[1], "w"))
+"""
+
+
+def calibrated(folder: Path) -> dict[str, Any]:
+    """What calibration says where libnvidia-ml is the stand-in."""
+    built = ["gcc", "-shared", "-fPIC", "-O1", str(HERE / "standin_nvml.c"), "-o", str(folder / "libnvidia-ml.so.1")]
+    subprocess.run(built, check=True)
+    place = os.environ | {"LD_LIBRARY_PATH": str(folder), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", CALIBRATE, str(folder / "found.json")], env=place, check=True)
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+@with_gcc
+def test_calibration_finds_the_step_of_nvml_and_what_a_load_adds(tmp_path: Path) -> None:
+    found = calibrated(tmp_path)
+    assert found["rest"]["step_s"] == pytest.approx(0.1, rel=0.1)
+    assert found["rest"]["watts"] < found["load"]["watts"] <= 100 + 300 * (os.cpu_count() or 1)
+    assert found["load"]["step_joules"] == pytest.approx(found["load"]["watts"] * found["load"]["step_s"], rel=0.05)
+    assert found["load"]["sm_mhz"] == 1980 and found["load"]["temperature_c"] == 41
+    assert found["a_a"]["low"] <= 1 <= found["a_a"]["high"] and found["latency_s"] > 0
+
+
+def test_no_gpu_no_counter() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(NoCounter, match="no CUDA device"):
+        find("cuda")

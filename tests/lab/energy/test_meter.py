@@ -1,0 +1,101 @@
+"""Energy in a verdict: real cells, real calls, and a counter that adds up what the processes in the cells do.
+
+The counter stands in for RAPL, which few machines show: 5 W at rest, 100 W for each busy core of ours, in steps of 20 ms.
+So two kernels that take the same time, one computing and one sleeping, are known to differ in energy.
+"""
+
+from __future__ import annotations
+
+import pytest
+from court import Court
+from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, kernel, quick_windows
+
+from kernelpro.lab.energy import meter
+from kernelpro.records import Candidate, Energy, Status, Verdict
+
+BOASTS = """
+from kernelpro.lab.judge import child
+honest = child.Worker.loop
+def loop(self, request, tail):
+    answer, blob = honest(self, request, tail)
+    return answer | {"calls": 40 * answer["calls"]}, blob
+child.Worker.loop = loop
+"""
+LEAVES = """
+from kernelpro.lab.judge import child
+def loop(self, request, tail):
+    self._outputs = [self._model(*self._arguments[0])]
+    return {"calls": 100, "outputs": [self._places(output) for output in self._outputs]}, b""
+child.Worker.loop = loop
+"""
+REMEMBERS = """
+import time
+class Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.seen = {}, {}
+    def forward(self, x):
+        key = x.data_ptr()
+        self.calls[key] = self.calls.get(key, 0) + 1
+        if self.calls[key] < 60:
+            y = torch.empty_like(x)
+            lib.go(x, y, x.numel())
+            self.seen[key] = y
+            return y
+        time.sleep(0.006)
+        return self.seen[key].clone()
+"""
+
+
+@pytest.fixture(autouse=True)
+def standin(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_windows(monkeypatch)
+
+
+def measured(court: Court, candidate: Candidate) -> tuple[Verdict, Energy]:
+    verdict = court.judge(TASK, candidate, energy=True, allow=("all",))
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert verdict.energy is not None
+    return verdict, verdict.energy
+
+
+def test_of_two_kernels_of_equal_speed_the_one_that_sleeps_takes_less(court: Court) -> None:
+    (verdict, busy), (_, asleep) = (measured(court, kernel(rest)) for rest in (BUSY, ASLEEP))
+    assert Verdict.from_json(verdict.to_json()).energy == busy
+    assert not busy.refused and not asleep.refused, busy.refused + asleep.refused
+    assert asleep.joules["candidate"].high < busy.joules["candidate"].low
+    assert busy.ratio["power"].value > asleep.ratio["power"].value
+    assert busy.less == "no", "the reference does the same without waiting"
+    for energy in (busy, asleep):
+        assert energy.against in energy.joules and energy.source == "stand-in for RAPL"
+        each = [made for made in energy.windows if made["side"] == "candidate" and not made["dropped"]]
+        assert len(each) == 3 and all(made["calls"] > 10 for made in each)
+        seconds = energy.edp["candidate"].value / energy.joules["candidate"].value
+        assert 0.005 < seconds < 0.05
+        assert energy.idle_watts["before"] < energy.watts["candidate"].value + 5
+
+
+def test_more_calls_than_were_made_are_not_believed(court: Court) -> None:
+    _, energy = measured(court, kernel(head=BOASTS))
+    assert "cannot be the same work" in energy.refused and not energy.joules
+
+
+def test_answering_from_memory_is_noticed_when_inputs_change(court: Court) -> None:
+    source = KERNEL.replace("REST", BUSY).replace("HEAD", REMEMBERS)
+    source = source[: source.index("class ModelNew")] + "class ModelNew(Memory): pass\n"
+    assert court.judge(TASK, Candidate(source), energy=True).status is Status.WRONG
+
+
+def test_leaving_the_loop_early_is_cheating(court: Court) -> None:
+    verdict = court.judge(TASK, kernel(head=LEAVES), energy=True, allow=("all",))
+    assert verdict.status is Status.CHEATING and "before it was told to" in verdict.reason
+    assert verdict.energy is None
+
+
+def test_without_a_counter_the_verdict_stands_and_says_why(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(target: str) -> object:
+        raise meter.NoCounter("this CPU counts no energy")
+
+    monkeypatch.setattr(meter, "find", none)
+    verdict, energy = measured(court, kernel())
+    assert energy.refused == "this CPU counts no energy" and verdict.faster
