@@ -34,6 +34,18 @@ class StageDesign:
     """Rows of a strip."""
     packed: bool = False
     """Products: operands are copied into the order in which they are used."""
+    threads: int = 256
+    """GPU: threads of a block (Triton: 32 times its warps)."""
+    together: int = 1
+    """GPU: rows that a block takes at once."""
+    vector: int = 1
+    """GPU: elements a thread loads at once, where addresses allow it."""
+    split: int = 1
+    """GPU: blocks that share one row, their parts joined by a second step."""
+    block: tuple[int, int, int] = (128, 128, 32)
+    """GPU products: rows, columns and depth of a block's tile."""
+    stages: int = 3
+    """GPU products: tiles on the way."""
 
 
 @dataclass(frozen=True)
