@@ -16,6 +16,7 @@ from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import frame
 from kernelpro.authors.playbook.cuda_flat import is_flat, write_flat
 from kernelpro.authors.playbook.cuda_sweep import write_stage
+from kernelpro.authors.playbook.cuda_tiles import crossing, write_tiles
 from kernelpro.authors.playbook.cuda_turns import Kernel, Writing
 from kernelpro.authors.playbook.cuda_words import ACROSS, FAST_TANH, JOINED, PRELUDE, RUNNING, STORED, headers, indented
 from kernelpro.authors.playbook.design import Design
@@ -31,7 +32,9 @@ def write(program: Program, design: Design) -> str:
         raise NoIdea("matrix products are written in Triton, not in CUDA: tensor cores are reached more easily from there")
     writing = Writing(program, design.maths == "own", {t.name: frame.pointer(t) for t in program.tensors})
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
-        if is_flat(stage):
+        if how.order == "tiles" and crossing(stage):
+            write_tiles(writing, stage, how, place)
+        elif is_flat(stage):
             write_flat(writing, stage, how, place)
         else:
             write_stage(writing, stage, how, place)

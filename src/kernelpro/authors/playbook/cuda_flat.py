@@ -35,7 +35,7 @@ def write_flat(writing: Writing, stage: Stage, how: StageDesign, place: int) -> 
         places,
         whole=f"({pieces} % ({each} * {threads}) == 0)",
         inside=f"at < {pieces}",
-        at=f"(Int(blockIdx.x) * {each} + u) * {threads} + Int(threadIdx.x)",
+        here=[f"const Int at = (Int(blockIdx.x) * {each} + u) * {threads} + Int(threadIdx.x);"],
         count=each,
         ahead=each,
     )

@@ -293,7 +293,7 @@ class Sweep(ABC):
             self.places(one),
             whole=f"({pieces} % SPAN == 0 && {count} % {ahead} == 0)",
             inside=f"at < {pieces}",
-            at="(c + u) * SPAN + start",
+            here=["const Int at = (c + u) * SPAN + start;"],
             count=count,
             ahead=ahead,
             of_row=self.of_row,
@@ -482,7 +482,7 @@ class Columns(Sweep):
 
     def scan(self, turns: Turns, scans: list[Expr], names: Names) -> list[str]:
         """A lane has a stretch of the row; what lies before it is known when all have been through theirs once."""
-        turns = replace(turns, at=f"lane * {turns.count} + c + u", inside=f"c + u < {turns.count} && {turns.inside}", whole="false")
+        turns = replace(turns, here=[f"const Int at = lane * {turns.count} + c + u;"], inside=f"c + u < {turns.count} && {turns.inside}", whole="false")
         lines, first, own = [], list[str](), dict(names)
         loads = turns.loads(own)
         for node in scans:

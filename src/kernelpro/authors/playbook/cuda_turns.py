@@ -116,8 +116,8 @@ class Turns:
     """A constant condition: all pieces are there, and none needs to be asked for."""
     inside: str
     """Whether piece `at` is there."""
-    at: str
-    """Which piece is taken in turn `c + u`."""
+    here: Sequence[str]
+    """Lines that name what `places` speak of, in turn `c + u`: `at` as a rule, the number of the piece."""
     count: str
     """Turns of a thread."""
     ahead: str
@@ -145,12 +145,15 @@ class Turns:
         body: list[str] = []
         for node in loads:
             name = f"v{node.number}"
-            if self.is_whole(node.data[1]):
+            if not node.variables & self._moving:
+                body.append(f"{name}[u] = {self.printer.text(node, names)};")
+            elif self.is_whole(node.data[1]):
                 body.append(self._read(f"{name}[u]", node, names))
             else:
                 body += self.over_elements([f"{name}[u][j] = {self.printer.text(node, names)};"])
-            names[node] = f"{name}[u][j]"
-        lines = [f"{computed(node.dtype)} v{node.number}[{self.ahead}][{self.vector}];" for node in loads]
+            names[node] = f"{name}[u][j]" if node.variables & self._moving else f"{name}[u]"
+        each = {node: f"[{self.vector}]" if node.variables & self._moving else "" for node in loads}
+        lines = [f"{computed(node.dtype)} v{node.number}[{self.ahead}]{each[node]};" for node in loads]
         return lines + (self.over_turns(body) if body else [])
 
     def begin(self) -> None:
@@ -162,8 +165,9 @@ class Turns:
         return [f"for (int c = 0; c < {self.count}; c += {self.ahead}) {{", *indented(body), "}"]
 
     def over_turns(self, body: list[str], conditional: bool = True) -> list[str]:
-        at = [f"const Int at = {self.at};"]
-        inner = [*at, f"if ({self.whole} || ({self.inside})) {{", *indented(body), "}"] if conditional else [*at, *body]
+        if conditional:
+            body = [f"if ({self.whole} || ({self.inside})) {{", *indented(body), "}"]
+        inner = [*self.here, *body]
         return ["#pragma unroll", f"for (int u = 0; u < {self.ahead}; ++u) {{", *indented(inner), "}"]
 
     def over_elements(self, body: list[str]) -> list[str]:
@@ -211,10 +215,14 @@ class Turns:
     def _j(self) -> Var:
         return Var("j", self.vector)
 
+    @property
+    def _moving(self) -> set[Var]:
+        """Loops that go on within the piece."""
+        return {var for var, place in self.places.items() if self._j in place.variables}
+
     def _moves(self, index: Index) -> bool:
         """Whether it changes within the piece; numbers that are loaded for it know the loops by their own names."""
-        moving = {var for var, place in self.places.items() if self._j in place.variables}
-        return bool(index.variables & (moving | {self._j}))
+        return bool(index.variables & (self._moving | {self._j}))
 
     def _address(self, tensor: str, index: Index, names: Names) -> str:
         rest = self.printer.placed(index) - variable(self._j)
@@ -227,7 +235,7 @@ class Turns:
 
     def _early(self, names: Names) -> list[Expr]:
         """Loads of the pass's elements that nothing forbids to do early, indices before what they lead to."""
-        inner = set(self.one.loops) | {var for var, place in self.places.items() if self._j in place.variables}
+        inner = set(self.one.loops) | self._moving
         found = {}
         for node in needed([*self.one.keeps, *(step.value for step in self.one.steps)], names):
             if node.op == "load" and node.variables & inner:
