@@ -8,14 +8,10 @@
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <cmath>
-#include <functional>
 #include <sys/mman.h>
 #include <ucontext.h>
-#include <vector>
 
 #define __global__ static
 #define __device__
@@ -45,10 +41,10 @@ struct Fiber {
     jmp_buf here;
     ucontext_t start;
     void* stack = nullptr;
-    bool done = false;
+    bool begun = false, done = false;
 };
 constexpr size_t STACK = 256 * 1024;
-static std::vector<Fiber> fibers(1024);
+static Fiber fibers[1024];
 static Group block, warps[32];
 static unsigned char slots[1024][16];
 alignas(16) static unsigned char dynamic[228 * 1024];
@@ -56,7 +52,8 @@ static jmp_buf scheduler;
 static unsigned current;
 static bool moved;
 static int error;
-static const std::function<void()>* kernel;
+static void (*kernel)(void*);
+static void* arguments;
 
 static void rest() {
     const unsigned me = current;
@@ -76,16 +73,15 @@ static void meet(Group& group) {
     moved = true;
 }
 static void body() {
-    (*kernel)();
+    kernel(arguments);
     fibers[current].done = moved = true;
     _longjmp(scheduler, 1);
 }
 static void run_block(unsigned threads, bool backwards) {
     block = {threads, 0, 0};
     for (unsigned w = 0; w * 32 < threads; ++w) warps[w] = {threads - w * 32 < 32 ? threads - w * 32 : 32, 0, 0};
-    std::vector<bool> begun(threads, false);
     unsigned left = threads;
-    for (unsigned i = 0; i < threads; ++i) fibers[i].done = false;
+    for (unsigned i = 0; i < threads; ++i) fibers[i].begun = fibers[i].done = false;
     while (left) {
         moved = false;
         left = 0;
@@ -95,8 +91,8 @@ static void run_block(unsigned threads, bool backwards) {
             if (fiber.done) continue;
             current = i;
             if (!_setjmp(scheduler)) {
-                if (begun[i]) _longjmp(fiber.here, 1);
-                begun[i] = true;
+                if (fiber.begun) _longjmp(fiber.here, 1);
+                fiber.begun = true;
                 if (!fiber.stack) fiber.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
                 getcontext(&fiber.start);
                 fiber.start.uc_stack.ss_sp = fiber.stack;
@@ -114,14 +110,15 @@ static void run_block(unsigned threads, bool backwards) {
         }
     }
 }
-static void launch(dim3 grid, dim3 threads, size_t shared, const std::function<void()>& call) {
+template <class F> void launch(dim3 grid, dim3 threads, size_t shared, F call) {
     if (error || threads.x > 1024 || shared > sizeof dynamic) {
         error = error ? error : 1;
         return;
     }
     gridDim = grid;
     blockDim = threads;
-    kernel = &call;
+    kernel = [](void* given) { (*(F*)given)(); };
+    arguments = &call;
     for (unsigned b = 0; b < grid.x && !error; ++b) {
         blockIdx = {b, 0, 0};
         memset(dynamic, 0xFF, shared);
@@ -165,6 +162,10 @@ template <class T> T __ldg(const T* from) {
     T found;
     memcpy(&found, from, sizeof found);
     return found;
+}
+template <class T> void __stwb(T* to, T value) {
+    cuda_on_cpu::aligned(to);
+    memcpy(to, &value, sizeof value);
 }
 #define __expf expf  // glibc has other functions of these names
 #define __logf logf

@@ -28,6 +28,10 @@ class Kernel:
         self.printer = printer
         self._held = {tensor.name: tensor.dtype for tensor in program.tensors}
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
+        self.scratch: dict[str, tuple[str, int]] = {}
+        """Memory that the kernel needs beside the program's tensors: type and size by name."""
+        self.blocked = False
+        """Whether some stage works in blocks of a product."""
 
     def tunable(self, name: str, value: int, values: Sequence[int]) -> str:
         """A constant of the kernel that may be searched."""
@@ -88,17 +92,21 @@ class Rows(Nest):
     """Row by row; within a row along its loops, in vectors where there are lanes."""
 
     def lines(self) -> list[str]:
+        body = self.row()
+        outer = self.stage.outer
+        if len(outer) == 1:
+            return self.over(outer[0].extent, outer[0].name, body)
+        return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+
+    def row(self) -> list[str]:
+        """All that is done for one row."""
         if self.how.keep:
             keep(self.passes)
         names: Names = {}
         body: list[str] = []
         for number, one in enumerate(self.passes):
             body += self._pass(number, one, names)
-        body += self.add_totals(names)
-        outer = self.stage.outer
-        if len(outer) == 1:
-            return self.over(outer[0].extent, outer[0].name, body)
-        return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+        return body + self.add_totals(names)
 
     def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
         inner = set(one.loops)
@@ -184,7 +192,12 @@ class Strips(Nest):
     def _along(self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True) -> list[str]:
         """Over the rows of the strip."""
         pragma = ["#pragma omp simd"] if vector else []
-        return [*pragma, f"for (long j = {start}; j < {end}; ++j) {{", *indented([f"const long {last.name} = first + j;", *body]), "}"]
+        return [
+            *pragma,
+            f"for (long j = {start}; j < {end}; ++j) {{",
+            *indented([f"const long {last.name} = first + j;", *body]),
+            "}",
+        ]
 
     def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
         inner = set(one.loops)
@@ -192,9 +205,7 @@ class Strips(Nest):
         lines: list[str] = []
         if one.loops:
             for node in _constant_within(roots, inner, {}):
-                if node in names or not node.variables & {last} and not any(n.op == "row" for n in node.walk()):
-                    continue
-                if any(n.op in HEAVY or n.op == "row" for n in node.walk()):
+                if node not in names and any(n.op in HEAVY or n.op == "row" for n in node.walk()):
                     own = dict(names)
                     text = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
                     lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, text)]
@@ -206,7 +217,8 @@ class Strips(Nest):
             lines += [f"{kind} {name}[{strip}];", f"for (auto& part : {name}) part = {identity(how, kind)};"]
         own = dict(names)
         body = [*self.running(scans, own, "[j]"), *self.element(one, own, "[j]")]
-        start, end, head = "0", "width", []
+        start, end = "0", "width"
+        head: list[str] = []
         for guard in one.guards:
             rest, factor = _without(guard.index, last)
             text = self.printer.index(rest)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook import frame
+from kernelpro.authors.playbook import cuda_moves, frame
 from kernelpro.authors.playbook.cuda_flat import is_flat, write_flat
 from kernelpro.authors.playbook.cuda_sweep import write_stage
 from kernelpro.authors.playbook.cuda_tiles import crossing, write_tiles
@@ -21,6 +21,7 @@ from kernelpro.authors.playbook.cuda_turns import Kernel, Writing
 from kernelpro.authors.playbook.cuda_words import ACROSS, FAST_TANH, JOINED, PRELUDE, RUNNING, STORED, headers, indented
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.stages import Program
+from kernelpro.authors.playbook.writer import Writer
 
 _ALWAYS_SHARED = 48 * 1024
 """Bytes of dynamic shared memory that need no permission."""
@@ -88,3 +89,6 @@ def _launcher(writing: Writing, used: list[str]) -> list[str]:
         arguments = ", ".join(writing.pointer(name) for name in kernel.used)
         body += [f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"]
     return [f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{', *indented([*body, "return cudaGetLastError();"]), "}"]
+
+
+WRITER = Writer("cuda", "cuda", write, cuda_moves.seeds, cuda_moves.MOVES, cuda_moves.safer)

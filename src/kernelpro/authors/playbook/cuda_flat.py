@@ -23,7 +23,7 @@ def write_flat(writing: Writing, stage: Stage, how: StageDesign, place: int) -> 
     """A thread takes `together` pieces, as many apart as the block has threads."""
     writing.begin()
     threads = writing.tunable(f"THREADS{place}", how.threads, _THREADS)
-    each = writing.tunable(f"EACH{place}", how.together, _EACH)
+    each = writing.tunable(f"TOGETHER{place}", how.together, _EACH)
     loops = (*stage.outer, *stage.steps[0].loops)
     vector = fitting(how.vector, loops)
     pieces = size(loops) // vector

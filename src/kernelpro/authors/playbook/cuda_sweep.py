@@ -23,7 +23,7 @@ from kernelpro.authors.playbook.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.indices import Index, Var, variable
 from kernelpro.authors.playbook.passes import Pass, fixed, keep, kept_before, passes
 from kernelpro.authors.playbook.printing import Names
-from kernelpro.authors.playbook.stages import Reduce, Stage
+from kernelpro.authors.playbook.stages import Reduce, Stage, Store
 
 _REGISTERS = 80
 """Numbers that a thread keeps from pass to pass, at most."""
@@ -65,7 +65,7 @@ def _split(writing: Writing, stage: Stage, how: StageDesign, place: int, kind: t
         known += [step for step in one.steps if isinstance(step, Reduce)]
     rest = [one for one in made if not one.loops]
     if rest or stage.totals:
-        alone = replace(how, threads=256, together=256, vector=1)
+        alone = replace(how, threads=256, lanes=1, vector=1)
         last = Columns(writing, stage, alone, place, rest, "1", known, shares, tuned=False)
         last.write(f"stage{place}_end")
     return last
@@ -130,6 +130,10 @@ class Sweep(ABC):
     @abstractmethod
     def lanes(self) -> int:
         """Threads of a row, as designed."""
+
+    @property
+    def rows_of_block(self) -> int:
+        return self.how.threads // self.lanes * self.across
 
     @abstractmethod
     def header(self) -> list[str]:
@@ -252,17 +256,19 @@ class Sweep(ABC):
         return lines + [line for step in reduces for line in self.join(step)]
 
     def _once(self, one: Pass, names: Names) -> list[str]:
-        """Steps that are done once a row, by its first lane; numbers are made by all."""
-        own, lines, stores = dict(names), list[str](), list[str]()
-        inner = self.printer.block([s.value for s in one.steps if s.value.op not in LEAVES], own)
-        for step in one.steps:
-            if isinstance(step, Reduce):
-                lines.append(self.array(computed(step.value.dtype), step.name))
-                inner.append(f"{step.name}{self.of_row} = {self.printer.text(step.value, own)};")
-            else:
-                stores += self.writing.store(step, own)
-        inner += ["if (lane == 0) {", *indented(stores), "}"] if stores else []
-        return [*lines, *self.for_rows(inner)] if self.of_row else [*lines, "{", *indented(inner), "}"]
+        """Steps that are done once a row: numbers by all its lanes, stores by the first."""
+        lines, own = list[str](), dict(names)
+        reduces = [step for step in one.steps if isinstance(step, Reduce)]
+        inner = self.printer.block([step.value for step in reduces if step.value.op not in LEAVES], own)
+        inner += [f"{step.name}{self.of_row} = {self.printer.text(step.value, own)};" for step in reduces]
+        if reduces:
+            lines += [self.array(computed(step.value.dtype), step.name) for step in reduces]
+            lines += self.for_rows(inner) if self.of_row else ["{", *indented(inner), "}"]
+        stores = Pass((), [step for step in one.steps if isinstance(step, Store)])
+        if stores.steps:
+            turns = Turns(self.writing, stores, self.across, self.places(None), "true", "true", (), "1", "1", self.of_row)
+            lines += ["if (lane == 0) {", *indented(turns.piece(dict(names))), "}"]
+        return lines
 
     def _hoisted(self, nodes: list[Expr], names: Names) -> list[str]:
         """What is the same for the whole row, computed before it is gone through."""
@@ -313,8 +319,7 @@ class Sweep(ABC):
         each = [(node, one) for one in self.passes for node in one.keeps]
         held = sum(-(-self._pieces(one) // self.lanes) * self.vector(one) for _, one in each)
         self.in_registers = held <= _REGISTERS
-        rows = self.how.together
-        fits = sum(size(one.loops) for _, one in each) * 4 * rows <= _SHARED and all(computed(n.dtype) == "float" for n, _ in each)
+        fits = sum(size(one.loops) for _, one in each) * 4 * self.rows_of_block <= _SHARED and all(computed(n.dtype) == "float" for n, _ in each)
         if not self.in_registers and not fits:
             for one in self.passes:
                 one.keeps.clear()
@@ -432,11 +437,11 @@ class Columns(Sweep):
     def __init__(self, *given: object, **named: object):
         super().__init__(*given, **named)  # type: ignore[arg-type]
         self.across = fitting(self.how.vector, self.stage.outer)
-        self.side_by_side = self.tunable("LANES", self.lanes, (1, 2, 4, 8, 16))
+        self.side_by_side = self.tunable("LANES", self.how.lanes, (1, 2, 4, 8, 16))
 
     @property
     def lanes(self) -> int:
-        return max(1, self.how.threads * self.across // self.how.together)
+        return self.how.lanes
 
     @property
     def blocks(self) -> str:

@@ -45,7 +45,7 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     inner, other, loads = found
     writing.begin()
     threads = writing.tunable(f"THREADS{place}", how.threads, _THREADS)
-    side = writing.tunable(f"SIDE{place}", 32, _SIDES)
+    side = writing.tunable(f"TOGETHER{place}", how.together, _SIDES)
     loops = (*stage.outer, *stage.steps[0].loops)
     rest = tuple(var for var in loops if var not in (inner, other))
     p, q = Var("p", inner.extent), Var("q", other.extent)

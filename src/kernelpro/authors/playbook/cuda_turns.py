@@ -161,7 +161,7 @@ class Turns:
 
     def in_steps(self, body: list[str]) -> list[str]:
         if self.ahead == self.count:
-            return ["{", *indented(["constexpr int c = 0;", *body]), "}"]
+            return ["{", *indented(["[[maybe_unused]] constexpr int c = 0;", *body]), "}"]
         return [f"for (int c = 0; c < {self.count}; c += {self.ahead}) {{", *indented(body), "}"]
 
     def over_turns(self, body: list[str], conditional: bool = True) -> list[str]:

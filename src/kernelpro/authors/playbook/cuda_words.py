@@ -159,7 +159,7 @@ template <class T, class C, int N> __device__ inline void write(T* to, const C (
         for (int j = 0; j < EACH; ++j) piece[j] = T(from[i + j]);
         W word;
         memcpy(&word, piece, sizeof word);
-        *(W*)(to + i) = word;
+        __stwb((W*)(to + i), word);
     }
 }
 """
@@ -243,11 +243,15 @@ template <class Op, int LANES, int WIDTH, class T, int N> __device__ inline void
 #pragma unroll
         for (int j = 0; j < N; ++j) part[(lane * N + j) * WIDTH + x] = values[j];
         __syncthreads();
+        for (int i = threadIdx.x; i < N * WIDTH; i += LANES * WIDTH) {
+            T value = part[i];
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            values[j] = part[j * WIDTH + x];
-            for (int other = 1; other < LANES; ++other) values[j] = Op::of(values[j], part[(other * N + j) * WIDTH + x]);
+            for (int other = 1; other < LANES; ++other) value = Op::of(value, part[other * N * WIDTH + i]);
+            part[i] = value;
         }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < N; ++j) values[j] = part[j * WIDTH + x];
     }
 }
 // The same of the lanes before one's own.

@@ -110,4 +110,3 @@ def _dear(node: Expr, before: list[Pass], loops: tuple[Var, ...]) -> bool:
             return True
         waiting += at.args
     return len(reads) > 1
-
