@@ -1,9 +1,8 @@
 // Kernels of CUDA C++ on the CPU, for tests: the threads of a block are fibers that take turns at barriers and shuffles.
 //
 // A fiber runs until it must wait for others, so that one which reads what others have not written yet, for want of a
-// barrier, reads something else. Blocks run twice as often in ascending as in descending order of threads: every third
-// block turns the order round. Wrong alignment, a barrier that some threads never reach and shuffles outside the warp
-// end the launch with an error code. Not for programs that need blocks at the same time.
+// barrier, reads something else; every third block runs its threads in descending order. Wrong alignment, a barrier that
+// some threads never reach and shuffles outside the warp end the launch with an error code. Blocks run one by one.
 #pragma once
 #include <csetjmp>
 #include <cstddef>

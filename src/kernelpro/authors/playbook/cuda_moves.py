@@ -282,7 +282,7 @@ MOVES = (
     Move(
         "more threads a row",
         "More threads at each row, with fewer elements and registers for each.",
-        ("register_pressure", "low_parallelism", "warp_stall"),
+        ("register_pressure", "spills", "low_parallelism", "warp_stall"),
         _staged(_more_threads),
     ),
     Move(
@@ -300,7 +300,7 @@ MOVES = (
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",
-        ("warp_stall", "integer_arithmetic"),
+        ("special_functions", "warp_stall"),
         _fast_maths,
     ),
 )

@@ -374,13 +374,13 @@ class Rows(Sweep):
     def header(self) -> list[str]:
         rows, split = self.stage.rows, self.split
         return [
-            f"constexpr int LANES = {self.threads} / {self.together}, SPAN = LANES * {split};",
+            f"[[maybe_unused]] constexpr int LANES = {self.threads} / {self.together}, SPAN = LANES * {split};",
             "const int lane = threadIdx.x % LANES;",
             f"Int row = Int(blockIdx.x / {split}) * {self.together} + Int(threadIdx.x / LANES);",
-            f"const bool live = row < {rows};",
+            f"[[maybe_unused]] const bool live = row < {rows};",
             f"row = live ? row : {rows - 1};",
-            f"const int share = blockIdx.x % {split};",
-            "const Int start = share * LANES + lane;",
+            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
+            "[[maybe_unused]] const Int start = share * LANES + lane;",
         ]
 
     def vector(self, one: Pass) -> int:
@@ -451,13 +451,13 @@ class Columns(Sweep):
     def header(self) -> list[str]:
         pieces, split = self.stage.rows // self.across, self.split
         return [
-            f"constexpr int LANES = {self.side_by_side}, WIDTH = {self.threads} / LANES, SPAN = LANES * {split};",
+            f"[[maybe_unused]] constexpr int LANES = {self.side_by_side}, WIDTH = {self.threads} / LANES, SPAN = LANES * {split};",
             "const int lane = threadIdx.x / WIDTH;",
             f"Int row = Int(blockIdx.x / {split}) * WIDTH + Int(threadIdx.x % WIDTH);",
-            f"const bool live = row < {pieces};",
+            f"[[maybe_unused]] const bool live = row < {pieces};",
             f"row = live ? row : {pieces - 1};",
-            f"const int share = blockIdx.x % {split};",
-            "const Int start = share * LANES + lane;",
+            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
+            "[[maybe_unused]] const Int start = share * LANES + lane;",
         ]
 
     def vector(self, one: Pass) -> int:

@@ -243,6 +243,7 @@ template <class Op, int LANES, int WIDTH, class T, int N> __device__ inline void
 #pragma unroll
         for (int j = 0; j < N; ++j) part[(lane * N + j) * WIDTH + x] = values[j];
         __syncthreads();
+#pragma unroll 1
         for (int i = threadIdx.x; i < N * WIDTH; i += LANES * WIDTH) {
             T value = part[i];
 #pragma unroll
