@@ -39,19 +39,30 @@ def compiler(folder: Path) -> Callable[..., Library]:
 @contextmanager
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """New tensors are full of what is no result, and so are their surroundings, which must stay so."""
-    made: list[tuple[torch.Tensor, Any]] = []
+    made: list[torch.Tensor] = []
     plain = torch.empty
 
     def empty(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
-        nothing = float("nan") if dtype.is_floating_point else 7 if dtype != torch.bool else True
-        size = plain(shape, dtype=dtype, device="meta").numel()
-        whole = torch.full((size + 2 * _GUARD,), nothing, dtype=dtype)
-        made.append((whole, nothing))
-        return whole[_GUARD : _GUARD + size].view(shape)
+        whole, inside = _fenced(plain(shape, dtype=dtype, device="meta").numel(), dtype)
+        inside.copy_(whole[:1].expand_as(inside))
+        made.append(whole)
+        return inside.view(shape)
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", empty)
         yield
-    for whole, nothing in made:
+    for whole in made:
         for edge in (whole[:_GUARD], whole[-_GUARD:]):
-            assert bool((edge.isnan() if nothing != nothing else edge == nothing).all()), "written beside the tensor"
+            assert torch.equal(edge.nan_to_num(7), torch.full_like(edge, 7)), "written beside the tensor"
+
+
+def fenced(tensor: torch.Tensor) -> torch.Tensor:
+    """The same with surroundings that spoil the result of whoever reads them."""
+    _, inside = _fenced(tensor.numel(), tensor.dtype)
+    inside.copy_(tensor.reshape(-1))
+    return inside.view(tensor.shape)
+
+
+def _fenced(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = torch.full((size + 2 * _GUARD,), float("nan") if dtype.is_floating_point else 7, dtype=dtype)
+    return whole, whole[_GUARD : _GUARD + size]

@@ -26,6 +26,9 @@ from kernelpro.authors.playbook.writer import Writer
 _ALWAYS_SHARED = 48 * 1024
 """Bytes of dynamic shared memory that need no permission."""
 
+_FEW = 2**31 - 2**24
+"""Elements that 32 bits number, with room for what the last block has too many."""
+
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file; raises NoIdea for programs with products."""
@@ -52,7 +55,7 @@ def _head(program: Program, writing: Writing) -> str:
     """The functions that are used, and no others."""
     body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
     parts = [headers({t.dtype for t in program.tensors})]
-    parts += [f"using Int = {'int' if max(t.size for t in program.tensors) < 2**31 else 'long long'};", "", PRELUDE]
+    parts += [f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};", "", PRELUDE]
     for word, text in (("fast_tanh(", FAST_TANH), ("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)):
         parts += [text] if word in body else []
     return "\n".join(parts)

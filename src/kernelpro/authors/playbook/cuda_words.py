@@ -167,7 +167,7 @@ template <class T, class C, int N> __device__ inline void write(T* to, const C (
 FAST_TANH = """\
 __device__ inline float fast_tanh(float x) {  // near 0 a polynomial: 1 - 2 / (e^2x + 1) would lose its digits
     const float z = x * x;
-    const float small = x + x * z * (-3.33332819e-1f + z * (1.33314422e-1f + z * (-5.37397155e-2f + z * 2.06390888e-2f)));
+    const float small = x + x * z * (-3.33332819e-1f + z * (1.33314422e-1f + z * (-5.37397155e-2f + z * (2.06390888e-2f - z * 5.70498873e-3f))));
     return fabsf(x) < 0.55f ? small : 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
 }
 """
