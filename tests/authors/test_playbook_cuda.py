@@ -46,7 +46,9 @@ TASKS: dict[str, Task] = {
     "totals": task("return F.mse_loss(a, b), (a * b).sum(-1).amax()", "torch.randn(300, 12), torch.randn(300, 12)"),
 }
 HALVES = task("F.gelu(a) * b, a.softmax(-1), a.mean(0)", "torch.randn(6, 264).half(), torch.randn(6, 264).half()")
-TRANSPOSED = task("return a.t() + b * a.t().exp(), c.permute(2, 0, 1) * 2", "torch.randn(70, 45), torch.randn(45, 70), torch.randn(33, 5, 40)")
+TRANSPOSED = task(
+    "return a.t() + b * a.t().exp(), c.permute(2, 0, 1) * 2", "torch.randn(70, 45), torch.randn(45, 70), torch.randn(33, 5, 40)"
+)
 
 
 class Fenced(Trial):

@@ -4,8 +4,9 @@ cuda_words.py   operators and the functions that kernels share
 cuda_turns.py   what a thread does with its pieces of a row, and how they are loaded and stored
 cuda_flat.py    element-wise stages
 cuda_tiles.py   element-wise stages that transpose
-cuda_sweep.py   stages with rows: reductions, scans, windows
-cuda_moves.py   first designs, and how a design is changed
+cuda_stages.py  stages with rows: reductions, scans, windows
+cuda_sweep.py   one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie
+cuda_moves.py   designs to begin with, and moves
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import cuda_moves, frame
 from kernelpro.authors.playbook.cuda_flat import is_flat, write_flat
-from kernelpro.authors.playbook.cuda_sweep import write_stage
+from kernelpro.authors.playbook.cuda_stages import write_stage
 from kernelpro.authors.playbook.cuda_tiles import crossing, write_tiles
 from kernelpro.authors.playbook.cuda_turns import Kernel, Writing
 from kernelpro.authors.playbook.cuda_words import ACROSS, FAST_TANH, JOINED, PRELUDE, RUNNING, STORED, headers, indented
@@ -82,16 +83,25 @@ def _launcher(writing: Writing, used: list[str]) -> list[str]:
         f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}" for name in used
     ]
     body = []
-    wide = [f"size_t({writing.pointer(n)})" for n in used if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")]
+    wide = [
+        f"size_t({writing.pointer(n)})" for n in used if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")
+    ]
     if wide:
         body += [f"if (({' | '.join(wide)}) % 16) return cudaErrorMisalignedAddress;"]
     for kernel in writing.kernels:
         if kernel.shared != "0":
             allowed = f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {kernel.shared})"
-            body += [f"static const cudaError_t {kernel.name}_memory = {allowed};", f"if ({kernel.name}_memory) return {kernel.name}_memory;"]
+            body += [
+                f"static const cudaError_t {kernel.name}_memory = {allowed};",
+                f"if ({kernel.name}_memory) return {kernel.name}_memory;",
+            ]
         arguments = ", ".join(writing.pointer(name) for name in kernel.used)
         body += [f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"]
-    return [f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{', *indented([*body, "return cudaGetLastError();"]), "}"]
+    return [
+        f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{',
+        *indented([*body, "return cudaGetLastError();"]),
+        "}",
+    ]
 
 
 WRITER = Writer("cuda", "cuda", write, cuda_moves.seeds, cuda_moves.MOVES, cuda_moves.safer)

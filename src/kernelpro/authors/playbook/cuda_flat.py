@@ -9,9 +9,6 @@ from kernelpro.authors.playbook.passes import Pass, fixed
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Stage, Store
 
-_THREADS = (128, 256, 512)
-_EACH = (1, 2, 4)
-
 
 def is_flat(stage: Stage) -> bool:
     """Nothing but stores along the same loops, and no order among their turns."""
@@ -22,8 +19,8 @@ def is_flat(stage: Stage) -> bool:
 def write_flat(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
     """A thread takes `together` pieces, as many apart as the block has threads."""
     writing.begin()
-    threads = writing.tunable(f"THREADS{place}", how.threads, _THREADS)
-    each = writing.tunable(f"TOGETHER{place}", how.together, _EACH)
+    threads = writing.tunable(f"THREADS{place}", how.threads, 64, 1024)
+    each = writing.tunable(f"TOGETHER{place}", how.together, 1, 8)
     loops = (*stage.outer, *stage.steps[0].loops)
     vector = fitting(how.vector, loops)
     pieces = size(loops) // vector
@@ -42,4 +39,6 @@ def write_flat(writing: Writing, stage: Stage, how: StageDesign, place: int) -> 
     names: Names = {}
     turns.begin()
     lines = writing.printer.block(fixed([step.value for step in stage.steps], set(loops), set()), names)
-    writing.add(f"stage{place}", [*lines, *turns.lines(names)], f"(({pieces} + {each} * {threads} - 1) / ({each} * {threads}))", threads)
+    writing.add(
+        f"stage{place}", [*lines, *turns.lines(names)], f"(({pieces} + {each} * {threads} - 1) / ({each} * {threads}))", threads
+    )

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from kernelpro.authors.playbook.cuda_flat import is_flat
-from kernelpro.authors.playbook.cuda_sweep import can_split
+from kernelpro.authors.playbook.cuda_stages import can_split
 from kernelpro.authors.playbook.cuda_tiles import crossing
 from kernelpro.authors.playbook.cuda_turns import fitting
 from kernelpro.authors.playbook.cuda_words import itemsize
@@ -99,7 +99,7 @@ def _rows(stage: Stage, program: Program) -> StageDesign:
 def _columns(stage: Stage, program: Program) -> StageDesign:
     length = prod(var.extent for var in _longest(stage))
     vector = fitting(min(4, _vector(stage, program)), stage.outer)
-    if length <= 64 and len(passes(stage)) <= 2 or any(reduce.guards for reduce in stage.reduces):
+    if (length <= 64 and len(passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reduces):
         return StageDesign(order="strips", vector=vector if stage.rows >= _BUSY * vector else 1)
     several = len([one for one in passes(stage) if one.loops]) > 1
     lanes = max(_power(_BUSY * vector / stage.rows), _power(length * vector / 32) if several else 1)

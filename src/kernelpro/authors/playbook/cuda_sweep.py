@@ -12,16 +12,15 @@ others store as well, so that nobody leaves before a barrier.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from kernelpro.authors.playbook.cpp_words import computed
-from kernelpro.authors.playbook.cuda_turns import Turns, Writing, fitting, needed, size, spread
+from kernelpro.authors.playbook.cuda_turns import Turns, Writing, needed, size
 from kernelpro.authors.playbook.cuda_words import OPERATORS, combined, identity, indented
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.indices import Index, Var, variable
-from kernelpro.authors.playbook.passes import Pass, fixed, keep, kept_before, passes
+from kernelpro.authors.playbook.indices import Index, Var
+from kernelpro.authors.playbook.passes import Pass, fixed, keep, kept_before
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Reduce, Stage, Store
 
@@ -33,59 +32,6 @@ _ON_THE_WAY = 32
 """Numbers that a thread asks for before it uses the first, where the row is not kept."""
 _WINDOW = 64
 """Turns of a window that are written out one by one."""
-_THREADS = (64, 128, 256, 512, 1024)
-_FINISHERS = 1024
-
-
-def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
-    """All kernels of a stage."""
-    kind = Columns if how.order == "strips" and stage.outer else Rows
-    made = passes(stage)
-    if how.split == 1 or not can_split(stage):
-        last = kind(writing, stage, how, place, made)
-        last.write(f"stage{place}")
-    else:
-        last = _split(writing, stage, how, place, kind, made)
-    if stage.totals:
-        _finish(writing, stage, place, last.blocks)
-
-
-def can_split(stage: Stage) -> bool:
-    """Whether every number of a row comes from a loop without order."""
-    looped = [step for step in stage.reduces if step.loops]
-    return bool(looped) and len(looped) == len(stage.reduces) and not any(scans_of(one) for one in passes(stage))
-
-
-def _split(writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[Pass]) -> Sweep:
-    shares = writing.tunable(f"SPLIT{place}", how.split, (max(how.split // 2, 1), how.split * 2))
-    most, known = max(writing.tunables[shares][1]), list[Reduce]()
-    for number, one in enumerate(one for one in made if one.loops):
-        last = kind(writing, stage, how, place, [one], shares, known)
-        last.write(f"stage{place}_{number}", parts=most)
-        known += [step for step in one.steps if isinstance(step, Reduce)]
-    rest = [one for one in made if not one.loops]
-    if rest or stage.totals:
-        alone = replace(how, threads=256, lanes=1, vector=1)
-        last = Columns(writing, stage, alone, place, rest, "1", known, shares, tuned=False)
-        last.write(f"stage{place}_end")
-    return last
-
-
-def _finish(writing: Writing, stage: Stage, place: int, blocks: str) -> None:
-    """One more block makes the totals of all the others' parts."""
-    writing.begin()
-    lines = []
-    for total in stage.totals:
-        kind = computed(total.value.dtype)
-        part = f"part_{total.name}"
-        lines += [f"__shared__ {kind} warps_{total.name}[{_FINISHERS // 32}];"]
-        lines += [f"{kind} {total.name} = {identity(total.kind, kind)};"]
-        added = combined(total.kind, total.name, f"{part}[i]")
-        lines += [f"for (int i = threadIdx.x; i < {blocks}; i += {_FINISHERS}) {total.name} = {added};"]
-        lines += [f"{total.name} = joined<{OPERATORS[total.kind]}, {_FINISHERS}>({total.name}, warps_{total.name});"]
-    stores = [line for step in stage.after for line in writing.store(step, {})]
-    lines += ["if (threadIdx.x == 0) {", *indented(stores), "}"]
-    writing.add(f"stage{place}_totals", lines, "1", str(_FINISHERS))
 
 
 class Sweep(ABC):
@@ -114,10 +60,10 @@ class Sweep(ABC):
         self.kept: dict[Expr, str] = {}
         self.in_registers = False
         self.shared: list[str] = []
-        self.threads = self.tunable("THREADS", how.threads, _THREADS)
+        self.threads = self.tunable("THREADS", how.threads, 64, 1024)
 
-    def tunable(self, name: str, value: int, values: Iterable[int]) -> str:
-        return self.writing.tunable(f"{name}{self.place}", value, values) if self.tuned else str(value)
+    def tunable(self, name: str, value: int, least: int, most: int) -> str:
+        return self.writing.tunable(f"{name}{self.place}", value, least, most) if self.tuned else str(value)
 
     # --- how threads lie ---------------------------------------------------------------------------------------
 
@@ -319,7 +265,9 @@ class Sweep(ABC):
         each = [(node, one) for one in self.passes for node in one.keeps]
         held = sum(-(-self._pieces(one) // self.lanes) * self.vector(one) for _, one in each)
         self.in_registers = held <= _REGISTERS
-        fits = sum(size(one.loops) for _, one in each) * 4 * self.rows_of_block <= _SHARED and all(computed(n.dtype) == "float" for n, _ in each)
+        fits = sum(size(one.loops) for _, one in each) * 4 * self.rows_of_block <= _SHARED and all(
+            computed(n.dtype) == "float" for n, _ in each
+        )
         if not self.in_registers and not fits:
             for one in self.passes:
                 one.keeps.clear()
@@ -345,160 +293,12 @@ def scans_of(one: Pass) -> list[Expr]:
 def _keep_loads(made: list[Pass], writing: Writing) -> None:
     """What a later pass would load again is kept by the first that loads it."""
     for place, later in enumerate(made):
-        kept = {node: "" for node in kept_before(made, place)}
+        kept = dict.fromkeys(kept_before(made, place), "")
         for node in sorted(needed([step.value for step in later.steps], kept), key=lambda node: node.number):
             if node.op != "load" or not node.variables & set(later.loops):
                 continue
             for number, first in enumerate(made[:place]):
-                own = {node: "" for node in kept_before(made, number)}
+                own = dict.fromkeys(kept_before(made, number), "")
                 if first.loops == later.loops and not first.guards and node in set(needed([s.value for s in first.steps], own)):
                     first.keeps.append(node)
                     break
-
-
-class Rows(Sweep):
-    of_row, across = "", 1
-
-    def __init__(self, *given: object, **named: object):
-        super().__init__(*given, **named)  # type: ignore[arg-type]
-        self.together = self.tunable("TOGETHER", self.how.together, (1, 2, 4, 8))
-
-    @property
-    def lanes(self) -> int:
-        return self.how.threads // self.how.together
-
-    @property
-    def blocks(self) -> str:
-        return f"(({self.stage.rows} + {self.together} - 1) / {self.together})"
-
-    def header(self) -> list[str]:
-        rows, split = self.stage.rows, self.split
-        return [
-            f"[[maybe_unused]] constexpr int LANES = {self.threads} / {self.together}, SPAN = LANES * {split};",
-            "const int lane = threadIdx.x % LANES;",
-            f"Int row = Int(blockIdx.x / {split}) * {self.together} + Int(threadIdx.x / LANES);",
-            f"[[maybe_unused]] const bool live = row < {rows};",
-            f"row = live ? row : {rows - 1};",
-            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
-            "[[maybe_unused]] const Int start = share * LANES + lane;",
-        ]
-
-    def vector(self, one: Pass) -> int:
-        return fitting(self.how.vector, one.loops)
-
-    def places(self, one: Pass | None) -> dict[Var, Index]:
-        outer = spread(variable(Var("row", self.stage.rows)), self.stage.outer, 1, Index())
-        if one is None or not one.loops:
-            return outer
-        vector = self.vector(one)
-        at = variable(Var("at", self._pieces(one)))
-        return outer | spread(at, one.loops, vector, variable(Var("j", vector)))
-
-    def join(self, step: Reduce) -> list[str]:
-        kind = computed(step.value.dtype)
-        return [
-            f"__shared__ {kind} warps_{step.name}[({self.threads} + 31) / 32];",
-            f"const {kind} {step.name} = joined<{OPERATORS[step.kind]}, LANES>({step.name}_part, warps_{step.name});",
-        ]
-
-    def in_shared(self, node: Expr, count: int) -> tuple[str, str, str]:
-        start = " + ".join(["(float*)memory", *self.shared])
-        pieces = next(self._pieces(one) for one in self.passes if node in one.keeps)
-        line = f"float* const kept{node.number} = {start} + threadIdx.x / LANES * {count};"
-        return line, f"{self.together} * {count}", f"kept{node.number}[j * {pieces} + at]"
-
-    def scan(self, turns: Turns, scans: list[Expr], names: Names) -> list[str]:
-        """Pieces are summed up by their threads, piece after piece by all; each thread then knows what lies before its own."""
-        lines, own = [], dict(names)
-        loads = turns.loads(own)
-        body: list[str] = [*loads]
-        for node in scans:
-            kind, name, op = computed(node.dtype), f"s{node.number}", OPERATORS[node.data[0]]
-            lines += [f"__shared__ {kind} warps_{name}[{turns.ahead} * (({self.threads} + 31) / 32)];"]
-            lines += [f"{kind} carry_{name} = {identity(node.data[0], kind)};"]
-            inner = dict(own)
-            value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
-            value += [f"{name}[u][j] = {kind}({self.printer.text(node.args[0], inner)});"]
-            nothing = [f"{name}[u][j] = {identity(node.data[0], kind)};"]
-            filled = [f"if ({turns.whole} || ({turns.inside})) {{", *indented(value), "} else {", *indented(nothing), "}"]
-            summed = [f"if (j > 0) {name}[u][j] = {op}::of({name}[u][j > 0 ? j - 1 : 0], {name}[u][j]);"]
-            last = [f"before_{name}[u] = {name}[u][{turns.vector - 1}];"]
-            body += [f"{kind} {name}[{turns.ahead}][{turns.vector}], before_{name}[{turns.ahead}];"]
-            body += turns.over_turns(turns.over_elements([*filled, *summed]) + last, conditional=False)
-            body += [f"running<{op}, LANES>(before_{name}, carry_{name}, warps_{name});"]
-            own[node] = f"{op}::of(before_{name}[u], {name}[u][j])"
-        body += turns.over_turns(turns.piece(own))
-        return [*lines, *turns.in_steps(body)]
-
-
-class Columns(Sweep):
-    of_row = "[j]"
-
-    def __init__(self, *given: object, **named: object):
-        super().__init__(*given, **named)  # type: ignore[arg-type]
-        self.across = fitting(self.how.vector, self.stage.outer)
-        self.side_by_side = self.tunable("LANES", self.how.lanes, (1, 2, 4, 8, 16))
-
-    @property
-    def lanes(self) -> int:
-        return self.how.lanes
-
-    @property
-    def blocks(self) -> str:
-        width = f"({self.threads} / {self.side_by_side})"
-        return f"(({self.stage.rows // self.across} + {width} - 1) / {width})"
-
-    def header(self) -> list[str]:
-        pieces, split = self.stage.rows // self.across, self.split
-        return [
-            f"[[maybe_unused]] constexpr int LANES = {self.side_by_side}, WIDTH = {self.threads} / LANES, SPAN = LANES * {split};",
-            "const int lane = threadIdx.x / WIDTH;",
-            f"Int row = Int(blockIdx.x / {split}) * WIDTH + Int(threadIdx.x % WIDTH);",
-            f"[[maybe_unused]] const bool live = row < {pieces};",
-            f"row = live ? row : {pieces - 1};",
-            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
-            "[[maybe_unused]] const Int start = share * LANES + lane;",
-        ]
-
-    def vector(self, one: Pass) -> int:
-        return self.across
-
-    def places(self, one: Pass | None) -> dict[Var, Index]:
-        row = variable(Var("row", self.stage.rows // self.across))
-        outer = spread(row, self.stage.outer, self.across, variable(Var("j", self.across)))
-        if one is None or not one.loops:
-            return outer
-        return outer | spread(variable(Var("at", self._pieces(one))), one.loops, 1, Index())
-
-    def join(self, step: Reduce) -> list[str]:
-        kind = computed(step.value.dtype)
-        return [
-            f"__shared__ {kind} lanes_{step.name}[LANES > 1 ? {self.threads} * {self.across} : 1];",
-            f"across<{OPERATORS[step.kind]}, LANES, WIDTH>({step.name}_part, lanes_{step.name});",
-            self.array(kind, step.name),
-            *self.for_rows([f"{step.name}[j] = {step.name}_part[j];"]),
-        ]
-
-    def in_shared(self, node: Expr, count: int) -> tuple[str, str, str]:
-        start = " + ".join(["(float*)memory", *self.shared])
-        line = f"float* const kept{node.number} = {start} + threadIdx.x % WIDTH;"
-        width = f"({self.threads} / {self.side_by_side})"
-        return line, f"{width} * {count}", f"kept{node.number}[(at * {self.across} + j) * WIDTH]"
-
-    def scan(self, turns: Turns, scans: list[Expr], names: Names) -> list[str]:
-        """A lane has a stretch of the row; what lies before it is known when all have been through theirs once."""
-        turns = replace(turns, here=[f"const Int at = lane * {turns.count} + c + u;"], inside=f"c + u < {turns.count} && {turns.inside}", whole="false")
-        lines, first, own = [], list[str](), dict(names)
-        loads = turns.loads(own)
-        for node in scans:
-            kind, name, op = computed(node.dtype), f"s{node.number}", OPERATORS[node.data[0]]
-            lines += [f"__shared__ {kind} lanes_{name}[LANES > 1 ? {self.threads} * {self.across} : 1];"]
-            lines += [self.array(kind, name), *self.for_rows([f"{name}[j] = {identity(node.data[0], kind)};"])]
-            inner = dict(own)
-            value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
-            first += [*value, f"{name}[j] = {op}::of({name}[j], {kind}({self.printer.text(node.args[0], inner)}));"]
-            own[node] = f"{name}[j]"
-        once = turns.in_steps([*loads, *turns.over_turns(turns.over_elements(["{", *indented(first), "}"]))])
-        befores = [f"before<{OPERATORS[n.data[0]]}, LANES, WIDTH>(s{n.number}, lanes_s{n.number});" for n in scans]
-        lines += ["if constexpr (LANES > 1) {", *indented([*once, *befores]), "}"]
-        return [*lines, *turns.in_steps([*loads, *turns.over_turns(turns.piece(own, first))])]

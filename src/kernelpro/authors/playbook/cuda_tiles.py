@@ -19,9 +19,6 @@ from kernelpro.authors.playbook.passes import Pass
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Stage
 
-_SIDES = (32, 64)
-_THREADS = (128, 256, 512)
-
 
 def crossing(stage: Stage) -> tuple[Var, Var, list[Expr]] | None:
     """The loop along which an element-wise stage stores, that along which it loads, and those loads."""
@@ -44,8 +41,8 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     assert found
     inner, other, loads = found
     writing.begin()
-    threads = writing.tunable(f"THREADS{place}", how.threads, _THREADS)
-    side = writing.tunable(f"TOGETHER{place}", how.together, _SIDES)
+    threads = writing.tunable(f"THREADS{place}", how.threads, 128, 512)
+    side = writing.tunable(f"TOGETHER{place}", how.together, 32, 64)
     loops = (*stage.outer, *stage.steps[0].loops)
     rest = tuple(var for var in loops if var not in (inner, other))
     p, q = Var("p", inner.extent), Var("q", other.extent)

@@ -63,9 +63,9 @@ class Writing:
         used = [tensor for tensor in self.tensors if self.pointer(tensor) in words]
         self.kernels.append(Kernel(name, body, blocks, threads, used, self.written, shared))
 
-    def tunable(self, name: str, value: int, values: Iterable[int]) -> str:
-        """A constant of the kernels that may be searched."""
-        self.tunables[name] = (value, sorted({value, *values}))
+    def tunable(self, name: str, value: int, least: int, most: int) -> str:
+        """A constant of the kernels that may be searched: half of it and twice as much are worth a try."""
+        self.tunables[name] = (value, sorted({value, *(near for near in (value // 2, value * 2) if least <= near <= most)}))
         return name
 
     def parts(self, name: str, size: int, dtype: str) -> str:
@@ -182,7 +182,8 @@ class Turns:
         for place, step in enumerate(one.steps):
             if isinstance(step, Reduce):
                 name = f"{step.name}_part{self.of_row}"
-                lines.append(f"{name} = {combined(step.kind, name, self.printer.text(step.value, own))};")
+                value = f"{computed(step.value.dtype)}({self.printer.text(step.value, own)})"
+                lines.append(f"{name} = {combined(step.kind, name, value)};")
             elif self.is_whole(step.index):
                 self.writing.written.add(step.tensor)
                 self.writing.aligned.add(step.tensor)

@@ -59,6 +59,8 @@ class CudaPrinter(CppPrinter):
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
         kind = computed(node.dtype)
+        if op in ("max", "min"):  # of one type: whole numbers are printed without theirs
+            return f"{'larger' if op == 'max' else 'smaller'}({', '.join(f'{kind}({arg})' for arg in args)})"
         if kind not in ("float", "double") or op in ("cast", "neg", "not"):
             return super().operator(op, args, node)
         given = ", ".join(args)
@@ -167,7 +169,12 @@ template <class T, class C, int N> __device__ inline void write(T* to, const C (
 FAST_TANH = """\
 __device__ inline float fast_tanh(float x) {  // near 0 a polynomial: 1 - 2 / (e^2x + 1) would lose its digits
     const float z = x * x;
-    const float small = x + x * z * (-3.33332819e-1f + z * (1.33314422e-1f + z * (-5.37397155e-2f + z * (2.06390888e-2f - z * 5.70498873e-3f))));
+    float p = -5.70498873e-3f;
+    p = p * z + 2.06390888e-2f;
+    p = p * z - 5.37397155e-2f;
+    p = p * z + 1.33314422e-1f;
+    p = p * z - 3.33332819e-1f;
+    const float small = p * z * x + x;
     return fabsf(x) < 0.55f ? small : 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
 }
 """
