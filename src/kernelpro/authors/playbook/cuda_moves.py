@@ -32,6 +32,9 @@ _TILE = 32
 
 
 def seeds(program: Program) -> list[Seed]:
+    """None for programs with products."""
+    if any(stage.product for stage in program.stages):
+        return []
     best = _all(program, _best)
     found = [
         Seed("One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.", best),
