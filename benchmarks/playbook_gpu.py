@@ -85,7 +85,7 @@ def main() -> None:
 
 def verdict(given: Task) -> list[str]:
     return [
-        f"{label} {'right' if error <= 20 or error <= 4e4 and halves else f'WRONG ({error:.0f})'}"
+        f"{label} {'right' if error <= 20 or (error <= 4e4 and halves) else f'WRONG ({error:.0f})'}"
         for label, error, halves in tried(given)
     ]
 

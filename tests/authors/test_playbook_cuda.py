@@ -102,7 +102,7 @@ def test_halves_tiles_and_fast_mathematics_are_right(on_cpu: Any, tmp_path: Path
     held(halves, everywhere(halves, StageDesign(threads=64, vector=8, keep=True)), monkeypatch)
     transposed = Fenced(TRANSPOSED, tmp_path)
     for side in (32, 64):
-        held(transposed, everywhere(transposed, StageDesign(order="tiles", threads=128, together=side)), monkeypatch)
+        held(transposed, everywhere(transposed, StageDesign(order="tiles", threads=128, tile=side)), monkeypatch)
     curve = Fenced(task("a.tanh() / (1 + a.exp())", "torch.linspace(-12, 12, 4000)"), tmp_path)
     held(curve, replace(curve.designs()[0], maths="own"), monkeypatch)
 

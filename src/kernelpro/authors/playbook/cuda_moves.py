@@ -28,7 +28,6 @@ _SIDE_BY_SIDE = 32
 _EACH = 16
 """Elements of a row that a thread takes, at first."""
 _LONG = 32768
-_TILE = 32
 
 
 def seeds(program: Program) -> list[Seed]:
@@ -65,7 +64,7 @@ def _best(stage: Stage, program: Program) -> StageDesign:
 def _wider(stage: Stage, program: Program) -> StageDesign:
     how = _best(stage, program)
     if is_flat(stage):
-        return replace(how, together=2 * _TILE if how.order == "tiles" else 1, threads=512)
+        return replace(how, threads=512, tile=64) if how.order == "tiles" else replace(how, threads=512, together=1)
     if how.order == "strips":
         return replace(how, lanes=min(32, 2 * how.lanes))
     return replace(how, threads=min(1024, 2 * how.threads), together=max(1, how.together // 2))
@@ -79,7 +78,7 @@ def _plain(stage: Stage, program: Program) -> StageDesign:
 
 def _flat(stage: Stage, program: Program) -> StageDesign:
     if crossing(stage):
-        return StageDesign(order="tiles", together=_TILE)
+        return StageDesign(order="tiles")
     pieces = stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector(stage, program))
     loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
     return StageDesign(vector=vector, together=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1)
@@ -188,7 +187,7 @@ def _widen(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] |
 
 
 def _tile(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
-    return {"order": "tiles", "together": _TILE, "vector": 1} if how.order != "tiles" and crossing(stage) else None
+    return {"order": "tiles", "vector": 1} if how.order != "tiles" and crossing(stage) else None
 
 
 def _turn(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:

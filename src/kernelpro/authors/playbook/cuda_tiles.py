@@ -42,7 +42,7 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     inner, other, loads = found
     writing.begin()
     threads = writing.tunable(f"THREADS{place}", how.threads, 128, 512)
-    side = writing.tunable(f"TOGETHER{place}", how.together, 32, 64)
+    side = writing.tunable(f"TILE{place}", how.tile, 32, 64)
     loops = (*stage.outer, *stage.steps[0].loops)
     rest = tuple(var for var in loops if var not in (inner, other))
     p, q = Var("p", inner.extent), Var("q", other.extent)
@@ -84,5 +84,5 @@ def _header(inner: Var, other: Var, side: str, threads: str) -> list[str]:
         f"constexpr int ACROSS = ({inner.extent} + {side} - 1) / {side}, DOWN = ({other.extent} + {side} - 1) / {side};",
         f"const int x = threadIdx.x % {side}, y = threadIdx.x / {side};",
         f"const Int left = Int(blockIdx.x % ACROSS) * {side}, top = Int(blockIdx.x / ACROSS % DOWN) * {side};",
-        "const Int rest = blockIdx.x / (ACROSS * DOWN);",
+        "[[maybe_unused]] const Int rest = blockIdx.x / (ACROSS * DOWN);",
     ]
