@@ -27,7 +27,8 @@ class StageDesign:
     parallel: bool = True
     balance: Literal["static", "dynamic"] = "static"
     lanes: int = 1
-    """Independent partial results of a reduction, and the width of its vector loop; 1: one after another."""
+    """Independent partial results of a reduction, and the width of its vector loop; 1: one after another. In strips on a
+    GPU: threads that share a row."""
     keep: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
     ahead: bool = False
@@ -42,6 +43,14 @@ class StageDesign:
     """Products: rows of a block."""
     depth: int = 256
     """Products: terms that are added up before the next part of the operands is packed."""
+    threads: int = 256
+    """GPU: threads of a block (Triton: 32 times its warps)."""
+    together: int = 1
+    """GPU: rows that a block takes at once."""
+    vector: int = 1
+    """GPU: elements a thread loads at once, where addresses allow it."""
+    split: int = 1
+    """GPU: blocks that share one row, their parts joined by a second step."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,21 @@ def kept_before(made: list[Pass], place: int) -> set[Expr]:
     return {node for earlier in made[:place] if earlier.loops == made[place].loops for node in earlier.keeps}
 
 
+def fixed(roots: Iterable[Expr], inner: set[Var], kept: set[Expr]) -> list[Expr]:
+    """The largest parts of the roots that no turn of the inner loops changes."""
+    found = dict[Expr, None]()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node in kept or node.op in ("const", "row", "total"):
+            continue
+        if not node.variables & inner:
+            found[node] = None
+        else:
+            waiting += node.args
+    return sorted(found, key=lambda node: node.number)
+
+
 def _roots(one: Pass) -> list[Expr]:
     return [step.value for step in one.steps]
 

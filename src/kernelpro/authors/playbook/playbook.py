@@ -13,14 +13,14 @@ import random
 from dataclasses import dataclass
 
 from kernelpro.authors.author import Assignment, Draft, NoIdea
-from kernelpro.authors.playbook import cpp
+from kernelpro.authors.playbook import cpp, cuda
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
 from kernelpro.authors.playbook.writer import Move, Writer
 from kernelpro.records import Finding
 
-WRITERS: tuple[Writer, ...] = (cpp.WRITER,)
+WRITERS: tuple[Writer, ...] = (cpp.WRITER, cuda.WRITER)
 
 
 class Playbook:

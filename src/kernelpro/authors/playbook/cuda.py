@@ -1,0 +1,107 @@
+"""Writing CUDA C++: one launcher, a kernel or a few for each stage.
+
+cuda_words.py   operators and the functions that kernels share
+cuda_turns.py   what a thread does with its pieces of a row, and how they are loaded and stored
+cuda_flat.py    element-wise stages
+cuda_tiles.py   element-wise stages that transpose
+cuda_stages.py  stages with rows: reductions, scans, windows
+cuda_sweep.py   one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie
+cuda_moves.py   designs to begin with, and moves
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook import cuda_moves, frame
+from kernelpro.authors.playbook.cuda_flat import is_flat, write_flat
+from kernelpro.authors.playbook.cuda_stages import write_stage
+from kernelpro.authors.playbook.cuda_tiles import crossing, write_tiles
+from kernelpro.authors.playbook.cuda_turns import Kernel, Writing
+from kernelpro.authors.playbook.cuda_words import ACROSS, FAST_TANH, JOINED, PRELUDE, RUNNING, STORED, headers, indented
+from kernelpro.authors.playbook.design import Design
+from kernelpro.authors.playbook.stages import Program
+from kernelpro.authors.playbook.writer import Writer
+
+_ALWAYS_SHARED = 48 * 1024
+"""Bytes of dynamic shared memory that need no permission."""
+
+_FEW = 2**31 - 2**24
+"""Elements that 32 bits number, with room for what the last block has too many."""
+
+
+def write(program: Program, design: Design) -> str:
+    """The candidate's file; raises NoIdea for programs with products."""
+    if any(stage.product for stage in program.stages):
+        raise NoIdea("matrix products are written in Triton, not in CUDA: tensor cores are reached more easily from there")
+    writing = Writing(program, design.maths == "own", {t.name: frame.pointer(t) for t in program.tensors})
+    for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
+        if how.order == "tiles" and crossing(stage):
+            write_tiles(writing, stage, how, place)
+        elif is_flat(stage):
+            write_flat(writing, stage, how, place)
+        else:
+            write_stage(writing, stage, how, place)
+    program = replace(program, tensors=(*program.tensors, *writing.scratch))
+    used = [t.name for t in program.tensors if any(t.name in kernel.used for kernel in writing.kernels)]
+    source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
+    flags = ", ".join(f'f"-D{name}={{{name}}}"' for name in writing.tunables)
+    head = f'from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
+    call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]
+    return frame.candidate(program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables)
+
+
+def _head(program: Program, writing: Writing) -> str:
+    """The functions that are used, and no others."""
+    body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
+    parts = [headers({t.dtype for t in program.tensors})]
+    parts += [f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};", "", PRELUDE]
+    for word, text in (("fast_tanh(", FAST_TANH), ("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)):
+        parts += [text] if word in body else []
+    return "\n".join(parts)
+
+
+def _kernels(writing: Writing) -> list[str]:
+    lines = []
+    for kernel in writing.kernels:
+        lines += [f"__global__ void __launch_bounds__({kernel.threads}) {kernel.name}({_parameters(writing, kernel)}) {{"]
+        lines += [*indented(kernel.body), "}", ""]
+    return lines
+
+
+def _parameters(writing: Writing, kernel: Kernel) -> str:
+    return ", ".join(
+        f"{'' if name in kernel.written else 'const '}{STORED[writing.tensors[name].dtype]}* __restrict__ {writing.pointer(name)}"
+        for name in kernel.used
+    )
+
+
+def _launcher(writing: Writing, used: list[str]) -> list[str]:
+    written = {name for kernel in writing.kernels for name in kernel.written}
+    given = [
+        f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}" for name in used
+    ]
+    body = []
+    wide = [
+        f"size_t({writing.pointer(n)})" for n in used if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")
+    ]
+    if wide:
+        body += [f"if (({' | '.join(wide)}) % 16) return cudaErrorMisalignedAddress;"]
+    for kernel in writing.kernels:
+        if kernel.shared != "0":
+            allowed = f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {kernel.shared})"
+            body += [
+                f"static const cudaError_t {kernel.name}_memory = {allowed};",
+                f"if ({kernel.name}_memory) return {kernel.name}_memory;",
+            ]
+        arguments = ", ".join(writing.pointer(name) for name in kernel.used)
+        body += [f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"]
+    return [
+        f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{',
+        *indented([*body, "return cudaGetLastError();"]),
+        "}",
+    ]
+
+
+WRITER = Writer("cuda", "cuda", write, cuda_moves.seeds, cuda_moves.MOVES, cuda_moves.safer)

@@ -1,0 +1,200 @@
+// Kernels of CUDA C++ on the CPU, for tests: the threads of a block are fibers that take turns at barriers and shuffles.
+//
+// A fiber runs until it must wait for others, so that one which reads what others have not written yet, for want of a
+// barrier, reads something else; every third block runs its threads in descending order. Wrong alignment, a barrier that
+// some threads never reach and shuffles outside the warp end the launch with an error code. Blocks run one by one.
+#pragma once
+#include <csetjmp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <cmath>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#define __global__ static
+#define __device__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+using cudaStream_t = void*;
+using cudaError_t = int;
+enum { cudaErrorMisalignedAddress = 716, cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
+struct uint3 { unsigned x, y, z; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+static uint3 threadIdx, blockIdx;
+static dim3 blockDim, gridDim;
+
+namespace cuda_on_cpu {
+
+struct Group {  // threads that wait for each other
+    unsigned size = 0, arrived = 0, generation = 0;
+};
+struct Fiber {
+    jmp_buf here;
+    ucontext_t start;
+    void* stack = nullptr;
+    bool begun = false, done = false;
+};
+constexpr size_t STACK = 256 * 1024;
+static Fiber fibers[1024];
+static Group block, warps[32];
+static unsigned char slots[1024][16];
+alignas(16) static unsigned char dynamic[228 * 1024];
+static jmp_buf scheduler;
+static unsigned current;
+static bool moved;
+static int error;
+static void (*kernel)(void*);
+static void* arguments;
+
+static void rest() {
+    const unsigned me = current;
+    const uint3 thread = threadIdx;
+    if (!_setjmp(fibers[me].here)) _longjmp(scheduler, 1);
+    threadIdx = thread;
+}
+static void meet(Group& group) {
+    const unsigned now = group.generation;
+    moved = true;
+    if (++group.arrived == group.size) {
+        group.arrived = 0;
+        ++group.generation;
+        return;
+    }
+    while (group.generation == now) rest();
+    moved = true;
+}
+static void body() {
+    kernel(arguments);
+    fibers[current].done = moved = true;
+    _longjmp(scheduler, 1);
+}
+static void run_block(unsigned threads, bool backwards) {
+    block = {threads, 0, 0};
+    for (unsigned w = 0; w * 32 < threads; ++w) warps[w] = {threads - w * 32 < 32 ? threads - w * 32 : 32, 0, 0};
+    unsigned left = threads;
+    for (unsigned i = 0; i < threads; ++i) fibers[i].begun = fibers[i].done = false;
+    while (left) {
+        moved = false;
+        left = 0;
+        for (unsigned k = 0; k < threads; ++k) {
+            const unsigned i = backwards ? threads - 1 - k : k;
+            Fiber& fiber = fibers[i];
+            if (fiber.done) continue;
+            current = i;
+            if (!_setjmp(scheduler)) {
+                if (fiber.begun) _longjmp(fiber.here, 1);
+                fiber.begun = true;
+                if (!fiber.stack) fiber.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                getcontext(&fiber.start);
+                fiber.start.uc_stack.ss_sp = fiber.stack;
+                fiber.start.uc_stack.ss_size = STACK;
+                fiber.start.uc_link = nullptr;
+                makecontext(&fiber.start, body, 0);
+                threadIdx = {i, 0, 0};
+                setcontext(&fiber.start);
+            }
+            left += !fibers[current].done;
+        }
+        if (left && !moved) {  // those who wait, wait for threads that are gone or elsewhere
+            error = cudaErrorLaunchTimeout;
+            return;
+        }
+    }
+}
+template <class F> void launch(dim3 grid, dim3 threads, size_t shared, F call) {
+    if (error || threads.x > 1024 || shared > sizeof dynamic) {
+        error = error ? error : 1;
+        return;
+    }
+    gridDim = grid;
+    blockDim = threads;
+    kernel = [](void* given) { (*(F*)given)(); };
+    arguments = &call;
+    for (unsigned b = 0; b < grid.x && !error; ++b) {
+        blockIdx = {b, 0, 0};
+        memset(dynamic, 0xFF, shared);
+        run_block(threads.x, b % 3 == 2);
+    }
+}
+template <class T> const T* aligned(const T* address) {
+    if (size_t(address) % alignof(T)) error = cudaErrorMisalignedAddress;
+    return address;
+}
+template <class T> T exchanged(T value, unsigned from) {
+    Group& warp = warps[threadIdx.x / 32];
+    memcpy(slots[threadIdx.x], &value, sizeof value);
+    meet(warp);
+    T found = value;
+    if (from % 32 < warp.size && from / 32 == threadIdx.x / 32) memcpy(&found, slots[from], sizeof found);
+    else error = cudaErrorIllegalAddress;
+    meet(warp);
+    return found;
+}
+
+}  // namespace cuda_on_cpu
+
+static int cudaGetLastError() {
+    const int found = cuda_on_cpu::error;
+    cuda_on_cpu::error = 0;
+    return found;
+}
+template <class F> int cudaFuncSetAttribute(F, int, size_t bytes) { return bytes > 227 * 1024; }
+static inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::block); }
+
+template <class T> T __shfl_xor_sync(unsigned, T value, int mask) { return cuda_on_cpu::exchanged(value, threadIdx.x ^ unsigned(mask)); }
+template <class T> T __shfl_sync(unsigned, T value, int from, int width = 32) {
+    return cuda_on_cpu::exchanged(value, threadIdx.x / width * width + unsigned(from) % width);
+}
+template <class T> T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
+    return cuda_on_cpu::exchanged(value, threadIdx.x % width >= by ? threadIdx.x - by : threadIdx.x);
+}
+template <class T> T __ldg(const T* from) {
+    cuda_on_cpu::aligned(from);
+    T found;
+    memcpy(&found, from, sizeof found);
+    return found;
+}
+template <class T> void __stwb(T* to, T value) {
+    cuda_on_cpu::aligned(to);
+    memcpy(to, &value, sizeof value);
+}
+#define __expf expf  // glibc has other functions of these names
+#define __logf logf
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+    __nv_bfloat16() = default;
+    explicit __nv_bfloat16(float value) {
+        uint32_t all;
+        memcpy(&all, &value, 4);
+        bits = value != value ? 0x7FC0 : uint16_t((all + 0x7FFF + ((all >> 16) & 1)) >> 16);
+    }
+    operator float() const {
+        const uint32_t all = uint32_t(bits) << 16;
+        float value;
+        memcpy(&value, &all, 4);
+        return value;
+    }
+};
+#ifdef __aarch64__
+using Half = __fp16;
+#else
+using Half = _Float16;
+#endif
+struct __half {
+    Half value;
+    __half() = default;
+    explicit __half(float given) : value(Half(given)) {}
+    operator float() const { return float(value); }
+};

@@ -1,0 +1,68 @@
+"""Generated CUDA, compiled by g++ and run on the CPU; cuda_on_cpu.h says how, and what it detects."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelpro.lab.languages.native import Library, build
+
+_HEADER = Path(__file__).with_suffix(".h")
+_COMMAND = ["g++", "-std=c++17", "-O1", "-w", "-fPIC"]
+_LAUNCH = re.compile(r"(\w+)<<<(.*?), (\w+), (.*?), stream>>>\((.*?)\);")
+_GUARD = 64
+"""Elements before and behind a tensor that nobody may touch."""
+
+
+def compiler(folder: Path) -> Callable[..., Library]:
+    """What stands for runtime.cuda; the header is compiled ahead into the folder."""
+    subprocess.run([*_COMMAND, "-x", "c++-header", str(_HEADER), "-o", str(folder / "cuda_on_cpu.h.gch")], check=True)
+
+    def cuda(source: str, flags: Sequence[str] = ()) -> Library:
+        text = re.sub(r"#include <cuda_\w+\.h>", "", source)
+        text = text.replace("extern __shared__ uint4 memory[];", "uint4* const memory = (uint4*)cuda_on_cpu::dynamic;")
+        text, count = _LAUNCH.subn(r"cuda_on_cpu::launch(\2, \3, \4, [&] { \1(\5); });", text)
+        assert count == source.count("<<<") > 0
+        command = [*_COMMAND, "-shared", f"-I{folder}", "-include", "cuda_on_cpu.h", *flags]
+        return Library(build("cuda_on_cpu", text, ".cpp", command), source, lambda: 0)
+
+    return cuda
+
+
+@contextmanager
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """New tensors are full of what is no result, and so are their surroundings, which must stay so."""
+    made: list[torch.Tensor] = []
+    plain = torch.empty
+
+    def empty(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
+        whole, inside = _fenced(plain(shape, dtype=dtype, device="meta").numel(), dtype)
+        inside.copy_(whole[:1].expand_as(inside))
+        made.append(whole)
+        return inside.view(shape)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", empty)
+        yield
+    for whole in made:
+        for edge in (whole[:_GUARD], whole[-_GUARD:]):
+            assert torch.equal(edge.nan_to_num(7), torch.full_like(edge, 7)), "written beside the tensor"
+
+
+def fenced(tensor: torch.Tensor) -> torch.Tensor:
+    """The same with surroundings that spoil the result of whoever reads them."""
+    _, inside = _fenced(tensor.numel(), tensor.dtype)
+    inside.copy_(tensor.reshape(-1))
+    return inside.view(tensor.shape)
+
+
+def _fenced(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = torch.full((size + 2 * _GUARD,), float("nan") if dtype.is_floating_point else 7, dtype=dtype)
+    return whole, whole[_GUARD : _GUARD + size]

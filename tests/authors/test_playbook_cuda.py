@@ -1,0 +1,179 @@
+"""The playbook's CUDA: kernels run on the CPU and are held against the reference; nvcc compiles some for a Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_on_cpu import compiler, fenced, guarded
+from playing import Trial, program, task
+from test_playbook_families import FAMILIES
+
+from kernelpro import runtime
+from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook.cuda import WRITER
+from kernelpro.authors.playbook.cuda_moves import MOVES
+from kernelpro.authors.playbook.design import Design, StageDesign, of_source
+from kernelpro.lab.languages.cuda import nvcc
+from kernelpro.lab.languages.native import LaunchError
+from kernelpro.lab.profile import sass
+from kernelpro.records import Task
+
+_MOST = 20.0
+"""Times the reference's own error against float64."""
+_MOST_OF_HALVES = 40000.0
+"""Where results are rounded to halves: what is wrong is wrong by more."""
+
+WAYS = {
+    "a block a row": StageDesign(threads=128, vector=4, keep=True),
+    "warps": StageDesign(threads=128, together=8, vector=2),
+    "rows in shared memory": StageDesign(threads=64, together=4, vector=4, keep=True),
+    "strips": StageDesign(order="strips", threads=64, lanes=4, vector=2, keep=True),
+    "strips in shared memory": StageDesign(order="strips", threads=64, vector=2, keep=True),
+    "shared rows": StageDesign(threads=64, vector=4, split=3),
+    "shared strips": StageDesign(order="strips", threads=64, lanes=2, vector=2, split=3),
+}
+TASKS: dict[str, Task] = {
+    "softmax": task("F.softmax(a * 2, -1)", "torch.randn(11, 1200)"),
+    "down the middle": task("return a.softmax(1), a.var(1), a.argmax(1)", "torch.randn(3, 70, 36)"),
+    "running": task(
+        "return a.cumsum(1), (a + 1).cumprod(0), b.flip(1).cumsum(1) - b", "torch.rand(9, 30), torch.randint(0, 9, (3, 1100))"
+    ),
+    "totals": task("return F.mse_loss(a, b), (a * b).sum(-1).amax()", "torch.randn(300, 12), torch.randn(300, 12)"),
+}
+HALVES = task("F.gelu(a) * b, a.softmax(-1), a.mean(0)", "torch.randn(6, 264).half(), torch.randn(6, 264).half()")
+TRANSPOSED = task(
+    "return a.t() + b * a.t().exp(), c.permute(2, 0, 1) * 2", "torch.randn(70, 45), torch.randn(45, 70), torch.randn(33, 5, 40)"
+)
+
+
+class Fenced(Trial):
+    """A trial in CUDA, with inputs beside which nobody may read."""
+
+    def __init__(self, given: Task, folder: Path):
+        super().__init__(given, folder, WRITER)
+        self._leaves = [fenced(leaf) for leaf in self._leaves]
+
+
+@pytest.fixture(scope="session")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return compiler(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture(autouse=True)
+def _emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+    if "on_cpu" in request.fixturenames:
+        monkeypatch.setattr(runtime, "cuda", request.getfixturevalue("on_cpu"))
+    yield
+
+
+def held(trial: Trial, design: Design, monkeypatch: pytest.MonkeyPatch) -> None:
+    with guarded(monkeypatch):
+        errors = trial.errors(design)
+    halves = any(t.dtype in ("bfloat16", "float16") for t in trial.program.tensors)
+    assert max(errors) <= (_MOST_OF_HALVES if halves else _MOST), (errors, design.line())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_first_designs_are_right(name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Fenced(FAMILIES[name], tmp_path)
+    if any(stage.product for stage in trial.program.stages):
+        assert not trial.designs()
+        with pytest.raises(NoIdea, match="Triton"):
+            WRITER.write(trial.program, everywhere(trial, StageDesign()))
+        return
+    held(trial, trial.designs()[0], monkeypatch)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", TASKS)
+def test_every_way_is_right(name: str, way: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Fenced(TASKS[name], tmp_path)
+    held(trial, everywhere(trial, WAYS[way]), monkeypatch)
+
+
+def test_halves_tiles_and_fast_mathematics_are_right(on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    halves = Fenced(HALVES, tmp_path)
+    held(halves, everywhere(halves, StageDesign(threads=64, vector=8, keep=True)), monkeypatch)
+    transposed = Fenced(TRANSPOSED, tmp_path)
+    for side in (32, 64):
+        held(transposed, everywhere(transposed, StageDesign(order="tiles", threads=128, tile=side)), monkeypatch)
+    curve = Fenced(task("a.tanh() / (1 + a.exp())", "torch.linspace(-12, 12, 4000)"), tmp_path)
+    held(curve, replace(curve.designs()[0], maths="own"), monkeypatch)
+
+
+def everywhere(trial: Trial, how: StageDesign) -> Design:
+    return Design("cuda", (how,) * len(trial.program.stages))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("part[warp] = value;\n        __syncthreads();", "part[warp] = value;"),
+        ("in_a + 1200 * row + 4 * at", "in_a + 1200 * row + 4 * at + 4"),
+        ("write(out0 + 1200 * row + 4 * at", "write(out0 + 1200 * row + 4 * at + (row == 10 ? 4 : 0)"),
+        ("if (lane == 0) part[warp] = value;\n        __syncthreads();", "if (lane == 0) { part[warp] = value; __syncthreads(); }"),
+        ("300 % SPAN == 0", "true"),
+    ],
+)
+def test_what_is_wrong_is_detected(right: str, wrong: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A barrier missing, an index off by one, a store beside the tensor, a barrier for some, a bound forgotten."""
+    trial = Fenced(TASKS["softmax"], tmp_path)
+    source = WRITER.write(trial.program, everywhere(trial, WAYS["a block a row"]))
+    assert right in source
+    with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
+        assert max(trial.errors_of(source.replace(right, wrong))) <= _MOST
+
+
+def test_an_address_that_no_vector_can_have_is_refused(on_cpu: Any, tmp_path: Path) -> None:
+    source = WRITER.write(program(task("a * 2", "torch.randn(64)")), Design("cuda", (StageDesign(vector=4),)))
+    names: dict[str, Any] = {}
+    exec(source, names)
+    given = torch.randn(65)
+    assert torch.equal(names["ModelNew"]()(given[:64]), given[:64] * 2)
+    with pytest.raises(LaunchError, match="716"):
+        names["ModelNew"]()(given[1:])
+
+
+def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
+    made = set()
+    for given in (*TASKS.values(), TRANSPOSED, FAMILIES["pooling"]):
+        read = program(given)
+        shared = Design("cuda", (WAYS["shared rows"],) * len(read.stages))
+        for start in (*(seed.design for seed in WRITER.seeds(read)), shared):
+            assert of_source(WRITER.write(read, start)) == start
+            for move in MOVES:
+                if (moved := move.apply(read, start)) is not None:
+                    assert moved != start and of_source(WRITER.write(read, moved)) == moved
+                    made.add(move.name)
+    assert made == {move.name for move in MOVES}
+
+
+# --- for a Hopper, by nvcc ---------------------------------------------------------------------------------
+
+LARGE = {
+    "gelu": ("F.gelu(a)", "torch.empty(2048, 4096)"),
+    "bfloat16": ("a * 2 + b", "torch.empty(2048, 4096, dtype=torch.bfloat16), torch.empty(2048, 4096, dtype=torch.bfloat16)"),
+    "softmax": ("a.softmax(-1)", "torch.empty(2048, 8192)"),
+    "column sums": ("a.sum(0)", "torch.empty(4096, 4096)"),
+}
+
+
+@pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.parametrize("name", LARGE)
+def test_machine_code_moves_16_bytes_at_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
+    read = program(task(*LARGE[name]))
+    source = WRITER.write(read, WRITER.seeds(read)[0].design)
+    exec(source, {})
+    static = sass.analyse({file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source)
+    facts = next(variants[0] for kernel, variants in static.kernels.items() if kernel in ("stage0", "stage0_0"))
+    assert set(facts["widths"]["global_load"]) == {"128"}
+    assert name == "column sums" or set(facts["widths"]["global_store"]) == {"128"}
+    assert facts["spill_stores"] == facts["spill_loads"] == 0 and facts["registers"] <= 64
+    assert not facts["warnings"] and not static.warnings
