@@ -10,7 +10,7 @@ from kernelpro.authors.playbook.cpp_words import CppPrinter, combined, computed,
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.indices import Index, Var
-from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes
+from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes, row_constants, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 
@@ -104,10 +104,10 @@ class Rows(Nest):
         inner = set(one.loops)
         roots = [step.value for step in one.steps]
         kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in kept_before(self.passes, number)}
-        lines = self.printer.block(_constant_within(roots, inner, kept), names)
+        lines = self.printer.block(row_constants(roots, inner, kept), names)
         if not one.loops:
             return lines + self._once(one, names)
-        scans = _scans(roots)
+        scans = scans_of(roots)
         lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
         if self.how.lanes > 1 and not scans and not one.guards:
             return lines + self._in_vectors(one, names | kept)
@@ -191,7 +191,7 @@ class Strips(Nest):
         roots = [step.value for step in one.steps]
         lines: list[str] = []
         if one.loops:
-            for node in _constant_within(roots, inner, {}):
+            for node in row_constants(roots, inner, {}):
                 if node in names or not node.variables & {last} and not any(n.op == "row" for n in node.walk()):
                     continue
                 if any(n.op in HEAVY or n.op == "row" for n in node.walk()):
@@ -199,7 +199,7 @@ class Strips(Nest):
                     text = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
                     lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, text)]
                     names[node] = f"h{node.number}[j]"
-        scans = _scans(roots)
+        scans = scans_of(roots)
         arrays = [(r.name, _held(r, one), r.kind) for r in _reduces(one)]
         arrays += [(f"s{s.number}", wide(s.dtype), s.data[0]) for s in scans]
         for name, kind, how in arrays:
@@ -266,25 +266,6 @@ def _held(step: Reduce, one: Pass) -> str:
 
 def _reduces(one: Pass) -> list[Reduce]:
     return [step for step in one.steps if isinstance(step, Reduce)]
-
-
-def _scans(roots: Iterable[Expr]) -> list[Expr]:
-    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
-
-
-def _constant_within(roots: Iterable[Expr], inner: set[Var], known: Names) -> list[Expr]:
-    """The largest parts that are the same for the whole row: worth computing before the loop."""
-    found: dict[Expr, None] = {}
-    waiting = list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node in known or node.op in ("const", "row", "total"):
-            continue
-        if not node.variables & inner and node.op != "product":
-            found[node] = None
-            continue
-        waiting += node.args
-    return sorted(found, key=lambda node: node.number)
 
 
 def _without(index: Index, var: Var) -> tuple[Index, int]:

@@ -34,6 +34,18 @@ class StageDesign:
     """Rows of a strip."""
     packed: bool = False
     """Products: operands are copied into the order in which they are used."""
+    threads: int = 256
+    """GPU: threads of a block (Triton: 32 times its warps)."""
+    together: int = 1
+    """GPU: rows that a block takes at once."""
+    vector: int = 1
+    """GPU: elements a thread loads at once, where addresses allow it."""
+    split: int = 1
+    """GPU: blocks that share one row, their parts joined by a second step."""
+    block: tuple[int, int, int] = (128, 128, 32)
+    """GPU products: rows, columns and depth of a block's tile."""
+    stages: int = 3
+    """GPU products: tiles on the way."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +54,14 @@ class Design:
     stages: tuple[StageDesign, ...]
     maths: Literal["library", "own"] = "library"
     """Whose exp, tanh, erf and log."""
+    precision: Literal["fp32", "tf32"] = "tf32"
+    """Of float32 operands of a product on a GPU."""
 
     def line(self) -> str:
         """The comment that says all of it; what is as usual is left out."""
         stages = [{k: v for k, v in asdict(s).items() if v != getattr(_USUAL, k)} for s in self.stages]
-        return _MARK + json.dumps({"language": self.language, "maths": self.maths, "stages": stages})
+        precision = {"precision": self.precision} if self.precision != "tf32" else {}
+        return _MARK + json.dumps({"language": self.language, "maths": self.maths, **precision, "stages": stages})
 
     def with_stage(self, place: int, **changes: Any) -> Design:
         stages = [replace(s, **changes) if i == place else s for i, s in enumerate(self.stages)]
@@ -67,10 +82,14 @@ def of_source(source: str) -> Design:
     try:
         data = json.loads(line.removeprefix(_MARK))
         known = {f.name for f in fields(StageDesign)}
-        stages = tuple(StageDesign(**{k: v for k, v in stage.items() if k in known}) for stage in data["stages"])
-        return Design(str(data["language"]), stages, data["maths"])
+        stages = tuple(StageDesign(**{k: _plain(v) for k, v in stage.items() if k in known}) for stage in data["stages"])
+        return Design(str(data["language"]), stages, data["maths"], data.get("precision", "tf32"))
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def plain(program: Program, language: str) -> Design:
