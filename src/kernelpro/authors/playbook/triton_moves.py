@@ -15,6 +15,8 @@ from kernelpro.authors.playbook.triton_words import power_of_two
 
 _PROGRAMS = 512
 """So many programs keep the largest GPUs of today busy: about four for each multiprocessor."""
+_SMALL = 1 << 20
+"""Elements that are not worth a second kernel."""
 _TILE = 4096
 """Elements that a program of 256 threads has on the way at once."""
 
@@ -70,6 +72,8 @@ def _elementwise(stage: Stage) -> StageDesign:
 def _rows(stage: Stage) -> StageDesign:
     width = max((prod(v.extent for v in step.loops) for step in stage.steps), default=1)
     padded, rows = power_of_two(width), stage.rows
+    if _window(stage, width):
+        return StageDesign(order="strips", threads=256, vector=2)
     if neighbours_are_rows(stage):
         together = min(64, power_of_two(rows))
         if padded * together <= _TILE * 4:
@@ -83,7 +87,17 @@ def _rows(stage: Stage) -> StageDesign:
 
 def _split(rows: int, width: int, stretch: int) -> int:
     """Programs for each row, so that there are enough in all and each has something to do."""
-    return max(min(power_of_two(-(-_PROGRAMS // rows)), power_of_two(width // stretch), 64), 1) if rows < _PROGRAMS // 2 else 1
+    if rows >= _PROGRAMS // 2 or rows * width < _SMALL:
+        return 1
+    return max(min(power_of_two(-(-_PROGRAMS // rows)), power_of_two(width // stretch), 64), 1)
+
+
+def _window(stage: Stage, width: int) -> bool:
+    """A few elements for each row, none of which is needed twice: threads had better have rows of their own."""
+    once = len(stage.reduces) > 0 and not any(step.loops for step in stage.steps if isinstance(step, Store))
+    depends = any(node.op == "row" for reduce in stage.reduces for node in reduce.value.walk())
+    short = width <= 64 and (neighbours_are_rows(stage) or stage.reduces[0].loops[-1].extent < 16) if once else False
+    return short and not depends
 
 
 def neighbours_are_rows(stage: Stage) -> bool:

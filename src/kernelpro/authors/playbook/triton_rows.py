@@ -8,7 +8,7 @@ programs leave their parts in memory, and whoever comes next joins them first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from kernelpro.authors.playbook import online
@@ -26,10 +26,12 @@ LARGEST = 32768
 
 
 class Rows(Tile):
-    shape = "[ROWS, 1]"
+    """With one row at a time, the tile is the stretch alone, and what a row has is a plain number."""
 
     def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int):
         super().__init__(kernels, stage, how, place)
+        self._single = how.together == 1 or stage.rows == 1
+        self.shape = "[]" if self._single else "[ROWS, 1]"
         self._passes = passes(stage)
         self._widths = {one.loops: prod(var.extent for var in one.loops) for one in self._passes if one.loops}
         self._columns: dict[tuple[Var, ...], Var] = {}
@@ -73,14 +75,16 @@ class Rows(Tile):
     def _declare(self) -> None:
         """What may be tuned, and the masks that follow from it."""
         place, how, kernels = self.place, self.how, self.kernels
-        together = min(how.together, power_of_two(self.stage.rows))
-        rows = [r for r in (together // 2, together, together * 2) if 1 <= r <= power_of_two(self.stage.rows)]
+        together = 1 if self._single else min(how.together, power_of_two(self.stage.rows))
         stretch = power_of_two(self._widest) if self._whole else self._stretch(together)
-        rows = [r for r in rows if r * stretch <= LARGEST or r == together]
-        if self.stage.rows % together == 0:
-            rows = [r for r in rows if self.stage.rows % r == 0]
-        self._rows = kernels.tunable(f"ROWS{place}", together, rows)
-        self._constants = {"ROWS": self._rows}
+        self._constants: dict[str, str] = {}
+        rows = [1]
+        if not self._single:
+            rows = [r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)]
+            rows = [r for r in rows if r * stretch <= LARGEST or r == together]
+            if self.stage.rows % together == 0:
+                rows = [r for r in rows if self.stage.rows % r == 0]
+            self._constants["ROWS"] = kernels.tunable(f"ROWS{place}", together, rows)
         self._mask = self.mask_rows(rows)
         if not self._whole and self._widths:
             limit = power_of_two(self._widest)
@@ -108,11 +112,13 @@ class Rows(Tile):
 
     def _kernel(self, name: str, body: list[str], shared: bool, last: bool) -> None:
         """`shared`: several programs share a row; `last`: totals are made here."""
-        lines = [f"rows = {'block // SPLIT' if shared else 'block'} * ROWS + tl.arange(0, ROWS)[:, None]", *self._mask]
+        number = "block // SPLIT" if shared else "block"
+        lines = [f"rows = {number}" if self._single else f"rows = {number} * ROWS + tl.arange(0, ROWS)[:, None]", *self._mask]
         lines += ["part = block % SPLIT"] if shared else []
         for column in self._columns.values() if self._whole else ():
-            lines += [f"{column.name} = tl.arange(0, {power_of_two(column.extent)})[None, :]", *self._column_mask(column)]
-        blocks = f"-(-{self.stage.rows} // {self._rows})" + (f" * {self._constants['SPLIT']}" if shared else "")
+            lines += [f"{column.name} = {self._along(power_of_two(column.extent))}", *self._column_mask(column)]
+        blocks = str(self.stage.rows) if self._single else f"-(-{self.stage.rows} // {self._constants['ROWS']})"
+        blocks += f" * {self._constants['SPLIT']}" if shared else ""
         if not last:
             body = [f"block = {self.kernels.program_number()}", *lines, *body]
             self.kernels.add(name, body, self._constants, blocks, num_warps=self._warps)
@@ -120,6 +126,23 @@ class Rows(Tile):
         body, grid = self.over_rows(blocks, [*lines, *body])
         self.launch(name, body, self._constants, blocks, grid, self._warps)
         self.write_totals(grid)
+
+    def _along(self, length: int | str) -> str:
+        """A stretch of the tile's second side, or of the only one."""
+        return f"tl.arange(0, {length})" if self._single else f"tl.arange(0, {length})[None, :]"
+
+    def _reduced(self, kind: str, text: str) -> str:
+        """One number for each row of the tile."""
+        if kind == "prod":
+            self.printer.functions.add("multiplied")
+            return f"tl.reduce({text}, 0, multiplied)" if self._single else f"tl.reduce({text}, 1, multiplied, keep_dims=True)"
+        return f"tl.{kind}({text}, 0)" if self._single else f"tl.{kind}({text}, 1, keep_dims=True)"
+
+    def _full(self, text: str, value: Expr, loops: Iterable[Var], length: str) -> str:
+        """As long as the tile, even where the value is the same all along the row."""
+        if value.variables & set(loops):
+            return text
+        return f"(tl.zeros({f'[{length}]' if self._single else f'[1, {length}]'}, {computed(value.dtype)}) + {text})"
 
     def _column_mask(self, column: Var) -> list[str]:
         mask = self.printer.masks.get(column)
@@ -139,7 +162,7 @@ class Rows(Tile):
             lines += self.printer.block([s.value for s in one.steps if s.value.op not in NAMELESS], names)
             for step in one.steps:
                 text = self.store(step, names) if isinstance(step, Store) else self._number(one, step, names, length)
-                lines.append(text if isinstance(step, Store) else f"{step.name} = {self.printer.reduced(step.kind, text)}")
+                lines.append(text if isinstance(step, Store) else f"{step.name} = {self._reduced(step.kind, text)}")
             return lines
         return self._stretches_of(one, names, column)
 
@@ -147,14 +170,14 @@ class Rows(Tile):
         """The running sum of what the tile holds, on top of what came before it."""
         (arg,) = scan.args
         lines = self.printer.block([arg] if arg.op not in NAMELESS else [], names)
-        text = _full(self.printer.text(arg, names), arg, {scan.data[1]}, length)
-        made = f"tl.cum{scan.data[0]}({text}, 1)"
+        text = self._full(self.printer.text(arg, names), arg, scan.data[1:], length)
+        made = f"tl.cum{scan.data[0]}({text}, {0 if self._single else 1})"
         names[scan] = f"v{scan.number}"
         return [*lines, f"{names[scan]} = {combined(scan.data[0], before, made) if before else made}"]
 
     def _number(self, one: Pass, step: Reduce, names: Names, length: str) -> str:
         """What the tile gives to a reduction: nothing where there is no element."""
-        text = _full(self.printer.text(step.value, names), step.value, set(one.loops), length)
+        text = self._full(self.printer.text(step.value, names), step.value, one.loops, length)
         masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.within(one.guards)
         return f"tl.where({' & '.join(masks)}, {text}, {identity(step.kind, held(step.value))})" if masks else text
 
@@ -165,16 +188,16 @@ class Rows(Tile):
         reduces, scans = _reduces(one), scans_of(roots)
         slow = {self._followers[r.name].base.name for r in reduces if r.name in self._followers} | self._followers.keys()
         for r in reduces:
-            shape = "[ROWS, 1]" if r.name in slow else "[ROWS, STRETCH]"
+            shape = self.shape if r.name in slow else "[STRETCH]" if self._single else "[ROWS, STRETCH]"
             lines.append(f"{r.name} = tl.full({shape}, {identity(r.kind, held(r.value))}, {computed(held(r.value))})")
         for scan in scans:
-            lines.append(f"s{scan.number} = tl.full([ROWS, 1], {identity(scan.data[0], scan.dtype)}, {computed(scan.dtype)})")
+            lines.append(f"s{scan.number} = tl.full({self.shape}, {identity(scan.data[0], scan.dtype)}, {computed(scan.dtype)})")
         own = dict(names)
-        body = [f"{column.name} = start + tl.arange(0, STRETCH)[None, :]", *self._column_mask(column)]
+        body = [f"{column.name} = start + {self._along('STRETCH')}", *self._column_mask(column)]
         for scan in scans:
             body += self._running(scan, own, "STRETCH", f"s{scan.number}")
             whole = self._number(one, Reduce("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
-            body.append(f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self.printer.reduced(scan.data[0], whole))}")
+            body.append(f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole))}")
         plain = [step for step in one.steps if not (isinstance(step, Reduce) and step.name in self._followers)]
         body += self.printer.block([s.value for s in plain if s.value.op not in NAMELESS], own)
         for step in plain:
@@ -191,7 +214,7 @@ class Rows(Tile):
                 body += self._follow(one, step, own)
         body += [f"{name} = {name}_now" for name in sorted({f.base.name for f in self._followers.values()} & slow)]
         lines += self._over(column, body)
-        return lines + [f"{r.name} = {self.printer.reduced(r.kind, r.name)}" for r in reduces if r.name not in slow]
+        return lines + [f"{r.name} = {self._reduced(r.kind, r.name)}" for r in reduces if r.name not in slow]
 
     def _over(self, column: Var, body: list[str]) -> list[str]:
         """The loop over the stretches of a row, or of the part of it that the program has."""
@@ -209,7 +232,7 @@ class Rows(Tile):
 
     def _base(self, step: Reduce, text: str, column: Var) -> list[str]:
         name = step.name
-        lines = [f"{name}_here = {self.printer.reduced(step.kind, text)}"]
+        lines = [f"{name}_here = {self._reduced(step.kind, text)}"]
         lines += [f"{name}_now = {combined(step.kind, name, f'{name}_here')}"]
         if step.kind == "max":  # nothing but -inf so far: exp(x - 0) is as good
             return [*lines, f'{name}_top = tl.where({name}_now == float("-inf"), 0.0, {name}_now)']
@@ -226,7 +249,7 @@ class Rows(Tile):
         base = follower.base.name
         own = {**names, follower.given: f"{base}_{'top' if follower.kind == 'scaled' else 'mean'}"}
         lines = self.printer.block([step.value], own)
-        here = self.printer.reduced("sum", self._number(one, step, own, "STRETCH"))
+        here = self._reduced("sum", self._number(one, step, own, "STRETCH"))
         if follower.kind == "scaled":
             return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_top) + {here}"]
         weight = f"({base}_seen * {base}_count / tl.maximum({base}_seen + {base}_count, 1.0))"
@@ -245,7 +268,7 @@ class Rows(Tile):
 
     def _joined(self, done: list[Pass], names: Names) -> list[str]:
         """The row's numbers, of the parts that earlier kernels have left, and those that need no loop."""
-        lines, mask = ["parts = tl.arange(0, SPLIT)[None, :]"] if done else [], self.printer.masks.get(self.row)
+        lines, mask = [f"parts = {self._along('SPLIT')}"] if done else [], self.printer.masks.get(self.row)
         there: set[str] = set()
         for one in self._passes:
             reduces = _reduces(one)
@@ -266,18 +289,18 @@ class Rows(Tile):
     def _put_together(self, r: Reduce, column: Var) -> list[str]:
         follower, name = self._followers.get(r.name), r.name
         if follower is None:
-            return [f"{name} = {self.printer.reduced(r.kind, f'{name}_parts')}"]
+            return [f"{name} = {self._reduced(r.kind, f'{name}_parts')}"]
         base = follower.base.name
         if follower.kind == "scaled":
             return [
                 f'{base}_top = tl.where({base} == float("-inf"), 0.0, {base})',
-                f"{name} = tl.sum({name}_parts * tl.exp({base}_parts - {base}_top), 1, keep_dims=True)",
+                f"{name} = {self._reduced('sum', f'{name}_parts * tl.exp({base}_parts - {base}_top)')}",
             ]
         section = self._section(column)
         return [
             f"{name}_count = tl.minimum(tl.maximum({column.extent} - parts * {section}, 0), {section}) * 1.0",
             f"{name}_off = {base}_parts / tl.maximum({name}_count, 1.0) - {base} / {column.extent}.0",
-            f"{name} = tl.sum({name}_parts + {name}_count * {name}_off * {name}_off, 1, keep_dims=True)",
+            f"{name} = {self._reduced('sum', f'{name}_parts + {name}_count * {name}_off * {name}_off')}",
         ]
 
 
@@ -292,8 +315,3 @@ def _reduces(one: Pass) -> list[Reduce]:
 
 def _known(reduces: list[Reduce], there: set[str]) -> bool:
     return all(node.data in there for r in reduces for node in r.value.walk() if node.op == "row")
-
-
-def _full(text: str, value: Expr, loops: set[Var], length: str) -> str:
-    """As long as the tile, even where the value is the same all along the row."""
-    return text if value.variables & loops else f"(tl.zeros([1, {length}], {computed(value.dtype)}) + {text})"

@@ -128,7 +128,8 @@ class Tile(ABC):
         lines = []
         for total in self.stage.totals:
             self.printer.touched[f"all_{total.name}"] = None
-            lines.append(f"tl.store(all_{total.name} + tl.program_id(0), {self.printer.total(total.kind, total.name)})")
+            text = total.name if self.shape == "[]" else self.printer.total(total.kind, total.name)
+            lines.append(f"tl.store(all_{total.name} + tl.program_id(0), {text})")
         return lines
 
     def over_rows(self, blocks: str, body: list[str]) -> tuple[list[str], str]:

@@ -169,13 +169,6 @@ class TritonPrinter(Printer):
 
     # --- reductions --------------------------------------------------------------------------------------------
 
-    def reduced(self, kind: str, text: str) -> str:
-        """Over the tile's second side."""
-        if kind != "prod":
-            return f"tl.{kind}({text}, 1, keep_dims=True)"
-        self.functions.add("multiplied")
-        return f"tl.reduce({text}, 1, multiplied, keep_dims=True)"
-
     def total(self, kind: str, text: str) -> str:
         """One number of the whole tile."""
         if kind != "prod":
@@ -199,7 +192,7 @@ class TritonPrinter(Printer):
         if op in ("neg", "not"):
             return f"(-{args[0]})" if op == "neg" else f"({args[0]} == 0)"
         if node.args[0].op == "const":
-            args[0] = f"tl.full([1], {args[0]}, {computed(node.args[0].dtype)})"
+            args[0] = f"tl.full([], {args[0]}, {computed(node.args[0].dtype)})"
         if op in _CALLS:
             return f"{_CALLS[op]}({args[0]})"
         if node.dtype == "float64" and op not in ("round", "trunc", "fmod"):
