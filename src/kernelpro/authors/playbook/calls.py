@@ -150,5 +150,3 @@ def kept(whole: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
 def _chunk(size: int) -> int:
     """A divisor near 4096, so that one long vector becomes rows; 0 where there is none."""
     return next((width for width in range(8192, 511, -1) if size % width == 0 and size > width), 0)
-
-

@@ -1,19 +1,24 @@
 """Writing C++ for the CPU: one function, one parallel region, one loop nest for each stage.
 
-cpp_words.py   types, operators, mathematics
-cpp_loops.py   a stage row by row, or in strips of neighbouring rows
+cpp_words.py     types, operators, mathematics
+cpp_loops.py     a stage row by row, or in strips of neighbouring rows
+cpp_products.py  a stage with a matrix product
+cpp_moves.py     designs to begin with, and moves
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelpro.authors.playbook import frame
+from kernelpro.authors.playbook import cpp_moves, frame
 from kernelpro.authors.playbook.cpp_loops import Kernel, Rows, Strips, indented
+from kernelpro.authors.playbook.cpp_products import MICRO, Products
 from kernelpro.authors.playbook.cpp_words import BFLOAT, PRELUDE, STORED, CppPrinter, identity, maths, wide
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.stages import Program, Stage, Tensor
+from kernelpro.authors.playbook.writer import Writer
 
+_TITLE = "Written by the playbook in C++."
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 """Nobody reads errno or floating-point exceptions, and both stand in the way of vector code."""
 
@@ -26,13 +31,14 @@ def write(program: Program, design: Design) -> str:
     for place, stage in enumerate(program.stages):
         body += [f"// stage {place}", *_stage(kernel, stage, design, place)]
     used = [t for t in program.tensors if t.role not in ("parameter", "input") or t.name in program.read]
+    used += [Tensor(name, (size,), dtype, "temporary") for name, (dtype, size) in kernel.scratch.items()]
     source = "\n".join([_head(kernel, used), *_function(program, used, body)])
-    return frame.candidate(program, design, "Written by the playbook in C++.", _library(source, kernel), _call(used), kernel.tunables)
+    return frame.candidate(program, design, _TITLE, _library(source, kernel), _call(used, kernel), kernel.tunables)
 
 
 def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str]:
-    nest = (Strips if design.stages[place].order == "strips" else Rows)(kernel, stage, design.stages[place], place)
-    lines = nest.lines()
+    kind = Products if stage.product else Strips if design.stages[place].order == "strips" else Rows
+    lines = kind(kernel, stage, design.stages[place], place).lines()
     if stage.after:
         lines += ["#pragma omp single", "{", *indented([kernel.store(step, {}) for step in stage.after]), "}"]
     return lines
@@ -40,7 +46,8 @@ def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str
 
 def _head(kernel: Kernel, used: Sequence[Tensor]) -> str:
     halves = [BFLOAT] if any(t.dtype == "bfloat16" for t in used) else []
-    return "\n".join([PRELUDE, *halves, maths(kernel.printer.used)])
+    blocks = [MICRO] if kernel.blocked else []
+    return "\n".join([PRELUDE, *halves, maths(kernel.printer.used), *blocks])
 
 
 def _function(program: Program, used: Sequence[Tensor], body: list[str]) -> list[str]:
@@ -61,5 +68,9 @@ def _library(source: str, kernel: Kernel) -> str:
     return f'from kernelpro import runtime\n\nlib = runtime.cpp(\n    r"""\n{source}\n""",\n    flags=[{", ".join(flags)}],\n)'
 
 
-def _call(used: Sequence[Tensor]) -> list[str]:
-    return [f"lib.run({', '.join(frame.pointer(t) for t in used)})"]
+def _call(used: Sequence[Tensor], kernel: Kernel) -> list[str]:
+    scratch = [f"{name} = torch.empty({size}, dtype=torch.{dtype})" for name, (dtype, size) in kernel.scratch.items()]
+    return [*scratch, f"lib.run({', '.join(frame.pointer(t) for t in used)})"]
+
+
+WRITER = Writer("cpp", "cpu", write, cpp_moves.seeds, cpp_moves.MOVES, cpp_moves.safer)

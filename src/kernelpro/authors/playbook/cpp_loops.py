@@ -10,7 +10,7 @@ from kernelpro.authors.playbook.cpp_words import CppPrinter, combined, computed,
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.indices import Index, Var
-from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes, row_constants, scans_of
+from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 
@@ -28,6 +28,10 @@ class Kernel:
         self.printer = printer
         self._held = {tensor.name: tensor.dtype for tensor in program.tensors}
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
+        self.scratch: dict[str, tuple[str, int]] = {}
+        """Memory that the kernel needs beside the program's tensors: type and size by name."""
+        self.blocked = False
+        """Whether some stage works in blocks of a product."""
 
     def tunable(self, name: str, value: int, values: Sequence[int]) -> str:
         """A constant of the kernel that may be searched."""
@@ -88,26 +92,30 @@ class Rows(Nest):
     """Row by row; within a row along its loops, in vectors where there are lanes."""
 
     def lines(self) -> list[str]:
+        body = self.row()
+        outer = self.stage.outer
+        if len(outer) == 1:
+            return self.over(outer[0].extent, outer[0].name, body)
+        return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+
+    def row(self) -> list[str]:
+        """All that is done for one row."""
         if self.how.keep:
             keep(self.passes)
         names: Names = {}
         body: list[str] = []
         for number, one in enumerate(self.passes):
             body += self._pass(number, one, names)
-        body += self.add_totals(names)
-        outer = self.stage.outer
-        if len(outer) == 1:
-            return self.over(outer[0].extent, outer[0].name, body)
-        return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+        return body + self.add_totals(names)
 
     def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
         inner = set(one.loops)
         roots = [step.value for step in one.steps]
         kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in kept_before(self.passes, number)}
-        lines = self.printer.block(row_constants(roots, inner, kept), names)
+        lines = self.printer.block(_constant_within(roots, inner, kept), names)
         if not one.loops:
             return lines + self._once(one, names)
-        scans = scans_of(roots)
+        scans = _scans(roots)
         lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
         if self.how.lanes > 1 and not scans and not one.guards:
             return lines + self._in_vectors(one, names | kept)
@@ -184,29 +192,33 @@ class Strips(Nest):
     def _along(self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True) -> list[str]:
         """Over the rows of the strip."""
         pragma = ["#pragma omp simd"] if vector else []
-        return [*pragma, f"for (long j = {start}; j < {end}; ++j) {{", *indented([f"const long {last.name} = first + j;", *body]), "}"]
+        return [
+            *pragma,
+            f"for (long j = {start}; j < {end}; ++j) {{",
+            *indented([f"const long {last.name} = first + j;", *body]),
+            "}",
+        ]
 
     def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
         inner = set(one.loops)
         roots = [step.value for step in one.steps]
         lines: list[str] = []
         if one.loops:
-            for node in row_constants(roots, inner, {}):
-                if node in names or not node.variables & {last} and not any(n.op == "row" for n in node.walk()):
-                    continue
-                if any(n.op in HEAVY or n.op == "row" for n in node.walk()):
+            for node in _constant_within(roots, inner, {}):
+                if node not in names and any(n.op in HEAVY or n.op == "row" for n in node.walk()):
                     own = dict(names)
                     text = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
                     lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, text)]
                     names[node] = f"h{node.number}[j]"
-        scans = scans_of(roots)
+        scans = _scans(roots)
         arrays = [(r.name, _held(r, one), r.kind) for r in _reduces(one)]
         arrays += [(f"s{s.number}", wide(s.dtype), s.data[0]) for s in scans]
         for name, kind, how in arrays:
             lines += [f"{kind} {name}[{strip}];", f"for (auto& part : {name}) part = {identity(how, kind)};"]
         own = dict(names)
         body = [*self.running(scans, own, "[j]"), *self.element(one, own, "[j]")]
-        start, end, head = "0", "width", []
+        start, end = "0", "width"
+        head: list[str] = []
         for guard in one.guards:
             rest, factor = _without(guard.index, last)
             text = self.printer.index(rest)
@@ -266,6 +278,25 @@ def _held(step: Reduce, one: Pass) -> str:
 
 def _reduces(one: Pass) -> list[Reduce]:
     return [step for step in one.steps if isinstance(step, Reduce)]
+
+
+def _scans(roots: Iterable[Expr]) -> list[Expr]:
+    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
+
+
+def _constant_within(roots: Iterable[Expr], inner: set[Var], known: Names) -> list[Expr]:
+    """The largest parts that are the same for the whole row: worth computing before the loop."""
+    found: dict[Expr, None] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node in known or node.op in ("const", "row", "total"):
+            continue
+        if not node.variables & inner and node.op != "product":
+            found[node] = None
+            continue
+        waiting += node.args
+    return sorted(found, key=lambda node: node.number)
 
 
 def _without(index: Index, var: Var) -> tuple[Index, int]:

@@ -138,13 +138,33 @@ PRELUDE = """\
 
 template <class T> static inline T larger(T a, T b) { return a > b ? a : b; }
 template <class T> static inline T smaller(T a, T b) { return a < b ? a : b; }
+#ifdef __aarch64__  // has one instruction for these, where a comparison becomes many
+template <> inline float larger(float a, float b) { return std::fmax(a, b); }
+template <> inline float smaller(float a, float b) { return std::fmin(a, b); }
+#endif
 static inline long up(long a, long b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }  // a / b, rounded up
 
 // Partial results put together.
-template <class T, int N> static inline double sum_of(const T (&parts)[N]) { double r = 0; for (T part : parts) r += part; return r; }
-template <class T, int N> static inline double prod_of(const T (&parts)[N]) { double r = 1; for (T part : parts) r *= part; return r; }
-template <class T, int N> static inline T max_of(const T (&parts)[N]) { T r = parts[0]; for (T part : parts) r = larger(r, part); return r; }
-template <class T, int N> static inline T min_of(const T (&parts)[N]) { T r = parts[0]; for (T part : parts) r = smaller(r, part); return r; }
+template <class T, int N> static inline double sum_of(const T (&parts)[N]) {
+    double made = 0;
+    for (T part : parts) made += part;
+    return made;
+}
+template <class T, int N> static inline double prod_of(const T (&parts)[N]) {
+    double made = 1;
+    for (T part : parts) made *= part;
+    return made;
+}
+template <class T, int N> static inline T max_of(const T (&parts)[N]) {
+    T made = parts[0];
+    for (T part : parts) made = larger(made, part);
+    return made;
+}
+template <class T, int N> static inline T min_of(const T (&parts)[N]) {
+    T made = parts[0];
+    for (T part : parts) made = smaller(made, part);
+    return made;
+}
 """
 
 BFLOAT = """\
@@ -163,59 +183,61 @@ static inline uint16_t to_bfloat(float value) {  // to the nearest, ties to even
 
 MATHS = {
     "exp_": """\
-// e^x to 2 units in the last place: 2^(n + r) with n whole, a polynomial for 2^r, n added to the exponent in two halves.
+// e^x as 2^(n + r) with n whole and a polynomial for 2^r, to 2e-7 of it; beyond the range of float at its ends.
 static inline float exp_(float x) {
-    float t = x * 1.44269504f;
-    t = t > 129.0f ? 129.0f : t;
-    t = t < -151.0f ? -151.0f : t;
-    const float shifted = t + 12582912.0f, whole = shifted - 12582912.0f;
-    const float r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // log 2 in two parts
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    const int32_t n = int32_t(whole), half = n >> 1;
-    const uint32_t low = uint32_t(half + 127) << 23, high = uint32_t(n - half + 127) << 23;
-    float a, b;
-    std::memcpy(&a, &low, sizeof a);
-    std::memcpy(&b, &high, sizeof b);
-    p = p * a * b;
-    return t <= -151.0f ? 0.0f : p;
+    x = smaller(larger(x, -87.3f), 88.7f);
+    const float shifted = x * 1.44269502f + 12582912.0f;  // 1.5 * 2^23: rounds to whole numbers
+    const float r = x * 1.44269502f - (shifted - 12582912.0f) + x * 1.92596299e-8f;  // 1 / log 2 in two parts
+    float p = 0.000153532566f;
+    p = p * r + 0.00133990039f;
+    p = p * r + 0.00961843861f;
+    p = p * r + 0.0555033216f;
+    p = p * r + 0.240226479f;
+    p = p * r + 0.693147203f;
+    p = p * r + 1.0f;
+    uint32_t bits, n;
+    std::memcpy(&bits, &p, sizeof bits);
+    std::memcpy(&n, &shifted, sizeof n);
+    bits += n << 23;
+    std::memcpy(&p, &bits, sizeof p);
+    return p;
 }
 """,
     "expm1_": """\
 static inline float expm1_(float x) {
     const float big = exp_(x) - 1.0f;
-    const float small = x * (1.0f + x * (0.5f + x * (1.66666667e-1f + x * (4.16666667e-2f + x * (8.33333333e-3f + x * 1.38888889e-3f)))));
-    return x < 0.25f && x > -0.25f ? small : big;
+    float p = 0.0013888889f;
+    p = p * x + 0.0083333333f;
+    p = p * x + 0.0416666667f;
+    p = p * x + 0.1666666667f;
+    p = p * x + 0.5f;
+    const float small = p * x * x + x;
+    return std::fabs(x) < 0.25f ? small : big;
 }
 """,
     "log_": """\
-// Natural logarithm of normal numbers: the exponent, and a polynomial around 1 for the mantissa.
+// Natural logarithm of normal numbers to 1e-7: the exponent, and a polynomial around 1 for the rest.
 static inline float log_(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
-    const uint32_t shifted = bits - 0x3F3504F3u;  // mantissas from sqrt(1/2) to sqrt(2)
-    const int32_t e = int32_t(shifted) >> 23;
-    const uint32_t mantissa = (shifted & 0x007FFFFFu) + 0x3F3504F3u;
+    const uint32_t shifted = bits - 0x3F3504F3u;  // the rest lies between sqrt(1/2) and sqrt(2)
+    const uint32_t rest = (shifted & 0x007FFFFFu) + 0x3F3504F3u;
     float m;
-    std::memcpy(&m, &mantissa, sizeof m);
-    const float f = m - 1.0f, z = f * f;
-    float p = 7.0376836292e-2f;
-    p = p * f - 1.1514610310e-1f;
-    p = p * f + 1.1676998740e-1f;
-    p = p * f - 1.2420140846e-1f;
-    p = p * f + 1.4249322787e-1f;
-    p = p * f - 1.6668057665e-1f;
-    p = p * f + 2.0000714765e-1f;
-    p = p * f - 2.4999993993e-1f;
-    p = p * f + 3.3333331174e-1f;
-    const float y = float(e) * -2.12194440e-4f + (p * f * z - 0.5f * z) + f + float(e) * 0.693359375f;
-    const float edge = x > 0.0f ? x : x == 0.0f ? -INFINITY : NAN;  // 0, negative, infinite, not a number
-    return x > 0.0f && x < INFINITY ? y : edge;
+    std::memcpy(&m, &rest, sizeof m);
+    const float e = float(int32_t(shifted) >> 23), f = m - 1.0f, z = f * f;
+    float p = 0.0674655944f;
+    p = p * f - 0.11679643f;
+    p = p * f + 0.11890336f;
+    p = p * f - 0.124051381f;
+    p = p * f + 0.142192229f;
+    p = p * f - 0.166680067f;
+    p = p * f + 0.200021337f;
+    p = p * f - 0.250000096f;
+    p = p * f + 0.333333124f;
+    float y = e * -2.12194440e-4f + (p * f * z - 0.5f * z) + f + e * 0.693359375f;
+    y = x < INFINITY ? y : x;
+    y = x > 0.0f ? y : NAN;
+    return x == 0.0f ? -INFINITY : y;
 }
 """,
     "log1p_": """\
@@ -228,40 +250,37 @@ static inline float log1p_(float x) {
     "tanh_": """\
 static inline float tanh_(float x) {
     const float a = std::fabs(x), z = x * x;
-    float p = -5.70498872745e-3f;
-    p = p * z + 2.06390887954e-2f;
-    p = p * z - 5.37397155531e-2f;
-    p = p * z + 1.33314422036e-1f;
-    p = p * z - 3.33332819422e-1f;
+    float p = -0.00567930388f;
+    p = p * z + 0.0206181219f;
+    p = p * z - 0.0537339997f;
+    p = p * z + 0.133313836f;
+    p = p * z - 0.333332802f;
     const float small = p * z * x + x;
     const float big = 1.0f - 2.0f / (exp_(2.0f * a) + 1.0f);
     return a < 0.625f ? small : std::copysign(big, x);
 }
 """,
     "erf_": """\
-// A polynomial up to 1, and beyond it 1 - exp(-x^2) t P(t) with t = 1 / (1 + x / 2): 2e-7 at most.
+// x P(x^2) up to 1, then 1 - e^-Q(x), which is 1 from 4 on; to 2e-7.
 static inline float erf_(float x) {
-    const float a = std::fabs(x), z = x * x;
-    float s = 7.853861353153693e-5f;
-    s = s * z - 8.010193625184903e-4f;
-    s = s * z + 5.188327685732524e-3f;
-    s = s * z - 2.685381193529856e-2f;
-    s = s * z + 1.128358514861418e-1f;
-    s = s * z - 3.761262582423300e-1f;
-    s = s * z + 1.128379165726710f;
-    const float t = 1.0f / (1.0f + 0.5f * a);
-    float p = 0.17087277f;
-    p = p * t - 0.82215223f;
-    p = p * t + 1.48851587f;
-    p = p * t - 1.13520398f;
-    p = p * t + 0.27886807f;
-    p = p * t - 0.18628806f;
-    p = p * t + 0.09678418f;
-    p = p * t + 0.37409196f;
-    p = p * t + 1.00002368f;
-    const float big = 1.0f - t * exp_(-z - 1.26551223f + t * p);
-    return a < 1.0f ? s * x : std::copysign(big, x);
+    const float a = smaller(std::fabs(x), 4.0f), z = a * a;
+    float p = 7.88911947e-05f;
+    p = p * z - 0.000802084126f;
+    p = p * z + 0.00518953534f;
+    p = p * z - 0.0268544446f;
+    p = p * z + 0.112836002f;
+    p = p * z - 0.376126271f;
+    p = p * z + 1.12837917f;
+    float q = -0.000187972553f;
+    q = q * a + 0.00296401431f;
+    q = q * a - 0.021906508f;
+    q = q * a + 0.103256267f;
+    q = q * a + 0.637964927f;
+    q = q * a + 1.12720232f;
+    q = q * a + 0.000312459737f;
+    const float big = std::copysign(1.0f - exp_(-q), x);
+    return a < 1.0f ? p * x : big;
 }
 """,
 }
-"""Of our own, in terms that vectorise: no table, no branch."""
+"""Of our own, in terms that vectorise: no table, no branch. The polynomials are least-maximum fits, made for these."""

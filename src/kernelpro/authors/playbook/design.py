@@ -8,13 +8,16 @@ The next move can so be made from any candidate's source, and a killed run needs
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.stages import Stage
 
 _MARK = "# playbook: "
+_CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
+"""A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class StageDesign:
     """Independent partial results of a reduction, and the width of its vector loop; 1: one after another."""
     keep: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
-    ahead: bool = False
-    """While a row is finished, the next one is fetched."""
     strip: int = 256
     """Rows of a strip."""
     packed: bool = False
-    """Products: operands are copied into the order in which they are used."""
+    """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
+    block: int = 48
+    """Products: rows of a block."""
+    depth: int = 256
+    """Products: terms that are added up before the next part of the operands is packed."""
     threads: int = 256
     """GPU: threads of a block (Triton: 32 times its warps)."""
     together: int = 1
@@ -42,10 +47,14 @@ class StageDesign:
     """GPU: elements a thread loads at once, where addresses allow it."""
     split: int = 1
     """GPU: blocks that share one row, their parts joined by a second step."""
-    block: tuple[int, int, int] = (128, 128, 32)
-    """GPU products: rows, columns and depth of a block's tile."""
+    down: int = 128
+    """GPU products: rows of a block's tile."""
+    over: int = 128
+    """GPU products: its columns."""
+    deep: int = 32
+    """GPU products: terms of the sum that are fetched at once."""
     stages: int = 3
-    """GPU products: tiles on the way."""
+    """GPU products: how many such fetches are on the way."""
 
 
 @dataclass(frozen=True)
@@ -75,26 +84,22 @@ _USUAL = StageDesign()
 
 
 def of_source(source: str) -> Design:
-    """The design of a candidate; raises NoIdea for one that the playbook did not write."""
+    """The design of a candidate, with what tuning has made of it; raises NoIdea for one that the playbook did not write."""
     line = next((line for line in source.splitlines() if line.startswith(_MARK)), None)
     if line is None:
         raise NoIdea("the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote")
     try:
         data = json.loads(line.removeprefix(_MARK))
         known = {f.name for f in fields(StageDesign)}
-        stages = tuple(StageDesign(**{k: _plain(v) for k, v in stage.items() if k in known}) for stage in data["stages"])
-        return Design(str(data["language"]), stages, data["maths"], data.get("precision", "tf32"))
+        stages = [{k: v for k, v in stage.items() if k in known} for stage in data["stages"]]
+        for name, place, value in _CONSTANT.findall(source):
+            if name.lower() in known and int(place) < len(stages):
+                stages[int(place)][name.lower()] = int(value)
+        return Design(
+            str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"], data.get("precision", "tf32")
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def plain(program: Program, language: str) -> Design:
-    """The straightforward way: rows side by side, each from left to right."""
-    return Design(language, tuple(StageDesign(order=natural_order(stage)) for stage in program.stages))
 
 
 def natural_order(stage: Stage) -> Literal["rows", "strips"]:

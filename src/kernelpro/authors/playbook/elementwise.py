@@ -125,7 +125,10 @@ FORMULAS: Mapping[str, Formula] = {
 }
 """Of one tensor and numbers."""
 
-_UNARY = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "round", "trunc")
+_UNARY = (
+    *("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos"),
+    *("floor", "ceil", "round", "trunc"),
+)
 _COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or"}
 
@@ -140,9 +143,7 @@ def _formula(name: str) -> Handler:
             raise call.stop("with tensors for numbers")
         if {"min", "max"} & call.node.kwargs.keys():
             numbers = (call.get(1, "min"), call.get(2, "max"))
-        return elementwise(
-            lambda pool, x: FORMULAS[name](_Math(pool, x), *numbers, **named).expr, call.value(0), dtype=call.dtype
-        )
+        return elementwise(lambda pool, x: FORMULAS[name](_Math(pool, x), *numbers, **named).expr, call.value(0), dtype=call.dtype)
 
     return handler
 

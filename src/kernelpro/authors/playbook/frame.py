@@ -26,7 +26,12 @@ def pointer(tensor: Tensor) -> str:
 
 
 def candidate(
-    program: Program, design: Design, title: str, head: str, call: Sequence[str], tunables: Mapping[str, tuple[int, Sequence[int]]] = {}
+    program: Program,
+    design: Design,
+    title: str,
+    head: str,
+    call: Sequence[str],
+    tunables: Mapping[str, tuple[int, Sequence[int]]] = {},
 ) -> str:
     """The whole file.
 

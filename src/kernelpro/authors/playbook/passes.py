@@ -67,7 +67,7 @@ def scans_of(roots: Iterable[Expr]) -> list[Expr]:
     return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
 
 
-def row_constants(roots: Iterable[Expr], inner: set[Var], known: Container[Expr]) -> list[Expr]:
+def fixed(roots: Iterable[Expr], inner: set[Var], known: Container[Expr]) -> list[Expr]:
     """The largest parts that are the same for the whole row: worth computing before the loop."""
     found: dict[Expr, None] = {}
     waiting = list(roots)

@@ -92,7 +92,7 @@ def _each(given: Any, count: int, default: int) -> list[int]:
     """One number for each spatial dimension."""
     if given is None or given == []:
         return [default] * count
-    given = [given] if isinstance(given, int) else list(given)
+    given = [given] if isinstance(given, int) else [int(one) for one in given]
     return given * count if len(given) == 1 else given
 
 
@@ -123,8 +123,10 @@ def _pool(kind: Any, dims: int) -> Handler:
         if kind == "sum" and any(padding) and (call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override")):
             raise call.stop("that counts only what is inside")
         sizes = source.shape[-dims:]
-        if any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in
-               zip(call.shape[-dims:], stride, padding, dilation, kernel, sizes, strict=True)):
+        if any(
+            (o - 1) * s - p + d * (k - 1) >= n + p
+            for o, s, p, d, k, n in zip(call.shape[-dims:], stride, padding, dilation, kernel, sizes, strict=True)
+        ):
             raise call.stop("with ceil_mode")
         window = _Window(sizes, stride, padding, dilation)
         lead = len(source.shape) - dims

@@ -376,6 +376,7 @@ HANDLERS: dict[str, Handler] = {
     "instance_norm": _instance_norm,
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_functional": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "cross_entropy_loss": _cross_entropy,
     "nll_loss": _nll,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from kernelpro.authors.playbook.drafts import Draft, Loops
 from kernelpro.authors.playbook.expressions import Expr, Pool
@@ -19,7 +20,7 @@ def settled(draft: Draft) -> Stage:
     stage = Stage(draft.outer, tuple(draft.steps), tuple(draft.totals), tuple(draft.after), draft.product)
     stage = _merged(stage, draft.pool, lambda s: s.outer if s.product is None else ())
     for loops in {step.loops: None for step in stage.steps}:
-        stage = _merged(stage, draft.pool, lambda s, like=loops: _now(s, like))
+        stage = _merged(stage, draft.pool, partial(_now, like=loops))
     stage = _with_rows(stage, draft.pool)
     stage = _multiplied(stage, draft.pool)
     return replace(stage, outer=_lasting(stage.outer, bool(stage.product)), steps=tuple(_trimmed(step) for step in stage.steps))
@@ -150,5 +151,3 @@ def _divisions(index: Index) -> Iterator[Quotient | Remainder]:
         if isinstance(atom, (Quotient, Remainder)):
             yield atom
             yield from _divisions(atom.of)
-
-

@@ -95,7 +95,10 @@ def _unbind(call: Call) -> tuple[Value, ...]:
 
 
 def _getitem(call: Call) -> Value:
-    found = call.get(0, "self")[call.get(1, "index")]
+    several, place = call.get(0, "self"), call.get(1, "index")
+    if place >= len(several):
+        raise call.stop(f"takes result {place} of an operator of which the playbook knows {len(several)}")
+    found = several[place]
     assert isinstance(found, Value)
     return found
 

@@ -20,6 +20,8 @@ from kernelpro.authors.playbook.triton_words import power_of_two, stored
 
 _SMALLEST = 16
 """The least side of a tile that tensor cores take."""
+_SHARED = 232448
+"""Bytes of shared memory that a block can have on the GPUs that have most of it."""
 _TYPES = ("float32", "float16", "bfloat16")
 
 
@@ -121,18 +123,18 @@ class Tiles:
 
     def _write(self, names: Names, fused: bool) -> None:
         place, kernels, printer = self._place, self._kernels, self._printer
-        down, over, deep = (
-            self._side(n, size)
-            for n, size in zip(self._how.block, (self._row.extent, self._column.extent, self._depth), strict=True)
-        )
+        how, sides = self._how, (self._row.extent, self._column.extent, self._depth)
+        down, over, deep = (self._side(wanted, size) for wanted, size in zip((how.down, how.over, how.deep), sides, strict=True))
         constants = {
             "DOWN": kernels.tunable(f"DOWN{place}", down, self._sizes(self._row.extent, (64, 128, 256))),
             "OVER": kernels.tunable(f"OVER{place}", over, self._sizes(self._column.extent, (64, 128, 256))),
             "DEEP": kernels.tunable(f"DEEP{place}", deep, self._sizes(self._depth, (32, 64, 128) if self._half else (16, 32, 64))),
             "GROUP": kernels.tunable(f"GROUP{place}", 8, (4, 8, 16)),
         }
-        stages = kernels.tunable(f"STAGES{place}", self._how.stages, (2, 3, 4))
-        warps = kernels.warps(place, self._how.threads)
+        stages = kernels.tunable(f"STAGES{place}", how.stages, (2, 3, 4))
+        kernels.threads(place, how.threads)
+        fetched = f"(DOWN{place} + OVER{place}) * DEEP{place} * STAGES{place} * {2 if self._half else 4}"
+        kernels.derived.append(f"# tune-if: {fetched} <= {_SHARED}")
         masked = {var: any(size % n for n in kernels.tunables[f"{key}{place}"][1]) for var, size, key in self._sides()}
         body = self._where()
         for var in (self._row, self._column):
@@ -146,7 +148,7 @@ class Tiles:
         body += self._after(names) if fused else self._raw()
         tiles = f"-(-{self._row.extent} // {constants['DOWN']}) * -(-{self._column.extent} // {constants['OVER']})"
         grid = f"{self._batch.extent} * ({tiles})" if self._batch.extent > 1 else tiles
-        kernels.add(f"product{place}", body, constants, grid, num_warps=warps, num_stages=stages)
+        kernels.add(f"product{place}", body, constants, grid, num_warps=f"THREADS{place} // 32", num_stages=stages)
 
     @property
     def _half(self) -> bool:

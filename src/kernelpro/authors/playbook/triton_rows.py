@@ -15,7 +15,7 @@ from kernelpro.authors.playbook import online
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.indices import Var, unflatten, variable
-from kernelpro.authors.playbook.passes import Pass, passes, row_constants, scans_of
+from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Reduce, Stage, Store
 from kernelpro.authors.playbook.triton_tiles import NAMELESS, Kernels, Tile, indented
@@ -75,35 +75,32 @@ class Rows(Tile):
     def _declare(self) -> None:
         """What may be tuned, and the masks that follow from it."""
         place, how, kernels = self.place, self.how, self.kernels
-        together = 1 if self._single else min(how.together, power_of_two(self.stage.rows))
-        stretch = power_of_two(self._widest) if self._whole else self._stretch(together)
+        threads = kernels.threads(place, how.threads)
         self._constants: dict[str, str] = {}
-        rows = [1]
+        rows: Sequence[int] = [1]
         if not self._single:
-            rows = [r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)]
-            rows = [r for r in rows if r * stretch <= LARGEST or r == together]
-            if self.stage.rows % together == 0:
-                rows = [r for r in rows if self.stage.rows % r == 0]
-            self._constants["ROWS"] = kernels.tunable(f"ROWS{place}", together, rows)
+            together = min(how.together, power_of_two(self.stage.rows))
+            tried = [r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)]
+            self._constants["ROWS"] = kernels.tunable(f"TOGETHER{place}", together, [r for r in tried if self._can_hold(r)])
+            rows = kernels.tunables[f"TOGETHER{place}"][1]
         self._mask = self.mask_rows(rows)
+        self._stretches: set[int] = set()
         if not self._whole and self._widths:
-            limit = power_of_two(self._widest)
-            stretches = [s for s in (stretch // 4, stretch // 2, stretch, stretch * 2) if 16 <= s <= limit or s == stretch]
-            if all(width % stretch == 0 for width in self._widths.values()):
-                stretches = [s for s in stretches if all(width % s == 0 for width in self._widths.values())]
-            self._stretches = stretches
-            self._constants["STRETCH"] = kernels.tunable(f"STRETCH{place}", stretch, stretches)
+            most = power_of_two(self._widest)
+            vectors = kernels.vector(place, how.vector)
+            self._stretches = {max(16, min(most, t * v // r)) for t in threads for v in vectors for r in rows}
+            each = f"THREADS{place} * VECTOR{place}" + ("" if self._single else f" // TOGETHER{place}")
+            kernels.derived.append(f"STRETCH{place} = max(16, min({most}, {each}))")
+            self._constants["STRETCH"] = f"STRETCH{place}"
         if self._split > 1:
             split = self._split
             self._constants["SPLIT"] = kernels.tunable(f"SPLIT{place}", split, [s for s in (split // 2, split, split * 2) if s > 1])
-        self._warps = kernels.warps(place, how.threads)
         for column in self._columns.values():
             if any(column.extent % length for length in self._lengths(column)):
                 self.printer.masks[column] = f"{column.name}_in"
 
-    def _stretch(self, together: int) -> int:
-        wanted = max(self.how.threads * self.how.vector // together, 16)
-        return min(wanted, power_of_two(self._widest), LARGEST // together)
+    def _can_hold(self, rows: int) -> bool:
+        return not self._whole or rows * power_of_two(self._widest) <= LARGEST or rows == self.how.together
 
     def _lengths(self, column: Var) -> Sequence[int]:
         """What a row is cut into: stretches, and as many of them as there are programs."""
@@ -121,10 +118,10 @@ class Rows(Tile):
         blocks += f" * {self._constants['SPLIT']}" if shared else ""
         if not last:
             body = [f"block = {self.kernels.program_number()}", *lines, *body]
-            self.kernels.add(name, body, self._constants, blocks, num_warps=self._warps)
+            self.kernels.add(name, body, self._constants, blocks, num_warps=f"THREADS{self.place} // 32")
             return
         body, grid = self.over_rows(blocks, [*lines, *body])
-        self.launch(name, body, self._constants, blocks, grid, self._warps)
+        self.launch(name, body, self._constants, blocks, grid)
         self.write_totals(grid)
 
     def _along(self, length: int | str) -> str:
@@ -184,7 +181,7 @@ class Rows(Tile):
     def _stretches_of(self, one: Pass, names: Names, column: Var) -> list[str]:
         roots = [step.value for step in one.steps]
         given = {f.given for f in (self._followers.get(r.name) for r in _reduces(one)) if f}
-        lines = self.printer.block(row_constants(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
+        lines = self.printer.block(fixed(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
         reduces, scans = _reduces(one), scans_of(roots)
         slow = {self._followers[r.name].base.name for r in reduces if r.name in self._followers} | self._followers.keys()
         for r in reduces:

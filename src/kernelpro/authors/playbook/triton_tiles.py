@@ -13,14 +13,14 @@ from kernelpro.authors.playbook import frame
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.indices import Index, Var, unflatten, variable
-from kernelpro.authors.playbook.passes import Pass, passes, row_constants, scans_of
+from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 from kernelpro.authors.playbook.triton_words import TritonPrinter, combined, computed, held, identity, scratch_type
 
 _PROGRAMS = 1024
 """Programs that make a total: enough to fill a GPU, few enough for one program to add up."""
-_BLOCKS = (256, 512, 1024, 2048, 4096, 8192)
+_SIDES = (16, 32, 64, 128)
 _UNROLLED = 64
 """Windows of up to so many elements are written out."""
 NAMELESS = ("const", "row", "total")
@@ -34,6 +34,8 @@ class Kernels:
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
         self.sources: list[str] = []
         self.calls: list[str] = []
+        self.derived: list[str] = []
+        """Constants that follow from what is tuned."""
         self._long = any(tensor.size >= 2**31 for tensor in program.tensors)
 
     def tunable(self, name: str, value: int, values: Iterable[int]) -> str:
@@ -41,9 +43,15 @@ class Kernels:
         self.tunables[name] = (value, sorted({value, *values}))
         return name
 
-    def warps(self, place: int, threads: int) -> str:
-        warps = max(threads // 32, 1)
-        return self.tunable(f"WARPS{place}", warps, [w for w in (warps // 2, warps, warps * 2) if 1 <= w <= 32])
+    def threads(self, place: int, threads: int) -> Sequence[int]:
+        """How many a program has; the values to try."""
+        self.tunable(f"THREADS{place}", threads, [t for t in (threads // 2, threads, threads * 2) if 32 <= t <= 1024])
+        return self.tunables[f"THREADS{place}"][1]
+
+    def vector(self, place: int, vector: int) -> Sequence[int]:
+        """Elements that each of them has at once; the values to try."""
+        self.tunable(f"VECTOR{place}", vector, [v for v in (vector // 2, vector, vector * 2) if 1 <= v <= 32])
+        return self.tunables[f"VECTOR{place}"][1]
 
     def scratch(self, name: str, count: str, dtype: str) -> None:
         """Memory between two kernels."""
@@ -140,12 +148,12 @@ class Tile(ABC):
         loop = ["for turn in range(0, TURNS):", *indented([f"block = {number} + turn * PROGRAMS", *body])]
         return [*self.start_totals(), *loop, *self.end_totals()], f"min({blocks}, {_PROGRAMS})"
 
-    def launch(self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str, warps: str) -> None:
+    def launch(self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str) -> None:
         if self.stage.totals:
             constants = {**constants, "TURNS": f"-(-({blocks}) // {_PROGRAMS})", "PROGRAMS": grid}
         for total in self.stage.totals:
             self.kernels.scratch(f"all_{total.name}", grid, scratch_type(total.value))
-        self.kernels.add(name, body, constants, grid, num_warps=warps)
+        self.kernels.add(name, body, constants, grid, num_warps=f"THREADS{self.place} // 32")
 
     def write_totals(self, count: str) -> None:
         """The kernel that joins what `count` programs have made."""
@@ -172,26 +180,23 @@ class Flat(Tile):
     shape = "[BLOCK]"
 
     def write(self) -> None:
-        rows, default = self.stage.rows, self.how.threads * self.how.vector
-        sizes = [size for size in (*_BLOCKS, default) if size <= max(default, rows)]
-        if rows % default == 0:
-            sizes = [size for size in sizes if rows % size == 0]
-        block = self.kernels.tunable(f"BLOCK{self.place}", default, sizes)
-        warps = self.kernels.warps(self.place, self.how.threads)
-        body = ["rows = block * BLOCK + tl.arange(0, BLOCK)", *self.mask_rows(sizes)]
+        threads, vectors = self.kernels.threads(self.place, self.how.threads), self.kernels.vector(self.place, self.how.vector)
+        block = f"BLOCK{self.place}"
+        self.kernels.derived.append(f"{block} = THREADS{self.place} * VECTOR{self.place}")
+        body = ["rows = block * BLOCK + tl.arange(0, BLOCK)", *self.mask_rows(t * v for t in threads for v in vectors)]
         names: Names = {}
         for one in passes(self.stage):
             body += self._sequence(one, names) if one.loops else self.once(one, names)
         body += self.add_totals(names)
-        blocks = f"-(-{rows} // {block})"
+        blocks = f"-(-{self.stage.rows} // {block})"
         body, grid = self.over_rows(blocks, body)
-        self.launch(f"stage{self.place}", body, {"BLOCK": block}, blocks, grid, warps)
+        self.launch(f"stage{self.place}", body, {"BLOCK": block}, blocks, grid)
         self.write_totals(grid)
 
     def _sequence(self, one: Pass, names: Names) -> list[str]:
         self.printer.places.update({var: variable(var) for var in one.loops})
         roots = [step.value for step in one.steps]
-        lines = self.printer.block(row_constants(roots, set(one.loops), names), names)
+        lines = self.printer.block(fixed(roots, set(one.loops), names), names)
         running = scans_of(roots)
         starts = [(s.name, s.kind, held(s.value)) for s in one.steps if isinstance(s, Reduce)]
         starts += [(f"s{scan.number}", scan.data[0], scan.dtype) for scan in running]
@@ -221,7 +226,6 @@ class Crossed(Tile):
     """Element-wise, where what is read and what is written run along different loops: squares, both ways coalesced."""
 
     shape = ""
-    SIZES = (16, 32, 64, 128)
 
     def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int, across: tuple[Var, Var]):
         super().__init__(kernels, stage, how, place)
@@ -233,22 +237,23 @@ class Crossed(Tile):
         lead = Var("lead", prod(var.extent for var in others))
         self.printer.places = dict(zip(others, unflatten(variable(lead), [v.extent for v in others]), strict=True))
         self.printer.masks = {}
-        size = self.kernels.tunable(f"SIDE{self.place}", 64, self.SIZES)
+        size = self.kernels.tunable(f"TOGETHER{self.place}", self.how.together, _SIDES)
         body, counts = [], []
         for var, name, shape in zip(self._across, ("down", "over"), ("[:, None]", "[None, :]"), strict=True):
-            side = Var(name, var.extent)
-            self.printer.places[var] = variable(side)
+            flat = Var(name, var.extent)
+            self.printer.places[var] = variable(flat)
             count = f"-(-{var.extent} // {size})"
             body += [f"{name} = block % ({count.replace(size, 'SIDE')}) * SIDE + tl.arange(0, SIDE){shape}"]
             body += [f"block = block // ({count.replace(size, 'SIDE')})"]
             counts.append(f"({count})")
-            if any(var.extent % s for s in self.SIZES):
-                self.printer.masks[side] = f"{name}_in"
+            if any(var.extent % side for side in self.kernels.tunables[size][1]):
+                self.printer.masks[flat] = f"{name}_in"
                 body += [f"{name}_in = {name} < {var.extent}"]
         body = [f"block = {self.kernels.program_number()}", *body, "lead = block"]
         body += self.once(Pass((), [*self.stage.steps]), {})
-        warps = self.kernels.warps(self.place, self.how.threads)
-        self.kernels.add(f"stage{self.place}", body, {"SIDE": size}, f"{lead.extent} * {' * '.join(counts)}", num_warps=warps)
+        self.kernels.threads(self.place, self.how.threads)
+        grid = " * ".join([str(lead.extent), *counts])
+        self.kernels.add(f"stage{self.place}", body, {"SIDE": size}, grid, num_warps=f"THREADS{self.place} // 32")
 
 
 def indented(lines: Iterable[str]) -> list[str]:

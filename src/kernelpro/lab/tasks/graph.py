@@ -59,7 +59,26 @@ def operator_graph(reference: Reference, seed: int) -> Graph:
     known = {node.name for node in nodes}
     if not (single or _is_flat(program)) or not known.issuperset(outputs):
         raise BadInput(f"task {name}: it returns something other than a tensor or a tuple of tensors")
-    return Graph(tuple(nodes), tuple(outputs), single)
+    return Graph(_needed(nodes, outputs), tuple(outputs), single)
+
+
+def _needed(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
+    """Without operators that no output is made of, such as the running statistics of a norm in training."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if node.op in ("input", "parameter") or node.name in wanted:
+            kept.append(node)
+            wanted.update(_named([*node.args, *node.kwargs.values()]))
+    return tuple(reversed(kept))
+
+
+def _named(arguments: list[Any]) -> Iterator[str]:
+    for argument in arguments:
+        if isinstance(argument, dict) and "value" in argument:
+            yield str(argument["value"])
+        elif isinstance(argument, list):
+            yield from _named(argument)
 
 
 def _exported(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram:

@@ -1,0 +1,188 @@
+"""Designs for C++ on the CPU: where to begin, and which move answers which finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kernelpro.authors.playbook.design import Design, StageDesign, natural_order
+from kernelpro.authors.playbook.passes import keep, passes
+from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.writer import Move, Seed
+
+LANES = 16
+_FEW = 16
+"""Rows for which packing the other operand of a product does not pay."""
+
+
+def plain(program: Program) -> Design:
+    """Rows side by side on all cores, each from left to right, mathematics from the library."""
+    return Design("cpp", tuple(StageDesign(order=natural_order(stage)) for stage in program.stages))
+
+
+def seeds(program: Program) -> list[Seed]:
+    first = plain(program)
+    vector = replace(first, maths="own").everywhere(lanes=LANES)
+    vector = _each(vector, program, _pack) or vector
+    ordered = _each(vector, program, _strips) or vector
+    found = [
+        Seed("All operators in one pass over each row, rows spread over the cores, plain loops.", first),
+        Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered),
+        Seed("Vector loops; what several passes compute is kept in a row buffer.", _each(ordered, program, _keep) or ordered),
+    ]
+    return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
+
+
+def safer(program: Program, design: Design) -> list[Design]:
+    steps = [replace(design, maths="library"), design.everywhere(keep=False, lanes=1, packed=False), plain(program)]
+    return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
+
+
+# --- moves -------------------------------------------------------------------------------------------------
+
+Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
+
+
+def _each(design: Design, program: Program, change: Change) -> Design | None:
+    """The change wherever a stage takes it; None where none does."""
+    made = design
+    for place, stage in enumerate(program.stages):
+        if changes := change(stage, design.stages[place]):
+            made = made.with_stage(place, **changes)
+    return made if made != design else None
+
+
+def _staged(change: Change) -> Callable[[Program, Design], Design | None]:
+    return lambda program, design: _each(design, program, change)
+
+
+def _vectorise(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"lanes": LANES} if how.lanes == 1 and how.order == "rows" else None
+
+
+def _more_lanes(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"lanes": 2 * how.lanes} if 1 < how.lanes < 64 and stage.reduces and how.order == "rows" else None
+
+
+def _pack(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """Worth it where the packed operand is used by rows enough."""
+    return {"packed": True} if stage.product and not how.packed and stage.outer[-1].extent >= _FEW else None
+
+
+def _strips(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """Where neighbours along the row lie apart in memory, and neighbouring rows side by side."""
+    return {"order": "strips"} if how.order == "rows" and _across(stage) else None
+
+
+def _across(stage: Stage) -> bool:
+    if not stage.outer or stage.product or not stage.reduces + _scanning(stage):
+        return False
+    last, along, across = stage.outer[-1], 0, 0
+    for step in stage.steps:
+        inner = step.loops[-1] if step.loops else None
+        for node in step.value.walk():
+            if inner and node.op == "load" and node.data[1].is_affine and inner in node.variables:
+                along += abs(node.data[1].coefficient(inner)) == 1
+                across += abs(node.data[1].coefficient(inner)) > 1 and abs(node.data[1].coefficient(last)) == 1
+    return across > along
+
+
+def _scanning(stage: Stage) -> tuple[Any, ...]:
+    return tuple(step for step in stage.steps if any(node.op == "scan" for node in step.value.walk()))
+
+
+def _rows(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    if how.order != "strips" or natural_order(stage) == "strips" or _across(stage):
+        return None
+    return {"order": "rows", "lanes": max(how.lanes, LANES)}
+
+
+def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    if how.keep or how.order != "rows":
+        return None
+    made = passes(stage)
+    keep(made)
+    return {"keep": True} if any(one.keeps for one in made) else None
+
+
+def _recompute(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"keep": False} if how.keep else None
+
+
+def _balance(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"balance": "dynamic"} if how.balance == "static" and how.parallel else None
+
+
+def _spread(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return None if how.parallel else {"parallel": True}
+
+
+def _own_maths(program: Program, design: Design) -> Design | None:
+    called = {"exp", "expm1", "log", "log1p", "tanh", "erf"}
+    used = any(node.op in called for stage in program.stages for value in stage.values for node in value.walk())
+    return replace(design, maths="own") if used and design.maths == "library" else None
+
+
+MOVES = (
+    Move(
+        "vectorise",
+        "Work on a vector of elements at a time, with independent partial results in lanes instead of one chain of additions.",
+        ("cpu_scalar_code", "cpu_dependency_chain"),
+        _staged(_vectorise),
+    ),
+    Move(
+        "pack",
+        "Pack both operands of the product and keep tiles of results in registers.",
+        ("cpu_scalar_code", "cpu_strided_access", "cpu_dependency_chain", "cpu_excess_traffic"),
+        _staged(_pack),
+    ),
+    Move(
+        "own mathematics",
+        "Replace calls into libm by polynomials that vectorise.",
+        ("cpu_math_calls", "cpu_scalar_code"),
+        _own_maths,
+    ),
+    Move(
+        "strips",
+        "Swap the loops: neighbouring rows side by side in strips, so that memory is read along its lines.",
+        ("cpu_strided_access", "cpu_scalar_code"),
+        _staged(_strips),
+    ),
+    Move(
+        "spread over cores",
+        "Share the rows between all cores.",
+        ("cpu_single_thread",),
+        _staged(_spread),
+    ),
+    Move(
+        "keep",
+        "Keep what several passes over a row compute in a buffer that stays in the first-level cache.",
+        ("cpu_excess_traffic", "cpu_divisions"),
+        _staged(_keep),
+    ),
+    Move(
+        "balance",
+        "Hand out rows as cores become free.",
+        ("cpu_imbalance",),
+        _staged(_balance),
+    ),
+    Move(
+        "more lanes",
+        "Twice as many independent partial results, so that an operation need not wait for the one before it.",
+        ("cpu_dependency_chain",),
+        _staged(_more_lanes),
+    ),
+    Move(
+        "recompute",
+        "Compute again what a buffer kept: arithmetic may be cheaper than the trip through the cache.",
+        (),
+        _staged(_recompute),
+    ),
+    Move(
+        "rows",
+        "Row by row in place of strips.",
+        (),
+        _staged(_rows),
+    ),
+)

@@ -1,0 +1,133 @@
+"""A stage with a matrix product in C++: row by row, or in blocks with packed operands and a tile of results in registers."""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelpro.authors.playbook.cpp_loops import Rows, indented, loop, nest, unflattened
+from kernelpro.authors.playbook.cpp_words import computed
+from kernelpro.authors.playbook.expressions import LEAVES, Expr
+from kernelpro.authors.playbook.indices import Var
+from kernelpro.authors.playbook.printing import Names
+from kernelpro.authors.playbook.stages import Product
+
+_HEIGHT, _WIDTH = 6, 16
+"""The tile in registers: 24 vectors of four numbers, of 32 that NEON and AVX-512 have; with AVX 12 of 16."""
+_DEPTHS = (128, 256, 512)
+_BLOCKS = (24, 48, 96, 192)
+
+
+class Products(Rows):
+    """The products of a row, or of a block of rows, are made first; then comes what any row is given."""
+
+    def lines(self) -> list[str]:
+        assert self.stage.product
+        return self._in_blocks(self.stage.product) if self.how.packed else self._row_by_row(self.stage.product)
+
+    def _value(self, value: Expr, names: Names) -> tuple[list[str], str]:
+        lines = self.printer.block([] if value.op in LEAVES else [value], names)
+        return lines, self.printer.text(value, names)
+
+    def _row_by_row(self, product: Product) -> list[str]:
+        kind, column, depth = computed(product.left.dtype), product.column, product.depth
+        before, a = self._value(product.left, {})
+        inside, b = self._value(product.right, {})
+        at = f"{product.name}[{column.name}]"
+        made = [f"{kind} {product.name}[{column.extent}];"]
+        if _step(product.right, column) == 1:
+            made += nest((column,), [f"{at} = 0;"])
+            update = nest((column,), [*inside, f"{at} += factor * {b};"], vector=self.how.lanes > 1)
+            made += nest((depth,), [*before, f"const {kind} factor = {a};", *update])
+        else:
+            pragma = ["#pragma omp simd reduction(+ : dot)"] if self.how.lanes > 1 else []
+            dot = [f"{kind} dot = 0;", *pragma, *nest((depth,), [*before, *inside, f"dot += {a} * {b};"]), f"{at} = dot;"]
+            made += nest((column,), dot)
+        return self.over(self.stage.rows, "row", [*unflattened("row", self.stage.outer), *made, *self.row()])
+
+    def _in_blocks(self, product: Product) -> list[str]:
+        self.kernel.blocked = True
+        kind, name, row = computed(product.left.dtype), product.name, self.stage.outer[-1]
+        panels = -(-product.column.extent // _WIDTH)
+        batches, width, depth = prod(v.extent for v in product.batch), panels * _WIDTH, product.depth.extent
+        held = "float64" if kind == "double" else "float32"
+        self.kernel.scratch[f"packed_{name}"] = (held, batches * depth * width)
+        rows = self.kernel.tunable(f"BLOCK{self.place}", self.how.block, _BLOCKS)
+        chunk = self.kernel.tunable(f"DEPTH{self.place}", self.how.depth, _DEPTHS)
+        blocks = f"(({row.extent} + {rows} - 1) / {rows})"
+        body = [f"const long first = turn % {blocks} * {rows}, height = smaller(long({rows}), {row.extent} - first);"]
+        body += [f"const long batch = turn / {blocks};", *unflattened("batch", product.batch)]
+        body += [f"static thread_local {kind} block[{rows} * {width}], left[{rows} * {chunk}];"]
+        body += [f"for (long from = 0; from < {depth}; from += {chunk}) {{"]
+        body += indented([f"const long deep = smaller(long({chunk}), {depth} - from);", *self._pack_left(product, row, chunk)])
+        tile = [f"multiply(left + tile * {chunk}, right, block + tile * {width} + panel * {_WIDTH}, deep, {width}, from == 0);"]
+        along = [f"const {kind}* right = packed_{name} + ((batch * {panels} + panel) * {depth} + from) * {_WIDTH};"]
+        along += [f"for (long tile = 0; tile < height; tile += {_HEIGHT}) {{", *indented(tile), "}"]
+        body += indented(loop("panel", panels, along)) + ["}"]
+        each = [f"const long {row.name} = first + r;", f"const {kind}* {name} = block + r * {width};", *self.row()]
+        body += loop("r", "height", each)
+        return [*self._pack_right(product, panels), *self.over(f"{batches} * {blocks}", "turn", body)]
+
+    def _pack_left(self, product: Product, row: Var, chunk: str) -> list[str]:
+        before, text = self._value(product.left, {})
+        place = f"left[tile * {chunk} + (k - from) * {_HEIGHT} + r]"
+        inner = [f"const long {product.depth.name} = k;"] if product.depth.name != "k" else []
+        inner += loop(
+            "r", _HEIGHT, [f"const long {row.name} = smaller(first + tile + r, {row.extent - 1}L);", *before, f"{place} = {text};"]
+        )
+        head = f"for (long tile = 0; tile < height; tile += {_HEIGHT}) {{"
+        return [head, *indented(["for (long k = from; k < from + deep; ++k) {", *indented(inner), "}"]), "}"]
+
+    def _pack_right(self, product: Product, panels: int) -> list[str]:
+        """Panels of 16 columns, each as it is read; what lies beyond the last column is not used."""
+        before, text = self._value(product.right, {})
+        column, depth = product.column, product.depth
+        place = f"packed_{product.name}[(turn * {depth.extent} + {depth.name}) * {_WIDTH} + j]"
+        inner = [f"const long {column.name} = smaller(turn % {panels} * {_WIDTH} + j, {column.extent - 1}L);"]
+        inner += [*before, f"{place} = {text};"]
+        body = [f"const long batch = turn / {panels};", *unflattened("batch", product.batch)]
+        body += nest((depth,), loop("j", _WIDTH, inner))
+        return self.over(f"{prod(v.extent for v in product.batch)} * {panels}", "turn", body)
+
+
+def _step(value: Expr, var: Var) -> int:
+    """How far apart in memory a plain operand's neighbours along a loop lie; 0 where there is no telling."""
+    return abs(value.data[1].coefficient(var)) if value.op == "load" else 0
+
+
+MICRO = f"""\
+// A tile of {_HEIGHT} x {_WIDTH} results in registers: one column of the left operand times one line of the right one at a time.
+#if defined(__AVX512F__)
+constexpr int BYTES = 64;
+#elif defined(__AVX__)
+constexpr int BYTES = 32;
+#else
+constexpr int BYTES = 16;
+#endif
+template <class T> struct Vector {{
+    typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T))));
+}};
+template <class T>
+static inline void multiply(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c,
+                            long depth, long width, bool fresh) {{
+    typedef typename Vector<T>::type vector;
+    constexpr int LANES = BYTES / sizeof(T), VECTORS = {_WIDTH} / LANES;
+    vector sum[{_HEIGHT}][VECTORS];
+#pragma GCC unroll {_HEIGHT}
+    for (int r = 0; r < {_HEIGHT}; ++r)
+#pragma GCC unroll {_WIDTH}
+        for (int v = 0; v < VECTORS; ++v) sum[r][v] = fresh ? vector{{}} : *(const vector*)(c + r * width + v * LANES);
+    for (long k = 0; k < depth; ++k) {{
+        vector line[VECTORS];
+#pragma GCC unroll {_WIDTH}
+        for (int v = 0; v < VECTORS; ++v) line[v] = *(const vector*)(b + k * {_WIDTH} + v * LANES);
+#pragma GCC unroll {_HEIGHT}
+        for (int r = 0; r < {_HEIGHT}; ++r)
+#pragma GCC unroll {_WIDTH}
+            for (int v = 0; v < VECTORS; ++v) sum[r][v] += line[v] * a[k * {_HEIGHT} + r];
+    }}
+#pragma GCC unroll {_HEIGHT}
+    for (int r = 0; r < {_HEIGHT}; ++r)
+#pragma GCC unroll {_WIDTH}
+        for (int v = 0; v < VECTORS; ++v) *(vector*)(c + r * width + v * LANES) = sum[r][v];
+}}
+"""

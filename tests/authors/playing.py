@@ -1,0 +1,102 @@
+"""What tests of the playbook share: small tasks, their graphs, and candidates run in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.authors.playbook.design import Design
+from kernelpro.authors.playbook.reading import read
+from kernelpro.authors.playbook.stages import Program
+from kernelpro.lab import tree
+from kernelpro.lab.tasks import parameters
+from kernelpro.lab.tasks.graph import operator_graph
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Graph, Mode, Task
+
+
+def task(forward: str, inputs: str = "torch.randn(6, 40)", init: str = "pass", mode: Mode = "train") -> Task:
+    """`forward` is the body of a method with arguments a, b, c ...; statements may be separated by semicolons."""
+    names = ", ".join("abcdef"[: _count(inputs)])
+    source = f"""
+import math, torch, torch.nn as nn, torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, {names}):
+        {forward if "return" in forward else f"return {forward}"}
+def get_inputs(): return [{inputs}]
+def get_init_inputs(): return []
+"""
+    return Task(source, mode=mode)
+
+
+def _count(inputs: str) -> int:
+    return len(eval(f"[{inputs}]", {"torch": torch}))
+
+
+def graph(given: Task) -> Graph:
+    return operator_graph(Reference(given, "cpu", 0), 1)
+
+
+def program(given: Task) -> Program:
+    return read(graph(given))
+
+
+class Trial:
+    """A task's reference beside what the playbook makes of it."""
+
+    def __init__(self, given: Task, folder: Path):
+        self._reference, self._folder = Reference(given, "cpu", 0), folder
+        self.program = program(given)
+        self._form, self._leaves = self._reference.inputs(7)
+
+    def designs(self) -> list[Design]:
+        return [seed.design for seed in WRITER.seeds(self.program)]
+
+    def errors(self, design: Design) -> list[float]:
+        """Of each output: the largest error, in units of the reference's own error (or of 1e-6, where that is smaller)."""
+        source = WRITER.write(self.program, design)
+        found = []
+        with torch.no_grad():
+            got = list(_flat(self._candidate(source)(*self._arguments())))
+            wanted = list(_flat(self._reference.model()(*self._arguments())))
+            exact = list(_flat(self._reference.model(torch.float64)(*self._arguments(torch.float64))))
+        for one, reference, true in zip(got, wanted, exact, strict=True):
+            assert one.shape == reference.shape and one.dtype == reference.dtype
+            if not one.is_floating_point():
+                found.append(0.0 if torch.equal(one, reference) else float("inf"))
+                continue
+            size = float(true.abs().mean()) + 1e-30
+            own = float((reference.double() - true.double()).abs().max()) / size
+            found.append(float((one.double() - true.double()).abs().max()) / size / max(own, 1e-6))
+        return found
+
+    def _arguments(self, dtype: torch.dtype | None = None) -> Any:
+        leaves = [leaf.to(dtype) if dtype and leaf.is_floating_point() else leaf for leaf in self._leaves]
+        return tree.unpack(self._form, leaves)
+
+    def _candidate(self, source: str) -> torch.nn.Module:
+        path = self._folder / "candidate.py"
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location("candidate", path)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        made: torch.nn.Module = module.ModelNew(*self._reference.init_inputs)
+        assert parameters.give(made, self._reference.state()) != "by seed"
+        return made
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    else:
+        for item in value:
+            yield from _flat(item)
