@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.authors.playbook import cpp
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
+from kernelpro.authors.playbook.writer import Writer
 from kernelpro.lab import tree
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.graph import operator_graph
@@ -52,17 +53,17 @@ def program(given: Task) -> Program:
 class Trial:
     """A task's reference beside what the playbook makes of it."""
 
-    def __init__(self, given: Task, folder: Path):
-        self._reference, self._folder = Reference(given, "cpu", 0), folder
+    def __init__(self, given: Task, folder: Path, writer: Writer = cpp.WRITER):
+        self._reference, self._folder, self._writer = Reference(given, "cpu", 0), folder, writer
         self.program = program(given)
         self._form, self._leaves = self._reference.inputs(7)
 
     def designs(self) -> list[Design]:
-        return [seed.design for seed in WRITER.seeds(self.program)]
+        return [seed.design for seed in self._writer.seeds(self.program)]
 
     def errors(self, design: Design) -> list[float]:
         """Of each output: the largest error, in units of the reference's own error (or of 1e-6, where that is smaller)."""
-        source = WRITER.write(self.program, design)
+        source = self._writer.write(self.program, design)
         found = []
         with torch.no_grad():
             got = list(_flat(self._candidate(source)(*self._arguments())))

@@ -196,16 +196,12 @@ class Tiles:
         names: Names = {}
         inside = self._inside() if left else []
         if value.op == "load":
-            text = printer.raw(value, names)
-        else:
-            lines += printer.block([value], names)
-            text = names.get(value) or printer.text(value, names)
-            inside += [printer.masks[depth]] if masked[depth] else []
-        if inside:
-            text = f"tl.where({' & '.join(inside)}, {text}, 0.0)"
-        if self._half and (inside or value.op != "load"):
-            text = f"({text}).to({stored(value.dtype)})"
-        return [*lines, f"{name} = {text}"]
+            return [*lines, f"{name} = {printer.raw(value, names, inside)}"]
+        lines += printer.block([value], names)
+        text = printer.text(value, names)
+        inside += [printer.masks[depth]] if masked[depth] else []
+        text = f"tl.where({' & '.join(inside)}, {text}, 0.0)" if inside else text
+        return [*lines, f"{name} = ({text}).to({stored(value.dtype)})" if self._half else f"{name} = {text}"]
 
     def _inside(self) -> list[str]:
         parts = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import frame
@@ -135,13 +135,14 @@ class TritonPrinter(Printer):
         self.touched[tensor] = None
         return f"tl.load({tensor} + {index})"
 
-    def raw(self, node: Expr, names: Names) -> str:
-        """A load as it lies in memory."""
+    def raw(self, node: Expr, names: Names, within: Sequence[str] = ()) -> str:
+        """A load as it lies in memory; 0 where one of the conditions `within` does not hold."""
         tensor = self._tensors[node.data[0]]
-        return self._loaded(frame.pointer(tensor), node.data[1], names, tensor.size, node.dtype)
+        return self._loaded(frame.pointer(tensor), node.data[1], names, tensor.size, node.dtype, within)
 
-    def _loaded(self, pointer: str, index: Index, names: Names, size: int, dtype: str) -> str:
-        mask, text = self.mask(index, names, size), self.load(pointer, self.index(index, names), dtype)
+    def _loaded(self, pointer: str, index: Index, names: Names, size: int, dtype: str, within: Sequence[str] = ()) -> str:
+        text = self.load(pointer, self.index(index, names), dtype)
+        mask = " & ".join([*within, self.mask(index, names, size)]).removesuffix(" & ")
         return f"{text[:-1]}, mask={mask}, other=0)" if mask else text
 
     def text(self, node: Expr, names: Names) -> str:
