@@ -19,6 +19,7 @@ from court import Court
 TOGETHER = (
     "authors/test_anchors.py",
     "authors/test_answers.py",
+    "authors/test_playbook",
     "authors/test_team.py",
     "authors/test_tunables.py",
     "defects/test_static.py",

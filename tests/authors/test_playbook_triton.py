@@ -7,17 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import program, task
+from playing import Trial, program, task
+from test_playbook_families import FAMILIES
 from triton_trials import COMPILED, HELD
 
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import triton
 from kernelpro.authors.playbook.design import of_source
-from kernelpro.diagnose.tools import TOOLS
+from kernelpro.diagnose.tools import registry
 from kernelpro.lab.profile import sass
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -29,7 +31,7 @@ _MOST = 20.0
 
 def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(Path(__file__).with_name("triton_trials.py")), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -83,6 +85,14 @@ class TestCompiled:
         assert set(facts["widths"]["async_copy"]) == {"128"}
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "float64"])
+def test_every_design_computes_it_on_a_gpu(name: str, tmp_path: Path) -> None:
+    trial = Trial(FAMILIES[name], tmp_path, triton.WRITER, "cuda")
+    for design in trial.designs():
+        assert max(trial.errors(replace(design, precision="fp32"))) < _MOST, design
+
+
 def test_precision_is_that_of_the_design() -> None:
     given = program(task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)"))
     design = triton.WRITER.seeds(given)[0].design
@@ -110,5 +120,4 @@ def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
 
 
 def test_moves_answer_tools_that_there_are() -> None:
-    known = {tool.name for tool in TOOLS}
-    assert {name for move in triton.WRITER.moves for name in move.answers} <= known
+    assert {name for move in triton.WRITER.moves for name in move.answers} <= registry().keys()

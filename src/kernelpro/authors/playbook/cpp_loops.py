@@ -9,8 +9,8 @@ from math import prod
 from kernelpro.authors.playbook.cpp_words import CppPrinter, combined, computed, identity, wide
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.indices import Index, Var
-from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes
+from kernelpro.authors.playbook.indices import Index, Var, variable
+from kernelpro.authors.playbook.passes import HEAVY, Pass, fixed, keep, kept_before, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 
@@ -18,7 +18,8 @@ _LONG = 16384
 """Sums over more elements than this are made in double."""
 _CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 _LANES = (8, 16, 32, 64)
-_STRIPS = (64, 128, 256, 512, 1024)
+_TILES = (16, 32, 64)
+STRIPS = (64, 128, 256, 512, 1024)
 
 
 class Kernel:
@@ -92,11 +93,38 @@ class Rows(Nest):
     """Row by row; within a row along its loops, in vectors where there are lanes."""
 
     def lines(self) -> list[str]:
-        body = self.row()
         outer = self.stage.outer
+        if self.how.order == "tiles":
+            return self._in_tiles(outer[:-1], outer[-1])
+        if not outer and self._only_stores():
+            return ["#pragma omp for simd schedule(static)", *nest(self.passes[0].loops, self.element(self.passes[0], {}, ""))]
+        body = self.row()
         if len(outer) == 1:
             return self.over(outer[0].extent, outer[0].name, body)
         return self.over(self.stage.rows, "row", [*unflattened("row", outer), *body])
+
+    def _only_stores(self) -> bool:
+        roots = [step.value for step in self.stage.steps]
+        return len(self.passes) == 1 and bool(self.passes[0].loops) and not self.stage.reduces and not scans_of(roots)
+
+    def _in_tiles(self, lead: tuple[Var, ...], last: Var) -> list[str]:
+        """Squares of rows and columns, so that lines of memory that go across the rows are used up while they are in cache."""
+        tile = self.kernel.tunable(f"TILE{self.place}", self.how.tile, _TILES)
+        blocks = f"(({last.extent} + {tile} - 1) / {tile})"
+        body = [f"const long block = turn / {blocks};", *unflattened("block", lead)]
+        body += [f"const long first = turn % {blocks} * {tile}, end = smaller(first + {tile}, {last.extent}L);"]
+        for one in self.passes:
+            names: Names = {}
+            *rest, var = one.loops
+            inside = [
+                f"const long stop = smaller(start + {tile}, {var.extent}L);",
+                f"for (long {last.name} = first; {last.name} < end; ++{last.name}) {{",
+            ]
+            inside += ["#pragma omp simd", f"    for (long {var.name} = start; {var.name} < stop; ++{var.name}) {{"]
+            inside += [*indented(self.element(one, names, ""), 2), "    }", "}"]
+            across = [f"for (long start = 0; start < {var.extent}; start += {tile}) {{", *indented(inside), "}"]
+            body += nest(tuple(rest), across)
+        return self.over(f"{prod(v.extent for v in lead)} * {blocks}", "turn", body)
 
     def row(self) -> list[str]:
         """All that is done for one row."""
@@ -112,13 +140,13 @@ class Rows(Nest):
         inner = set(one.loops)
         roots = [step.value for step in one.steps]
         kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in kept_before(self.passes, number)}
-        lines = self.printer.block(_constant_within(roots, inner, kept), names)
+        lines = self.printer.block(fixed(roots, inner, kept), names)
         if not one.loops:
             return lines + self._once(one, names)
-        scans = _scans(roots)
+        scans = scans_of(roots)
         lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
         if self.how.lanes > 1 and not scans and not one.guards:
-            return lines + self._in_vectors(one, names | kept)
+            return lines + self._in_vectors(one, names | kept, fetch=self.how.ahead and not number)
         lines += [f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};" for scan in scans]
         lines += [f"{_held(r, one)} {r.name}_sum = {identity(r.kind, _held(r, one))};" for r in _reduces(one)]
         own = names | kept
@@ -140,7 +168,7 @@ class Rows(Nest):
         text = self.printer.index(guard.index)
         return f"{text} < 0 || {text} >= {guard.size}"
 
-    def _in_vectors(self, one: Pass, names: Names) -> list[str]:
+    def _in_vectors(self, one: Pass, names: Names, fetch: bool) -> list[str]:
         """Stores: a vector loop. Reductions: as many partial results as there are lanes, put together behind the loop."""
         reduces = _reduces(one)
         if not reduces:
@@ -153,7 +181,8 @@ class Rows(Nest):
             lines += [f"for (auto& part : {r.name}_part) part = {identity(r.kind, _held(r, one))};"]
         body = self.element(one, dict(names), "_part[j]")
         whole = f"{var.extent} / {lanes} * {lanes}"
-        inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{", "#pragma omp simd"]
+        inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{"]
+        inner += [*indented(self._fetched(one, var) if fetch else []), "#pragma omp simd"]
         inner += indented(loop("j", lanes, [f"const long {var.name} = i + j;", *body]))
         inner += ["}"]
         if var.extent % max(_LANES):
@@ -161,13 +190,21 @@ class Rows(Nest):
         lines += nest(tuple(rest), inner)
         return lines + [f"const {computed(r.value.dtype)} {r.name} = {r.kind}_of({r.name}_part);" for r in reduces]
 
+    def _fetched(self, one: Pass, var: Var) -> list[str]:
+        """The next row's part of every tensor that is read along the row."""
+        last = self.stage.outer[-1]
+        new = {last: variable(last) + 1, var: variable(Var("i", var.extent))}
+        found = {node.data for step in one.steps for node in step.value.walk() if node.op == "load" and _streams(node, var, last)}
+        along = [(name, index.substituted(new, lambda value: value)) for name, index in sorted(found, key=repr)]
+        return [f"__builtin_prefetch(&{self.printer.load(name, self.printer.index(index), 'float32')});" for name, index in along]
+
 
 class Strips(Nest):
     """Neighbouring rows side by side in vectors, element after element: for rows whose elements lie far apart."""
 
     def lines(self) -> list[str]:
         *lead, last = self.stage.outer
-        strip = self.kernel.tunable(f"STRIP{self.place}", min(self.how.strip, _rounded(last.extent)), self._widths(last))
+        strip = self.kernel.tunable(f"STRIP{self.place}", self.how.strip, [w for w in STRIPS if w <= self.how.strip])
         names: Names = {}
         body = [f"const long first = turn % (({last.extent} + {strip} - 1) / {strip}) * {strip};"]
         body += [f"const long width = smaller(long({strip}), {last.extent} - first);"]
@@ -181,9 +218,6 @@ class Strips(Nest):
             body += self._along(last, self.add_totals(dict(names)), vector=False)
         turns = f"{prod(v.extent for v in lead)} * (({last.extent} + {strip} - 1) / {strip})"
         return self.over(turns, "turn", body)
-
-    def _widths(self, last: Var) -> list[int]:
-        return [width for width in _STRIPS if width <= _rounded(last.extent)]
 
     def _rows(self) -> set[Expr]:
         roots = [s.value for s in self.stage.steps] + [t.value for t in self.stage.totals]
@@ -200,37 +234,43 @@ class Strips(Nest):
         ]
 
     def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
-        inner = set(one.loops)
         roots = [step.value for step in one.steps]
-        lines: list[str] = []
-        if one.loops:
-            for node in _constant_within(roots, inner, {}):
-                if node not in names and any(n.op in HEAVY or n.op == "row" for n in node.walk()):
-                    own = dict(names)
-                    text = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
-                    lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, text)]
-                    names[node] = f"h{node.number}[j]"
-        scans = _scans(roots)
+        lines = self._numbers(one, names, last, strip) if one.loops else []
+        scans = scans_of(roots)
         arrays = [(r.name, _held(r, one), r.kind) for r in _reduces(one)]
         arrays += [(f"s{s.number}", wide(s.dtype), s.data[0]) for s in scans]
         for name, kind, how in arrays:
             lines += [f"{kind} {name}[{strip}];", f"for (auto& part : {name}) part = {identity(how, kind)};"]
         own = dict(names)
         body = [*self.running(scans, own, "[j]"), *self.element(one, own, "[j]")]
+        bounds, start, end = self._bounds(one.guards, last)
+        return lines + nest(one.loops, [*bounds, *self._along(last, body, start, end)])
+
+    def _numbers(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
+        """What a row needs of its own numbers, worked out for the whole strip before the pass."""
+        lines: list[str] = []
+        for node in fixed([step.value for step in one.steps], set(one.loops), {}):
+            if node not in names and any(inner.op in HEAVY or inner.op == "row" for inner in node.walk()):
+                own = dict(names)
+                body = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
+                lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, body)]
+                names[node] = f"h{node.number}[j]"
+        return lines
+
+    def _bounds(self, guards: tuple[Guard, ...], last: Var) -> tuple[list[str], str, str]:
+        """Which rows of the strip have the element: lines to find out, and where they start and end."""
+        lines: list[str] = []
         start, end = "0", "width"
-        head: list[str] = []
-        for guard in one.guards:
+        for guard in guards:
             rest, factor = _without(guard.index, last)
             text = self.printer.index(rest)
             if not factor:
-                head.append(f"if ({text} < 0 || {text} >= {guard.size}) continue;")
-            else:
-                head.append(f"start = larger(start, up(-({text}), {factor}) - first);")
-                head.append(f"end = smaller(end, up({guard.size} - ({text}), {factor}) - first);")
-                start, end = "start", "end"
-        if start == "start":
-            head.insert(0, "long start = 0, end = width;")
-        return lines + nest(one.loops, [*head, *self._along(last, body, start, end)])
+                lines.append(f"if ({text} < 0 || {text} >= {guard.size}) continue;")
+                continue
+            start, end = "start", "end"
+            lines.append(f"start = larger(start, up(-({text}), {factor}) - first);")
+            lines.append(f"end = smaller(end, up({guard.size} - ({text}), {factor}) - first);")
+        return (["long start = 0, end = width;", *lines] if start == "start" else lines), start, end
 
 
 # --- small parts -------------------------------------------------------------------------------------------
@@ -280,30 +320,12 @@ def _reduces(one: Pass) -> list[Reduce]:
     return [step for step in one.steps if isinstance(step, Reduce)]
 
 
-def _scans(roots: Iterable[Expr]) -> list[Expr]:
-    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
-
-
-def _constant_within(roots: Iterable[Expr], inner: set[Var], known: Names) -> list[Expr]:
-    """The largest parts that are the same for the whole row: worth computing before the loop."""
-    found: dict[Expr, None] = {}
-    waiting = list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node in known or node.op in ("const", "row", "total"):
-            continue
-        if not node.variables & inner and node.op != "product":
-            found[node] = None
-            continue
-        waiting += node.args
-    return sorted(found, key=lambda node: node.number)
+def _streams(node: Expr, var: Var, last: Var) -> bool:
+    """Whether a load goes along the row, and on to another place with the next row."""
+    index: Index = node.data[1]
+    return index.is_affine and index.coefficient(var) == 1 and index.coefficient(last) != 0
 
 
 def _without(index: Index, var: Var) -> tuple[Index, int]:
     """The index without its term in `var`, and that term's factor."""
     return Index(tuple((a, c) for a, c in index.terms if a != var), index.constant), index.coefficient(var)
-
-
-def _rounded(extent: int) -> int:
-    """The next of the usual widths, so that a strip is not wider than there are rows."""
-    return next((width for width in _STRIPS if width >= extent), _STRIPS[-1])

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.playbook.design import Design, StageDesign, natural_order
+from kernelpro.authors.playbook.cpp_loops import STRIPS
+from kernelpro.authors.playbook.design import Design, StageDesign
 from kernelpro.authors.playbook.passes import keep, passes
 from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Move, Seed
@@ -18,7 +19,8 @@ _FEW = 16
 
 def plain(program: Program) -> Design:
     """Rows side by side on all cores, each from left to right, mathematics from the library."""
-    return Design("cpp", tuple(StageDesign(order=natural_order(stage)) for stage in program.stages))
+    usual = Design("cpp", (StageDesign(),) * len(program.stages))
+    return _each(usual, program, _windows) or usual
 
 
 def seeds(program: Program) -> list[Seed]:
@@ -26,6 +28,7 @@ def seeds(program: Program) -> list[Seed]:
     vector = replace(first, maths="own").everywhere(lanes=LANES)
     vector = _each(vector, program, _pack) or vector
     ordered = _each(vector, program, _strips) or vector
+    ordered = _each(ordered, program, _tiles) or ordered
     found = [
         Seed("All operators in one pass over each row, rows spread over the cores, plain loops.", first),
         Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered),
@@ -35,7 +38,7 @@ def seeds(program: Program) -> list[Seed]:
 
 
 def safer(program: Program, design: Design) -> list[Design]:
-    steps = [replace(design, maths="library"), design.everywhere(keep=False, lanes=1, packed=False), plain(program)]
+    steps = [replace(design, maths="library"), design.everywhere(keep=False, ahead=False, lanes=1, packed=False), plain(program)]
     return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
 
 
@@ -72,7 +75,18 @@ def _pack(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _strips(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """Where neighbours along the row lie apart in memory, and neighbouring rows side by side."""
-    return {"order": "strips"} if how.order == "rows" and _across(stage) else None
+    return {"order": "strips", "strip": _strip(stage)} if how.order == "rows" and _across(stage) else None
+
+
+def _windows(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """Windows have short loops, and at edges leave elements out: vector loops go along their neighbours."""
+    guarded = stage.outer and any(reduce.guards for reduce in stage.reduces)
+    return {"order": "strips", "strip": _strip(stage)} if guarded else None
+
+
+def _strip(stage: Stage) -> int:
+    """256 rows, or as many as there are."""
+    return next((width for width in STRIPS if width >= min(stage.outer[-1].extent, 256)), 256)
 
 
 def _across(stage: Stage) -> bool:
@@ -92,8 +106,30 @@ def _scanning(stage: Stage) -> tuple[Any, ...]:
     return tuple(step for step in stage.steps if any(node.op == "scan" for node in step.value.walk()))
 
 
+def _tiles(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """Stores alone, of what lies across the rows."""
+    if how.order != "rows" or not stage.outer or stage.totals or not _only_stores(stage):
+        return None
+    last = stage.outer[-1]
+    for step in stage.steps:
+        inner = step.loops[-1]
+        for node in step.value.walk():
+            if node.op == "load" and node.data[1].coefficient(last) == 1 and node.data[1].coefficient(inner) > 1:
+                return {"order": "tiles"}
+    return None
+
+
+def _only_stores(stage: Stage) -> bool:
+    return not (stage.product or stage.reduces or _scanning(stage)) and all(step.loops for step in stage.steps)
+
+
+def _ahead(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    reads_rows = any(reduce.loops for reduce in stage.reduces) and not stage.product
+    return {"ahead": True} if reads_rows and how.order == "rows" and how.lanes > 1 and not how.ahead else None
+
+
 def _rows(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if how.order != "strips" or natural_order(stage) == "strips" or _across(stage):
+    if how.order != "strips" or _windows(stage, how) or _across(stage):
         return None
     return {"order": "rows", "lanes": max(how.lanes, LANES)}
 
@@ -148,6 +184,18 @@ MOVES = (
         "Swap the loops: neighbouring rows side by side in strips, so that memory is read along its lines.",
         ("cpu_strided_access", "cpu_scalar_code"),
         _staged(_strips),
+    ),
+    Move(
+        "tiles",
+        "Work in tiles, so that lines of memory that go across the rows are used up while they are in cache.",
+        ("cpu_strided_access", "cpu_scalar_code"),
+        _staged(_tiles),
+    ),
+    Move(
+        "fetch ahead",
+        "Fetch the next row while this one is read for the first time, so that memory does not rest during the later passes.",
+        ("cpu_memory_roof", "cpu_excess_traffic"),
+        _staged(_ahead),
     ),
     Move(
         "spread over cores",

@@ -11,10 +11,10 @@ from kernelpro.authors.playbook.indices import Var
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Product
 
-_HEIGHT, _WIDTH = 6, 16
-"""The tile in registers: 24 vectors of four numbers, of 32 that NEON and AVX-512 have; with AVX 12 of 16."""
+_WIDEST = 32
+"""Columns are padded to this, whatever the machine's panels are."""
 _DEPTHS = (128, 256, 512)
-_BLOCKS = (24, 48, 96, 192)
+_BLOCKS = (30, 60, 120, 240)
 
 
 class Products(Rows):
@@ -47,45 +47,45 @@ class Products(Rows):
     def _in_blocks(self, product: Product) -> list[str]:
         self.kernel.blocked = True
         kind, name, row = computed(product.left.dtype), product.name, self.stage.outer[-1]
-        panels = -(-product.column.extent // _WIDTH)
-        batches, width, depth = prod(v.extent for v in product.batch), panels * _WIDTH, product.depth.extent
-        held = "float64" if kind == "double" else "float32"
-        self.kernel.scratch[f"packed_{name}"] = (held, batches * depth * width)
+        columns, depth = product.column.extent, product.depth.extent
+        batches, panels, padded = prod(v.extent for v in product.batch), f"panels({columns})", -(-columns // _WIDEST) * _WIDEST
+        self.kernel.scratch[f"packed_{name}"] = ("float64" if kind == "double" else "float32", batches * depth * padded)
         rows = self.kernel.tunable(f"BLOCK{self.place}", self.how.block, _BLOCKS)
         chunk = self.kernel.tunable(f"DEPTH{self.place}", self.how.depth, _DEPTHS)
         blocks = f"(({row.extent} + {rows} - 1) / {rows})"
         body = [f"const long first = turn % {blocks} * {rows}, height = smaller(long({rows}), {row.extent} - first);"]
         body += [f"const long batch = turn / {blocks};", *unflattened("batch", product.batch)]
-        body += [f"static thread_local {kind} block[{rows} * {width}], left[{rows} * {chunk}];"]
+        body += [f"static thread_local {kind} block[({rows} + HEIGHT) * {padded}], left[({rows} + HEIGHT) * {chunk}];"]
         body += [f"for (long from = 0; from < {depth}; from += {chunk}) {{"]
         body += indented([f"const long deep = smaller(long({chunk}), {depth} - from);", *self._pack_left(product, row, chunk)])
-        tile = [f"multiply(left + tile * {chunk}, right, block + tile * {width} + panel * {_WIDTH}, deep, {width}, from == 0);"]
-        along = [f"const {kind}* right = packed_{name} + ((batch * {panels} + panel) * {depth} + from) * {_WIDTH};"]
-        along += [f"for (long tile = 0; tile < height; tile += {_HEIGHT}) {{", *indented(tile), "}"]
+        tile = [f"multiply(left + tile * {chunk}, right, block + tile * {padded} + panel * WIDTH, deep, {padded}, from == 0);"]
+        along = [f"const {kind}* right = packed_{name} + ((batch * {panels} + panel) * {depth} + from) * WIDTH;"]
+        along += ["for (long tile = 0; tile < height; tile += HEIGHT) {", *indented(tile), "}"]
         body += indented(loop("panel", panels, along)) + ["}"]
-        each = [f"const long {row.name} = first + r;", f"const {kind}* {name} = block + r * {width};", *self.row()]
+        each = [f"const long {row.name} = first + r;", f"const {kind}* {name} = block + r * {padded};", *self.row()]
         body += loop("r", "height", each)
-        return [*self._pack_right(product, panels), *self.over(f"{batches} * {blocks}", "turn", body)]
+        return [*self._pack_right(product), *self.over(f"{batches} * {blocks}", "turn", body)]
 
     def _pack_left(self, product: Product, row: Var, chunk: str) -> list[str]:
+        """The lines of a tile as columns; beyond the last row its values come again."""
         before, text = self._value(product.left, {})
-        place = f"left[tile * {chunk} + (k - from) * {_HEIGHT} + r]"
-        inner = [f"const long {product.depth.name} = k;"] if product.depth.name != "k" else []
-        inner += loop(
-            "r", _HEIGHT, [f"const long {row.name} = smaller(first + tile + r, {row.extent - 1}L);", *before, f"{place} = {text};"]
-        )
-        head = f"for (long tile = 0; tile < height; tile += {_HEIGHT}) {{"
-        return [head, *indented(["for (long k = from; k < from + deep; ++k) {", *indented(inner), "}"]), "}"]
+        at = product.depth.name
+        inner = [*before, f"left[tile * {chunk} + ({at} - from) * HEIGHT + r] = {text};"]
+        lines = [f"const long {row.name} = smaller(first + tile + r, {row.extent - 1}L);"]
+        lines += [f"for (long {at} = from; {at} < from + deep; ++{at}) {{", *indented(inner), "}"]
+        return ["for (long tile = 0; tile < height; tile += HEIGHT) {", *indented(loop("r", "HEIGHT", lines)), "}"]
 
-    def _pack_right(self, product: Product, panels: int) -> list[str]:
-        """Panels of 16 columns, each as it is read; what lies beyond the last column is not used."""
+    def _pack_right(self, product: Product) -> list[str]:
+        """Panels of a few columns, each as it is read; beyond the last column its values come again."""
         before, text = self._value(product.right, {})
-        column, depth = product.column, product.depth
-        place = f"packed_{product.name}[(turn * {depth.extent} + {depth.name}) * {_WIDTH} + j]"
-        inner = [f"const long {column.name} = smaller(turn % {panels} * {_WIDTH} + j, {column.extent - 1}L);"]
-        inner += [*before, f"{place} = {text};"]
+        column, depth, panels = product.column, product.depth, f"panels({product.column.extent})"
+        inner = [*before, f"packed_{product.name}[(turn * {depth.extent} + {depth.name}) * WIDTH + j] = {text};"]
+        place = f"const long {column.name} = smaller(turn % {panels} * WIDTH + j, {column.extent - 1}L);"
         body = [f"const long batch = turn / {panels};", *unflattened("batch", product.batch)]
-        body += nest((depth,), loop("j", _WIDTH, inner))
+        if _step(product.right, depth) == 1:
+            body += loop("j", "WIDTH", [place, *nest((depth,), inner)])
+        else:
+            body += nest((depth,), loop("j", "WIDTH", [place, *inner]))
         return self.over(f"{prod(v.extent for v in product.batch)} * {panels}", "turn", body)
 
 
@@ -94,40 +94,41 @@ def _step(value: Expr, var: Var) -> int:
     return abs(value.data[1].coefficient(var)) if value.op == "load" else 0
 
 
-MICRO = f"""\
-// A tile of {_HEIGHT} x {_WIDTH} results in registers: one column of the left operand times one line of the right one at a time.
+MICRO = """\
+// A tile of results in registers: one column of the left operand times one line of the right one at a time.
 #if defined(__AVX512F__)
-constexpr int BYTES = 64;
+constexpr int BYTES = 64, HEIGHT = 12, WIDTH = 32;
 #elif defined(__AVX__)
-constexpr int BYTES = 32;
+constexpr int BYTES = 32, HEIGHT = 6, WIDTH = 16;
 #else
-constexpr int BYTES = 16;
+constexpr int BYTES = 16, HEIGHT = 5, WIDTH = 16;
 #endif
-template <class T> struct Vector {{
+constexpr long panels(long columns) { return (columns + WIDTH - 1) / WIDTH; }
+template <class T> struct Vector {
     typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T))));
-}};
+};
 template <class T>
 static inline void multiply(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c,
-                            long depth, long width, bool fresh) {{
+                            long depth, long width, bool fresh) {
     typedef typename Vector<T>::type vector;
-    constexpr int LANES = BYTES / sizeof(T), VECTORS = {_WIDTH} / LANES;
-    vector sum[{_HEIGHT}][VECTORS];
-#pragma GCC unroll {_HEIGHT}
-    for (int r = 0; r < {_HEIGHT}; ++r)
-#pragma GCC unroll {_WIDTH}
-        for (int v = 0; v < VECTORS; ++v) sum[r][v] = fresh ? vector{{}} : *(const vector*)(c + r * width + v * LANES);
-    for (long k = 0; k < depth; ++k) {{
+    constexpr int LANES = BYTES / sizeof(T), VECTORS = WIDTH / LANES;
+    vector sum[HEIGHT][VECTORS];
+#pragma GCC unroll 16
+    for (int r = 0; r < HEIGHT; ++r)
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) sum[r][v] = fresh ? vector{} : *(const vector*)(c + r * width + v * LANES);
+    for (long k = 0; k < depth; ++k) {
         vector line[VECTORS];
-#pragma GCC unroll {_WIDTH}
-        for (int v = 0; v < VECTORS; ++v) line[v] = *(const vector*)(b + k * {_WIDTH} + v * LANES);
-#pragma GCC unroll {_HEIGHT}
-        for (int r = 0; r < {_HEIGHT}; ++r)
-#pragma GCC unroll {_WIDTH}
-            for (int v = 0; v < VECTORS; ++v) sum[r][v] += line[v] * a[k * {_HEIGHT} + r];
-    }}
-#pragma GCC unroll {_HEIGHT}
-    for (int r = 0; r < {_HEIGHT}; ++r)
-#pragma GCC unroll {_WIDTH}
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) line[v] = *(const vector*)(b + k * WIDTH + v * LANES);
+#pragma GCC unroll 16
+        for (int r = 0; r < HEIGHT; ++r)
+#pragma GCC unroll 16
+            for (int v = 0; v < VECTORS; ++v) sum[r][v] += line[v] * a[k * HEIGHT + r];
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < HEIGHT; ++r)
+#pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) *(vector*)(c + r * width + v * LANES) = sum[r][v];
-}}
+}
 """

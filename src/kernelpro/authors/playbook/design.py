@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.stages import Stage
 
 _MARK = "# playbook: "
 _CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
@@ -31,11 +30,15 @@ class StageDesign:
     """Independent partial results of a reduction, and the width of its vector loop; 1: one after another."""
     keep: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
+    ahead: bool = False
+    """While a row is read for the first time, the next one is fetched into the cache."""
     strip: int = 256
     """Rows of a strip."""
+    tile: int = 32
+    """Rows and columns of a tile."""
     packed: bool = False
     """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
-    block: int = 48
+    block: int = 60
     """Products: rows of a block."""
     depth: int = 256
     """Products: terms that are added up before the next part of the operands is packed."""
@@ -100,8 +103,3 @@ def of_source(source: str) -> Design:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
-
-
-def natural_order(stage: Stage) -> Literal["rows", "strips"]:
-    """Windows at the edge of which elements are left out have short loops: a vector loop goes along their neighbours."""
-    return "strips" if stage.outer and any(reduce.guards for reduce in stage.reduces) else "rows"

@@ -92,8 +92,8 @@ def _each(given: Any, count: int, default: int) -> list[int]:
     """One number for each spatial dimension."""
     if given is None or given == []:
         return [default] * count
-    given = [given] if isinstance(given, int) else [int(one) for one in given]
-    return given * count if len(given) == 1 else given
+    given = [given] if isinstance(given, int) else list(given)
+    return [int(one) for one in (given * count if len(given) == 1 else given)]
 
 
 class _Window:

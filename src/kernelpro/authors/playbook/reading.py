@@ -19,10 +19,10 @@ from math import prod
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import elementwise, products, reductions, shapes
 from kernelpro.authors.playbook.calls import Call, Handler, Result
-from kernelpro.authors.playbook.settling import settled
 from kernelpro.authors.playbook.drafts import Attempt, Draft, Loops, Misfit, pieces, straddled
 from kernelpro.authors.playbook.expressions import Expr, Pool
 from kernelpro.authors.playbook.indices import Var, constant, flatten, unflatten, variable
+from kernelpro.authors.playbook.settling import settled
 from kernelpro.authors.playbook.stages import Product, Program, Reduce, Store, Tensor, Total
 from kernelpro.authors.playbook.values import Anchor, Given, Indices, Matmul, Reduction, Scan, Stored, Straddle, Value
 from kernelpro.records import Graph

@@ -21,7 +21,7 @@ def settled(draft: Draft) -> Stage:
     stage = _merged(stage, draft.pool, lambda s: s.outer if s.product is None else ())
     for loops in {step.loops: None for step in stage.steps}:
         stage = _merged(stage, draft.pool, partial(_now, like=loops))
-    stage = _with_rows(stage, draft.pool)
+    stage = _with_rows(_flat(stage, draft.pool), draft.pool)
     stage = _multiplied(stage, draft.pool)
     return replace(stage, outer=_lasting(stage.outer, bool(stage.product)), steps=tuple(_trimmed(step) for step in stage.steps))
 
@@ -75,16 +75,40 @@ def _merged(stage: Stage, pool: Pool, loops_of: Callable[[Stage], Loops]) -> Sta
     return stage
 
 
+def _flat(stage: Stage, pool: Pool) -> Stage:
+    """Stores through which rows run on into each other: one long loop, where it can be cut into rows of a better length."""
+    if not stage.outer or not _only_stores(stage) or not _width(stage.rows * stage.steps[0].loops[0].extent):
+        return stage
+    tried = stage
+    while tried.outer and tried.steps[0].loops[0].extent < max(_WIDTHS):
+        first, second = tried.outer[-1], tried.steps[0].loops[0]
+        joint = Var(first.name + second.name, first.extent * second.extent)
+        new = {first: variable(joint) // second.extent, second: variable(joint) % second.extent}
+        merged = _rewritten(tried, pool, new, {first: None, second: joint})
+        if _awkward(merged) > _awkward(tried):
+            return stage
+        tried = merged
+    return tried
+
+
+def _only_stores(stage: Stage) -> bool:
+    """Along the same single loop, nothing running."""
+    same = len({step.loops for step in stage.steps}) == 1 and len(stage.steps[0].loops) == 1
+    plain = all(isinstance(s, Store) and not any(n.op == "scan" for n in s.value.walk()) for s in stage.steps)
+    return same and plain and not stage.totals and not stage.product
+
+
+def _width(extent: int) -> int:
+    """A good length for rows that one long loop is cut into; 0 where none divides it."""
+    return next((width for width in _WIDTHS if extent % width == 0 and extent > width), 0)
+
+
 def _with_rows(stage: Stage, pool: Pool) -> Stage:
     """Stores along one long loop with hardly any rows: the loop is cut into rows, which can be worked on side by side."""
-    if stage.rows >= _FEW_ROWS or stage.totals or stage.product or len({step.loops for step in stage.steps}) != 1:
+    if stage.rows >= _FEW_ROWS or not _only_stores(stage):
         return stage
-    loops = stage.steps[0].loops
-    plain = all(isinstance(s, Store) and not any(n.op == "scan" for n in s.value.walk()) for s in stage.steps)
-    if len(loops) != 1 or not plain:
-        return stage
-    (var,) = loops
-    width = next((w for w in _WIDTHS if var.extent % w == 0 and var.extent > w), 0)
+    (var,) = stage.steps[0].loops
+    width = _width(var.extent)
     if not width:
         return stage
     outer, inner = Var(f"{var.name}_row", var.extent // width), Var(f"{var.name}_in", width)

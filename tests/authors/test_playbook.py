@@ -1,0 +1,260 @@
+"""The playbook as an author: what it reads into stages, which design it writes, which move it makes, and when it has none."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from playing import graph, program, task
+
+from kernelpro.authors import tunables
+from kernelpro.authors.author import Assignment, Draft, Known, NoIdea
+from kernelpro.authors.by_name import author
+from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.authors.playbook.design import Design, of_source
+from kernelpro.authors.playbook.indices import Index, Var, flatten, reshape, variable
+from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.authors.playbook.stages import Program, Reduce, Store
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Action, BadInput, Finding, Gain, RunConfig, Task
+
+CHAIN = task("F.layer_norm(a + b, (64,)).softmax(-1) * torch.sigmoid(b)", "torch.randn(8, 64), torch.randn(8, 64)")
+COLUMNS = task("a.exp().cumsum(0)", "torch.randn(32, 40)")
+LINEAR = task("F.gelu(self.l(a))", "torch.randn(32, 40)", "self.l = nn.Linear(40, 24)")
+
+
+def finding(tool: str, factor: float = 2.0) -> Finding:
+    return Finding(tool, "kernel", "major", (), f"{tool} speaks", ("do something",), Gain(factor, "so it was computed"))
+
+
+def ask(
+    given: Task, action: Action = "seed", attempt: int = 0, parent: str = "", findings: tuple[Finding, ...] = (), **more: object
+) -> Assignment:
+    known = Known(1, parent, "", None) if parent else None
+    made = Assignment(1, action, given, "cpu", "fp32", 0.1, {}, attempt, graph(given), parent=known, findings=findings)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def write(assignment: Assignment, guided: bool = True) -> Draft:
+    return asyncio.run(Playbook(guided).write(assignment))
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "stages"),
+    [
+        (CHAIN, 1),
+        (COLUMNS, 1),
+        (LINEAR, 1),
+        (task("F.cross_entropy(a, b)", "torch.randn(8, 30), torch.randint(0, 30, (8,))"), 1),
+        (task("F.mse_loss(a.sigmoid(), b)", "torch.randn(8, 30), torch.randn(8, 30)"), 1),
+        (task("F.group_norm(a, 2).relu() * 2", "torch.randn(3, 4, 5, 6)"), 1),
+        (task("self.l(a).softmax(-1)", "torch.randn(32, 40)", "self.l = nn.Linear(40, 24)"), 1),
+        (task("a / a.sum()", "torch.randn(8, 30)"), 2),
+        (task("a.softmax(-1).sum(0)", "torch.randn(8, 30)"), 2),
+        (task("F.scaled_dot_product_attention(a, a, a)", "torch.randn(1, 2, 16, 8)"), 2),
+    ],
+)
+def test_operators_that_can_share_a_pass_share_a_stage(given: Task, stages: int) -> None:
+    assert len(program(given).stages) == stages
+
+
+def test_nothing_but_a_number_a_row_goes_through_memory() -> None:
+    """A softmax whose result is wanted transposed: its two numbers a row are stored, not the softmax."""
+    made = program(task("a.softmax(-1).t().contiguous()", "torch.randn(8, 30)"))
+    assert {t.size for t in made.tensors if t.role == "temporary"} <= {8}
+
+
+def test_loops_are_as_long_as_they_can_be() -> None:
+    (stage,) = program(task("a * 2 + b", "torch.randn(4, 5, 64, 128), torch.randn(4, 5, 64, 128)")).stages
+    (step,) = stage.steps
+    assert len(stage.outer) == 1 and len(step.loops) == 1 and step.loops[0].extent == 4096
+    (stage,) = program(task("a * b", "torch.randn(4, 5, 64, 128), torch.randn(128)")).stages
+    assert [var.extent for var in stage.outer] == [4 * 5 * 64] and stage.steps[0].loops[0].extent == 128
+
+
+def test_every_output_is_stored_once_and_every_element_of_it() -> None:
+    made = program(task("return torch.cat([a, b], 0), torch.cat([a * 2, b], 1), a.sum()", "torch.randn(5, 6), torch.randn(5, 6)"))
+    written = dict.fromkeys(made.outputs, 0)
+    for stage in made.stages:
+        for step in stage.steps:
+            if isinstance(step, Store) and step.tensor in written:
+                written[step.tensor] += stage.rows * _size(step)
+        for step in stage.after:
+            written[step.tensor] += 1
+    assert written == {name: made.tensor(name).size for name in made.outputs}
+
+
+def _size(step: Store | Reduce) -> int:
+    size = 1
+    for var in step.loops:
+        size *= var.extent
+    return size
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (task("torch.linalg.det(a)", "torch.randn(4, 4)"), "det"),
+        (task("a.sort(-1)[0]"), "sort"),
+        (task("F.dropout(a, 0.5, True)"), "random"),
+        (task("torch.fft.fft(a).real"), "complex"),
+    ],
+)
+def test_what_is_outside_the_families_is_named(given: Task, named: str) -> None:
+    with pytest.raises(NoIdea, match=named):
+        program(given)
+
+
+def test_index_arithmetic_agrees_with_numbers() -> None:
+    """Reshapes there and back, at every point of small boxes of loops."""
+    rng = random.Random(1)
+    shapes = [(2, 3, 4), (6, 4), (24,), (2, 12), (4, 6), (3, 8), (2, 2, 6), (1, 24)]
+    for _ in range(60):
+        here, there = rng.choice(shapes), rng.choice(shapes)
+        loops = [Var(f"i{place}", size) for place, size in enumerate(here)]
+        moved = reshape([variable(var) for var in loops], here, there)
+        back = reshape(moved, there, here)
+        assert flatten(back, here) == flatten([variable(var) for var in loops], here)
+        for point in itertools.product(*(range(size) for size in here)):
+            at = dict(zip(loops, point, strict=True))
+            place = 0
+            for value, size in zip(point, here, strict=True):
+                place = place * size + value
+            assert _value(flatten(moved, there), at) == place
+            assert all(low <= _value(i, at) <= high for i in moved for low, high in [i.bounds])
+
+
+def _value(index: Index, at: dict[Var, int]) -> int:
+    total = index.constant
+    for atom, factor in index.terms:
+        if isinstance(atom, Var):
+            total += factor * at[atom]
+        else:
+            inner = _value(atom.of, at)  # type: ignore[union-attr]
+            total += factor * (inner // atom.by if type(atom).__name__ == "Quotient" else inner % atom.by)  # type: ignore[union-attr]
+    return total
+
+
+# --- designs and moves -------------------------------------------------------------------------------------
+
+
+def _reachable(made: Program) -> list[Design]:
+    """Every design that moves lead to from the seeds."""
+    found = [seed.design for seed in WRITER.seeds(made)]
+    for design in found:
+        found += [new for move in WRITER.moves if (new := move.apply(made, design)) is not None and new not in found]
+    return found
+
+
+@pytest.mark.parametrize("given", [CHAIN, COLUMNS, LINEAR], ids=["chain", "columns", "linear"])
+def test_every_reachable_design_travels_in_its_candidate(given: Task) -> None:
+    made = program(given)
+    designs = _reachable(made)
+    assert len(designs) >= 4
+    for design in designs:
+        source = WRITER.write(made, design)
+        assert of_source(source) == design
+        tunables.parse(source)
+
+
+def test_what_tuning_found_is_read_back() -> None:
+    source = write(ask(CHAIN, attempt=1)).source
+    declared = tunables.parse(source)
+    assert "LANES0" in declared.names
+    tuned = tunables.frozen(source, {"LANES0": 32})
+    assert of_source(tuned).stages[0].lanes == 32
+
+
+def test_moves_answer_tools_that_exist() -> None:
+    assert {tool for move in WRITER.moves for tool in move.answers} <= registry().keys()
+
+
+# --- the author --------------------------------------------------------------------------------------------
+
+
+def test_seeds_differ_and_end() -> None:
+    sources = []
+    with pytest.raises(NoIdea, match="have been written"):
+        for attempt in range(10):
+            sources.append(write(ask(CHAIN, attempt=attempt)).source)
+    assert len(sources) >= 2 and len(set(sources)) == len(sources)
+
+
+def test_the_first_finding_chooses_the_move() -> None:
+    plain = write(ask(CHAIN)).source
+    scalar = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_scalar_code", 3.0), finding("cpu_math_calls"))))
+    assert scalar.advice == "cpu_scalar_code" and scalar.promised == 3.0 and "speaks" in scalar.hypothesis
+    assert of_source(scalar.source).stages[0].lanes > 1 and of_source(scalar.source).maths == "library"
+    calls = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_math_calls"), finding("cpu_scalar_code"))))
+    assert calls.advice == "cpu_math_calls" and of_source(calls.source).maths == "own"
+
+
+def test_a_finding_that_no_move_answers_leaves_the_usual_order() -> None:
+    plain = write(ask(CHAIN)).source
+    draft = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_call_overhead"),)))
+    assert draft.advice == "" and draft.source == write(ask(CHAIN, "improve", 0, plain)).source
+
+
+def test_attempts_take_one_move_after_another_until_none_is_left() -> None:
+    plain = write(ask(COLUMNS)).source
+    told = (finding("cpu_strided_access"),)
+    drafts = []
+    with pytest.raises(NoIdea, match="no move is left"):
+        for attempt in range(30):
+            drafts.append(write(ask(COLUMNS, "improve", attempt, plain, told)))
+    assert drafts[0].advice == "cpu_strided_access" and of_source(drafts[0].source).stages[0].order == "strips"
+    assert len({draft.source for draft in drafts}) == len(drafts) >= 3
+
+
+def test_the_same_assignment_gives_the_same_draft() -> None:
+    plain = write(ask(LINEAR)).source
+    for guided in (True, False):
+        one = write(ask(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), guided)
+        assert one == write(ask(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), guided)
+
+
+def test_the_random_one_does_not_look_at_findings() -> None:
+    plain = write(ask(CHAIN)).source
+    told = (finding("cpu_math_calls"),)
+    drafts = [write(ask(CHAIN, "improve", 0, plain, told, step=step), guided=False) for step in range(12)]
+    assert len({draft.source for draft in drafts}) > 1 and {draft.advice for draft in drafts} == {""}
+    blind = [write(ask(CHAIN, "improve", 0, plain, (), step=step), guided=False) for step in range(12)]
+    assert [draft.source for draft in drafts] == [draft.source for draft in blind]
+
+
+def test_what_failed_is_written_again_with_more_care() -> None:
+    failed = write(ask(CHAIN, attempt=1)).source
+    first = of_source(write(ask(CHAIN, "debug", 0, failed)).source)
+    assert first.maths == "library" and first.stages == of_source(failed).stages
+    plain = write(ask(CHAIN)).source
+    with pytest.raises(NoIdea, match="most careful"):
+        write(ask(CHAIN, "debug", 0, plain))
+
+
+def test_what_it_lacks_is_said() -> None:
+    with pytest.raises(NoIdea, match="could not be read"):
+        write(ask(CHAIN, graph=None))
+
+
+def test_the_precision_of_the_task_is_that_of_products_on_a_gpu() -> None:
+    product = task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)")
+    exact, usual = (write(ask(product, target="cuda", precision=precision)).source for precision in ("fp32", "tf32"))
+    assert of_source(exact).precision == "fp32" and of_source(usual).precision == "tf32"
+
+
+def test_somebody_elses_kernel_is_not_touched() -> None:
+    with pytest.raises(NoIdea, match="not the playbook's"):
+        write(ask(CHAIN, "improve", 0, "class ModelNew: pass"))
+
+
+def test_it_is_known_by_name(tmp_path: object) -> None:
+    for name in ("playbook", "playbook:random"):
+        assert author(RunConfig(CHAIN, "cpu", name), tmp_path).name == name  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="playbook, team and files"):
+        author(RunConfig(CHAIN, "cpu", "playbook:other"), tmp_path)  # type: ignore[arg-type]
