@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.authors.playbook import cpp
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
@@ -53,8 +53,8 @@ def program(given: Task) -> Program:
 class Trial:
     """A task's reference beside what the playbook makes of it."""
 
-    def __init__(self, given: Task, folder: Path, writer: Writer = WRITER):
-        self._reference, self._folder, self._writer = Reference(given, "cpu", 0), folder, writer
+    def __init__(self, given: Task, folder: Path, writer: Writer = cpp.WRITER, device: str = "cpu"):
+        self._reference, self._folder, self._writer, self._device = Reference(given, "cpu", 0), folder, writer, device
         self.program = program(given)
         self._form, self._leaves = self._reference.inputs(7)
 
@@ -68,7 +68,7 @@ class Trial:
     def errors_of(self, source: str) -> list[float]:
         found = []
         with torch.no_grad():
-            got = list(_flat(self._candidate(source)(*self._arguments())))
+            got = [one.cpu() for one in _flat(self._candidate(source).to(self._device)(*self._arguments(device=self._device)))]
             wanted = list(_flat(self._reference.model()(*self._arguments())))
             exact = list(_flat(self._reference.model(torch.float64)(*self._arguments(torch.float64))))
         for one, reference, true in zip(got, wanted, exact, strict=True):
@@ -81,9 +81,9 @@ class Trial:
             found.append(float((one.double() - true.double()).abs().max()) / size / max(own, 1e-6))
         return found
 
-    def _arguments(self, dtype: torch.dtype | None = None) -> Any:
+    def _arguments(self, dtype: torch.dtype | None = None, device: str = "cpu") -> Any:
         leaves = [leaf.to(dtype) if dtype and leaf.is_floating_point() else leaf for leaf in self._leaves]
-        return tree.unpack(self._form, leaves)
+        return tree.unpack(self._form, [leaf.to(device) for leaf in leaves])
 
     def _candidate(self, source: str) -> torch.nn.Module:
         path = self._folder / "candidate.py"

@@ -239,16 +239,15 @@ def test_what_failed_is_written_again_with_more_care() -> None:
         write(ask(CHAIN, "debug", 0, plain))
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"graph": None}, "could not be read"),
-        ({"target": "cuda"}, "no kernels for cuda"),
-    ],
-)
-def test_what_it_lacks_is_said(changes: dict[str, object], says: str) -> None:
-    with pytest.raises(NoIdea, match=says):
-        write(ask(CHAIN, **changes))  # type: ignore[arg-type]
+def test_what_it_lacks_is_said() -> None:
+    with pytest.raises(NoIdea, match="could not be read"):
+        write(ask(CHAIN, graph=None))
+
+
+def test_the_precision_of_the_task_is_that_of_products_on_a_gpu() -> None:
+    product = task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)")
+    exact, usual = (write(ask(product, target="cuda", precision=precision)).source for precision in ("fp32", "tf32"))
+    assert of_source(exact).precision == "fp32" and of_source(usual).precision == "tf32"
 
 
 def test_somebody_elses_kernel_is_not_touched() -> None:

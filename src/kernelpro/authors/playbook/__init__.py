@@ -8,6 +8,7 @@ passes.py       how a row's steps are grouped into passes, and what is kept betw
 printing.py     expressions as text; frame.py: the Python file around a kernel
 writer.py       what a language must offer
 cpp*.py         C++ for the CPU
+triton*.py      Triton for GPUs; online.py: reductions of long rows that are made in one pass
 playbook.py     the author: seeds, moves chosen by findings, retreat
 
 A new language is one `Writer` (writer.py), named in playbook.py's WRITERS. It has to turn each `Stage` of a `Program`

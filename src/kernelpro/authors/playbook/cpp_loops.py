@@ -10,7 +10,7 @@ from kernelpro.authors.playbook.cpp_words import CppPrinter, combined, computed,
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.indices import Index, Var, variable
-from kernelpro.authors.playbook.passes import HEAVY, Pass, keep, kept_before, passes
+from kernelpro.authors.playbook.passes import HEAVY, Pass, fixed, keep, kept_before, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 
@@ -105,7 +105,7 @@ class Rows(Nest):
 
     def _only_stores(self) -> bool:
         roots = [step.value for step in self.stage.steps]
-        return len(self.passes) == 1 and bool(self.passes[0].loops) and not self.stage.reduces and not _scans(roots)
+        return len(self.passes) == 1 and bool(self.passes[0].loops) and not self.stage.reduces and not scans_of(roots)
 
     def _in_tiles(self, lead: tuple[Var, ...], last: Var) -> list[str]:
         """Squares of rows and columns, so that lines of memory that go across the rows are used up while they are in cache."""
@@ -140,10 +140,10 @@ class Rows(Nest):
         inner = set(one.loops)
         roots = [step.value for step in one.steps]
         kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in kept_before(self.passes, number)}
-        lines = self.printer.block(_constant_within(roots, inner, kept), names)
+        lines = self.printer.block(fixed(roots, inner, kept), names)
         if not one.loops:
             return lines + self._once(one, names)
-        scans = _scans(roots)
+        scans = scans_of(roots)
         lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
         if self.how.lanes > 1 and not scans and not one.guards:
             return lines + self._in_vectors(one, names | kept, fetch=self.how.ahead and not number)
@@ -236,7 +236,7 @@ class Strips(Nest):
     def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
         roots = [step.value for step in one.steps]
         lines = self._numbers(one, names, last, strip) if one.loops else []
-        scans = _scans(roots)
+        scans = scans_of(roots)
         arrays = [(r.name, _held(r, one), r.kind) for r in _reduces(one)]
         arrays += [(f"s{s.number}", wide(s.dtype), s.data[0]) for s in scans]
         for name, kind, how in arrays:
@@ -249,7 +249,7 @@ class Strips(Nest):
     def _numbers(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
         """What a row needs of its own numbers, worked out for the whole strip before the pass."""
         lines: list[str] = []
-        for node in _constant_within([step.value for step in one.steps], set(one.loops), {}):
+        for node in fixed([step.value for step in one.steps], set(one.loops), {}):
             if node not in names and any(inner.op in HEAVY or inner.op == "row" for inner in node.walk()):
                 own = dict(names)
                 body = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
@@ -319,25 +319,6 @@ def _held(step: Reduce, one: Pass, lanes: int = 1) -> str:
 
 def _reduces(one: Pass) -> list[Reduce]:
     return [step for step in one.steps if isinstance(step, Reduce)]
-
-
-def _scans(roots: Iterable[Expr]) -> list[Expr]:
-    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
-
-
-def _constant_within(roots: Iterable[Expr], inner: set[Var], known: Names) -> list[Expr]:
-    """The largest parts that are the same for the whole row: worth computing before the loop."""
-    found: dict[Expr, None] = {}
-    waiting = list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node in known or node.op in ("const", "row", "total"):
-            continue
-        if not node.variables & inner and node.op != "product":
-            found[node] = None
-            continue
-        waiting += node.args
-    return sorted(found, key=lambda node: node.number)
 
 
 def _streams(node: Expr, var: Var, last: Var) -> bool:

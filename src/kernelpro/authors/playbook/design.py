@@ -51,6 +51,14 @@ class StageDesign:
     """GPU: elements a thread loads at once, where addresses allow it."""
     split: int = 1
     """GPU: blocks that share one row, their parts joined by a second step."""
+    down: int = 128
+    """GPU products: rows of a block's tile."""
+    over: int = 128
+    """GPU products: its columns."""
+    deep: int = 32
+    """GPU products: terms of the sum that are fetched at once."""
+    stages: int = 3
+    """GPU products: how many such fetches are on the way."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,14 @@ class Design:
     stages: tuple[StageDesign, ...]
     maths: Literal["library", "own"] = "library"
     """Whose exp, tanh, erf and log."""
+    precision: Literal["fp32", "tf32"] = "tf32"
+    """Of float32 operands of a product on a GPU."""
 
     def line(self) -> str:
         """The comment that says all of it; what is as usual is left out."""
         stages = [{k: v for k, v in asdict(s).items() if v != getattr(_USUAL, k)} for s in self.stages]
-        return _MARK + json.dumps({"language": self.language, "maths": self.maths, "stages": stages})
+        precision = {"precision": self.precision} if self.precision != "tf32" else {}
+        return _MARK + json.dumps({"language": self.language, "maths": self.maths, **precision, "stages": stages})
 
     def with_stage(self, place: int, **changes: Any) -> Design:
         stages = [replace(s, **changes) if i == place else s for i, s in enumerate(self.stages)]
@@ -88,6 +99,8 @@ def of_source(source: str) -> Design:
         for name, place, value in _CONSTANT.findall(source):
             if name.lower() in known and int(place) < len(stages):
                 stages[int(place)][name.lower()] = int(value)
-        return Design(str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"])
+        return Design(
+            str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"], data.get("precision", "tf32")
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None

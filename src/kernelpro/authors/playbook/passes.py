@@ -5,7 +5,7 @@ Language-neutral: writers turn passes into loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
@@ -63,18 +63,22 @@ def kept_before(made: list[Pass], place: int) -> set[Expr]:
     return {node for earlier in made[:place] if earlier.loops == made[place].loops for node in earlier.keeps}
 
 
-def fixed(roots: Iterable[Expr], inner: set[Var], kept: set[Expr]) -> list[Expr]:
-    """The largest parts of the roots that no turn of the inner loops changes."""
-    found = dict[Expr, None]()
+def scans_of(roots: Iterable[Expr]) -> list[Expr]:
+    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
+
+
+def fixed(roots: Iterable[Expr], inner: set[Var], known: Container[Expr]) -> list[Expr]:
+    """The largest parts that are the same for the whole row: worth computing before the loop."""
+    found: dict[Expr, None] = {}
     waiting = list(roots)
     while waiting:
         node = waiting.pop()
-        if node in kept or node.op in ("const", "row", "total"):
+        if node in known or node.op in ("const", "row", "total"):
             continue
-        if not node.variables & inner:
+        if not node.variables & inner and node.op != "product":
             found[node] = None
-        else:
-            waiting += node.args
+            continue
+        waiting += node.args
     return sorted(found, key=lambda node: node.number)
 
 

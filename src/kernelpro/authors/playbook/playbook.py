@@ -10,17 +10,17 @@ would have.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelpro.authors.author import Assignment, Draft, NoIdea
-from kernelpro.authors.playbook import cpp, cuda
+from kernelpro.authors.playbook import cpp, cuda, triton
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
 from kernelpro.authors.playbook.writer import Move, Writer
 from kernelpro.records import Finding
 
-WRITERS: tuple[Writer, ...] = (cpp.WRITER, cuda.WRITER)
+WRITERS: tuple[Writer, ...] = (cpp.WRITER, triton.WRITER, cuda.WRITER)
 
 
 class Playbook:
@@ -56,16 +56,18 @@ class Playbook:
         if assignment.attempt >= len(everything):
             raise NoIdea(f"all {len(everything)} designs that the playbook begins with have been written")
         writer, seed = everything[assignment.attempt]
-        return Draft(writer.write(program, seed.design), seed.plan, author=self.name)
+        design = (
+            replace(seed.design, precision="fp32") if assignment.precision == "fp32" and writer.target == "cuda" else seed.design
+        )
+        return Draft(writer.write(program, design), seed.plan, author=self.name)
 
     def _improve(self, assignment: Assignment, program: Program, design: Design, writer: Writer) -> Draft:
         choices = _ranked(writer, program, design, assignment.findings if self._guided else ())
         if not self._guided:
-            random.Random(assignment.step).shuffle(choices)
-        place = assignment.attempt if self._guided else 0
-        if place >= len(choices):
+            random.Random(assignment.parent.number if assignment.parent else 0).shuffle(choices)
+        if assignment.attempt >= len(choices):
             raise NoIdea(f"no move is left that changes this design ({len(choices)} were made)")
-        choice = choices[place]
+        choice = choices[assignment.attempt]
         source = writer.write(program, choice.design)
         if choice.finding is None:
             return Draft(source, choice.move.plan, author=self.name)

@@ -1,0 +1,49 @@
+"""Writing Triton for GPUs: a kernel or a few for each stage, launched one after another.
+
+triton_words.py     types, operators, masked loads
+triton_tiles.py     what tiles share; the flat one, for what is element-wise or has short loops; squares for transposed reads
+triton_rows.py      rows with loops of their own: norms, softmaxes, reductions, scans
+triton_products.py  matrix products and convolutions on tensor cores
+triton_moves.py     designs to begin with, and moves
+"""
+
+from __future__ import annotations
+
+from kernelpro.authors.playbook import frame, triton_moves
+from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.triton_products import Tiles, contraction
+from kernelpro.authors.playbook.triton_rows import Rows
+from kernelpro.authors.playbook.triton_tiles import Crossed, Flat, Kernels, Tile, across, broadcast_rows, elementwise, regrouped
+from kernelpro.authors.playbook.triton_words import functions
+from kernelpro.authors.playbook.writer import Writer
+
+_IMPORTS = "\nimport triton\nimport triton.language as tl\n\n"
+
+
+def write(program: Program, design: Design) -> str:
+    """The candidate's file."""
+    kernels = Kernels(program)
+    for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
+        left: Stage | None = stage
+        if stage.product or (how.order == "tiles" and contraction(stage)):
+            left = Tiles(kernels, stage, how, place, design.precision).write()
+        if left:
+            _tile(kernels, left, how, place).write()
+    head = "\n".join([*kernels.derived, _IMPORTS, "\n\n".join([*functions(kernels.printer.functions), *kernels.sources])])
+    return frame.candidate(program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables)
+
+
+def _tile(kernels: Kernels, stage: Stage, how: StageDesign, place: int) -> Tile:
+    """order: rows, as triton_rows.py has them; strips: flat; tiles: squares, where a stage reads across."""
+    if not elementwise(stage):
+        return (Flat if how.order == "strips" else Rows)(kernels, stage, how, place)
+    if how.order == "tiles" and (ways := across(stage)):
+        return Crossed(kernels, stage, how, place, ways)
+    rows = broadcast_rows(stage) if how.order == "rows" else 0
+    if rows:
+        return Rows(kernels, regrouped(stage, rows), how, place)
+    return Flat(kernels, regrouped(stage, len(stage.outer) + len(stage.steps[0].loops)), how, place)
+
+
+WRITER = Writer("triton", "cuda", write, triton_moves.seeds, triton_moves.MOVES, triton_moves.safer)

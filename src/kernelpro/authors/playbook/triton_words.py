@@ -1,0 +1,279 @@
+"""Triton's words: types, operators, masked loads, and the functions that its language lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook import frame
+from kernelpro.authors.playbook.expressions import FLOATING, Expr
+from kernelpro.authors.playbook.indices import Atom, Index, Loaded, Var
+from kernelpro.authors.playbook.printing import Names, Printer
+from kernelpro.authors.playbook.stages import Program
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_CALLS = {op: f"tl.{op}" for op in ("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "floor", "ceil", "abs")}
+_OWN = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
+_SMALLEST = {"int64": -(2**63), "int32": -(2**31), "uint8": 0}
+_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "uint8": 255}
+
+
+def computed(dtype: str) -> str:
+    """The type in which arithmetic is done."""
+    return "tl.float32" if dtype in ("float16", "bfloat16") else stored(dtype)
+
+
+def stored(dtype: str) -> str:
+    return "tl.int1" if dtype == "bool" else f"tl.{dtype}"
+
+
+def held(value: Expr) -> str:
+    """The type in which a reduction's results are held: places within a row need no 64 bits."""
+    places = ("index", "const", "select", "min", "max")
+    small = value.dtype == "int64" and all(node.op in places for node in value.walk() if node.dtype == "int64")
+    return "int32" if small else value.dtype
+
+
+def scratch_type(value: Expr) -> str:
+    """How parts of a reduction lie in memory between two kernels."""
+    return computed(held(value)).removeprefix("tl.")
+
+
+def identity(kind: str, dtype: str) -> str:
+    """What a reduction begins with."""
+    floating = dtype in FLOATING
+    if kind in ("sum", "prod"):
+        value = 0 if kind == "sum" else 1
+        return f"{value}.0" if floating else str(value)
+    if floating:
+        return f'float("{"-" if kind == "max" else ""}inf")'
+    return str((_SMALLEST if kind == "max" else _LARGEST)[dtype])
+
+
+def combined(kind: str, a: str, b: str) -> str:
+    if kind in ("sum", "prod"):
+        return f"{a} {'+' if kind == 'sum' else '*'} {b}"
+    return f"tl.{kind}imum({a}, {b})"
+
+
+def power_of_two(count: int) -> int:
+    """The next one, from `count` up."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+class TritonPrinter(Printer):
+    """Prints for one tile. `places` says where in the tile each loop of the stage runs, in terms of the tile's own
+    variables; `masks` names the mask of those of them that run beyond their end."""
+
+    def __init__(self, program: Program):
+        self._tensors = {tensor.name: tensor for tensor in program.tensors}
+        self.places: dict[Var, Index] = {}
+        self.masks: dict[Var, str] = {}
+        self.products: dict[str, tuple[Index, int]] = {}
+        """Products that lie in memory: the number of the row, and how many columns it has."""
+        self.functions: set[str] = set()
+        """Of FUNCTIONS, those that were printed."""
+        self.touched: dict[str, None] = {}
+        """Pointers that were printed since somebody cleared it."""
+
+    def constant(self, value: float | int | bool, dtype: str) -> str:
+        if dtype == "bool":
+            return "True" if value else "False"
+        if dtype not in FLOATING:
+            return str(value)
+        if not math.isfinite(value) or (dtype != "float64" and abs(value) > 3.4028235e38):
+            return f'float("{"nan" if value != value else "inf" if value > 0 else "-inf"}")'
+        return repr(float(value))
+
+    def declared(self, name: str, dtype: str, text: str) -> str:
+        return f"{name} = {text}"
+
+    def must_be_named(self, node: Expr) -> bool:
+        return node.op == "load" or (node.op == "product" and node.data[0] in self.products)
+
+    # --- places in memory --------------------------------------------------------------------------------------
+
+    def index(self, index: Index, names: Names | None = None) -> str:
+        """Terms that belong to the same side of the tile are added up first: as little as can be is done for all of it."""
+        groups: dict[frozenset[Var], list[tuple[Atom, int]]] = {}
+        index = self.placed(index)
+        for atom, factor in index.terms:
+            groups.setdefault(self._sides(atom), []).append((atom, factor))
+        parts = [super(TritonPrinter, self).index(Index(tuple(terms)), names) for terms in groups.values()]
+        parts = [f"({part})" if len(parts) > 1 and " + " in part else part for part in parts]
+        if index.constant or not parts:
+            parts.append(str(index.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def placed(self, index: Index) -> Index:
+        return index.substituted(self.places, lambda value: value)
+
+    def _sides(self, atom: Atom) -> frozenset[Var]:
+        if isinstance(atom, Var):
+            return frozenset({atom})
+        if isinstance(atom, Loaded):
+            return frozenset(var for own in atom.value.variables for var in self.places[own].variables)
+        return frozenset(side for inner, _ in atom.of.terms for side in self._sides(inner))
+
+    def divided(self, text: str, by: int, quotient: bool) -> str:
+        return f"(({text}) {'//' if quotient else '%'} {by})"
+
+    def mask(self, index: Index, names: Names, size: int) -> str:
+        """Which elements of the tile have an element there; empty: all."""
+        placed = self.placed(index)
+        sides = {side for atom, _ in placed.terms for side in self._sides(atom)}
+        parts = [text for side, text in self.masks.items() if side in sides]
+        low, high = placed.bounds
+        text = self.index(index, names)
+        parts += [f"({text} >= 0)"] if low < 0 else []
+        parts += [f"({text} < {size})"] if high >= size else []
+        return " & ".join(parts)
+
+    def load(self, tensor: str, index: str, dtype: str) -> str:
+        self.touched[tensor] = None
+        return f"tl.load({tensor} + {index})"
+
+    def raw(self, node: Expr, names: Names, within: Sequence[str] = ()) -> str:
+        """A load as it lies in memory; 0 where one of the conditions `within` does not hold."""
+        tensor = self._tensors[node.data[0]]
+        return self._loaded(frame.pointer(tensor), node.data[1], names, tensor.size, node.dtype, within)
+
+    def _loaded(self, pointer: str, index: Index, names: Names, size: int, dtype: str, within: Sequence[str] = ()) -> str:
+        text = self.load(pointer, self.index(index, names), dtype)
+        mask = " & ".join([*within, self.mask(index, names, size)]).removesuffix(" & ")
+        return f"{text[:-1]}, mask={mask}, other=0)" if mask else text
+
+    def text(self, node: Expr, names: Names) -> str:
+        if node in names:
+            return names[node]
+        if node.op == "load":
+            text = self.raw(node, names)
+            return f"{text}.to(tl.float32)" if node.dtype in ("float16", "bfloat16") else text
+        return super().text(node, names)
+
+    def special(self, node: Expr, names: Names) -> str:
+        if node.op == "product":
+            name, column = node.data
+            row, columns = self.products[name]
+            size = (row.bounds[1] + 1) * columns
+            return self._loaded(name, row * columns + column, names, size, "float32")
+        return str(node.data)
+
+    def store(self, tensor: str, index: Index, text: str, names: Names, extra: str = "") -> str:
+        held = self._tensors[tensor]
+        pointer = frame.pointer(held)
+        self.touched[pointer] = None
+        mask = " & ".join(part for part in (self.mask(index, names, held.size), extra) if part)
+        return f"tl.store({pointer} + {self.index(index, names)}, {text}{f', mask={mask}' if mask else ''})"
+
+    # --- reductions --------------------------------------------------------------------------------------------
+
+    def total(self, kind: str, text: str) -> str:
+        """One number of the whole tile."""
+        if kind != "prod":
+            return f"tl.{kind}({text})"
+        self.functions.add("multiplied")
+        return f"tl.reduce({text}, None, multiplied)"
+
+    # --- operators ---------------------------------------------------------------------------------------------
+
+    def operator(self, op: str, args: list[str], node: Expr) -> str:
+        if op == "cast":
+            return self._cast(args[0], node)
+        if op == "select":
+            return f"tl.where({', '.join(args)})"
+        if op in ("max", "min"):
+            return f"tl.{op}imum({', '.join(args)})"
+        if op in _INFIX:
+            return f"({args[0]} {_INFIX[op]} {args[1]})"
+        if op in _COMPARED:
+            return f"({args[0]} {_COMPARED[op]} {args[1]})"
+        if op in ("neg", "not"):
+            return f"(-{args[0]})" if op == "neg" else f"({args[0]} == 0)"
+        if node.args[0].op == "const":
+            args[0] = f"tl.full([], {args[0]}, {computed(node.args[0].dtype)})"
+        if op in _CALLS:
+            return f"{_CALLS[op]}({args[0]})"
+        if node.dtype == "float64" and op not in ("round", "trunc", "fmod"):
+            raise NoIdea(f"{op} of float64: the playbook has none for Triton")
+        self.functions.add(_OWN[op])
+        return f"{_OWN[op]}({', '.join(args)})"
+
+    def _cast(self, text: str, node: Expr) -> str:
+        (source,) = node.args
+        if node.dtype == "bool":
+            return f"({text} != 0)"
+        if computed(source.dtype) == computed(node.dtype):
+            return text
+        if source.op == "index":
+            return f"({text} * 1.0)" if node.dtype in FLOATING else text
+        return f"{text}.to({computed(node.dtype)})" if text.isidentifier() else f"({text}).to({computed(node.dtype)})"
+
+
+def functions(used: set[str]) -> list[str]:
+    """The functions that are used, and those they are made of."""
+    wanted = used | ({"trunc_"} if "fmod_" in used else set())
+    return [text for name, text in FUNCTIONS.items() if name in wanted]
+
+
+FUNCTIONS: Mapping[str, str] = {
+    "multiplied": """\
+@triton.jit
+def multiplied(a, b):
+    return a * b
+""",
+    "tanh_": """\
+@triton.jit
+def tanh_(x):
+    a, z = tl.abs(x), x * x
+    p = -5.70498872745e-3 * z + 2.06390887954e-2
+    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
+    t = tl.exp(-2.0 * a)
+    big = (1.0 - t) / (1.0 + t)
+    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
+""",
+    "expm1_": """\
+@triton.jit
+def expm1_(x):
+    p = x * (8.33333333e-3 + x * 1.38888889e-3) + 4.16666667e-2
+    p = x * (1.0 + x * (0.5 + x * (1.66666667e-1 + x * p)))
+    return tl.where(tl.abs(x) < 0.25, p, tl.exp(x) - 1.0)
+""",
+    "log1p_": """\
+@triton.jit
+def log1p_(x):
+    u = 1.0 + x
+    d = u - 1.0
+    y = tl.log(u) * (x / tl.where(d == 0.0, 1.0, d))  # makes good what 1 + x has lost
+    return tl.where(d == 0.0, x, tl.where(u == float("inf"), u, y))
+""",
+    "round_": """\
+@triton.jit
+def round_(x):  # halves to even
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5) != 0.0
+    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
+""",
+    "trunc_": """\
+@triton.jit
+def trunc_(x):
+    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
+""",
+    "fmod_": """\
+@triton.jit
+def fmod_(x, y):
+    return x - trunc_(x / y) * y
+""",
+    "pow_": """\
+@triton.jit
+def pow_(x, y):
+    size = tl.exp(y * tl.log(tl.abs(x)))
+    whole = tl.floor(y + x * 0.0)
+    odd = whole - 2.0 * tl.floor(whole * 0.5) != 0.0
+    signed = tl.where(whole == y, tl.where(odd, -size, size), float("nan"))
+    return tl.where(y + x * 0.0 == 0.0, 1.0, tl.where(x < 0.0, signed, size))
+""",
+}

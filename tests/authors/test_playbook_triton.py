@@ -1,0 +1,123 @@
+"""Families in Triton, computed by its interpreter; and what a Hopper would run, compiled and disassembled."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import Trial, program, task
+from test_playbook_families import FAMILIES
+from triton_trials import COMPILED, HELD
+
+from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook import triton
+from kernelpro.authors.playbook.design import of_source
+from kernelpro.diagnose.tools import registry
+from kernelpro.lab.profile import sass
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_disassembler = pytest.mark.skipif(sass.tool("nvdisasm") is None, reason="nvdisasm not found (Triton's wheel has it)")
+
+_MOST = 20.0
+"""Times the reference's own error against float64. What is wrong is wrong by thousands."""
+
+
+def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
+    command = [sys.executable, str(Path(__file__).with_name("triton_trials.py")), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in tried("interpret", TRITON_INTERPRET="1"):
+        found.setdefault(line["name"], []).append(line)
+    return found
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[str, list[dict[str, Any]]]) -> None:
+    lines = interpreted[name]
+    assert [line["design"] for line in lines] == list(HELD[name])
+    for line in lines:
+        assert max(line["errors"]) < _MOST, line["design"]
+        assert line["lasting"], "what was tuned is read back from the source"
+
+
+@needs_disassembler
+class TestCompiled:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def kernels(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, Any]]]:
+        return {line["name"]: line["kernels"] for line in tried("compile", str(tmp_path_factory.mktemp("hopper")))}
+
+    def test_nothing_spills(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+        assert set(kernels) == set(COMPILED)
+        assert all(facts["stack"] == 0 for of_task in kernels.values() for facts in of_task.values())
+
+    @pytest.mark.parametrize("name", ["element-wise", "rows", "transposed"])
+    def test_memory_is_accessed_16_bytes_at_a_time(self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+        widths = kernels[name]["stage0"]["widths"]
+        assert set(widths["global_load"]) == set(widths["global_store"]) == {"128"}
+
+    def test_a_row_is_read_once(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+        rows = kernels["rows"]["stage0"]
+        assert rows["mix"]["global_load"] * 4 * rows["threads"] == 4096 and not rows["loops"]
+
+    def test_mean_and_variance_of_a_long_row_are_made_in_one_kernel(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+        assert set(kernels["few rows"]) == {"stage0_part0", "stage0"}
+
+    @pytest.mark.parametrize("name", ["product", "half product"])
+    def test_products_are_made_on_tensor_cores_and_fetched_ahead(
+        self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]
+    ) -> None:
+        (facts,) = kernels[name].values()
+        assert facts["mix"]["hgmma"] > 0
+        assert set(facts["widths"]["async_copy"]) == {"128"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "float64"])
+def test_every_design_computes_it_on_a_gpu(name: str, tmp_path: Path) -> None:
+    trial = Trial(FAMILIES[name], tmp_path, triton.WRITER, "cuda")
+    for design in trial.designs():
+        assert max(trial.errors(replace(design, precision="fp32"))) < _MOST, design
+
+
+def test_precision_is_that_of_the_design() -> None:
+    given = program(task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)"))
+    design = triton.WRITER.seeds(given)[0].design
+    assert 'input_precision="tf32"' in triton.write(given, design)
+    exact = of_source(design.line().replace('"maths"', '"precision": "fp32", "maths"'))
+    assert 'input_precision="ieee"' in triton.write(given, exact)
+
+
+def test_what_triton_cannot_multiply_is_refused() -> None:
+    given = program(task("a @ b", "torch.randn(32, 32).double(), torch.randn(32, 32).double()"))
+    with pytest.raises(NoIdea, match="products of float64"):
+        triton.write(given, triton.WRITER.seeds(given)[0].design)
+
+
+@pytest.mark.parametrize(
+    "forward", ["a.softmax(-1)", "a.sum(0)", "F.linear(a, a)", "a.t().contiguous()", "F.max_pool1d(a, 3, 1, 1)"]
+)
+def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
+    given = program(task(forward, "torch.randn(512, 512)"))
+    design = triton.WRITER.seeds(given)[0].design
+    made = [found for move in triton.WRITER.moves if (found := move.apply(given, design))]
+    made += triton.WRITER.safer(given, design)
+    sources = {triton.write(given, one) for one in (design, *made)}
+    assert len(made) >= 2 and len(sources) == len(made) + 1
+
+
+def test_moves_answer_tools_that_there_are() -> None:
+    assert {name for move in triton.WRITER.moves for name in move.answers} <= registry().keys()

@@ -1,0 +1,131 @@
+"""Candidates in Triton without a GPU: `python triton_trials.py interpret` or `python triton_trials.py compile FOLDER`.
+
+interpret  small tasks, computed by Triton's interpreter and held against the reference. TRITON_INTERPRET must be set
+           before Triton is imported and reaches everything that the process compiles, hence a process of its own.
+compile    larger ones, compiled for a Hopper and disassembled.
+
+One JSON line a candidate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from test_playbook_families import FAMILIES
+
+from kernelpro.authors.playbook.design import Design, of_source
+from kernelpro.authors.playbook.stages import Program
+from kernelpro.authors.tunables import parse
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Task
+
+STRETCHES = {"keep": False, "order": "rows", "threads": 32, "vector": 1, "together": 1}
+"""Rows in stretches of 32 elements."""
+DESIGNS: dict[str, dict[str, Any]] = {
+    "best": {},
+    "stretches": STRETCHES,
+    "rows together": {**STRETCHES, "together": 8, "vector": 4},
+    "shared rows": {**STRETCHES, "split": 4, "vector": 2},
+    "rows together, shared": {**STRETCHES, "together": 8, "vector": 8, "split": 2},
+}
+"""Changes to the first seed, for all stages."""
+LONG = ("stretches", "rows together", "shared rows", "rows together, shared")
+
+OWN: dict[str, tuple[str, str, str]] = {
+    "transposed": ("(a.transpose(1, 2) * 2).contiguous() + b", "torch.randn(3, 33, 70), torch.randn(3, 70, 33)", "pass"),
+    "long rows": ("return a.softmax(-1), F.instance_norm(a)", "torch.randn(1, 4, 500)", "pass"),
+    "-inf": ("torch.where(b > 0, a, -math.inf).softmax(-1)", "torch.randn(4, 300), torch.randn(300)", "pass"),
+    "functions": (
+        "return (a.expm1() + (b * b).log1p(), (3 * a).round() + b.trunc(), torch.fmod(a, 0.7), (b * b).pow(1.3), a.pow(5))",
+        "torch.randn(9, 41), torch.randn(9, 41)",
+        "pass",
+    ),
+    "many rows": ("return ((a * a).sum(), a.max(), a.amin(1), a.argmax(1))", "torch.randn(1030, 12)", "pass"),
+    "image": ("F.relu(self.c(a))", "torch.randn(1, 3, 9, 10)", "self.c = nn.Conv2d(3, 17, 3, padding=1, stride=2)"),
+    "convolution in time": ("self.c(a)", "torch.randn(2, 6, 40)", "self.c = nn.Conv1d(6, 17, 5, stride=2, dilation=2)"),
+    "each channel by itself": ("self.c(a)", "torch.randn(2, 3, 8, 9)", "self.c = nn.Conv2d(3, 3, 3, padding=1, groups=3)"),
+    "half precision": ("F.relu(self.l(a * 2))", "torch.randn(32, 48).half()", "self.l = nn.Linear(48, 40).half()"),
+}
+SKIPPED = ("bfloat16", "float64", "convolutions")
+"""Families that the interpreter gets wrong, that Triton's products do not have, and whose like is among OWN, but quicker."""
+MORE = {
+    **dict.fromkeys(("sums of rows", "losses"), ("best", "stretches")),
+    **dict.fromkeys(("scans", "sums of other dimensions", "softmaxes"), ("best", "rows together")),
+    **dict.fromkeys(("norms", "matrix products"), ("best", "rows together, shared")),
+    "a chain over rows": LONG,
+    "long rows": LONG,
+    "-inf": ("best", *LONG),
+    "many rows": ("best", "stretches"),
+}
+HELD = {name: MORE.get(name, ("best",)) for name in (*FAMILIES, *OWN) if name not in SKIPPED}
+"""Which designs are tried of a family, or of a task of OWN."""
+
+COMPILED: dict[str, tuple[str, str]] = {
+    "element-wise": ("F.relu(a) * 2", "torch.randn(1024, 4096)"),
+    "rows": ("a.softmax(-1)", "torch.randn(1024, 4096)"),
+    "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
+    "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
+    "product": ("F.gelu(F.linear(a, b))", "torch.randn(512, 2048), torch.randn(1024, 2048)"),
+    "half product": ("a @ b", "torch.randn(2048, 2048).bfloat16(), torch.randn(2048, 2048).bfloat16()"),
+}
+
+
+def first(program: Program) -> Design:
+    from kernelpro.authors.playbook.triton import WRITER
+
+    return WRITER.seeds(program)[0].design
+
+
+def interpret() -> None:
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    from playing import Trial, task
+
+    from kernelpro.authors.playbook.triton import WRITER
+
+    warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
+    tasks: dict[str, Task] = {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, designs in HELD.items():
+            trial = Trial(tasks[name], Path(folder), WRITER)
+            for label in designs:
+                design = first(trial.program).everywhere(**DESIGNS[label])
+                source = WRITER.write(trial.program, design)
+                parse(source)
+                again = of_source(source)
+                told = {"lasting": of_source(WRITER.write(trial.program, again)) == again}
+                print(json.dumps({"name": name, "design": label, "errors": trial.errors(design), **told}), flush=True)
+
+
+def compile_all(root: Path) -> None:
+    sys.path.append(str(Path(__file__).parent.parent / "defects"))
+    import building
+    from playing import program, task
+
+    from kernelpro.authors.playbook.triton import WRITER
+    from kernelpro.lab.profile import sass
+
+    for name, (forward, inputs) in COMPILED.items():
+        given = task(forward, inputs)
+        read = program(given)
+        folder = root / name.replace(" ", "_")
+        folder.mkdir()
+        os.environ["TRITON_CACHE_DIR"] = str(folder)
+        path = folder / "candidate.py"
+        path.write_text(WRITER.write(read, first(read)))
+        building.compile_triton(path, Reference(given, "meta", 0))
+        files = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        static = sass.analyse(files, path.read_text())
+        print(json.dumps({"name": name, "kernels": {kernel: facts for kernel, (facts,) in static.kernels.items()}}), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "interpret":
+        interpret()
+    else:
+        compile_all(Path(sys.argv[2]))
