@@ -225,7 +225,7 @@ def _literal(value: Any) -> str:
 
 def _docstring(task: Task, verdict: Verdict | None, about: dict[str, str]) -> str:
     rows = {"task": f"{task.name} ({task.mode} mode, precision {task.precision or 'as the task has it'})"} | about
-    lines = [f"{task.name}: a kernel that was written and judged by KernelPro, guarded by its reference.", ""]
+    lines = [f"{task.name}: a kernel that KernelPro judged, guarded by its reference.", ""]
     if verdict is None:
         rows["verdict"] = "none: it was not judged"
     else:
