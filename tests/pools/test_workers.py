@@ -66,6 +66,28 @@ def test_the_lock_dies_with_its_holder() -> None:
     holder.wait()
 
 
+GREEDY = """
+import time
+from kernelpro.lab.exclusive import exclusive
+while True:
+    with exclusive("test-device", lambda text: None):
+        print("held", flush=True)
+        time.sleep(0.05)
+"""
+
+
+def test_a_process_with_one_job_after_another_lets_others_in() -> None:
+    greedy = subprocess.Popen([sys.executable, "-c", GREEDY], stdout=subprocess.PIPE, text=True)
+    try:
+        assert greedy.stdout and greedy.stdout.readline() == "held\n"
+        for _ in range(20):
+            with exclusive("test-device", lambda text: None):
+                pass
+    finally:
+        greedy.kill()
+    assert len(greedy.stdout.readlines()) <= 60, "it had its turn, and so had we"
+
+
 # --- scheduling, with workers that only say what they were told ------------------------------------------
 
 

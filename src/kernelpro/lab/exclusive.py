@@ -20,18 +20,31 @@ _TELL_SECONDS = 5.0
 
 @contextlib.contextmanager
 def exclusive(device: str, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold the device, by the UUID of a GPU or `cpu`; `report` hears of waiting."""
+    """Hold the device, by the UUID of a GPU or `cpu`; `report` hears of waiting.
+
+    Whoever waits at the door has the turn: without it, a process with one job after another would take the device back
+    in the moment in which it lets go, and the others would starve.
+    """
     lock = _open(_FOLDER / f"{device}.lock")
     try:
-        told = -_TELL_SECONDS
-        while not _taken(lock):
-            if time.monotonic() - told >= _TELL_SECONDS:
-                report("waiting: another process is timing on this device")
-                told = time.monotonic()
-            time.sleep(0.02)
+        turn = _open(_FOLDER / f"{device}.turn")
+        try:
+            _wait(turn, report)
+            _wait(lock, report)
+        finally:
+            os.close(turn)
         yield
     finally:
         os.close(lock)
+
+
+def _wait(lock: int, report: Callable[[str], None]) -> None:
+    told = -_TELL_SECONDS
+    while not _taken(lock):
+        if time.monotonic() - told >= _TELL_SECONDS:
+            report("waiting: another process is timing on this device")
+            told = time.monotonic()
+        time.sleep(0.02)
 
 
 def _taken(lock: int) -> bool:

@@ -4,8 +4,8 @@
    autoscaler looks at.
 2. An actor is a local pool on its node, with the hardware that Ray gave it; the code travels with the job. So whatever
    the judge guarantees, it guarantees here.
-3. An actor with room gets a job of the task that it has warm, unless others are busy with that one already; else of the task
-   that has the fewest under way and is worth being made warm. What has waited for long goes first, so that no task starves.
+3. An actor with room gets a job of the task that it has warm; else of the task that has the fewest under way and is worth
+   being made warm. What has waited for long goes first, so that no task starves.
    A task keeps to one kind of hardware.
 4. An actor that dies, with its node or alone, or gives no sign of life, is replaced; what it was at is done by others. One whose
    GPU fails its health check is kept, without work, so that Ray gives that GPU to nobody.
@@ -36,8 +36,6 @@ _MOST_ACTORS = 256
 _WORTH = 7
 """Jobs that are worth another actor: making a task warm costs as much as judging so many (recorded on an H200: 15 s and 2 s)."""
 _MOST_SENT = 4
-_COLD = 4
-"""Jobs that others must have under way of a task before an actor that has it warm looks for another one."""
 _LONG_SECONDS = 300.0
 _CHANCES = 10
 """Actors that may die over a job. They outlive what they run; so these were machines that failed."""
@@ -293,10 +291,10 @@ class RayPool(Pool):
 
         def worth_it(asked: _Asked) -> bool:
             at_hand = asked.task in (hand.task, "")
-            return at_hand or not others(asked) or self._waiting.length(asked.kind) >= _WORTH
+            return at_hand or not others(asked) or self._waiting.length(asked.kind) >= 2 * _WORTH  # to be shared by two
 
-        def rank(asked: _Asked) -> tuple[bool, int]:
-            return asked.since > long_ago, others(asked) + _COLD * (asked.task != hand.task)
+        def rank(asked: _Asked) -> tuple[bool, bool, int]:
+            return asked.since > long_ago, asked.task != hand.task, others(asked)
 
         return min((a for a in self._waiting.first() if self._suits(a, hand) and worth_it(a)), key=rank, default=None)
 
