@@ -22,7 +22,7 @@ test: setup
 
 lint: setup
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check src tests/*.py tests/lab tests/defects/*.py benchmarks/*.py
+	$(BIN)/ruff format --check src tests/*.py tests/lab tests/suites tests/defects/*.py benchmarks/*.py
 	$(BIN)/mypy
 
 # On a GPU host where torch is installed already: PY=python3 make gpu-test

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     home = ROOT / "examples" / ("gpu" if chosen.target == "cuda" else "cpu")
-    folders = chosen.folders or sorted(path.parent for path in home.glob("*/task.py"))
+    folders = chosen.folders or sorted({path.parent for path in home.glob("*/*_*.py")})
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     rows = []
     for folder in folders:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from kernelpro.engine.store import Store  # noqa: E402
-from kernelpro.records import Step  # noqa: E402
+from kernelpro.records import Limits, Options, RunConfig, Step, Task  # noqa: E402
 
 TASK = """
 import torch
@@ -87,11 +87,19 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
-    return command(
-        home, "optimize", str(folder / "task.py"), "--author", f"files:{folder / 'candidates'}", "--policy", policy,
-        "--target", "cpu", "--baseline", "eager_fp32", "--budget", f"candidates={candidates}", "--budget", "floor=0",
-        "--name", "run",
-    )  # fmt: skip
+    """A run that is quick to judge: kills are what this is about. What the seeds of the compiler would cost is left out."""
+    config = RunConfig(
+        task=Task.from_file(folder / "task.py"),
+        target="cpu",
+        author=f"files:{folder / 'candidates'}",
+        policy=policy,
+        limits=Limits(candidates, floor_share=0.0),
+        options=Options(effort="quick", baselines=("eager_fp32",)),
+        compiler=False,
+        finalists=0,
+    )
+    Store.create(home, config, "run").close()
+    return command(home, "resume", "run-1")
 
 
 def undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
@@ -119,8 +127,6 @@ def killed(folder: Path, candidates: int, policy: str, kills: int, dice: random.
         judged += log.read_text(errors="replace").count('"event":"judging"')
         if process.returncode == 0:
             break
-        if (home / "run-1" / "run.db").exists():
-            words = command(home, "resume", "run-1")
     steps = Store.open(home, "run-1").steps()
     return steps, {"kills": done, "judged": judged, "restarts": done}
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from kernelpro import api
 from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
 
 
@@ -51,3 +53,21 @@ def test_not_finite_numbers_stay_valid_json() -> None:
 def test_a_missing_file_is_one_clear_line() -> None:
     with pytest.raises(BadInput, match=r"^task file not found: nowhere\.py$"):
         Task.from_file("nowhere.py")
+
+
+def test_a_live_module_is_the_same_task_wherever_its_values_lie() -> None:
+    def made() -> Task:
+        torch.manual_seed(1)
+        return api.task(torch.nn.Linear(2, 2), [torch.arange(4096.0)])
+
+    first, _elsewhere = made(), torch.zeros(4096)
+    assert made() == first
+
+
+def test_a_file_with_two_sizes_is_two_tasks() -> None:
+    both = Task('TARGET = "cuda"\nSIZES = {"cuda": (9,), "cpu": (1,)}\n')
+    small = both.for_target("cpu")
+    assert both.for_target("cuda") == both and small.id != both.id and 'TARGET = "cpu"\n' in small.source
+    assert small.for_target("cpu") == small and small.for_target("cuda") == both
+    plain = Task("n = 3\n")
+    assert plain.for_target("cpu") == plain

@@ -8,7 +8,7 @@ only Python and torch; everything else runs on any machine and reaches the lab t
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Candidate", "Task", "Verdict", "__version__", "judge"]
+__all__ = ["Candidate", "Task", "Verdict", "__version__", "judge", "optimize"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,8 +17,8 @@ def __getattr__(name: str) -> Any:
         from kernelpro import records
 
         return getattr(records, name)
-    if name == "judge":
-        from kernelpro.api import judge
+    if name in ("judge", "optimize"):
+        from kernelpro import api
 
-        return judge
+        return getattr(api, name)
     raise AttributeError(f"module 'kernelpro' has no attribute {name!r}")

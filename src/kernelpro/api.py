@@ -1,12 +1,14 @@
-"""The Python API: judge kernels for a KernelBench file, a module with example inputs, or a plain function."""
+"""The Python API: judge or find kernels for a KernelBench file, a module with example inputs, or a plain function."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import BadInput, Candidate, Job, Mode, Options, Precision, Target, Task, Verdict
+from kernelpro.records import BadInput, Candidate, Job, Limits, Mode, Options, Outcome, Precision, RunConfig, Target, Task, Verdict
 
 
 def task(
@@ -63,3 +65,52 @@ def judge(
             raise BadInput(result.error or "no verdict")
         verdicts.append(result.verdict)
     return verdicts
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """How a run ended, and what won."""
+
+    run: Path
+    """The run's folder: `kernelpro show NAME --home FOLDER` looks into it."""
+    outcome: Outcome
+    source: str | None
+    """The winner's text, a file with `ModelNew`; None where nothing passed."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.outcome.verdict
+
+
+def optimize(
+    reference: Any,
+    inputs: Sequence[Any] = (),
+    *,
+    author: str = "team",
+    model: str = "",
+    limits: Limits | None = None,
+    target: Target | None = None,
+    options: Options | None = None,
+    home: str | Path | None = None,
+    report: Callable[[str, dict[str, Any]], None] = lambda kind, data: None,
+    **about: Any,
+) -> Optimized:
+    """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
+
+    The same call goes on with a run that was stopped, and returns at once what a finished one found."""
+    from kernelpro.engine import session
+    from kernelpro.engine.store import default_home
+    from kernelpro.pools.local import Pool
+
+    what, chosen = task(reference, inputs, **about), options or Options()
+    with Pool(chosen.sandbox) as pool:
+        where = target or session.target_of(pool)
+        config = RunConfig(what.for_target(where), where, author, {"code": model} if model else {}, options=chosen)
+        store = session.store_for(Path(home) if home else default_home(), replace(config, limits=limits or Limits()), what.name)
+        try:
+            outcome = asyncio.run(session.work(store, pool, report))
+            winner = store.step(outcome.best) if outcome.best is not None else None
+            source = store.source(winner.final_source) if winner else None
+        finally:
+            store.close()
+    return Optimized(store.folder, outcome, source)

@@ -44,6 +44,7 @@ WRONG = Verdict(
 )
 BASE = Assignment(
     step=5,
+    turn=4,
     action="improve",
     task=TASK,
     target="cuda",
@@ -125,7 +126,7 @@ def test_a_fix_says_what_was_wrong() -> None:
 
 
 def test_designs_take_turns() -> None:
-    prompts = {written(replace(BASE, action="seed", parent=None, step=step))[1][0].prompt for step in range(1, 6)}
+    prompts = {written(replace(BASE, action="seed", parent=None, turn=turn))[1][0].prompt for turn in range(5)}
     assert len(prompts) == 5
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from kernelpro import runtime
 from kernelpro.lab.languages import authored_kernels, cuda, detect, native
+from kernelpro.lab.languages.machine_code import fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +108,48 @@ def test_cuda_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_languages_and_their_kernels_are_recognised(source: str, language: str, kernels: set[str]) -> None:
     assert detect(source).name == language
     assert authored_kernels(source) == kernels
+
+
+CANDIDATE = """
+from kernelpro import runtime
+lib = runtime.{language}(r'''{native}''')
+class ModelNew: {body}
+"""
+
+
+def built(language: str, native: str, body: str = "pass") -> str:
+    """The fingerprint of a candidate around this code, which is compiled for real."""
+    source = CANDIDATE.format(language=language, native=native, body=body)
+    library = (runtime.cpp if language == "cpp" else runtime.cuda)(native).path
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(library, library.name)
+    return fingerprint(source, packed.getvalue())
+
+
+GRID = r"""
+__global__ void twice(const float* x, float* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
+extern "C" int launch(const float* x, float* y, cudaStream_t stream) {
+    twice<<<1, 128, 0, stream>>>(x, y);
+    return cudaGetLastError();
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_the_same_instructions_are_the_same_candidate(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
+    if language == "cuda" and cuda.missing():
+        pytest.skip(str(cuda.missing()))
+    native = TWICE if language == "cpp" else GRID
+    mark = built(language, native)
+    assert mark
+    assert built(language, "// said differently\n\n" + native) == mark
+    assert built(language, native.replace("2 * x", "3 * x")) != mark
+    assert built(language, native, "slow = True") != mark
+    if language == "cuda":
+        assert built(language, native.replace("128", "64")) != mark, "how it is launched counts"
+
+
+def test_without_a_build_nothing_is_known() -> None:
+    assert fingerprint("class ModelNew: pass", b"") == ""

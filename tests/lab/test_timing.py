@@ -7,7 +7,7 @@ import random
 import torch
 
 from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
-from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, compare_clocks, decide, ratio_interval, widened
+from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, charged, compare_clocks, decide, ratio_interval, widened
 from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Interval
 
@@ -101,3 +101,9 @@ def test_bursts_show_what_a_single_call_cannot() -> None:
 def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
     assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, None, short=True).widen_ms >= 0.1
     assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, slopes(0.19), short=True).widen_ms == 0
+
+
+def test_what_a_busy_machine_hides_is_counted() -> None:
+    time, speedups = charged(Interval(1.0, 0.9, 1.1), {"base": Interval(4.0, 3.6, 4.4)}, 3.0)
+    assert time == Interval(4.0, 0.9, 4.1)
+    assert speedups["base"].value == 1.0 and speedups["base"].low == 1.0 and speedups["base"].high == 4.4

@@ -35,3 +35,13 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]
     assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]
     assert any(answer["type"] == "progress" for answer in answers)
+
+
+def test_without_torch_every_job_is_told_what_is_missing() -> None:
+    source = Path(__file__).parents[2] / "src"
+    code = f"import sys; sys.path.insert(0, {str(source)!r}); from kernelpro.lab.worker import main; main()"
+    jobs = "".join(json.dumps({"id": name, "kind": "environment", "target": "cpu"}) + "\n" for name in ("a", "b"))
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], input=jobs, capture_output=True, text=True, timeout=60)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["job"] for answer in answers] == ["a", "b"] and not done.stderr
+    assert all("has no torch" in answer["error"] for answer in answers)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,6 +17,7 @@ from kernelpro.search import POLICIES, Choice, Tree, make
 from kernelpro.search.epsilon_greedy import EpsilonGreedy
 from kernelpro.search.landscapes import KINDS, generate
 from kernelpro.search.mcts import Mcts
+from kernelpro.search.policy import read
 
 Result = Callable[[Tree, Choice, random.Random], float | None]
 
@@ -254,3 +258,25 @@ def test_make_knows_every_policy_and_passes_constants_on() -> None:
     assert make("mcts", explore=1, seeds=3) == Mcts(explore=1, seeds=3)
     assert set(KINDS) == {"smooth", "rugged", "deceptive", "cliff", "combination"}
     assert generate("smooth", 1).baseline_ms > 0
+
+
+def test_constants_are_read_from_the_name() -> None:
+    assert read("greedy") == ("greedy", {})
+    assert read("greedy:seeds=3") == ("greedy", {"seeds": 3})
+    for wrong in ("nobody", "greedy:seeds=many", "greedy:seeds=0", "greedy:sneeds=3"):
+        with pytest.raises(BadInput):
+            read(wrong)
+
+
+def test_the_documented_policy_works() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    documented = ModuleType("documented")
+    sys.modules["documented"] = documented  # dataclasses look their module up
+    exec(page.split("```python\n")[1].split("```")[0], documented.__dict__)
+    policy, tree, rng = documented.RoundRobin(seeds=2), Tree(1.0, 0.1), random.Random(0)
+    chosen = []
+    for ms in (0.9, 0.8, 0.7, None, 0.5):
+        choice = policy.choose(tree, rng)
+        chosen.append(choice)
+        tree.settle(tree.add(choice.parent, choice.action).id, ms)
+    assert chosen[:2] == [Choice(0, "seed")] * 2 and chosen[2] == Choice(2, "improve")

@@ -12,6 +12,10 @@ class NoIdea(Exception):
     """The author has nothing (more) to offer for this assignment; the message says why."""
 
 
+class OutOfIdeas(NoIdea):
+    """Nor for any other."""
+
+
 class Waiting(Exception):
     """The answer is not there yet: ask again later."""
 
@@ -42,6 +46,8 @@ class Assignment:
     floor_ms: float
     baselines: dict[str, float]
     """Milliseconds by name."""
+    turn: int = 0
+    """How many steps the author was asked for before this one."""
     attempt: int = 0
     """How often the same was asked of the same parent before; for a fresh design: how many were asked for."""
     graph: Graph | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelpro.authors.author import Assignment, Draft, NoIdea
+from kernelpro.authors.author import Assignment, Draft, OutOfIdeas
 from kernelpro.records import BadInput, read_source
 
 
@@ -16,9 +16,8 @@ class Files:
         self.name = f"files:{folder}"
 
     async def write(self, assignment: Assignment) -> Draft:
-        """The n-th file for the n-th step: the same whenever it is asked."""
-        index = assignment.step - 1
-        if index >= len(self._paths):
-            raise NoIdea(f"all {len(self._paths)} files have been offered")
-        path = self._paths[index]
+        """The n-th file for the n-th turn: the same whenever it is asked."""
+        if assignment.turn >= len(self._paths):
+            raise OutOfIdeas(f"all {len(self._paths)} files have been offered")
+        path = self._paths[assignment.turn]
         return Draft(read_source(path, "candidate"), plan=f"as in {path.name}", author=path.name)

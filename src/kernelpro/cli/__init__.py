@@ -29,9 +29,13 @@ def judge(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one call may take.")] = 60.0,
     build_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")] = 300.0,
     memory: Annotated[float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")] = 0.0,
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
 ) -> None:
-    """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse."""
+    """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse; 3: results outstanding."""
     from kernelpro.cli import judging
+    from kernelpro.cli.place import Place
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -41,8 +45,9 @@ def judge(
         _misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
+    place = Place(pool, match, wait)
     settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory}
-    raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, json_lines))
+    raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
 
 
 @app.command()
@@ -62,9 +67,13 @@ def profile(
     tracer: Annotated[str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")] = "auto",
     everything: Annotated[bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")] = False,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
 ) -> None:
     """What limits this kernel, and what to do about it: in words, with numbers, without an LLM."""
     from kernelpro.cli import profiling
+    from kernelpro.cli.place import Place
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -74,21 +83,25 @@ def profile(
     for name in compare or ():
         _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, sandbox)
-    raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted))
+    place = Place(pool, match, wait)
+    raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
 
 @app.command()
 def optimize(
     task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
     author: Annotated[
-        str, typer.Option(help="Who writes the kernels: team (needs --model), or files:DIR, those in a folder.")
-    ] = "team",
-    model: Annotated[str, typer.Option(help="Who answers: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
+        str | None,
+        typer.Option(help="team (an LLM), playbook (none), or files:DIR; default: an LLM if one is configured, else the playbook."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The LLM: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
     plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
     cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="inbox: wait for answers instead of stopping.")] = False,
-    policy: Annotated[str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n.")] = "mcts",
+    wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
+    policy: Annotated[
+        str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n; constants after a colon: mcts:seeds=6.")
+    ] = "mcts",
     budget: Annotated[
         list[str] | None,
         typer.Option(help="candidates=75, dollars=5, tokens=1e6, wall=2h, device=30m or floor=0.95. Repeatable; 0: no limit."),
@@ -102,16 +115,20 @@ def optimize(
     baseline: Annotated[
         list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
     ] = None,
+    plain: Annotated[bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")] = False,
     alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
     home: Annotated[
         str | None, typer.Option(help="Where runs are kept; default: $KERNELPRO_RUNS or the user's data folder.")
     ] = None,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
 ) -> None:
-    """Search for a faster kernel. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
+    """Search for a faster kernel; TASK is all it needs. Ctrl-C stops cleanly; `kernelpro resume RUN` goes on."""
     from kernelpro.cli import running
+    from kernelpro.cli.place import Place
 
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
@@ -131,24 +148,79 @@ def optimize(
         sandbox,
         not alone,
         models,
-        wait,
         tuple(baseline or ()),
         not cool,
+        not plain,
+        Place(pool, match, wait),
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="own, a KernelBench checkout, or a folder of task files.")],
+    probe: Annotated[bool, typer.Option("--probe", help="Which problems can be scored, which not, and why.")] = False,
+    kernels: Annotated[
+        str | None, typer.Option(help="Judge kernels: one of KernelBench's runs, or files named like tasks.")
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="Search for kernels, problem by problem: an author as for optimize.")] = None,
+    model: Annotated[str, typer.Option(help="With --author: who answers, as for optimize.")] = "",
+    budget: Annotated[list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
+    level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
+    ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
+    sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
+    target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    mode: Annotated[str, typer.Option(help="The modules' mode: train (as KernelBench runs them) or eval.")] = "train",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: seconds a candidate.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="More rounds, all baselines in each.")] = False,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+    ] = None,
+    min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
+    out: Annotated[str | None, typer.Option(help="Folder of this bench; the same one goes on where it stopped.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Ask again where the last answer was an error.")] = False,
+    form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+) -> None:
+    """A whole suite: fast_p, geomeans and costs against each baseline. Killed at any time, the same command goes on."""
+    from kernelpro.cli import benching
+    from kernelpro.cli.place import Place
+    from kernelpro.records import Options
+
+    _check("--target", target, ("cuda", "cpu"))
+    _check("--precision", precision, ("fp32", "tf32", "native"))
+    _check("--mode", mode, ("train", "eval"))
+    _check("--format", form, ("table", "md", "json"))
+    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    for name in baseline or ():
+        _check("--baseline", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+    if quick and full:
+        _misuse("--quick and --full exclude each other: give one")
+    effort = "quick" if quick else "full" if full else "normal"
+    settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox}
+    options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
+    what = (suite, probe, kernels, author, model, tuple(budget or ()), parallel)
+    wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
+    raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
 
 
 @app.command()
 def resume(
     run: Annotated[str, typer.Argument(help="A run, as `kernelpro runs` lists them.")],
     budget: Annotated[list[str] | None, typer.Option(help="New limits, as for optimize. Repeatable.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Another pool than so far, as for optimize.")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
 ) -> None:
     """Go on with a run that was stopped or killed, or that has budget left."""
     from kernelpro.cli import running
 
-    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), home, json_lines))
+    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), pool, home, json_lines))
 
 
 @app.command()
@@ -165,7 +237,9 @@ def runs(
 @app.command()
 def show(
     run: Annotated[str, typer.Argument(help="A run.")],
-    step: Annotated[int | None, typer.Argument(help="One step of it: source, difference to its parent, verdict, findings.")] = None,
+    step: Annotated[
+        int | None, typer.Argument(help="One step of it: verdict, findings, prompts and answers, difference to its parent, source.")
+    ] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
@@ -186,6 +260,20 @@ def export(
     from kernelpro.cli import history
 
     raise typer.Exit(_clearly(history.export, run, step, out, home))
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run, finished or not.")],
+    form: Annotated[str, typer.Option("--format", help="html (one file, no network), md or json.")] = "html",
+    out: Annotated[str | None, typer.Option("--out", "-o", help="File to write, - for stdout; default: in the run.")] = None,
+    home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
+) -> None:
+    """What a run found, and how: verdict, search tree, roofline, every step, the winner's source, how to reproduce it."""
+    from kernelpro.cli import history
+
+    _check("--format", form, ("html", "md", "json"))
+    raise typer.Exit(_clearly(history.report, run, form, out, home))
 
 
 @app.command()
@@ -237,15 +325,59 @@ def tools(
 
 
 @app.command()
-def worker(sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto") -> None:
-    """Jobs in on stdin, results out on stdout, as JSON lines. Needs Python and torch alone."""
-    import os
-
-    from kernelpro.lab import worker as lab
+def worker(
+    spool: Annotated[
+        str | None, typer.Argument(help="A spool's folder, or a file with its jobs; without, jobs come on stdin.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when there is nothing more to do.")] = False,
+    seconds: Annotated[float, typer.Option(min=0, help="End in time, with nothing half done, after so many; 0: never.")] = 0.0,
+    lease: Annotated[float, typer.Option(min=1, help="Seconds without a sign of life after which others take our jobs.")] = 120.0,
+    match: Annotated[str, typer.Option(help="Only devices whose name contains this.")] = "",
+    pack: Annotated[str | None, typer.Option(help="Write the worker as one file that needs Python and torch alone.")] = None,
+    sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
+) -> None:
+    """Do jobs: those of a spool, or JSON lines from stdin."""
+    from kernelpro.cli import spooling
 
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
-    os.environ["KERNELPRO_SANDBOX"] = sandbox
-    lab.main()
+    raise typer.Exit(_clearly(spooling.worker, spool, once, seconds, lease, match, pack, sandbox))
+
+
+spool_app = typer.Typer(no_args_is_help=True, help="Jobs and results as files: what is there, one file out, one file in.")
+app.add_typer(spool_app, name="spool")
+
+
+@spool_app.command("status")
+def spool_status(
+    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """What is open, who is at it, and who is there to work."""
+    from kernelpro.cli import spooling
+
+    raise typer.Exit(_clearly(spooling.status, folder, json_lines))
+
+
+@spool_app.command("pack")
+def spool_pack(
+    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
+    out: Annotated[str, typer.Argument(help="File to write: all jobs without a result, one a line.")],
+) -> None:
+    """The open jobs as one file, to be carried to a machine with the hardware: `kernelpro worker FILE --once` there."""
+    from kernelpro.cli import spooling
+
+    raise typer.Exit(_clearly(spooling.pack, folder, out))
+
+
+@spool_app.command("merge")
+def spool_merge(
+    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
+    sources: Annotated[list[str], typer.Argument(help="Files with results, or folders of them, or a copy of the spool.")],
+) -> None:
+    """Take in what came back. Exit code 1: some of it could not be used, and is named."""
+    from kernelpro.cli import spooling
+
+    raise typer.Exit(_clearly(spooling.merge, folder, sources))
 
 
 @app.command()
@@ -270,10 +402,14 @@ def _misuse(message: str) -> None:
 
 def _clearly(command: Any, *arguments: Any) -> int:
     """Run a command; bad input is one line and exit code 2."""
+    from kernelpro.pools.pool import Outstanding
     from kernelpro.records import BadInput
 
     try:
         return int(command(*arguments))
+    except Outstanding as error:
+        print(f"kernelpro: {error}; bring its result and call again", file=sys.stderr)
+        return 3
     except BadInput as error:
         print(f"kernelpro: {error}", file=sys.stderr)
         return 2

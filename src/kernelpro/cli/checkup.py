@@ -48,8 +48,9 @@ def _findings() -> Iterator[Finding]:
 
 def _device(torch: Any) -> Iterator[Finding]:
     from kernelpro.lab.judge import environment
+    from kernelpro.lab.machine import cpu_name
 
-    yield "CPU target", "ok", f"{environment.cpu_name()}, {torch.get_num_threads()} threads"
+    yield "CPU target", "ok", f"{cpu_name()}, {torch.get_num_threads()} threads"
     if torch.cuda.is_available():
         found = environment.snapshot("cuda")
         yield "CUDA target", "ok", f"{found['gpu']}, compute capability {found['compute_capability']}, driver {found['driver']}"

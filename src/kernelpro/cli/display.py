@@ -1,33 +1,42 @@
-"""The live display of a run: best so far, budget, what is going on, and the tree in brief."""
+"""The live display of a run: best so far, budget, what is going on, and the latest steps.
+
+On a terminal a panel that is drawn four times a second from what the engine holds; elsewhere a line for everything that
+came to its end. Events only say what is in flight.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
-from kernelpro.records import Interval, Outcome, RunConfig, Status, Step
+from kernelpro.records import Interval, Outcome, RunConfig, Step
 
-_BUSY = {"writing", "judging", "tuning", "profiling", "final"}
-_MOST_LINES = 14
+_BEGINS = {"writing", "judging", "tuning", "final"}
+_ENDS = {"judged", "settled"}
+_MOST_STEPS = 14
+_OTHER_LINES = 9
+"""Of the panel: what is not a step."""
 
 
 class Display:
-    """On a terminal a panel that changes in place; elsewhere a line for each settled step; with `json_lines` events."""
-
     def __init__(self, store: Store, config: RunConfig, json_lines: bool):
         self._store, self._config, self._json = store, config, json_lines
         self._console = Console(stderr=True)
-        self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal and not json_lines else None
         self._engine: Engine | None = None
-        self._busy: dict[str, str] = {}
+        self._busy: dict[str, tuple[str, float]] = {}
+        """What is in flight: what is being done to it, and since when."""
+        self._live: Live | None = None
+        if self._console.is_terminal and not json_lines:
+            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._panel)
 
     def watch(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,11 +44,21 @@ class Display:
     def __enter__(self) -> Display:
         if self._live:
             self._live.start()
+        elif not self._json:
+            self.say(f"run {self._store.id}: {self._title()}; probing the task and measuring its baselines")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live:
+            self._busy.clear()
             self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line of its own; above the panel, where there is one."""
+        if self._live and self._live.is_started:
+            self._console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def event(self, kind: str, data: dict[str, Any]) -> None:
         """What the engine tells; called from several threads."""
@@ -47,44 +66,72 @@ class Display:
             print(json.dumps({"event": kind, **data}, separators=(",", ":")), flush=True)
             return
         self._follow(kind, data)
-        if kind == "settled" and self._engine:
-            step = self._engine.steps[data["step"]]
-            if not self._live:
-                self.say(_line(step))
-        elif kind == "damage":
-            self.say(f"damaged: {data['line']}")
-        if self._live and self._engine:
-            self._live.update(self._panel(self._engine))
+        if kind in ("damage", "note"):
+            self.say(f"{kind}: {data['line']}")
+        elif not self._live and self._engine:
+            if kind == "ground":
+                self.say(_ground_line(data))
+            elif kind == "settled":
+                self.say(_line(self._engine.steps[data["step"]], self._engine.tree.baseline_ms))
+            elif kind == "final":
+                self.say(f"step {data['step']}: judged again, at full length")
 
     def _follow(self, kind: str, data: dict[str, Any]) -> None:
-        if kind in _BUSY:
-            self._busy[f"step {data['step']}"] = kind
+        step = f"step {data['step']}" if "step" in data else ""
+        if kind in _BEGINS:
+            self._now(step, "waiting for the judge" if kind == "judging" else kind)
         elif kind == "progress":
-            self._busy[data["job"]] = data["stage"]
-        elif kind == "settled":
-            self._busy.pop(f"step {data['step']}", None)
+            self._now(data["job"], data["stage"])
+        elif kind == "profiling":
+            self._now("profile", f"of {step}")
+        elif kind in _ENDS:
+            self._busy.pop(step, None)
+        elif kind in ("profiled", "ground"):
+            self._busy.pop("profile" if kind == "profiled" else kind, None)
 
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    def _now(self, job: str, stage: str) -> None:
+        if self._busy.get(job, ("", 0.0))[0] != stage:
+            self._busy[job] = (stage, time.monotonic())
 
-    def _panel(self, engine: Engine) -> Group:
-        parts: list[Any] = [Text(f"run {self._store.id}: {self._config.task.name} on {self._config.target}, {self._config.policy}")]
-        if hasattr(engine, "_tree"):
-            best = engine.tree.best()
-            floor = engine.tree.floor_ms
-            shown = f"{best.ms:.4f} ms, {engine.tree.baseline_ms / best.ms:.2f}x over the best baseline" if best.ms else ""
-            told = f"best: step {best.id}, {shown}, {floor / best.ms:.0%} of the floor" if best.id and best.ms else "best: none yet"
-            parts.append(Text(told, style="bold green" if best.id else ""))
-        uses = ", ".join(f"{spent:.4g} of {limit:.4g} {name}" for name, spent, limit in engine.budget.uses())
-        parts.append(Text(f"spent: {uses}"))
-        parts += [Text(f"  {job}: {stage}", style="cyan") for job, stage in list(self._busy.items())[-6:]]
-        table = Table(show_edge=False, pad_edge=False)
-        for title in ("step", "from", "action", "status", "ms", "plan"):
-            table.add_column(title, no_wrap=True, overflow="ellipsis")
-        for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:_MOST_LINES]:
-            ms = f"{step.ms:.4f}" if step.ms else ""
-            table.add_row(str(step.number), str(step.parent), step.action, status_of(step), ms, step.plan or step.note)
-        return Group(*parts, table)
+    # --- the panel -------------------------------------------------------------------------------------
+
+    def _title(self) -> str:
+        return f"{self._config.task.name} on {self._config.target}, {self._config.author}, {self._config.policy}"
+
+    def _panel(self) -> Group:
+        engine = self._engine
+        parts: list[Any] = [Text.assemble((self._store.id, "bold"), f"  {self._title()}")]
+        if engine and engine.ground:
+            parts += [Text(_ground_line(engine.ground), style="dim"), self._best(engine)]
+            parts.append(Text(f"spent: {', '.join(_amount(*use) for use in engine.budget.uses())}"))
+        now = time.monotonic()
+        for job, (stage, since) in list(self._busy.items()):
+            parts.append(Text(f"  {job}: {stage} {now - since:.0f} s", style="cyan"))
+        if engine and engine.steps:
+            parts.append(self._steps(engine))
+        return Group(*parts)
+
+    def _best(self, engine: Engine) -> Text:
+        best = engine.tree.best()
+        if not best.id or best.ms is None:
+            return Text("best: nothing beats the baselines yet")
+        step, floor = engine.steps[best.id], engine.tree.floor_ms
+        reached = f", {floor / best.ms:.0%} of the floor" if floor else ""
+        times = f"{engine.tree.baseline_ms / best.ms:.2f}x over the best baseline, {best.ms:.4g} ms"
+        return Text(f"best: {times}{reached}; step {best.id} by {step.author}", style="bold green")
+
+    def _steps(self, engine: Engine) -> Group:
+        """Columns of fixed width, so that nothing moves; the plan has the rest of the line."""
+        room = max(3, min(_MOST_STEPS, self._console.size.height - _OTHER_LINES))
+        best = engine.tree.best().id
+        lines = [_row("step", "from", "action", "author", "status", "ms", "x", "plan", style="dim")]
+        for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:room]:
+            ms, times = (f"{step.ms:.4g}", f"{engine.tree.baseline_ms / step.ms:.2f}") if step.ms else ("", "")
+            cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
+            lines.append(_row(*cells, step.plan or step.note, style="green" if step.number == best else ""))
+        return Group(*lines)
+
+    # --- the end ---------------------------------------------------------------------------------------
 
     def final(self, outcome: Outcome) -> None:
         """The last word, on stdout."""
@@ -96,28 +143,52 @@ class Display:
             print(f"note: {note}")
         if outcome.verdict is None:
             return
-        verdict = outcome.verdict
-        print(f"winner: step {outcome.best}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
+        verdict, step = outcome.verdict, self._store.step(outcome.best or 0)
+        by = f" by {step.author}" if step else ""
+        print(f"winner: step {outcome.best}{by}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
         print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
             print(f"  floor {verdict.floor_ms:.4f} ms ({verdict.floor_ms / verdict.times['candidate'].value:.0%} reached)")
-        step = self._store.step(outcome.best or 0)
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
         print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")
+
+    def reported(self, path: Path) -> None:
+        if self._json:
+            print(json.dumps({"event": "report", "path": str(path)}, separators=(",", ":")), flush=True)
+        else:
+            print(f"  report: {path}")
 
 
 def interval(x: Interval) -> str:
     return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
 
 
-def status_of(step: Step) -> str:
-    if step.verdict:
-        return step.verdict.status.value
-    return "duplicate" if step.note.startswith("a duplicate") else "no idea" if step.note else step.stage
+def _row(step: str, parent: str, action: str, author: str, status: str, ms: str, times: str, plan: str, style: str) -> Text:
+    cells = f"{step:>4} {parent:>4} {action:7} {author[:18]:18} {status[:12]:12} {ms:>7} {times:>6}  {plan}"
+    return Text(cells, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _line(step: Step) -> str:
-    shown = f"{step.ms:.4f} ms" if step.ms else (step.verdict.reason if step.verdict else step.note)
-    better = f", {step.verdict.faster}" if step.verdict and step.verdict.status is Status.PASSED else ""
-    return f"step {step.number} ({step.action} of {step.parent}): {status_of(step)}: {shown}{better}  {step.plan}".rstrip()
+def _ground_line(ground: dict[str, Any]) -> str:
+    times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in ground["baselines"].items())
+    return f"baselines: {times}; floor {ground['floor_ms']:.4g} ms"
+
+
+def _amount(name: str, spent: float, limit: float) -> str:
+    if name.endswith("seconds"):
+        return f"{_clock(spent)} of {_clock(limit)} {name.removesuffix(' seconds')}"
+    return f"{spent:.4g} of {limit:.4g} {name}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02}" if minutes >= 60 else f"{minutes}m{rest:02}"
+
+
+def _line(step: Step, baseline_ms: float) -> str:
+    """A settled step in one line."""
+    who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
+    if step.ms:
+        return f"{who}: {step.ms:.4g} ms, {baseline_ms / step.ms:.2f}x over the best baseline; {step.plan}".rstrip("; ")
+    why = f": {step.verdict.reason}" if step.verdict else f": {step.note}" if step.note else ""
+    return f"{who}: {step.state}{why}"

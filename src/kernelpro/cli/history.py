@@ -1,4 +1,4 @@
-"""`kernelpro runs`, `show` and `export`: looking at what was done."""
+"""`kernelpro runs`, `show`, `export` and `report`: looking at what was done."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import math
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree as Drawing
 
-from kernelpro.cli.display import interval, status_of
+from kernelpro import report as reporting
+from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export as exporting
 from kernelpro.engine.store import Store, default_home
+from kernelpro.llm.transcripts import FILE, Line, Transcripts
 from kernelpro.memory.knowledge import Knowledge, default_path
-from kernelpro.records import BadInput, Step
+from kernelpro.records import BadInput, Step, Verdict
 
 
 def _home(given: str | None) -> Path:
@@ -70,7 +73,7 @@ def show(run: str, number: int | None, home: str | None, json_lines: bool) -> in
     chosen = [steps[number]] if number is not None else list(steps.values())
     if json_lines:
         for step in chosen:
-            extra = {"text": store.source(step.final_source) if step.final_source else ""} if number is not None else {}
+            extra = _more(store, step) if number is not None else {}
             print(json.dumps(step.to_json() | extra, separators=(",", ":")))
     elif number is None:
         _tree(store, steps)
@@ -88,29 +91,51 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     places = {0: drawing}
     for step in sorted(steps.values(), key=lambda s: s.number):
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
-        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else status_of(step)
-        label = f"{crown}{step.number} {step.action}: {time}  {step.plan or step.note}"
+        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x)" if step.ms else step.state
+        by = f" by {step.author}" if step.author else ""
+        label = f"{crown}{step.number} {step.action}{by}: {time}  {step.plan or step.note}"
         places[step.number] = places.get(step.parent, drawing).add(label)
     console = _console()
     console.print(drawing)
     console.print(outcome.reason if outcome else f"unfinished: kernelpro resume {store.id}")
+    for note in [*(outcome.notes if outcome else ()), *filter(None, [ground.get("no_seeds"), ground.get("no_graph")])]:
+        console.print(f"note: {note}", markup=False)
+
+
+def _more(store: Store, step: Step) -> dict[str, object]:
+    """What the record of a step only points at."""
+    asked = [
+        {"role": line.role, "model": line.model, "status": line.status, "messages": line.messages} for line in _asked(store, step)
+    ]
+    return {"text": store.source(step.final_source) if step.final_source else "", "asked": asked}
+
+
+def _asked(store: Store, step: Step) -> list[Line]:
+    """What models were asked for this step, in order."""
+    return [line for line in Transcripts(store.folder / FILE).lines() if line.key.startswith(f"step-{step.number}/")]
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
-    parts = [f"step {step.number} of {store.id}: {step.action} of {step.parent}, by {step.author or 'nobody'}: {status_of(step)}"]
-    if step.plan:
-        parts.append(f"plan: {step.plan}")
-    if step.hypothesis:
-        parts.append(f"hypothesis: {step.hypothesis}")
-    if step.note:
-        parts.append(f"note: {step.note}")
-    if step.verdict:
-        parts.append(f"verdict: {step.verdict.reason}")
-        parts += [f"  {name}: {interval(ratio)}" for name, ratio in step.verdict.speedup.items()]
+    source = f"of step {step.parent}, " if step.parent else ""
+    parts = [f"step {step.number} of {store.id}: {step.action} {source}by {step.author or 'nobody'}: {step.state}"]
+    told = {
+        "plan": step.plan,
+        "hypothesis": step.hypothesis,
+        "follows the advice of": step.details.get("advice"),
+        "note": step.note,
+    }
+    told |= {"tuned": _tuned(step), "not profiled": step.details.get("not_profiled"), "cost": _cost(step)}
+    if verdict := step.verdict:
+        told |= {"verdict": verdict.reason, "error": _error(verdict)}
+        told |= {"time": f"{verdict.times['candidate'].value:.4g} ms"} if verdict.times else {}
+        told |= {f"over {name}": interval(ratio) for name, ratio in verdict.speedup.items()}
+    parts += [f"{name}: {text}" for name, text in told.items() if text]
     if step.diagnosis:
         parts += ["", guidance.write(step.diagnosis)]
-    if "prompt" in step.details:
-        parts += ["", "--- prompt", str(step.details["prompt"])]
+    for line in _asked(store, step):
+        parts += ["", f"=== {line.role}: {line.model}, {line.status}"]
+        for message in line.messages:
+            parts += [f"--- {message['role']}", str(message.get("text") or message.get("calls") or "").rstrip()]
     parent = steps.get(step.parent)
     if step.final_source:
         text = store.source(step.final_source)
@@ -118,9 +143,27 @@ def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
             before = store.source(parent.final_source)
             names = (f"step {parent.number}", f"step {step.number}")
             changed = difflib.unified_diff(before.splitlines(), text.splitlines(), *names, lineterm="")
-            parts += ["", *changed]
-        parts += ["", text.rstrip()]
+            parts += ["", "=== difference to its parent", *changed]
+        parts += ["", "=== source", text.rstrip()]
     print("\n".join(parts))
+
+
+def _tuned(step: Step) -> str:
+    tuned = step.details.get("tuned")
+    if not tuned:
+        return ""
+    chosen = ", ".join(f"{name}={value}" for name, value in tuned["point"].items())
+    return f"{chosen} after {len(tuned['tried'])} points ({tuned['why']})"
+
+
+def _cost(step: Step) -> str:
+    cost = step.cost
+    return f"{cost.money:.4f} dollars, {cost.tokens_in} + {cost.tokens_out} tokens, {cost.calls} calls" if cost.calls else ""
+
+
+def _error(verdict: Verdict) -> str:
+    known = verdict.error is not None and verdict.tolerance is not None
+    return f"{verdict.error:.2e} relative (tolerance {verdict.tolerance:.2e})" if known else ""
 
 
 def export(run: str, number: int | None, out: str | None, home: str | None) -> int:
@@ -132,6 +175,17 @@ def export(run: str, number: int | None, out: str | None, home: str | None) -> i
     except OSError as error:
         raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
     print(f"{path}: test it with `python {path}`")
+    return 0
+
+
+def report(run: str, form: Any, out: str | None, home: str | None) -> int:
+    store = Store.open(_home(home), run)
+    if out == "-":
+        print(reporting.render(store, form), end="")
+    else:
+        print(reporting.write(store, form, Path(out) if out else None))
+    for line in store.damaged:
+        print(f"kernelpro: {line}", file=sys.stderr)
     return 0
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from kernelpro.pools import local
+from kernelpro.cli.place import Place
+from kernelpro.pools.pool import Outstanding
 from kernelpro.records import BASELINES, BadInput, Candidate, Interval, Job, Options, Progress, Result, Status, Task, Verdict
 
 
@@ -21,6 +22,7 @@ def run(
     mode: Any,
     settings: dict[str, Any],
     baselines: list[str] | None,
+    place: Place,
     json_lines: bool,
 ) -> int:
     task = Task.from_file(task_path, mode, precision)
@@ -36,27 +38,36 @@ def run(
             jobs.append(Job(str(index), "judge", task, Candidate.from_file(path), target, options))
         except BadInput as error:
             unreadable[index] = Verdict(path, Status.BUILD_FAILED, str(error), task=task.name)
-    verdicts = _judged(jobs, unreadable, paths, options, json_lines)
-    if not json_lines:
+    verdicts = _judged(jobs, unreadable, paths, options, place, json_lines)
+    if not json_lines and verdicts:
         _print_table(task, verdicts)
+    if missing := len(paths) - len(verdicts):
+        print(f"kernelpro: {missing} result{'s' * (missing > 1)} outstanding; call again when they are there", file=sys.stderr)
+        return 3
     return 0 if all(v.status is Status.PASSED for v in verdicts) else 1
 
 
-def _judged(jobs: list[Job], unreadable: dict[int, Verdict], paths: list[str], options: Options, json_lines: bool) -> list[Verdict]:
-    """Verdicts in the order of the paths, each shown as soon as it is there."""
+def _judged(
+    jobs: list[Job], unreadable: dict[int, Verdict], paths: list[str], options: Options, place: Place, json_lines: bool
+) -> list[Verdict]:
+    """Verdicts in the order of the paths, each shown as soon as it is there; those that are outstanding are left out."""
     console = Console(stderr=True)
     by_index = dict(unreadable)
     for verdict in unreadable.values():
         _show(verdict, json_lines)
     quiet = json_lines or not console.is_terminal
-    with console.status("starting") as status:
+    with place.open(options.sandbox) as where, console.status("starting") as status:
         if quiet:
             status.stop()
 
         def progress(step: Progress) -> None:
             status.update(f"{paths[int(step.job)]}: {step.stage}")
 
-        for result in local.run(jobs, progress, options.sandbox):
+        for answer in [where.submit(job, progress) for job in jobs]:
+            try:
+                result = answer.result()
+            except Outstanding:
+                continue
             verdict = _verdict_of(result, paths)
             by_index[int(result.job)] = verdict
             if not quiet:

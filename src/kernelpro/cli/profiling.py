@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
+from kernelpro.cli.place import Place
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
 from kernelpro.engine.profiling import Request, profile
-from kernelpro.pools import local
 from kernelpro.records import BadInput, Candidate, Diagnosis, Job, Options, Profile, Progress, Result, Task
 from kernelpro.report import roofline
 
@@ -33,7 +33,7 @@ class Wanted:
     sandbox: Any
 
 
-def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wanted: Wanted) -> int:
+def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, place: Place) -> int:
     candidate = Candidate.from_file(path)
     options = Options(sandbox=wanted.sandbox)
     request = Request(
@@ -42,12 +42,12 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
     toolbox = registry(map(Path, wanted.tools))
     console = Console(stderr=True)
     quiet = wanted.json_lines or not console.is_terminal
-    with local.Pool(wanted.sandbox) as pool, console.status("starting") as status:
+    with place.open(wanted.sandbox) as where, console.status("starting") as status:
         if quiet:
             status.stop()
 
         async def ask(job: Job) -> Result:
-            return await asyncio.wrap_future(pool.submit(job, lambda step: _show(status, step)))
+            return await asyncio.wrap_future(where.submit(job, lambda step: _show(status, step)))
 
         found, diagnosis = asyncio.run(profile(ask, request, toolbox, TrackRecord.load()))
     if wanted.plot:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kernelpro import report
 from kernelpro.authors.by_name import author
+from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
+from kernelpro.cli.place import Place
 from kernelpro.engine.loop import Engine, Paused
+from kernelpro.engine.session import target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
-from kernelpro.pools.local import Pool
-from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
-from kernelpro.search.policy import make
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Task
+from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
@@ -27,7 +33,7 @@ _LIMITS = {"candidates": "candidates", "dollars": "money", "tokens": "tokens", "
 
 @dataclass(frozen=True)
 class Wanted:
-    author: str
+    author: str | None
     policy: str
     budget: tuple[str, ...]
     effort: str
@@ -36,9 +42,10 @@ class Wanted:
     sandbox: Any
     knowledge: bool = True
     models: dict[str, str] = field(default_factory=dict)
-    wait: bool = False
     baselines: tuple[str, ...] = ()
     temperature: bool = True
+    compiler: bool = True
+    place: Place = field(default_factory=Place)
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -62,51 +69,58 @@ def optimize(
     path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
 ) -> int:
     task = Task.from_file(path, mode, precision)
-    budget = limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort]))
+    chosen = choose(wanted.author, wanted.models, os.environ)
+    budget = chosen.capped(limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort])))
     folder = Path(home) if home else default_home()
-    draft = RunConfig(task, target or "cpu", wanted.author, wanted.models)
+    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
-    make(wanted.policy)
+    policy, constants = read(wanted.policy)
+    wanted.place.require(target)
     options = Options(sandbox=wanted.sandbox)
-    with Pool(wanted.sandbox) as pool:
+    with wanted.place.open(wanted.sandbox) as pool:
+        where = target or target_of(pool)
         config = RunConfig(
-            task=task,
-            target=target or _target(pool),
-            author=wanted.author,
-            models=wanted.models,
+            task=task.for_target(where),
+            target=where,
+            author=chosen.author,
+            models=chosen.models,
             temperature=wanted.temperature,
-            wait=wanted.wait,
-            policy=wanted.policy,
+            wait=wanted.place.wait,
+            pool=wanted.place.pool,
+            match=wanted.place.match,
+            policy=policy,
+            constants=constants,
             limits=budget,
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
             seed=wanted.seed,
+            compiler=wanted.compiler,
             knowledge=wanted.knowledge,
         )
         store = Store.create(folder, config, re.sub(r"[^\w.-]+", "-", name or task.name))
-        return _work(store, pool, json_lines)
+        place = {"cuda": "on the GPU", "cpu": "on the CPU"}[config.target]
+        why = "" if target else ", as there is one (--target cpu)" if config.target == "cuda" else ", as no GPU is here"
+        return _work(store, pool, json_lines, f"{place}{why}; {chosen.why}" if chosen.why else "")
 
 
-def resume(run: str, budget: tuple[str, ...], home: str | None, json_lines: bool) -> int:
+def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
     store = Store.open(Path(home) if home else default_home(), run)
     store.lock()
-    if budget:
-        config = store.config()
-        store.keep_config(replace(config, limits=limits(budget, config.limits)))
-    with Pool(store.config().options.sandbox) as pool:
-        return _work(store, pool, json_lines)
+    config = store.config()
+    if budget or pool:
+        config = replace(config, limits=limits(budget, config.limits), pool=pool or config.pool)
+        store.keep_config(config)
+    with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
+        return _work(store, there, json_lines)
 
 
-def _target(pool: Pool) -> Any:
-    found = pool.ask(Job("environment", "environment")).data or {}
-    return "cuda" if found.get("gpu") else "cpu"
-
-
-def _work(store: Store, pool: Pool, json_lines: bool) -> int:
-    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers are outstanding, 130: stopped."""
+def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
+    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers or results are outstanding, 130: stopped."""
     store.lock()
     config = store.config()
     display = Display(store, config, json_lines)
+    if first:
+        display.say(first)
     engine = Engine(
         store,
         pool,
@@ -118,16 +132,29 @@ def _work(store: Store, pool: Pool, json_lines: bool) -> int:
     try:
         with display:
             outcome = asyncio.run(_until_stopped(engine))
+        display.final(outcome)
+        return 0 if outcome.best is not None else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{_home_option(store)}")
         return 130
     except Paused as paused:
         display.say(f"{paused}; go on with: kernelpro resume {store.id}{_home_option(store)}")
         return 3
+    except BadInput as error:
+        with suppress(BadInput):  # the store itself may be what failed
+            store.tell("failed", reason=str(error))
+        raise
     finally:
+        _report(store, display)
         store.close()
-    display.final(outcome)
-    return 0 if outcome.best is not None else 1
+
+
+def _report(store: Store, display: Display) -> None:
+    """However the run ended. What it found does not depend on whether the report could be written."""
+    try:
+        display.reported(report.write(store))
+    except BadInput as error:
+        display.say(f"no report: {error}")
 
 
 def _home_option(store: Store) -> str:

@@ -1,13 +1,16 @@
 """The loop of a run, asynchronous and repeatable.
 
-1. Ground: probe the task, measure baselines and floor; once.
+1. Ground: probe and study the task, once (ground.py). What compilers made of it are the first steps (authors/seeded.py).
 2. While the budget lasts and fewer than `in_flight` steps are open: the policy chooses a node and an action, from
    the tree and a random generator that is a function of (seed, step) alone. The step is on disk before anything is done.
 3. Each open step goes its way: its author writes (several at once), duplicates are recognised, the pool judges, declared
-   tunables are searched. Every stage is on disk when it is done.
+   tunables are searched (trial.py). Every stage is on disk when it is done.
 4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on results alone,
    never on who was faster; and a run that was killed goes on as if nothing had happened.
-5. At the end the best few are judged again, at full length and against all baselines. The fastest that holds up wins.
+5. At the end the best few are judged again, at full length and against all baselines (finals.py).
+
+Where answers or results come from outside, everything that can be asked for is asked for, and then the run stops. Called again, it
+asks the same again, and finds what has come.
 """
 
 from __future__ import annotations
@@ -15,52 +18,52 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, Waiting
-from kernelpro.authors.tunables import parse
-from kernelpro.authors.tuner import TuneOptions, tune
+from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Waiting
+from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import learning, profiling
+from kernelpro.engine import ground, learning, profiling
 from kernelpro.engine.budget import Budget
+from kernelpro.engine.finals import Finals
 from kernelpro.engine.scene import Scene, normalised
 from kernelpro.engine.store import Store
+from kernelpro.engine.trial import Trial
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import RunMemory
-from kernelpro.pools.local import Pool
+from kernelpro.pools.pool import Outstanding, Pool
 from kernelpro.records import (
     BadInput,
     Candidate,
     Job,
-    Options,
     Outcome,
     Progress,
     Result,
     RunConfig,
-    Status,
     Step,
     Verdict,
 )
+from kernelpro.search.choice import SEED, Choice, grow
 from kernelpro.search.policy import make
 from kernelpro.search.tree import Tree
 
 Report = Callable[[str, dict[str, Any]], None]
 _MEMORY_TOKENS = 800
-_HOPELESS = 3.0
-"""Times the best baseline: a kernel beyond is timed for a few rounds only."""
+_NO_IDEA = "no idea: "
 _IDLE_AUTHOR = 3
-"""Assignments in a row to which an author has no idea: then it has none."""
+"""Nodes in a row at which an author has no idea: then it has none."""
 
 
 class Paused(Exception):
-    """The run waits for answers from outside; it goes on when called again."""
+    """The run waits for answers or results from outside; it goes on when called again."""
 
-    def __init__(self, answers: int):
-        super().__init__(f"{answers} answers are outstanding")
-        self.answers = answers
+    def __init__(self, answers: int, results: int):
+        amounts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n]
+        super().__init__(f"{' and '.join(amounts)} outstanding")
 
 
 class Engine:
@@ -78,47 +81,50 @@ class Engine:
         self._config: RunConfig = store.config()
         self._policy = make(self._config.policy, **self._config.constants)
         self._budget = Budget(self._config.limits, store.wall_seconds)
+        self._trial = Trial(self._config, store, self._ask, self._tell)
         self._steps: dict[int, Step] = {}
         self._first: dict[str, int] = {}
         """The first step with some code, comments and layout aside."""
         self._open: dict[int, asyncio.Task[Step]] = {}
         self._drafted: dict[int, asyncio.Event] = {}
         self._profiles: dict[int, asyncio.Task[None]] = {}
-        self._without_idea = 0
+        self._without_idea, self._last_excuse = 0, ""
+        self._barren: set[int] = set()
+        """Nodes at which the author had no idea, and those that never came to be."""
+        self.ground: dict[str, Any] = {}
 
     async def run(self) -> Outcome:
         """Until the budget is spent or the floor is reached. A finished run with budget left goes on."""
-        self._ground = await self._lay_ground()
-        self._tree = Tree(self._ground["baseline_ms"], self._ground["floor_ms"])
-        self._replay()
+        self._tell("begun", {})
         try:
-            reason = await self._search()
+            await self._lay_ground()
+            self._replay()
+            outcome = await self._finish(await self._search())
+        except (Waiting, Outstanding):
+            raise Paused(await self._answers_outstanding(), self._pool.outstanding) from None
         finally:
             for task in (*self._open.values(), *self._profiles.values()):
                 task.cancel()
             self._store.keep_wall(self._budget.wall_seconds)
-        outcome = await self._finish(reason)
         self._store.finish(outcome)
+        if outcome.best is not None:
+            with suppress(Outstanding):  # a result that is days away is not waited for
+                await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
         if self._knowledge.enabled:
             self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
         return outcome
 
     # --- 1: ground -------------------------------------------------------------------------------------
 
-    async def _lay_ground(self) -> dict[str, Any]:
-        if known := self._store.ground():
-            return known
-        config = self._config
-        result = await self._ask(Job("ground", "probe", config.task, target=config.target, options=config.options))
-        if result.data is None:
-            raise BadInput(result.error or "the task could not be probed")
-        if not result.data["scorable"]:
-            raise BadInput(f"this task cannot be scored: {result.data['reason']}")
-        times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
-        ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
-        ground |= {"precision": result.data["precision"], "hardware": result.data["hardware"]}
-        self._store.keep_ground(ground)
-        return ground
+    async def _lay_ground(self) -> None:
+        found = await ground.lay(self._store, self._config, self._ask)
+        self._tree = Tree(found["baseline_ms"], found["floor_ms"])
+        self.ground = found
+        self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
+        self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
+        self._author = Seeded(self._author, self._given)
+        if reason := self.ground.get("no_seeds"):
+            self._tell("note", {"line": f"no seed of the compiler: {reason}"})
 
     def _replay(self) -> None:
         """The tree as it was: steps in order, each seeing the results that its choice saw."""
@@ -157,8 +163,6 @@ class Engine:
             oldest = min(self._open)
             try:
                 step = await self._open[oldest]
-            except Waiting:
-                raise Paused(await self._outstanding()) from None
             except Exhausted as error:
                 reason = str(error)
                 del self._open[oldest]
@@ -166,21 +170,24 @@ class Engine:
             del self._open[oldest]
             self._settle(step)
 
-    async def _outstanding(self) -> int:
-        """Let everything else come to its end; how many answers are then still waited for."""
+    async def _answers_outstanding(self) -> int:
+        """Let everything else come as far as it can; how many answers are then still waited for."""
         ended = await asyncio.gather(*self._open.values(), return_exceptions=True)
         return sum(isinstance(result, Waiting) for result in ended)
 
     def _stop(self) -> str:
-        if self._without_idea >= _IDLE_AUTHOR:
-            return "the author has no further idea"
+        if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere() is None):
+            return f"the author has no further idea ({self._last_excuse})"
         best = self._tree.best()
         ms = best.ms if best.id else None
-        return self._budget.exhausted() or self._budget.at_the_floor(ms, self._ground["floor_ms"])
+        return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
 
     def _choose(self) -> None:
         number = len(self._tree)
-        choice = self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
+        given = number <= len(self._given)
+        choice = SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
+        if choice.parent in self._barren and not given:
+            choice = self._elsewhere() or choice
         self._tree.add(choice.parent, choice.action)
         self._budget.begin()
         step = Step(number, choice.parent, choice.action)  # type: ignore[arg-type]
@@ -188,6 +195,11 @@ class Engine:
         self._steps[number] = step
         self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
         self._start(step)
+
+    def _elsewhere(self) -> Choice | None:
+        """Where the author may still have an idea: at the best node for which it has not said otherwise, else at the root."""
+        node = next((node for node in self._tree.ranked() if node.id not in self._barren), None)
+        return grow(node) if node else None if 0 in self._barren else SEED
 
     def _start(self, step: Step) -> None:
         self._drafted[step.number] = asyncio.Event()
@@ -199,13 +211,16 @@ class Engine:
 
     async def _go(self, step: Step) -> Step:
         if step.stage == "chosen":
-            step = self._advance(await self._write(step))
-            self._drafted[step.number].set()
+            try:
+                step = self._advance(await self._write(step))
+            finally:  # those behind do not wait for one that waits itself
+                self._drafted[step.number].set()
         if step.stage == "drafted":
             for number, event in self._drafted.items():
                 if number < step.number:
                     await event.wait()  # of two equal drafts the earlier one is judged, whoever wrote faster
             step = self._advance(await self._judge(step))
+            self._tell("judged", {"step": step.number})
         return step
 
     def _advance(self, step: Step) -> Step:
@@ -223,7 +238,8 @@ class Engine:
         try:
             draft: Draft = await self._author.write(await self._assignment(step))
         except NoIdea as reason:
-            return replace(step, stage="drafted", note=f"no idea: {reason}")
+            details = step.details | {"out_of_ideas": isinstance(reason, OutOfIdeas)}
+            return replace(step, stage="drafted", note=f"{_NO_IDEA}{reason}", details=details)
         key = self._store.put_source(draft.source)
         return replace(
             step,
@@ -241,52 +257,17 @@ class Engine:
         done = replace(step, stage="judged")
         if not step.source:
             return done
-        source = self._store.source(step.source)
         twin = self._first[step.details["code"]]
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
-        self._tell("judging", {"step": step.number})
-        hopeless = replace(self._config.options, give_up_ms=_HOPELESS * self._ground["baseline_ms"])
-        verdict = await self._verdict(step.number, source, hopeless)
-        done = replace(done, verdict=verdict, details=done.details | {"device_seconds": _seconds(verdict)})
-        if verdict.status is Status.PASSED and self._config.tune_points:
-            done = await self._tuned(done, source)
-        return done
+        return await self._trial.of(done, self.ground["baseline_ms"], self._machine_code_before(step))
 
-    async def _verdict(self, number: int, source: str, options: Options) -> Verdict:
-        candidate = Candidate(source, f"step {number}")
-        result = await self._ask(Job(f"step {number}", "judge", self._config.task, candidate, self._config.target, options))
-        if result.verdict is None:
-            raise BadInput(result.error or "the worker gave no verdict")
-        return result.verdict
-
-    async def _tuned(self, step: Step, source: str) -> Step:
-        """The step with its declared tunables at their best; the same step where it declares none."""
-        try:
-            declared = parse(source)
-        except BadInput as error:
-            return replace(step, note=f"its tunables cannot be read: {error}")
-        if not declared.names:
-            return step
-        self._tell("tuning", {"step": step.number})
-        spent, verdicts = 0.0, {}
-
-        async def judge(text: str, options: TuneOptions) -> Verdict:
-            nonlocal spent
-            chosen = replace(self._config.options, effort=options.effort, give_up_ms=options.give_up_ms)
-            verdicts[normalised(text)] = verdict = await self._verdict(step.number, text, chosen)
-            spent += _seconds(verdict)
-            return verdict
-
-        dice = random.Random(f"{self._config.seed}:{step.number}:tune")
-        tuned = await tune(source, judge, self._config.tune_points, self._config.in_flight, dice)
-        tried = [{"point": t.point, "status": t.status, "ms": t.ms, "effort": t.effort} for t in tuned.log]
-        details = step.details | {"tuned": {"point": tuned.point, "why": tuned.why, "tried": tried}}
-        details["device_seconds"] += spent
-        if not tuned.improved:
-            return replace(step, details=details)
-        verdict = verdicts[normalised(tuned.source)]
-        return replace(step, final_source=self._store.put_source(tuned.source), verdict=verdict, details=details)
+    def _machine_code_before(self, step: Step) -> dict[str, int]:
+        """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
+        settled = (self._steps[n] for n in range(1, step.number - self._config.in_flight + 1))
+        verdicts = {earlier.number: earlier.verdict for earlier in settled if earlier.verdict}
+        codes = {verdict.measurement.get("machine_code", ""): number for number, verdict in reversed(verdicts.items())}
+        return {code: number for code, number in codes.items() if code}
 
     async def _ask(self, job: Job) -> Result:
         def progress(stage: Progress) -> None:
@@ -299,7 +280,7 @@ class Engine:
     async def _assignment(self, step: Step) -> Assignment:
         if step.action == "improve" and step.parent:
             await self._profiled(step.parent)
-        scene = Scene(self._config, self._ground, self._tree, self._steps, self._store)
+        scene = Scene(self._config, self.ground, self._tree, self._steps, self._store)
         parent = self._steps.get(step.parent)
         bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
         place = parent.verdict.environment if parent and parent.verdict else {}
@@ -310,7 +291,7 @@ class Engine:
 
     async def _profiled(self, number: int) -> None:
         """Diagnose a step before it is improved; once, however many ask."""
-        if self._steps[number].diagnosis is not None:
+        if self._steps[number].diagnosis is not None or "not_profiled" in self._steps[number].details:
             return
         if number not in self._profiles:
             self._profiles[number] = asyncio.create_task(self._profile(number))
@@ -326,13 +307,19 @@ class Engine:
         except BadInput as error:
             self._advance(replace(step, details=step.details | {"not_profiled": str(error)}))
             return
+        finally:
+            self._tell("profiled", {"step": number})
         texts = {"guidance": guidance.write(diagnosis), "evidence": evidence.write(profile)}
         self._advance(replace(self._steps[number], diagnosis=diagnosis, details=step.details | texts))
 
     # --- 4: settling -----------------------------------------------------------------------------------
 
     def _settle(self, step: Step) -> None:
-        step = self._advance(replace(self._steps[step.number], stage="settled"))
+        step = replace(self._steps[step.number], stage="settled")
+        twin = self._first.get(step.details.get("code", ""), step.number)
+        if step.verdict and twin != step.number:  # judged while the earlier one was not written yet
+            step = replace(step, verdict=None, final_source=step.source, note=f"a duplicate of step {twin}")
+        self._advance(step)
         self._count(step)
         self._learn(step)
         self._store.keep_wall(self._budget.wall_seconds)
@@ -342,7 +329,12 @@ class Engine:
         """A result enters the tree and the budget."""
         self._tree.settle(step.number, step.ms)
         self._budget.settle(step)
-        self._without_idea = self._without_idea + 1 if step.note.startswith("no idea") else 0
+        if step.note.startswith(_NO_IDEA):
+            self._last_excuse = step.note.removeprefix(_NO_IDEA)
+            self._without_idea += _IDLE_AUTHOR if step.details.get("out_of_ideas") else step.parent not in self._barren
+            self._barren |= {step.parent, step.number}
+        else:
+            self._without_idea = 0
         for event in learning.events(step, self._steps.get(step.parent)):
             self._memory.add(event)
 
@@ -359,24 +351,16 @@ class Engine:
     # --- 5: the final word -----------------------------------------------------------------------------
 
     async def _finish(self, reason: str) -> Outcome:
-        leaders = [node.id for node in self._tree.leaders(self._config.finalists)]
-        if not leaders:
-            return Outcome(reason, notes=("no candidate passed",))
+        leaders = [self._steps[node.id] for node in self._tree.leaders(max(1, self._config.finalists))]
+        given = [self._steps[node.id] for node in self._tree.ranked() if node.id <= len(self._given)]
+        return await Finals(reason, self._at_full_length).decide(leaders, given)
+
+    async def _at_full_length(self, step: Step) -> Verdict:
+        if not self._config.finalists and step.verdict:
+            return step.verdict
+        self._tell("final", {"step": step.number})
         full = replace(self._config.options, effort="full")
-        verdicts: dict[int, Verdict] = {}
-        for number in leaders:
-            self._tell("final", {"step": number})
-            verdicts[number] = await self._verdict(number, self._store.source(self._steps[number].final_source), full)
-        notes = tuple(
-            f"step {number} did not hold up: {verdict.status}: {verdict.reason}"
-            for number, verdict in verdicts.items()
-            if verdict.status is not Status.PASSED
-        )
-        held = {number: verdict for number, verdict in verdicts.items() if verdict.status is Status.PASSED}
-        if not held:
-            return Outcome(reason, finalists=tuple(leaders), notes=notes)
-        best = min(held, key=lambda number: held[number].times["candidate"].value)
-        return Outcome(reason, best, held[best], tuple(leaders), notes)
+        return await self._trial.verdict(step.number, self._store.source(step.final_source), full)
 
     @property
     def tree(self) -> Tree:
@@ -395,7 +379,3 @@ def _told(draft: Draft) -> dict[str, Any]:
     """What an author said beside the source."""
     told = {"advice": draft.advice, "promised": draft.promised, "facts": list(draft.facts)}
     return {name: value for name, value in told.items() if value}
-
-
-def _seconds(verdict: Verdict) -> float:
-    return float(verdict.measurement.get("seconds", {}).get("total", 0.0))

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelpro.authors.author import Assignment, Known
 from kernelpro.engine.store import Store
-from kernelpro.records import RunConfig, Step, digest
+from kernelpro.records import Graph, RunConfig, Step, digest
 from kernelpro.search.tree import Tree
 
 _MOST_RELATIVES = 4
@@ -38,7 +38,9 @@ class Scene:
             precision=self.ground["precision"],
             floor_ms=self.ground["floor_ms"],
             baselines=self.ground["baselines"],
+            turn=step.number - 1,
             attempt=self._attempt(step),
+            graph=Graph.from_json(drawn) if (drawn := self.ground.get("graph")) else None,
             hardware=self.ground.get("hardware", {}),
             parent=self._known(parent) if parent else None,
             children=self._many(n for n in family if n != step.number),

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import wait
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.builds import Builds
+from kernelpro.lab.judge.builds import Builds, is_something
 from kernelpro.lab.judge.cell import Nursery
-from kernelpro.lab.judge.judge import Judge
+from kernelpro.lab.judge.judge import Judge, Twin
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
-from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Target
+from kernelpro.lab.study import study
+from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Status, Target
+
+_REPEAT_SECONDS = 5.0
 
 
 class Worker:
@@ -45,16 +51,33 @@ class Worker:
                 return self._build(job)
             if job.task is None:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a task")
-            bench = self._bench(job)
-            if job.kind == "probe":
-                return Result(job.id, data=_probe_data(self._warm(job, bench)))
-            if job.candidate is None:
-                raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
-            if job.kind == "profile":
-                return Result(job.id, profile=self._profile(job, bench, job.candidate))
-            return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate))
+            job = replace(job, task=job.task.for_target(self._target(job)))
+            if job.kind in ("judge", "profile"):
+                self._await_build(job)
+            with exclusive(_device(self._target(job)), self._reporter(job)):
+                return self._measure(job)
+        except Twin as twin:
+            return Result(job.id, data={"same_as": str(twin)})
         except BadInput as error:
             return Result(job.id, error=str(error))
+
+    def _await_build(self, job: Job) -> None:
+        """While the device is still anybody's. What the build says is heard by whoever uses it."""
+        if job.candidate is None:
+            raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
+        self._reporter(job)("building")
+        wait([self._builds.begin(job.candidate, self._target(job), job.options)])
+
+    def _measure(self, job: Job) -> Result:
+        bench = self._bench(job)
+        if job.kind == "probe":
+            return Result(job.id, data=_probe_data(self._warm(job, bench)))
+        if job.kind == "study":
+            return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
+        assert job.candidate
+        if job.kind == "profile":
+            return Result(job.id, profile=self._profile(job, bench, job.candidate))
+        return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate, job.known))
 
     def _build(self, job: Job) -> Result:
         if job.candidate is None:
@@ -63,13 +86,24 @@ class Worker:
             artifacts = self._builds.get(job.candidate, self._target(job), job.options)
         except Verdictable as error:
             return Result(job.id, data={"status": error.status.value, "reason": error.reason})
+        if (note := self._builds.notes.get(job.candidate.id)) and not is_something(artifacts):
+            return Result(job.id, data={"status": Status.CRASHED.value, "reason": note})
         return Result(job.id, data={"status": "built", "bytes": len(artifacts)})
 
     def _target(self, job: Job) -> Target:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def _reporter(self, job: Job) -> Callable[[str], None]:
-        return lambda stage: self._tell(Progress(job.id, stage))
+        """Tells each stage, and the same one again only after a while, as a sign of life."""
+        last, told = "", 0.0
+
+        def report(stage: str) -> None:
+            nonlocal last, told
+            if stage != last or time.monotonic() - told > _REPEAT_SECONDS:
+                last, told = stage, time.monotonic()
+                self._tell(Progress(job.id, stage))
+
+        return report
 
     def _bench(self, job: Job) -> Bench:
         """The task's workbench: the one at hand, or a new one."""
@@ -112,12 +146,20 @@ class Worker:
         self._builds.close()
 
 
+def _device(target: Target) -> str:
+    """What is used by one at a time."""
+    if target == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+
+
 def _probe_data(judge: Judge) -> dict[str, Any]:
     return {
         "scorable": judge.not_scorable is None,
         "reason": judge.not_scorable,
         "precision": judge.bench.precision,
         "hardware": _hardware(judge),
+        "work": {name: value for name, value in asdict(judge.bench.work).items() if name != "graph"},
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
         "baselines": _baselines(judge) if judge.not_scorable is None else {},

@@ -7,6 +7,7 @@ device is measuring.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import queue
@@ -18,9 +19,14 @@ from typing import TextIO
 from kernelpro.lab.judge.cell import Nursery, harden_parent
 from kernelpro.records import Job, Record, Result
 
+DEVICE_FAILED = 75
+"""Exit code of a worker whose device failed its health check."""
+
 
 def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     """Read jobs until the input ends; answer each. A line that is no job is answered with an error."""
+    if importlib.util.find_spec("torch") is None:
+        return _refuse(lines, output)
     harden_parent()
     nursery = Nursery(sandbox)  # imports torch in its own process while this one does
     from kernelpro.lab.jobs import Worker
@@ -60,6 +66,14 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
         nursery.close()
 
 
+def _refuse(lines: TextIO, output: TextIO) -> None:
+    reason = f"{sys.executable} has no torch: install it there (pip install torch), or run kernelpro with a Python that has it"
+    for line in lines:
+        job = json.loads(line).get("id", "")
+        output.write(json.dumps({"type": "result", **Result(job, error=reason).to_json()}) + "\n")
+        output.flush()
+
+
 def _orphaned() -> bool:
     """Whether the process that started us has died, where it said who it is."""
     parent = os.environ.get("KERNELPRO_PARENT")
@@ -71,7 +85,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells and scratch are cleaned up
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with results
-    serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
+    from kernelpro.lab.judge.health import Sick
+
+    try:
+        serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
+    except Sick as reason:
+        print(f"kernelpro worker: {reason}", file=sys.stderr)
+        sys.exit(DEVICE_FAILED)
 
 
 if __name__ == "__main__":

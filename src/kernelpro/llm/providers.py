@@ -30,19 +30,21 @@ class Vendor:
     """Variables that hold the key, one of which is needed; none: the provider has ways of its own."""
     extra: str
     """What the library needs installed for it."""
+    model: str = ""
+    """The one that is taken where a key is there and no model was named; empty: it has to be named."""
 
 
 PROVIDERS = {
-    "openai": Vendor(("OPENAI_API_KEY",), "openai"),
+    "openai": Vendor(("OPENAI_API_KEY",), "openai", "gpt-5.5"),
     "openai-chat": Vendor(("OPENAI_API_KEY",), "openai"),
-    "anthropic": Vendor(("ANTHROPIC_API_KEY",), "anthropic"),
-    "google": Vendor(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google"),
+    "anthropic": Vendor(("ANTHROPIC_API_KEY",), "anthropic", "claude-opus-5-5"),
+    "google": Vendor(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google", "gemini-3.1-pro-preview"),
     "bedrock": Vendor((), "bedrock"),
     "openrouter": Vendor(("OPENROUTER_API_KEY",), "openrouter"),
     "azure": Vendor(("AZURE_OPENAI_API_KEY",), "openai"),
-    "deepseek": Vendor(("DEEPSEEK_API_KEY",), "openai"),
-    "groq": Vendor(("GROQ_API_KEY",), "groq"),
-    "mistral": Vendor(("MISTRAL_API_KEY",), "mistral"),
+    "deepseek": Vendor(("DEEPSEEK_API_KEY",), "openai", "deepseek-reasoner"),
+    "groq": Vendor(("GROQ_API_KEY",), "groq", "openai/gpt-oss-120b"),
+    "mistral": Vendor(("MISTRAL_API_KEY",), "mistral", "codestral-latest"),
 }
 
 

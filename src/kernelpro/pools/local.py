@@ -1,182 +1,224 @@
-"""The local pool: one worker process on this machine, spoken to in JSON lines.
+"""The local pool: one warm worker process for each device of this machine.
 
-Jobs are done in the order in which they were sent; those that wait have their builds started. A worker that
-dies takes only the job it was at: that job is answered with how it died, a new worker is started, and the
-jobs behind it are sent again.
+A job goes to a worker that has its task warm, unless others have much less to do; all jobs of a task go to one kind of
+hardware. Each worker does its jobs in the order of sending; those that wait have their builds started. A worker that dies, or
+hangs beyond the time limits of its job, is replaced: the job it was at gets a second chance, those behind it are sent again. A
+device that fails its health check gets no worker any more.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
-from kernelpro.records import Job, Progress, Result, Status, Verdict
+from kernelpro.lab import machine
+from kernelpro.lab.machine import Device
+from kernelpro.pools import pool
+from kernelpro.pools.pool import Report, lost, silent
+from kernelpro.pools.process import Process
+from kernelpro.records import BadInput, Job, Progress, Result
 
-Report = Callable[[Progress], None]
+_CHANCES = 2
+"""Workers that may die over a job: the first may have been killed for reasons of its own."""
+_MOST_SENT = 8
+"""Jobs sent to one worker where there are several: enough to build ahead, few enough to share."""
+_COLD = 2
+"""A task that is not warm costs about as much as judging so many candidates."""
+_SLACK_SECONDS = 120.0
+"""For what has no limit of its own: starting, measuring the device, the oracle."""
 
 
-def run(jobs: Iterable[Job], progress: Report = lambda _: None, sandbox: str = "auto") -> Iterator[Result]:
+class DeviceFailed(BadInput):
+    """No device is left that a job could be done on."""
+
+
+def devices(match: str = "", workers: int = 0) -> list[Device]:
+    """One for each GPU, or the processor; only those whose name contains `match`. `workers`: so many, 0: as found."""
+    found = [Device(gpu) for gpu in machine.gpus()]
+    found = found[: workers or None] or [Device()] * max(1, workers)
+    chosen = [device for device in found if match.lower() in (device.name_for(None) or "").lower()]
+    if not chosen:
+        there = ", ".join(sorted({device.name_for(None) or "" for device in found}))
+        raise BadInput(f"--match {match}: no such device on this machine; there are {there}")
+    return chosen
+
+
+def run(jobs: Iterable[Job], progress: Report = silent, sandbox: str = "auto") -> Iterator[Result]:
     """Results in the order of the jobs."""
-    with Pool(sandbox) as pool:
-        for answer in [pool.submit(job, progress) for job in jobs]:
-            yield answer.result()
+    with Pool(sandbox) as here:
+        yield from pool.run(here, jobs, progress)
 
 
 @dataclass
 class _Asked:
+    key: str
+    """A number of our own: jobs of several callers may share an id."""
     job: Job
     progress: Report
     answer: Future[Result]
+    deaths: int = 0
+    begun: bool = False
 
 
-class Pool:
-    """One warm worker; the process starts with the first job."""
+@dataclass
+class _Slot:
+    """A device and its worker, which starts with the first job."""
 
-    def __init__(self, sandbox: str = "auto"):
-        self._sandbox = sandbox
-        self._lock = threading.Lock()
-        self._asked: dict[str, _Asked] = {}
-        """By a number of our own, in the order of sending; jobs of several callers may share an id."""
+    device: Device
+    process: Process | None = None
+    sent: dict[str, _Asked] = field(default_factory=dict)
+    """In the order of sending."""
+    task: str = ""
+    """What it has warm, or will have."""
+    heard: float = 0.0
+    """When its worker last gave a sign of life, or was given something to do."""
+    hung: str = ""
+    failed: bool = False
+
+
+class Pool(pool.Pool):
+    """See the module. `say` hears of devices that fail."""
+
+    def __init__(self, sandbox: str = "auto", on: Sequence[Device] | None = None, say: Callable[[str], None] = lambda line: None):
+        self._sandbox, self._say = sandbox, say
+        self._lock = threading.RLock()
+        self._slots = [_Slot(device) for device in on or devices()]
+        self._waiting: list[_Asked] = []
+        self._hardware: dict[tuple[str, str], str] = {}
+        """By task and target: what it is timed on."""
         self._count = 0
-        self._worker: _Worker | None = None
-        self._closing = False
+        self._closing = threading.Event()
+        self._watch: threading.Thread | None = None
 
-    def submit(self, job: Job, progress: Report = lambda _: None) -> Future[Result]:
-        """Send a job; its result comes as it is done. A job that has not been begun can be cancelled."""
-        answer: Future[Result] = Future()
+    def submit(self, job: Job, progress: Report = silent) -> Future[Result]:
+        """Its result comes as it is done. A job that has not been sent to a worker can be cancelled."""
         with self._lock:
             self._count += 1
-            key = str(self._count)
-            self._asked[key] = _Asked(job, progress, answer)
-            if self._worker is None:
-                self._start()
-            else:
-                self._worker.send(replace(job, id=key))
-        return answer
+            asked = _Asked(str(self._count), job, progress, Future())
+            self._waiting.append(asked)
+            self._dispatch()
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._watch_workers, daemon=True)
+                self._watch.start()
+        return asked.answer
 
-    def ask(self, job: Job, progress: Report = lambda _: None) -> Result:
-        return self.submit(job, progress).result()
+    @property
+    def outstanding(self) -> int:
+        with self._lock:
+            return len(self._waiting) + sum(len(slot.sent) for slot in self._slots)
 
-    def _start(self) -> None:
-        """A new worker, with all jobs that are unanswered."""
-        self._worker = _Worker(self._sandbox)
-        for key, asked in self._asked.items():
-            self._worker.send(replace(asked.job, id=key))
-        threading.Thread(target=self._listen, args=(self._worker,), daemon=True).start()
+    @property
+    def failed(self) -> bool:
+        """Whether no device is left."""
+        return all(slot.failed for slot in self._slots)
 
-    def _listen(self, worker: _Worker) -> None:
-        for record in worker.records():
+    # --- who does what ---------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Send what can be sent; the lock is held."""
+        for asked in list(self._waiting):
+            if self._closing.is_set():
+                return
+            able = [slot for slot in self._slots if not slot.failed and self._suits(slot, asked.job)]
+            if not able:
+                self._waiting.remove(asked)
+                asked.answer.set_exception(DeviceFailed("every device failed its health check: see above; restart the machine"))
+                continue
+            free = [slot for slot in able if len(self._slots) == 1 or len(slot.sent) < _MOST_SENT]
+            if free:
+                task = asked.job.task.id if asked.job.task else ""
+                chosen = min(free, key=lambda slot: len(slot.sent) + _COLD * (slot.task != task))
+                self._waiting.remove(asked)
+                if asked.begun or asked.answer.set_running_or_notify_cancel():
+                    asked.begun = True
+                    self._send(chosen, asked, task)
+
+    def _suits(self, slot: _Slot, job: Job) -> bool:
+        """A job for hardware that is not here suits anybody: it gets its error from a worker."""
+        name = slot.device.name_for(job.target)
+        if not job.task or name is None:
+            return True
+        return self._hardware.get((job.task.id, job.target or ""), name) == name
+
+    def _send(self, slot: _Slot, asked: _Asked, task: str) -> None:
+        if not slot.sent:
+            slot.heard = time.monotonic()
+        slot.sent[asked.key] = asked
+        slot.task = task or slot.task
+        if task and (name := slot.device.name_for(asked.job.target)):
+            self._hardware.setdefault((task, asked.job.target or ""), name)
+        if slot.process is None:
+            slot.process, slot.hung = Process(slot.device, self._sandbox), ""
+            threading.Thread(target=self._listen, args=(slot, slot.process), daemon=True).start()
+        slot.process.send(replace(asked.job, id=asked.key))
+
+    # --- what they say ---------------------------------------------------------------------------------
+
+    def _listen(self, slot: _Slot, process: Process) -> None:
+        for record in process.records():
+            slot.heard = time.monotonic()
+            asked = slot.sent.get(record.job)
+            if asked is None:
+                continue
             if isinstance(record, Progress):
-                if asked := self._asked.get(record.job):
-                    asked.progress(Progress(asked.job.id, record.stage))
+                asked.progress(Progress(asked.job.id, record.stage))
             else:
-                self._answer(record.job, record)
-        how = worker.how_it_died()
+                with self._lock:
+                    del slot.sent[record.job]
+                    self._dispatch()
+                asked.answer.set_result(replace(record, job=asked.job.id))
+        self._bury(slot, process)
+
+    def _bury(self, slot: _Slot, process: Process) -> None:
+        how = slot.hung or process.how_it_died()
         with self._lock:
-            worker.close()
-            self._worker = None
-            victim = next(iter(self._asked), None)
-        if victim is not None and not self._closing:
-            lost = _lost(self._asked[victim].job, f"the worker died while it was at this job ({how})")
-            self._answer(victim, lost)
+            process.close()
+            slot.process, slot.task = None, ""
+            if self._closing.is_set():
+                return
+            if process.blames_the_device:
+                slot.failed = True
+                self._say(f"{slot.device.label} failed its health check and is not used any more")
+            unanswered = list(slot.sent.values())
+            slot.sent.clear()
+            victim = unanswered[0] if unanswered else None
+            if victim:
+                victim.deaths += 1
+                alone = not any(other for other in self._slots if not other.failed and self._suits(other, victim.job))
+                if victim.deaths < _CHANCES and not alone:
+                    victim = None
+            self._waiting[:0] = [asked for asked in unanswered if asked is not victim]
+            self._dispatch()
+        if victim:
+            victim.answer.set_result(lost(victim.job, f"the worker died while it was at this job ({how})"))
+
+    def _watch_workers(self) -> None:
+        """Kill those that have been silent for longer than their job allows."""
+        while not self._closing.wait(1.0):
             with self._lock:
-                if self._asked and self._worker is None:
-                    self._start()
-
-    def _answer(self, key: str, result: Result) -> None:
-        with self._lock:
-            asked = self._asked.pop(key, None)
-        if asked and not asked.answer.cancelled():
-            asked.answer.set_result(replace(result, job=asked.job.id))
+                busy = [(slot, slot.process, next(iter(slot.sent.values())).job) for slot in self._slots if slot.sent]
+            for slot, process, job in busy:
+                silence = time.monotonic() - slot.heard
+                if process and silence > patience(job):
+                    slot.hung = f"it gave no sign of life for {silence:.0f} s and was killed"
+                    process.kill()
 
     def close(self) -> None:
-        """Let the worker clean up and go, at once where it is at a job."""
+        """Let the workers clean up and go, at once where they are at a job."""
+        self._closing.set()
         with self._lock:
-            self._closing = True
-            worker, busy = self._worker, bool(self._asked)
-        if worker:
-            worker.end(at_once=busy)
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            ending = [(slot.process, bool(slot.sent)) for slot in self._slots if slot.process]
+        threads = [threading.Thread(target=process.end, args=(busy,)) for process, busy in ending]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
-def _lost(job: Job, reason: str) -> Result:
-    if job.kind == "judge" and job.candidate:
-        return Result(job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason))
-    return Result(job.id, error=reason)
-
-
-class _Worker:
-    """A worker process and the folder that whatever it leaves behind goes with."""
-
-    def __init__(self, sandbox: str):
-        self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
-        environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": self._folder.name}
-        environment["KERNELPRO_PARENT"] = str(os.getpid())
-        command = [sys.executable, "-m", "kernelpro.lab.worker"]
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    def send(self, job: Job) -> None:
-        """A worker that is dead is found out when its output ends."""
-        assert self._process.stdin
-        with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(job.dumps() + "\n")
-            self._process.stdin.flush()
-
-    def records(self) -> Iterator[Progress | Result]:
-        """What it says, until it ends."""
-        assert self._process.stdout
-        for line in self._process.stdout:
-            data = json.loads(line)
-            yield Progress.from_json(data) if data.pop("type") == "progress" else Result.from_json(data)
-
-    def how_it_died(self) -> str:
-        code = self._process.wait()
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}; its last words are above"
-
-    def end(self, at_once: bool) -> None:
-        """Close its input, so that it cleans up and goes; insist after a while."""
-        assert self._process.stdin
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        if not at_once:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=10)
-        _end(self._process)
-        self.close()
-
-    def close(self) -> None:
-        self._folder.cleanup()
-
-
-def _end(worker: subprocess.Popen[str]) -> None:
-    """Ask it to clean up and go; insist after a while."""
-    if worker.poll() is None:
-        worker.terminate()
-        try:
-            worker.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
-
-
-def _python_path() -> str:
-    """The worker finds this very package, installed or not."""
-    here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+def patience(job: Job) -> float:
+    """Seconds that a worker may be silent at this job: its baselines compile one after another, and its calls have limits."""
+    options = job.options
+    return _SLACK_SECONDS + (1 + len(options.baselines)) * options.build_timeout + 10 * options.call_timeout

@@ -10,6 +10,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kernelpro.records import BadInput
 
 
@@ -39,5 +41,16 @@ def _source_of(thing: Any) -> str:
 
 def _payload(content: dict[str, Any]) -> str:
     buffer = io.BytesIO()
-    pickle.dump(content, buffer)
+    _Pickler(buffer).dump(content)
     return base64.b64encode(buffer.getvalue()).decode()
+
+
+class _Pickler(pickle.Pickler):
+    """Storages by content alone: a plain pickle has their addresses in it, and a task is known by its content."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if not isinstance(thing, torch.storage.TypedStorage):
+            return NotImplemented
+        buffer = io.BytesIO()
+        torch.save(thing, buffer)
+        return torch.storage._load_from_bytes, (buffer.getvalue(),)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 R = TypeVar("R", bound="Record")
@@ -28,23 +29,31 @@ def digest(*parts: str | bytes) -> str:
     return h.hexdigest()[:24]
 
 
-def _decode(kind: Any, value: Any) -> Any:
-    """Build `kind` (a type annotation) from plain JSON data."""
-    if value is None or kind is Any:
-        return value
+Reader = Callable[[Any], Any]
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader | None:
+    """How a value with this annotation is made of plain JSON data; None: it is taken as it is.
+
+    Worked out once a type: opening a run reads thousands of records, and looking at annotations costs more than decoding.
+    """
     origin = typing.get_origin(kind)
+    arms = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = [arm for arm in typing.get_args(kind) if arm is not type(None)]
-        return _decode(inner[0], value) if len(inner) == 1 else value
+        inner = [arm for arm in arms if arm is not type(None)]
+        return _reader(inner[0]) if len(inner) == 1 else None
     if origin in (list, tuple):
-        return origin(_decode(typing.get_args(kind)[0], item) for item in value)
+        each = _reader(arms[0])
+        return (lambda value: origin(map(each, value))) if each else typing.cast(Reader, origin)
     if origin is dict:
-        return {k: _decode(typing.get_args(kind)[1], v) for k, v in value.items()}
+        item = _reader(arms[1])
+        return (lambda value: {k: item(v) for k, v in value.items()}) if item else None
     if isinstance(kind, type) and issubclass(kind, Record):
-        return kind.from_json(value)
+        return kind.from_json
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(value)
-    return value
+        return kind
+    return None
 
 
 def _encode(value: Any) -> Any:
@@ -62,10 +71,9 @@ def _encode(value: Any) -> Any:
 
 
 @functools.cache
-def _kinds(cls: Any) -> dict[str, Any]:
-    """Annotations of a record's fields; worked out once, since that costs more than a small record's decoding."""
+def _readers(cls: Any) -> dict[str, Reader | None]:
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    return {f.name: _reader(hints[f.name]) for f in dataclasses.fields(cls)}
 
 
 class Record:
@@ -76,8 +84,12 @@ class Record:
 
     @classmethod
     def from_json(cls: type[R], data: dict[str, Any]) -> R:
-        kinds = _kinds(typing.cast(Any, cls))
-        return cls(**{k: _decode(kinds[k], v) for k, v in data.items() if k in kinds})
+        given = {}
+        for name, read in _readers(typing.cast(Any, cls)).items():
+            if name in data:
+                value = data[name]
+                given[name] = value if read is None or value is None else read(value)
+        return cls(**given)
 
     def dumps(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))

@@ -23,6 +23,10 @@ class Job(Record):
     options: Options = field(default_factory=Options)
     counters: Counters = field(default_factory=Counters)
     """What a profile job collects."""
+    known: tuple[str, ...] = ()
+    """Machine code that was judged before: a judge job whose candidate compiles to it is answered with `same_as`, no verdict."""
+    seeds: tuple[str, ...] = ()
+    """Baselines that a study job gives as candidates."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -41,6 +42,17 @@ class Task(Record):
         stem = Path(path).stem
         name = Path(path).resolve().parent.name if stem == "task" else stem
         return cls(source=text, name=name, mode=mode, precision=precision)
+
+    def for_target(self, target: Target) -> Self:
+        """The task at the size meant for a target: another task where its file has sizes for both.
+
+        Such a file has a line `TARGET = "cuda"` and chooses its constants by it; a file without that line is one size."""
+        if self.form != "kernelbench":
+            return self
+        return replace(self, source=_TARGET.sub(f'TARGET = "{target}"', self.source, count=1))
+
+
+_TARGET = re.compile(r'^TARGET = "(cuda|cpu)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,11 @@ class RunConfig(Record):
     temperature: bool = True
     """Whether roles are asked with temperatures of their own; many reasoning models accept none."""
     wait: bool = False
-    """Whether a run whose model is an inbox waits for answers, or stops and is resumed."""
+    """Whether a run whose model is an inbox, or whose pool is a spool, waits for answers and results, or stops and is resumed."""
+    pool: str = "local"
+    """Where jobs are done, as the command line names it."""
+    match: str = ""
+    """Only hardware whose name contains this."""
     policy: str = "mcts"
     constants: dict[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
@@ -68,10 +72,12 @@ class RunConfig(Record):
     seed: int = 0
     tune_points: int = 12
     """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    compiler: bool = True
+    """Whether the compiler's own code is among the first candidates."""
     knowledge: bool = True
     """Read what earlier runs learnt, and add to it."""
     finalists: int = 3
-    """Best candidates that are judged again, at full length, before the final word."""
+    """Best candidates that are judged again, at full length, before the final word; 0: their first verdict is the last."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,13 @@ class Step(Record):
     def ms(self) -> float | None:
         """Its time, where it passed."""
         return self.verdict.times["candidate"].value if self.verdict and self.verdict.times else None
+
+    @property
+    def state(self) -> str:
+        """How it ended in a word or two: the verdict's status, duplicate, no idea; while it is on its way, its stage."""
+        if self.verdict:
+            return self.verdict.status.value
+        return "duplicate" if self.note.startswith("a duplicate") else "no idea" if self.note else self.stage
 
 
 @dataclass(frozen=True)

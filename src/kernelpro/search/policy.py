@@ -13,11 +13,25 @@ from kernelpro.search.epsilon_greedy import EpsilonGreedy
 from kernelpro.search.greedy import Greedy
 from kernelpro.search.mcts import Mcts
 
-__all__ = ["POLICIES", "Choice", "Policy", "make"]
+__all__ = ["POLICIES", "Choice", "Policy", "make", "read"]
 
 POLICIES: MappingProxyType[str, type[Policy]] = MappingProxyType(
     {kind.name: kind for kind in (Mcts, EpsilonGreedy, Beam, Greedy, BestOfN)}  # type: ignore[misc]
 )
+
+
+def read(text: str) -> tuple[str, dict[str, float]]:
+    """A policy as the command line names it: `mcts`, or `mcts:seeds=6,exploration=0.8`."""
+    name, _, rest = text.partition(":")
+    constants: dict[str, float] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            constants[key.strip()] = int(value) if value.strip().lstrip("-").isdigit() else float(value)
+        except ValueError:
+            raise BadInput(f"--policy {text}: {part!r} is not NAME=NUMBER") from None
+    make(name, **constants)
+    return name, constants
 
 
 def make(name: str, **constants: float) -> Policy:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelpro.lab.languages.cuda import nvcc
+from kernelpro.lab.languages.machine_code import gpu_images
 from kernelpro.lab.profile import opcodes, sass
 
 needs_disassembler = pytest.mark.skipif(
@@ -249,7 +250,7 @@ class TestCuda:
 
     def test_packed_code_is_unpacked(self, tmp_path: Path, static: sass.Static) -> None:
         packed = compiled(tmp_path, KERNELS, "-Xfatbin", "-compress-all")
-        assert b"LDGSTS" not in packed["kernel.so"] and not list(sass._open(packed["kernel.so"]))
+        assert b"LDGSTS" not in packed["kernel.so"] and not list(gpu_images(packed["kernel.so"]))
         assert sass.analyse(packed, KERNELS).kernels == static.kernels
 
 

@@ -14,8 +14,8 @@ from kernelpro.authors.playbook.passes import HEAVY, Pass, fixed, keep, kept_bef
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 
-_LONG = 16384
-"""Sums over more elements than this are made in double."""
+_LONG = 512
+"""One chain of additions longer than this is made in double: in float its error shows when a few values are large."""
 _CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 _LANES = (8, 16, 32, 64)
 _TILES = (16, 32, 64)
@@ -177,8 +177,8 @@ class Rows(Nest):
         *rest, var = one.loops
         lines = []
         for r in reduces:
-            lines += [f"{_held(r, one)} {r.name}_part[{lanes}];"]
-            lines += [f"for (auto& part : {r.name}_part) part = {identity(r.kind, _held(r, one))};"]
+            kind = _held(r, one, self.how.lanes)
+            lines += [f"{kind} {r.name}_part[{lanes}];", f"for (auto& part : {r.name}_part) part = {identity(r.kind, kind)};"]
         body = self.element(one, dict(names), "_part[j]")
         whole = f"{var.extent} / {lanes} * {lanes}"
         inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{"]
@@ -310,10 +310,11 @@ def size(loops: tuple[Var, ...]) -> int:
     return prod(var.extent for var in loops)
 
 
-def _held(step: Reduce, one: Pass) -> str:
-    """The type of a reduction's partial results."""
+def _held(step: Reduce, one: Pass, lanes: int = 1) -> str:
+    """The type of a reduction's partial results, of which there are so many."""
     kind = computed(step.value.dtype)
-    return "double" if kind == "float" and step.kind in ("sum", "prod") and size(one.loops) > _LONG else kind
+    long = size(one.loops) > _LONG * lanes and step.kind in ("sum", "prod") and not step.guards
+    return "double" if kind == "float" and long else kind
 
 
 def _reduces(one: Pass) -> list[Reduce]:

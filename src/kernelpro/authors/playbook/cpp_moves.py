@@ -164,7 +164,7 @@ MOVES = (
     Move(
         "vectorise",
         "Work on a vector of elements at a time, with independent partial results in lanes instead of one chain of additions.",
-        ("cpu_scalar_code", "cpu_dependency_chain"),
+        ("cpu_scalar_code", "cpu_dependency_chain", "cpu_double_precision"),
         _staged(_vectorise),
     ),
     Move(

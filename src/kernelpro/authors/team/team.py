@@ -87,7 +87,7 @@ class Team:
 
     async def _design(self, a: Assignment) -> Draft:
         turns = _GPU_DIRECTIONS if a.target == "cuda" else _CPU_DIRECTIONS
-        language, direction = turns[(a.step - 1) % len(turns)]
+        language, direction = turns[a.turn % len(turns)]
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),

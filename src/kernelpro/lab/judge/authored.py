@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import median
 
 from kernelpro.lab.judge.participant import Participant, Verdictable
@@ -10,6 +11,9 @@ from kernelpro.lab.languages import authored_kernels, detect
 
 DECOY = 0.01
 """A kernel below 1 % of the time is no contribution: the call alone costs that much of a millisecond on the CPU."""
+
+_OPENLY = re.compile(r"^# library-calls: \w", re.MULTILINE)
+"""The line by which a source says which library calls it leaves the work to."""
 
 
 def share(participant: Participant, source: str, device: str, samples: list[Sample], seconds: float) -> float | None:
@@ -31,5 +35,8 @@ def share(participant: Participant, source: str, device: str, samples: list[Samp
 
 
 def is_decoy(source: str, measured: float | None) -> bool:
-    """The source brings kernels, and they do next to nothing."""
-    return measured is not None and measured < DECOY and bool(authored_kernels(source))
+    """The source brings kernels that do next to nothing, and does not say that a library does the work.
+
+    Saying so wins nothing: it passes as a library call does that brings no kernel at all, with the same share.
+    """
+    return measured is not None and measured < DECOY and bool(authored_kernels(source)) and not _OPENLY.search(source)

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable
 from kernelpro.lab.judge.stopwatch import Stopwatch
+from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
@@ -66,9 +68,13 @@ class Bench:
             self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
 
     def measure_ceilings(self) -> None:
-        name = environment.snapshot(self.target).get("gpu") or environment.cpu_name()
+        name = environment.snapshot(self.target).get("gpu") or cpu_name()
         self.ceilings = physics.measured(self.target, name)
         self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """While something is timed: nothing of ours runs beside it on the same silicon."""
+        return self.builds.quiet(self.target)
 
     def new_seed(self) -> int:
         return self.secret.getrandbits(48)
@@ -98,11 +104,11 @@ class Bench:
     def start_request(self) -> dict[str, Any]:
         return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
 
-    def admit_reference(self) -> Participant:
-        """A child for the reference itself, which may keep what compilers make for it."""
+    def admit_reference(self, sets: int = 1) -> Participant:
+        """A child for the reference itself, which may keep what compilers make for it; with buffers for inputs, or none."""
         cache = _compiler_cache()
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-        regions = [self._region()]
+        regions = [self._region() for _ in range(sets)]
         cell = self.nursery.start("baseline", shared=_fds(regions), environment=places | _threads(), trusted=[cache])
         return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
 

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -34,7 +35,11 @@ class Builds:
         self._nursery = nursery
         self._pool = ThreadPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1))
         self._jobs: dict[tuple[str, str], Future[bytes]] = {}
+        self.notes: dict[str, str] = {}
+        """By candidate: what went wrong beside its compilers. The judge finds that out for itself."""
         self._lock = threading.Lock()
+        self._gate = threading.Condition()
+        self._running, self._shut = 0, False
 
     def begin(self, candidate: Candidate, target: str, options: Options) -> Future[bytes]:
         """Start building in the background; the same candidate is never built twice."""
@@ -56,8 +61,9 @@ class Builds:
         kept = _cache(candidate, target)
         if kept.exists():
             return kept.read_bytes()
-        artifacts = self._compile(candidate, target, options)
-        if artifacts:
+        with self._turn():
+            artifacts = self._compile(candidate, target, options)
+        if is_something(artifacts):
             partial = kept.with_suffix(f".{os.getpid()}")
             with contextlib.suppress(OSError):  # a full or read-only disk costs a build the next time, nothing else
                 kept.parent.mkdir(parents=True, exist_ok=True)
@@ -77,17 +83,51 @@ class Builds:
         except Late:
             raise Verdictable(Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed") from None
         except (Gone, Garbled):
+            self.notes[candidate.id] = f"the build {cell.how_it_ended()}"
             return b""  # whatever killed it will happen again where it is judged
         finally:
             cell.kill()
         if answer.get("ok") is not True:
             if answer.get("stage") == "build":
                 raise Verdictable(Status.BUILD_FAILED, str(answer.get("error")))
+            self.notes[candidate.id] = str(answer.get("error"))
             return b""
+        if "note" in answer:
+            self.notes[candidate.id] = str(answer["note"])
         return artifacts
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._gate:
+            self._gate.wait_for(lambda: not self._shut)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._running -= 1
+                self._gate.notify_all()
+
+    @contextlib.contextmanager
+    def quiet(self, target: str) -> Iterator[None]:
+        """Where the CPU itself is timed, no compiler runs meanwhile."""
+        with self._gate:
+            self._shut = target == "cpu"
+            self._gate.wait_for(lambda: not self._shut or not self._running)
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._shut = False
+                self._gate.notify_all()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def is_something(artifacts: bytes) -> bool:
+    """Whether anything was built: an empty tar is all zeros. Nothing is kept of a build that was disturbed before it began."""
+    return bool(artifacts.strip(b"\0"))
 
 
 def _cache(candidate: Candidate, target: str) -> Path:

@@ -8,6 +8,7 @@ clock of its next call starts. Killing it kills everything in it, and leaves no 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -57,6 +58,8 @@ def readable_paths() -> list[str]:
     paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     paths |= {str(Path(__file__).resolve().parents[3])}
     paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    if (found := importlib.util.find_spec("torch")) and found.origin:  # where installers link instead of copying
+        paths.add(str(Path(found.origin).resolve().parents[1]))
     for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
         paths |= set(filter(None, os.environ.get(name, "").split(":")))
     if tree := cute.tree():

@@ -11,6 +11,7 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     burst     which buffer sets, in order      -> where the outputs of all these calls lie
     profile   (CUDA) which buffer set          -> device time by kernel name
     rehearse  (baseline) variants              -> which of them fail
+    seed      (baseline) variant               -> its code as a candidate, or why there is none
     build     source                           -> what compilers left in the build directory
 """
 
@@ -286,6 +287,7 @@ class Worker:
         except Failed as error:
             if error.stage == "build":
                 raise
+            return {"note": str(error)}, pack_artifacts()
         return {}, pack_artifacts()
 
 
@@ -340,6 +342,15 @@ class Baseline(Worker):
             except Exception as error:  # whatever a compiler raises, the variant is left out and the reason told
                 failed[variant] = explain(error)
         return {"failed": failed}, b""
+
+    def seed(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        from kernelpro.lab import seeds
+
+        self._choose(request["variant"])
+        try:
+            return {"source": seeds.candidate(self._reference, request["variant"]), "reason": ""}, b""
+        except seeds.NoSeed as reason:
+            return {"source": "", "reason": str(reason)}, b""
 
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         self._choose(request["variant"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 import kernelpro
 from kernelpro.lab.judge import gpu
 from kernelpro.lab.languages import cuda
+from kernelpro.lab.machine import cpu_name
 
 
 @lru_cache
@@ -52,16 +53,20 @@ def sensors() -> gpu.Sensors:
     return gpu.Sensors(f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0")
 
 
-def cpu_name() -> str:
-    """The processor's model in words."""
+def load(seconds: float) -> float:
+    """The share of all cores' time that is spent on something now; 0 where the system does not tell."""
+
+    def spent() -> tuple[int, int]:
+        times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(times) - times[3] - times[4], sum(times)
+
     try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    for line in text.splitlines():
-        if line.lower().startswith(("model name", "hardware")):
-            return line.partition(":")[2].strip()
-    return f"{platform.machine()}, {os.cpu_count()} cores"
+        busy, total = spent()
+        time.sleep(seconds)
+        more, longer = spent()
+    except (OSError, ValueError):
+        return 0.0
+    return (more - busy) / max(1, longer - total)
 
 
 def _first_line(program: str | None, word: str) -> str | None:

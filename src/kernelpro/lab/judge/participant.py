@@ -314,6 +314,7 @@ _WORDS = {
     "burst": "in forward, called several times in a row",
     "profile": "while being profiled",
     "rehearse": "compiling the baselines",
+    "seed": "compiling the reference",
     "trace": "while being traced",
     "sustain": "while being called again and again",
     "watch": "while being watched",

@@ -9,7 +9,9 @@ holds beyond `own` is the protocol's and the same for all participants, so in a 
 
 is the time that the candidate's clock did not show. It is noise around zero for an honest kernel. Where
 it is certainly above the slack, the clock lies and the candidate is cheating; where it may be a
-noticeable share of the candidate's time, the interval of the result is widened by it.
+noticeable share of the candidate's time, the interval of the result is widened by it. On a CPU that other
+work keeps busy the scheduler may let the parent wait after each call, which looks the same: nobody is
+convicted there, but what passed is counted as the candidate's time.
 """
 
 from __future__ import annotations
@@ -113,6 +115,10 @@ class Clocks:
     slope: Interval | None = None
     """Milliseconds a call in bursts, by the parent's clock alone."""
 
+    @property
+    def most_hidden_ms(self) -> float:
+        return max(self.hidden.value, self.hidden_sealed.value if self.hidden_sealed else 0.0, 0.0)
+
 
 def compare_clocks(
     rounds: Rounds,
@@ -155,6 +161,13 @@ def compare_clocks(
 def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
     """The interval if the candidate really took `extra_ms` longer than it shows."""
     return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)
+
+
+def charged(time: Interval, speedups: dict[str, Interval], extra_ms: float) -> tuple[Interval, dict[str, Interval]]:
+    """A candidate's time and speed-ups where `extra_ms` that its clock did not show is counted as its own."""
+    factor = time.value / (time.value + extra_ms)
+    slower = {name: Interval(s.value * factor, min(s.low, s.value * factor), s.high) for name, s in speedups.items()}
+    return Interval(time.value + extra_ms, time.low, time.high + extra_ms), slower
 
 
 def decide(speedup: Interval) -> str:

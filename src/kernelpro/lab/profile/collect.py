@@ -74,7 +74,7 @@ class Collector:
             with self._clock("load"):
                 bench.load(participant, self._candidate)
             self._report("timing")
-            with self._clock("time"):
+            with self._clock("time"), bench.quiet():
                 time_ms = self._time(participant)
                 bench.measure_ceilings()
             profile = Profile(
@@ -200,7 +200,7 @@ class Collector:
         with self._clock("code"):  # before watching, which builds a sampler of its own
             static = self._ask(participant, "machine code", {"op": "disassemble"}) or {}
         self._report("watching threads and counters")
-        with self._clock("watch"):
+        with self._clock("watch"), self._bench.quiet():
             watched = self._ask(participant, "threads", {"op": "watch", "set": 0, "seconds": _WATCHED_SECONDS}) or {}
         dynamic, code = watched.get("watched", {}), static.get("static", {})
         for part in (dynamic, code):

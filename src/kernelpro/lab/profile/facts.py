@@ -9,6 +9,7 @@ import torch
 
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.physics import Ceilings
+from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.profile import cpu_join
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}
@@ -21,7 +22,7 @@ def device(target: str, ceilings: Ceilings) -> dict[str, Any]:
     """See the record: names are ours, numbers the driver's."""
     if target == "cpu":
         return {
-            "name": environment.cpu_name(),
+            "name": cpu_name(),
             "cores": len(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
             "vector_bits": cpu_join.vector_bits(),

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from collections import ChainMap
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kernelpro.lab.languages.machine_code import gpu_images
 from kernelpro.lab.profile import flow, remarks
 from kernelpro.lab.profile.symbols import SECONDS, arguments, demangled, plain_name
 from kernelpro.records import Skipped
@@ -36,7 +36,6 @@ _INSTALL = {
 }
 _RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _ARCHITECTURE = re.compile(r"sm_(\d+)|EF_CUDA_SM(\d+)")
-_EM_CUDA = 190
 _TRIGONOMETRY = b"__cudart_i2opi"
 """The table of digits of 2/pi by which huge arguments of sin, cos and tan are reduced."""
 _RESERVED_SHARED = 1024
@@ -136,7 +135,7 @@ def cubins(name: str, data: bytes, skipped: list[Skipped]) -> list[bytes]:
         return [data]
     if not name.endswith(".so"):
         return []
-    if found := list(_open(data)):
+    if found := list(gpu_images(data)):
         return found
     if b".nv_fatbin" not in data:
         return []
@@ -145,18 +144,6 @@ def cubins(name: str, data: bytes, skipped: list[Skipped]) -> list[bytes]:
         if _run("cuobjdump", ["-xelf", "all", "library.so"], scratch, name, skipped) is None:
             return []
         return [path.read_bytes() for path in sorted(Path(scratch).glob("*.cubin"))]
-
-
-def _open(library: bytes) -> Iterator[bytes]:
-    """ELF images for the GPU inside another file; their tables of sections and segments stand last."""
-    at = 0
-    while (at := library.find(b"\x7fELF", at + 1)) > 0:
-        header = library[at : at + 64]
-        if len(header) < 64 or struct.unpack_from("<H", header, 18)[0] != _EM_CUDA:
-            continue
-        segments, sections = struct.unpack_from("<QQ", header, 32)
-        segment, many_segments, section, many_sections = struct.unpack_from("<4H", header, 54)
-        yield library[at : at + max(segments + segment * many_segments, sections + section * many_sections)]
 
 
 def _read(name: str, cubin: bytes, ptx: str, skipped: list[Skipped]) -> dict[str, dict[str, Any]]:

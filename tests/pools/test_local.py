@@ -14,7 +14,7 @@ import kernelpro
 from kernelpro.pools import local
 from kernelpro.records import Candidate, Job, Options, Progress, Status, Task
 
-BAD = Path(__file__).parent / "bad"
+BAD = Path(__file__).parents[1] / "bad"
 QUICK = Options(effort="quick", baselines=("eager_fp32",))
 
 

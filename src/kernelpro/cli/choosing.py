@@ -1,0 +1,49 @@
+"""Who writes, where nobody said: a model that is configured, else the playbook. And the line that says so."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kernelpro.llm.providers import PROVIDERS
+from kernelpro.records import Limits
+
+MODEL = "KERNELPRO_MODEL"
+"""The variable that names a model for all runs, as --model does."""
+_PURSE = 5.0
+"""Dollars that may be spent on a model that was found rather than named, unless a budget says otherwise."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    author: str
+    models: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+    """One line for whoever looks on; empty where everything was said."""
+    found: bool = False
+    """The model was found by its key: nobody has named it."""
+
+    def capped(self, limits: Limits) -> Limits:
+        return replace(limits, money=_PURSE) if self.found and not (limits.money or limits.tokens) else limits
+
+
+def choose(author: str | None, models: dict[str, str], environment: Mapping[str, str]) -> Chosen:
+    """What was said; else a model that is named or whose key is there; else the playbook."""
+    if author or models:
+        return Chosen(author or "team", models)
+    other = "without an LLM: --author playbook"
+    if named := environment.get(MODEL):
+        return Chosen("team", {"code": named}, f"{named} writes ({MODEL}); {other}")
+    library = importlib.util.find_spec("pydantic_ai") is not None
+    for name, vendor in PROVIDERS.items():
+        key = next((key for key in vendor.keys if environment.get(key)), None)
+        if key and not library:
+            return Chosen("playbook", {}, f"the playbook writes; {key} is set, but: pip install 'kernelpro[llm]' comes first")
+        if key and not vendor.model:
+            return Chosen("playbook", {}, f"the playbook writes; {key} is set: say which model with --model {name}:MODEL")
+        if key:
+            spec = f"{name}:{vendor.model}"
+            why = f"{spec} writes ({key} is set), for at most {_PURSE:g} dollars unless --budget says otherwise; {other}"
+            return Chosen("team", {"code": spec}, why, found=True)
+    return Chosen("playbook", {}, f"the playbook writes; for an LLM: --model PROVIDER:MODEL, or {MODEL}, or a provider's key")

@@ -1,0 +1,47 @@
+"""One whole run from Python: found again or begun, worked on until its budget is spent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernelpro.authors.by_name import author
+from kernelpro.engine.loop import Engine
+from kernelpro.engine.store import Store
+from kernelpro.memory.knowledge import Knowledge, default_path
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Job, Outcome, RunConfig, Target
+
+Report = Callable[[str, dict[str, Any]], None]
+
+
+def target_of(pool: Pool) -> Target:
+    """What a pool's workers have: a GPU, or only the CPU."""
+    found = pool.ask(Job("environment", "environment")).data or {}
+    return "cuda" if found.get("gpu") else "cpu"
+
+
+def store_for(home: Path, config: RunConfig, name: str) -> Store:
+    """The run of this very configuration under this name, if it was begun before; else a new one."""
+    name = re.sub(r"[^\w.-]+", "-", name)
+    for folder in sorted(home.glob(f"{name}-*")):
+        try:
+            store = Store.open(home, folder.name)
+            if store.config().dumps() == config.dumps():
+                return store
+            store.close()
+        except BadInput:  # killed before its configuration was on disk: nothing is in it
+            continue
+    return Store.create(home, config, name)
+
+
+async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None) -> Outcome:
+    """Until the end; a run that has ended is not begun again. Raises `Paused` where answers or results are outstanding."""
+    if done := store.outcome():
+        return done
+    store.lock()
+    config = store.config()
+    knowledge = Knowledge(default_path() if config.knowledge else None)
+    return await Engine(store, pool, author(config, store.folder), report, knowledge).run()

@@ -1,0 +1,53 @@
+"""One at a time on a device, among all processes of the machine.
+
+The lock is the kernel's (flock), so that it goes with the process that holds it, however that ends. Its file means nothing by
+itself and stays; any user may open it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_FOLDER = Path("/tmp/kernelpro-locks")
+"""The same for everybody: not $TMPDIR, which each worker has of its own."""
+_TELL_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def exclusive(device: str, report: Callable[[str], None]) -> Iterator[None]:
+    """Hold the device, by the UUID of a GPU or `cpu`; `report` hears of waiting."""
+    lock = _open(_FOLDER / f"{device}.lock")
+    try:
+        told = -_TELL_SECONDS
+        while not _taken(lock):
+            if time.monotonic() - told >= _TELL_SECONDS:
+                report("waiting: another process is timing on this device")
+                told = time.monotonic()
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(path: Path) -> int:
+    """For reading, which is enough to lock: a file of another user in a folder for all may not be opened for more."""
+    if not path.parent.exists():
+        path.parent.mkdir(mode=0o777, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            path.parent.chmod(0o1777)
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)

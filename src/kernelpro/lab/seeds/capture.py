@@ -1,0 +1,189 @@
+"""torch.compile run once on a task: the code it made, and where each argument of that code comes from.
+
+The compiler lifts parameters and constants out of the module, orders them as it likes, and hides that mapping. So the
+compiled graph is watched while it runs: an argument is whatever input, parameter, buffer or attribute has its memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelpro.lab import tree
+from kernelpro.lab.tasks.reference import Reference
+
+MODES = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
+"""Baselines that compile, and the mode that each is."""
+_MOST_CONSTANTS = 64
+"""Elements of a constant that is written into the candidate."""
+
+
+class NoSeed(Exception):
+    """The compiler's code cannot be had as a candidate; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    code: str
+    parameters: tuple[str, ...]
+    """Of `forward`, in order."""
+    arguments: tuple[str, ...]
+    """What the code is called with: expressions over `self` and the parameters of `forward`."""
+    result: str
+    """What `forward` returns: an expression over `outputs`, which the code gives, and the same."""
+    constants: dict[str, str] = field(default_factory=dict)
+    """Tensors that the code finds in its module, as expressions."""
+    loose: tuple[str, ...] = ()
+    """Of the arguments, tensors that are plain attributes: a module does not move them."""
+
+
+@dataclass
+class _Seen:
+    graph: Any
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+def capture(reference: Reference, variant: str) -> Captured:
+    """Compile and call the task's model; raises NoSeed."""
+    form, leaves = reference.inputs(0)
+    values = tree.unpack(form, leaves)
+    model = reference.model()
+    with _watching() as seen, torch.no_grad():
+        try:
+            result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
+        except Exception as error:  # whatever a compiler raises, it has nothing to offer
+            raise NoSeed(_first_line(error)) from None
+    if len(seen) != 1:
+        raise NoSeed(f"the compiler made {len(seen)} graphs of the model, not one")
+    (once,) = seen
+    parameters = _parameters(model, len(values))
+    known = _inputs(values, parameters) | _state(model)
+    arguments = tuple(_expression(value, known) for value in once.inputs)
+    outputs = {_key(value): f"outputs[{i}]" for i, value in enumerate(once.outputs) if isinstance(value, torch.Tensor)}
+    loose = set(_loose(model).values())
+    return Captured(
+        code=once.graph.source_code,
+        parameters=parameters,
+        arguments=arguments,
+        result=_result(result, known | outputs),
+        constants={name: _constant(name, value) for name, value in (once.graph.constants or {}).items()},
+        loose=tuple(dict.fromkeys(text for text in arguments if text in loose)),
+    )
+
+
+@contextmanager
+def _watching() -> Iterator[list[_Seen]]:
+    """Every call of a compiled graph, with what went in and what came out."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    seen: list[_Seen] = []
+    plain = CompiledFxGraph.__call__
+
+    def watched(graph: Any, inputs: Any) -> Any:
+        given = list(inputs)  # the code clears the list that it is given
+        outputs = plain(graph, inputs)
+        seen.append(_Seen(graph, given, list(outputs)))
+        return outputs
+
+    CompiledFxGraph.__call__ = watched  # type: ignore[method-assign,assignment]
+    try:
+        yield seen
+    finally:
+        CompiledFxGraph.__call__ = plain  # type: ignore[method-assign]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    why = next((line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), lines[0])
+    return f"torch.compile makes no single graph of the model: {why[:200]}"
+
+
+# --- names for tensors -----------------------------------------------------------------------------------
+
+_Key = tuple[Any, ...]
+
+
+def _key(tensor: torch.Tensor) -> _Key:
+    """Tensors that are the same: type, place in memory, shape, strides."""
+    return (tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _expression(value: Any, known: dict[_Key, str]) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    if (found := known.get(_key(value))) is None:
+        raise NoSeed(f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in the module")
+    return found
+
+
+def _parameters(model: nn.Module, count: int) -> tuple[str, ...]:
+    """Names for the inputs: those of the reference's own forward, where it has so many."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
+    return tuple(names[:count]) if len(names) >= count else tuple(f"input_{i}" for i in range(count))
+
+
+def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_Key, str]:
+    found: dict[_Key, str] = {}
+
+    def visit(value: Any, text: str) -> None:
+        if isinstance(value, torch.Tensor):
+            found[_key(value)] = text
+        elif isinstance(value, (list, tuple, dict)):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                visit(item, f"{text}[{key!r}]")
+
+    for value, name in zip(values, names, strict=True):
+        visit(value, name)
+    return found
+
+
+def _state(model: nn.Module) -> dict[_Key, str]:
+    """Parameters, buffers and tensors that are plain attributes, as expressions over `self`."""
+    owned = dict(model.named_buffers()) | dict(model.named_parameters())
+    return _loose(model) | {_key(tensor): _path(model, name) for name, tensor in owned.items()}
+
+
+def _loose(model: nn.Module) -> dict[_Key, str]:
+    return {
+        _key(value): f"{_path(model, place)}.{name}"
+        for place, part in model.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _path(model: nn.Module, name: str) -> str:
+    """`blocks.0.norm.weight` as Python: self.blocks[0].norm.weight"""
+    text = "self"
+    for part in filter(None, name.split(".")):
+        text += f".{part}" if part.isidentifier() else f"[{part}]" if part.isdigit() else f"[{part!r}]"
+    return text
+
+
+def _result(value: Any, known: dict[_Key, str]) -> str:
+    if isinstance(value, torch.Tensor):
+        if (found := known.get(_key(value))) is None:
+            raise NoSeed("an output of the model is not one of the compiled graph")
+        return found
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_result(item, known)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        items = ", ".join(_result(item, known) for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items},)"
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    raise NoSeed(f"the model returns a {type(value).__name__}")
+
+
+def _constant(name: str, value: Any) -> str:
+    if not isinstance(value, torch.Tensor) or value.numel() > _MOST_CONSTANTS:
+        raise NoSeed(f"the compiler's code holds a constant that is too large to be written down ({name})")
+    return f"torch.tensor({value.tolist()}, dtype={value.dtype}, device={value.device.type!r})"

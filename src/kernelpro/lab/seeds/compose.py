@@ -1,0 +1,112 @@
+"""A candidate from the compiler's parts: the reference for its parameters, the kernels, the calls, `ModelNew`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+import torch
+
+from kernelpro.lab.seeds.capture import MODES, Captured, NoSeed, capture
+from kernelpro.lab.seeds.unwrap import LIBRARY, Parts, unwrap
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Task
+
+_RECIPE = ("get_inputs", "get_init_inputs")
+_OUTSIDE = re.compile(r"(?:torch|aten|extern_kernels|torch\.ops\.\w+)\.(\w+)(?:\.\w+)?\(")
+_NO_LIBRARY = {"_DeviceGuard", "set_device"}
+
+
+def candidate(reference: Reference, variant: str) -> str:
+    """A baseline as a candidate: what torch.compile makes of the task, or the reference as it is; raises NoSeed."""
+    if variant not in MODES:
+        return _as_it_is(reference.task)
+    return put_together(capture(reference, variant), reference.task, variant, reference.device)
+
+
+def put_together(captured: Captured, task: Task, variant: str, device: str) -> str:
+    """The compiler's code as one file: imports, the reference where its parameters are needed, kernels, calls, the model."""
+    parts = unwrap(captured.code, captured.constants)
+    if len(parts.arguments) != len(captured.arguments):
+        raise NoSeed(f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}")
+    stateful = any(text.startswith("self.") for text in captured.arguments)
+    own = ["import os", "import torch", "from kernelpro import runtime"] if parts.cpp else ["import torch"]
+    imports = sorted(dict.fromkeys([*own, *parts.imports]), key=lambda text: not text.startswith(("import", "from")))
+    sections = [_title(variant, device, parts), "\n".join(imports)]
+    sections += [_reference_text(task)] if stateful else []
+    sections += [f"{name} = {value}" for name, value in captured.constants.items()]
+    sections += [_library(parts.cpp)] if parts.cpp else []
+    sections += [*parts.triton, _calls(parts), _model(task.entry if stateful else "", captured, device)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _as_it_is(task: Task) -> str:
+    title = "# The reference as it is: PyTorch's own kernels, none of them written here."
+    if task.form == "function":
+        body = f"class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return {task.entry}(*inputs)"
+    else:
+        body = f"class ModelNew({task.entry}):\n    pass"
+    return "\n\n".join((title, "import torch", _reference_text(task), body)) + "\n"
+
+
+def _title(variant: str, device: str, parts: Parts) -> str:
+    mode = "" if variant == "compile" else f" ({variant.replace('_', '-')})"
+    lines = [f"# Written by torch.compile{mode} of torch {torch.__version__} for {device}: kernels and order of calls."]
+    if outside := sorted(set(_OUTSIDE.findall(parts.body)) - _NO_LIBRARY):
+        lines.append(f"# library-calls: {', '.join(outside)}")
+    return "\n".join(lines)
+
+
+def _reference_text(task: Task) -> str:
+    """The task's text without the recipe of its inputs."""
+    lines: list[str | None] = list(task.source.splitlines())
+    for node in ast.parse(task.source).body:
+        if isinstance(node, ast.FunctionDef) and node.name in _RECIPE:
+            lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
+
+
+def _library(kernels: list[str]) -> str:
+    """One library of all C++ kernels, built as the compiler builds them: its flags, its headers."""
+    text = "\n\n".join(["#include <torch/csrc/inductor/cpp_prefix.h>", *kernels])
+    if '"""' in text:
+        raise NoSeed("the compiler's C++ cannot be quoted in Python")
+    flags = "".join(f'    "{flag}",\n' for flag in _flags())
+    return (
+        'TORCH = os.path.dirname(torch.__file__)\nFLAGS = [\n    f"-I{TORCH}/include",\n    f"-L{TORCH}/lib",\n'
+        f'    "-Wl,--no-as-needed",\n    "-ltorch_cpu",\n    "-lc10",\n{flags}]\n'
+        f'{LIBRARY} = runtime.cpp(r"""\n{text}\n""", flags=FLAGS)'
+    )
+
+
+def _flags() -> list[str]:
+    """How the compiler builds for this machine: arithmetic, standard and vector extensions; `runtime.cpp` knows the rest."""
+    try:
+        from torch._inductor.cpp_builder import CppTorchOptions
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+        isa = pick_vec_isa()
+        chosen = [f for f in CppTorchOptions(vec_isa=isa).get_cflags() if re.match(r"std=|f(?!PIC|openmp|no-omit)", f)]
+        macros = [f"D{name.strip()}" for name in isa.build_macro()]
+        arch = isa.build_arch_flags().split()
+    except (ImportError, AttributeError) as error:
+        raise NoSeed(f"this torch builds C++ in a way that is not known here ({error})") from None
+    return [f"-{flag}" for flag in (*chosen, *macros)] + arch
+
+
+def _calls(parts: Parts) -> str:
+    return f"def compiled_call({', '.join(parts.arguments)}):\n{textwrap.indent(parts.body, '    ')}"
+
+
+def _model(base: str, captured: Captured, device: str) -> str:
+    """`base`: the reference's class, whose constructor makes the parameters; empty where none are needed."""
+    lines = [f"class ModelNew({base or 'torch.nn.Module'}):"]
+    if not base:
+        lines += ["    def __init__(self, *init):", "        super().__init__()", ""]
+    elif captured.loose and device != "cpu":
+        lines += ["    def __init__(self, *init):", "        super().__init__(*init)"]
+        lines += [f'        {text} = {text}.to("{device}")' for text in captured.loose] + [""]
+    lines += [f"    def forward({', '.join(('self', *captured.parameters))}):"]
+    lines += [f"        outputs = compiled_call({', '.join(captured.arguments)})", f"        return {captured.result}"]
+    return "\n".join(lines)

@@ -1,0 +1,298 @@
+"""The folder of a spool. Files appear whole or not at all; nobody needs a lock.
+
+    DIR/jobs/KEY.json       a job
+    DIR/results/KEY.json    its result: the first one stands
+    DIR/leases/KEY.N        the Nth attempt at it; the file's time of change is its last sign of life
+    DIR/hardware/GROUP      what the jobs of a task are timed on: the hardware of the first who took one
+    DIR/workers/NAME.json   who is there to work
+    DIR/aside/              files that could not be used, kept for people to look at
+
+A job is taken by creating its next lease, which only one can. A lease that has not been renewed for as long as it says has
+ended: the next attempt may begin. A holder that wakes up later does no harm, since the second result is dropped. Ages are
+told by the file system's own clock, whatever the machines' clocks say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelpro.lab.machine import Device
+from kernelpro.pools.pool import lost
+from kernelpro.pools.spool.entries import Answered, Damaged, Posted, answer, line, read
+from kernelpro.records import BadInput, Record
+
+MOST_ATTEMPTS = 5
+"""A worker outlives what it runs; so these were machines that failed, or one job that brings them down."""
+_ROOMS = ("jobs", "results", "leases", "hardware", "workers", "aside")
+_SETTLED = 2.0
+"""Seconds after which a damaged file is taken for complete, and not for one that is being copied."""
+
+
+@dataclass(frozen=True)
+class Holder(Record):
+    """What a lease says."""
+
+    worker: str
+    hardware: str
+    seconds: float
+    """How long it holds without a sign of life."""
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Lease:
+    posted: Posted
+    path: Path
+    holder: Holder
+
+
+class Folder:
+    def __init__(self, path: Path, say: Callable[[str], None] = lambda line: None):
+        self.path, self._say = path, say
+        self._count = itertools.count()
+        self._jobs: dict[str, Posted] = {}
+        self._good: set[str] = set()
+        """Keys whose results have been read and found complete."""
+        self._bad: set[str] = set()
+        """Job files that were reported."""
+        try:
+            for room in _ROOMS:
+                (path / room).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"spool:{path} cannot be used: {error.strerror}") from None
+
+    # --- jobs and results ------------------------------------------------------------------------------
+
+    def put(self, posted: Posted) -> bool:
+        """Whether it is new."""
+        self._jobs.setdefault(posted.key, posted)
+        return self._write(self.path / "jobs" / f"{posted.key}.json", line(posted))
+
+    def job(self, key: str) -> Posted | None:
+        """None where there is no such job, or none that can be read."""
+        if key not in self._jobs and key not in self._bad:
+            path = self.path / "jobs" / f"{key}.json"
+            try:
+                found = read(path.read_text(encoding="utf-8"))
+            except (FileNotFoundError, UnicodeDecodeError, Damaged) as error:
+                if isinstance(error, FileNotFoundError) or not self._settled(path):
+                    return None
+                self._bad.add(key)
+                self._say(f"{path} cannot be used: {error}")
+                return None
+            if isinstance(found, Posted) and found.key == key:
+                self._jobs[key] = found
+        return self._jobs.get(key)
+
+    def answered(self, key: str) -> Answered | None:
+        """A result that is not what it should be is set aside and reported; its job is then open again."""
+        path = self.path / "results" / f"{key}.json"
+        try:
+            found = read(path.read_text(encoding="utf-8"))
+            if not isinstance(found, Answered) or found.key != key:
+                raise Damaged("it belongs to another job")
+        except FileNotFoundError:
+            return None
+        except (UnicodeDecodeError, Damaged) as error:
+            if self._settled(path):
+                self.set_aside(path, str(error))
+            return None
+        self._good.add(key)
+        return found
+
+    def keep(self, answered: Answered) -> bool:
+        """False where there was a result already, which stands."""
+        kept = self._write(self.path / "results" / f"{answered.key}.json", line(answered))
+        for path in self._leases().get(answered.key, {}).values():
+            path.unlink(missing_ok=True)
+        return kept
+
+    def open_jobs(self) -> list[Posted]:
+        """Those without a result, oldest first."""
+        results = {path.stem for path in (self.path / "results").glob("*.json")}
+        self._good &= results
+        found = []
+        for key in self._keys():
+            done = key in self._good or (key in results and self.answered(key))
+            if not done and (posted := self.job(key)):
+                found.append(posted)
+        return found
+
+    def _keys(self) -> list[str]:
+        """Of all jobs, oldest first."""
+        entries = [(entry.stat().st_mtime, entry.name) for entry in os.scandir(self.path / "jobs") if entry.name[0] != "."]
+        return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
+
+    def tidy(self) -> None:
+        """Results under other names than their own, as copying by hand makes them: taken in, or reported as doubles."""
+        for path in (self.path / "results").iterdir():
+            if path.name.startswith(".") or (path.suffix == ".json" and self.job(path.stem)):
+                continue
+            try:
+                found = read(path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                continue
+            except (UnicodeDecodeError, Damaged) as error:
+                if self._settled(path):
+                    self.set_aside(path, str(error))
+                continue
+            if isinstance(found, Answered) and self.job(found.key) and self.keep(found):
+                path.unlink(missing_ok=True)
+            else:
+                self.set_aside(path, "its job has a result already" if self.job(found.key) else "there is no such job here")
+
+    def set_aside(self, path: Path, why: str) -> None:
+        place = self.path / "aside" / f"{path.name}.{time.time_ns()}"
+        with contextlib.suppress(FileNotFoundError):  # somebody else did
+            path.rename(place)
+            self._say(f"{path} is set aside as {place.name}: {why}")
+
+    # --- leases ----------------------------------------------------------------------------------------
+
+    def take(self, posted: Posted, holder: Holder) -> Lease | None:
+        """None where somebody else has it, had it done, or where the task belongs to other hardware."""
+        if not self._claim_hardware(posted, holder.hardware):
+            return None
+        attempts = self._leases().get(posted.key, {})
+        latest = max(attempts, default=0)
+        if latest and self.holder(attempts[latest]):
+            return None
+        if latest >= MOST_ATTEMPTS:
+            reason = f"{latest} workers died or vanished while they were at this job"
+            self.keep(answer(posted, lost(posted.job, reason), holder.worker, holder.hardware, 0.0))
+            return None
+        path = self.path / "leases" / f"{posted.key}.{latest + 1}"
+        if not self._write(path, holder.dumps()):
+            return None
+        if self.answered(posted.key):  # by whoever had it when we looked
+            path.unlink(missing_ok=True)
+            return None
+        return Lease(posted, path, holder)
+
+    def renew(self, lease: Lease) -> None:
+        with contextlib.suppress(FileNotFoundError):  # done by somebody else meanwhile
+            os.utime(lease.path)
+
+    def tell(self, lease: Lease, stage: str) -> None:
+        """What is being done, for those who wait."""
+        if lease.path.exists():
+            told = Holder(lease.holder.worker, lease.holder.hardware, lease.holder.seconds, stage)
+            with contextlib.suppress(OSError):
+                self._replace(lease.path, told.dumps())
+
+    def release(self, lease: Lease) -> None:
+        """Give a job back that was not done: it counts as no attempt."""
+        lease.path.unlink(missing_ok=True)
+
+    def holders(self) -> dict[str, Holder]:
+        """By key: who is at which job."""
+        latest = {key: attempts[max(attempts)] for key, attempts in self._leases().items()}
+        return {key: found for key, path in latest.items() if (found := self.holder(path))}
+
+    def holder(self, path: Path) -> Holder | None:
+        """Of a lease, or of a sign of presence; None where it has ended."""
+        try:
+            with open(path, encoding="utf-8") as file:  # opening makes network file systems tell the truth
+                told, changed = file.read(), os.fstat(file.fileno()).st_mtime
+            holder = Holder.from_json(json.loads(told))
+        except (OSError, ValueError, TypeError):
+            return None
+        return holder if self._now() - changed <= holder.seconds else None
+
+    def attempts(self, key: str) -> int:
+        return max(self._leases().get(key, {}), default=0)
+
+    def _leases(self) -> dict[str, dict[int, Path]]:
+        found: dict[str, dict[int, Path]] = {}
+        for path in (self.path / "leases").iterdir():
+            key, _, number = path.name.partition(".")
+            if key and number.isdigit():
+                found.setdefault(key, {})[int(number)] = path
+        return found
+
+    # --- hardware --------------------------------------------------------------------------------------
+
+    def suits(self, posted: Posted, device: Device) -> str | None:
+        """The hardware that this job would be done on here; None where it is not for this device."""
+        name = device.name_for(posted.job.target)
+        if name is None or posted.match.lower() not in name.lower():
+            return None
+        return name if self.hardware(posted) in ("", name) else None
+
+    def hardware(self, posted: Posted) -> str:
+        """What the jobs of this task are timed on; empty while that is open."""
+        try:
+            return (self.path / "hardware" / posted.group).read_text(encoding="utf-8").strip() if posted.group else ""
+        except FileNotFoundError:
+            return ""
+
+    def _claim_hardware(self, posted: Posted, name: str) -> bool:
+        if posted.group:
+            self._write(self.path / "hardware" / posted.group, name + "\n")
+        return self.hardware(posted) in ("", name)
+
+    # --- workers ---------------------------------------------------------------------------------------
+
+    def attend(self, name: str, holder: Holder) -> Path:
+        """A sign of presence; to be renewed like a lease, and removed at the end."""
+        path = self.path / "workers" / f"{name}.json"
+        self._replace(path, holder.dumps())
+        return path
+
+    def workers(self) -> list[Holder]:
+        """Those that are alive."""
+        paths = [path for path in (self.path / "workers").glob("*.json") if path.name[0] != "."]
+        return [found for path in sorted(paths) if (found := self.holder(path))]
+
+    # --- files -----------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        with tempfile.TemporaryFile(dir=self.path) as file:
+            return os.fstat(file.fileno()).st_mtime
+
+    def _settled(self, path: Path) -> bool:
+        try:
+            return self._now() - path.stat().st_mtime > _SETTLED
+        except FileNotFoundError:
+            return False
+
+    def _write(self, path: Path, text: str) -> bool:
+        """In full, and only where there is no such file yet."""
+        if path.exists():
+            return False
+        hidden = self._hidden(path, text)
+        try:
+            os.link(hidden, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links: the moment between looking and renaming stays open
+            if path.exists():
+                return False
+            os.rename(hidden, path)
+        finally:
+            hidden.unlink(missing_ok=True)
+        return True
+
+    def _replace(self, path: Path, text: str) -> None:
+        os.replace(self._hidden(path, text), path)
+
+    def _hidden(self, path: Path, text: str) -> Path:
+        hidden = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{next(self._count)}")
+        try:
+            with open(hidden, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            hidden.unlink(missing_ok=True)
+            raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+        return hidden

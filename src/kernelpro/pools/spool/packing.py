@@ -1,0 +1,66 @@
+"""The worker as one file: a zip with what the lab is made of, which any Python runs.
+
+Processes of the lab start others by module name and confine them to folders, so that the file unpacks itself at its first
+start, to a cache folder named after its content.
+"""
+
+from __future__ import annotations
+
+import io
+import zipapp
+import zipfile
+from pathlib import Path
+
+from kernelpro.records import BadInput
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_PARTS = ("__init__.py", "runtime.py", "records", "lab", "pools")
+_MAIN = """
+import hashlib, os, shutil, sys, tempfile, zipfile
+
+if sys.version_info < (3, 11):
+    sys.exit("kernelpro: this needs Python 3.11 or later, and torch")
+archive = sys.argv[0]
+with open(archive, "rb") as file:
+    name = hashlib.sha256(file.read()).hexdigest()[:24]
+cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelpro", "packed")
+try:
+    os.makedirs(cache, exist_ok=True)
+    temporary = None
+    home = os.path.join(cache, name)
+except OSError:
+    temporary = cache = tempfile.mkdtemp(prefix="kernelpro-")
+    home = os.path.join(cache, name)
+if not os.path.isdir(home):
+    partial = tempfile.mkdtemp(dir=cache)
+    with zipfile.ZipFile(archive) as content:
+        content.extractall(partial)
+    try:
+        os.rename(partial, home)
+    except OSError:  # another process was faster
+        shutil.rmtree(partial)
+sys.path.insert(0, home)
+try:
+    from kernelpro.pools.spool.main import main
+
+    main()
+finally:
+    if temporary:
+        shutil.rmtree(temporary, ignore_errors=True)
+"""
+
+
+def pack(out: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", _MAIN.lstrip())
+        for part in _PARTS:
+            place = _PACKAGE / part
+            for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+                if path.is_file() and path.suffix != ".pyc":
+                    archive.write(path, f"kernelpro/{path.relative_to(_PACKAGE)}")
+    buffer.seek(0)
+    try:
+        zipapp.create_archive(buffer, out, "/usr/bin/env python3")
+    except OSError as error:
+        raise BadInput(f"--pack {out}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,81 @@
+"""An author on a suite: a run of its own for each problem, in the bench's folder, so that whatever was stopped goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelpro.engine import session
+from kernelpro.engine.loop import Paused
+from kernelpro.engine.store import Store
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Cost, Result, RunConfig, Status, Verdict, digest
+from kernelpro.suites.asking import Report
+from kernelpro.suites.ledger import Entry, Ledger
+from kernelpro.suites.problems import Problem
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A problem and how it is to be worked on."""
+
+    problem: Problem
+    config: RunConfig
+
+    @property
+    def key(self) -> str:
+        return digest("assignment", self.problem.task.id, self.config.dumps())
+
+
+async def work(
+    assignments: Sequence[Assignment],
+    pool: Pool,
+    ledger: Ledger,
+    parallel: int,
+    report: Report,
+    done: Callable[[Assignment], None],
+) -> int:
+    """All of them, `parallel` at a time; returns how many wait for answers from outside."""
+    gate = asyncio.Semaphore(parallel)
+
+    async def one(assignment: Assignment) -> bool:
+        async with gate:
+            try:
+                ledger.add(await _run(assignment, pool, ledger.folder / "runs", report))
+            except Paused as paused:
+                report(assignment.problem.label, str(paused))
+                return False
+            done(assignment)
+            return True
+
+    finished = await asyncio.gather(*(one(assignment) for assignment in assignments))
+    return finished.count(False)
+
+
+async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report) -> Entry:
+    label = assignment.problem.label
+    store = session.store_for(home, assignment.config, label)
+
+    def follow(kind: str, data: dict[str, Any]) -> None:
+        report(label, f"step {data['step']}: {kind}" if "step" in data else str(data.get("stage", kind)))
+
+    try:
+        outcome = await session.work(store, pool, follow)
+        verdict = outcome.verdict or _failure(store)
+        nothing = {"reason": f"run {store.id}: {outcome.reason}"}
+        result = Result(assignment.key, verdict=verdict) if verdict else Result(assignment.key, data=nothing)
+    except BadInput as error:  # the task cannot be scored, or does not run
+        result = Result(assignment.key, error=str(error))
+    finally:
+        steps = store.steps()
+        store.close()
+    seconds = sum(float(step.details.get("device_seconds", 0.0)) for step in steps)
+    return Entry(assignment.key, result, seconds, sum((step.cost for step in steps), Cost()))
+
+
+def _failure(store: Store) -> Verdict | None:
+    """Where nothing passed: the verdict on the first attempt that was judged."""
+    return next((step.verdict for step in store.steps() if step.verdict and step.verdict.status is not Status.PASSED), None)

@@ -1,0 +1,28 @@
+"""Layer normalisation with weight and bias."""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(dim))
+        self.bias = nn.Parameter(torch.randn(dim))
+
+    def forward(self, x):
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
+
+
+TARGET = "cuda"
+SIZES = {"cuda": (16384, 4096), "cpu": (1024, 1024)}
+rows, dim = SIZES[TARGET]
+
+
+def get_inputs():
+    return [torch.randn(rows, dim)]
+
+
+def get_init_inputs():
+    return [dim]

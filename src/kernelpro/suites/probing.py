@@ -1,0 +1,60 @@
+"""What the judge's probe says of each problem: can it be scored, and if not, why?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernelpro.records import Interval, Record
+from kernelpro.suites.board import NOT_RUN, Table
+from kernelpro.suites.ledger import Entry
+from kernelpro.suites.problems import Problem
+
+
+@dataclass(frozen=True)
+class Probed(Record):
+    problem: str
+    task: str
+    """The task's identity."""
+    scorable: bool | None = None
+    """None: not answered yet, or the task does not run here."""
+    reason: str = ""
+    precision: str = ""
+    baselines: dict[str, Interval] = field(default_factory=dict)
+    """Milliseconds."""
+    floor_ms: float | None = None
+    not_used: dict[str, str] = field(default_factory=dict)
+    """Input distributions that the task cannot bear, and why."""
+
+
+def probed(
+    problems: Sequence[Problem], keys: Mapping[tuple[int, int], Sequence[str]], entries: Mapping[str, Entry]
+) -> list[Probed]:
+    found = []
+    for problem in problems:
+        (key,) = keys[problem.level, problem.number]
+        result = entries[key].result if key in entries else None
+        if result is None:
+            found.append(Probed(problem.label, problem.task.id, reason="not answered yet"))
+        elif result.data is None:
+            found.append(Probed(problem.label, problem.task.id, reason=f"{NOT_RUN}: {result.error}"))
+        else:
+            data = {**result.data, "reason": result.data["reason"] or "", "not_used": result.data["dropped"]}
+            found.append(Probed.from_json({"problem": problem.label, "task": problem.task.id, **data}))
+    return found
+
+
+def table(rows: Sequence[Probed]) -> Table:
+    titles = ["problem", "scorable", "precision", "baselines, ms", "floor, ms", "why not"]
+    words = {True: "yes", False: "no", None: "?"}
+    lines = []
+    for row in rows:
+        times = ", ".join(f"{name} {time.value:.3f}" for name, time in row.baselines.items())
+        floor = f"{row.floor_ms:.4f}" if row.floor_ms else ""
+        lines.append([row.problem, words[row.scorable], row.precision, times, floor, row.reason])
+    return titles, lines
+
+
+def remarks(rows: Sequence[Probed]) -> list[str]:
+    count = {state: sum(row.scorable is state for row in rows) for state in (True, False, None)}
+    return [f"{len(rows)} problems: {count[True]} can be scored, {count[False]} cannot, {count[None]} not run or not answered"]

@@ -1,0 +1,61 @@
+"""fast_p and means over the problems of a suite, by KernelBench's definitions.
+
+A problem's result against a baseline is its speed-up, or None where no kernel was right (wrong, crashed, none given).
+
+    fast_p    share of all problems whose kernel is right and more than p times as fast; failures count in the denominator
+    sure_p    the same, counting only speed-ups whose whole interval lies above p
+    geomean   geometric mean of the speed-ups of right kernels; failures are in the correct rate, not in here
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernelpro.records import Interval, Record
+
+THRESHOLDS = (1.0, 1.2, 1.5, 2.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Summary(Record):
+    """Over the problems that could be scored, against one baseline."""
+
+    problems: int
+    correct: int
+    geomean: Interval | None = None
+    """Its interval tells the uncertainty of measuring, not that of choosing these problems."""
+    fast: dict[str, float] = field(default_factory=dict)
+    sure: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def correct_rate(self) -> float:
+        return self.correct / self.problems if self.problems else 0.0
+
+
+def fast_p(speedups: Sequence[float | None], p: float) -> float:
+    return sum(s is not None and s > p for s in speedups) / len(speedups) if speedups else 0.0
+
+
+def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
+    """Errors of measuring are independent from problem to problem: half-widths of the logarithms add up as squares do."""
+    right = [s for s in speedups if s is not None]
+    if not right:
+        return None
+    middle = sum(math.log(s.value) for s in right) / len(right)
+    below = math.sqrt(sum(math.log(s.value / s.low) ** 2 for s in right)) / len(right)
+    above = math.sqrt(sum(math.log(s.high / s.value) ** 2 for s in right)) / len(right)
+    return Interval(math.exp(middle), math.exp(middle - below), math.exp(middle + above))
+
+
+def summarise(speedups: Sequence[Interval | None]) -> Summary:
+    values = [s.value if s else None for s in speedups]
+    lows = [s.low if s else None for s in speedups]
+    return Summary(
+        len(speedups),
+        sum(s is not None for s in speedups),
+        geomean(speedups),
+        {f"{p:g}": fast_p(values, p) for p in THRESHOLDS},
+        {f"{p:g}": fast_p(lows, p) for p in THRESHOLDS},
+    )

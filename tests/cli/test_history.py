@@ -1,0 +1,73 @@
+"""What `show` tells of a step: who wrote it, what was asked and answered, what came of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelpro.cli import history
+from kernelpro.engine.store import Store
+from kernelpro.llm.question import Exchange, Question
+from kernelpro.llm.transcripts import FILE, Transcripts
+from kernelpro.records import Cost, Interval, Outcome, RunConfig, Status, Step, Task, Verdict
+
+
+class Anything:
+    description = "Anything."
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+def verdict() -> Verdict:
+    one = Interval(0.5, 0.4, 0.6)
+    times, speedup = {"candidate": one}, {"compile": Interval(2.0, 1.9, 2.1)}
+    return Verdict("c", Status.PASSED, "correct; faster", error=1e-7, tolerance=1e-5, times=times, speedup=speedup, faster="yes")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Store:
+    store = Store.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team"), "t")
+    store.keep_ground({"baselines": {"compile": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1, "seeds": [], "no_seeds": "no luck"})
+    compiled = store.put_source("# by the compiler\na = 1\n")
+    better = store.put_source("# by a model\na = 2\n")
+    store.keep(Step(1, 0, "seed", "settled", compiled, compiled, "as it is", author="torch.compile", verdict=verdict()))
+    details = {"advice": "narrow_access", "tuned": {"point": {"BLOCK": 64}, "why": "fastest", "tried": [1, 2]}}
+    told = {"plan": "wider loads", "author": "m", "cost": Cost(0.01, 100, 20, 2), "verdict": verdict(), "details": details}
+    store.keep(Step(2, 1, "improve", "settled", better, better, **told))  # type: ignore[arg-type]
+    for step, prompt, answer in ((2, "make it wider", "a = 2"), (21, "not of step 2", "no")):
+        question: Question[Any] = Question(f"step-{step}/plan", "plan", "be terse", prompt, Anything())  # type: ignore[arg-type]
+        exchange = Exchange(text=answer)
+        exchange.add("system", "be terse")
+        exchange.add("user", prompt)
+        exchange.add("assistant", answer)
+        Transcripts(store.folder / FILE).append("m", question, exchange)
+    store.finish(Outcome("spent", 2, verdict(), (2,), ("a note",)))
+    return store
+
+
+def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history.show(run.id, 2, str(run.folder.parent), False) == 0
+    shown = capsys.readouterr().out
+    for part in ("improve of step 1, by m", "wider loads", "narrow_access", "BLOCK=64 after 2", "0.0100 dollars", "1.00e-07"):
+        assert part in shown
+    assert "=== plan: m, answered" in shown and "--- user\nmake it wider" in shown and "--- assistant\na = 2" in shown
+    assert "not of step 2" not in shown
+    assert "-a = 1\n+# by a model\n+a = 2" in shown and shown.rstrip().endswith("# by a model\na = 2")
+
+
+def test_what_the_compiler_wrote_is_called_so(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    history.show(run.id, None, str(run.folder.parent), False)
+    tree = capsys.readouterr().out
+    assert "1 seed by torch.compile" in tree and "note: a note" in tree and "note: no luck" in tree
+    history.show(run.id, 1, str(run.folder.parent), False)
+    assert "seed by torch.compile" in capsys.readouterr().out
+
+
+def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    history.show(run.id, 2, str(run.folder.parent), True)
+    record = json.loads(capsys.readouterr().out)
+    assert [message["text"] for message in record["asked"][0]["messages"]] == ["be terse", "make it wider", "a = 2"]

@@ -1,0 +1,177 @@
+"""Compiler seeds: what torch.compile makes of a task is an ordinary candidate, and the judge says so."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from court import Court
+
+from kernelpro.lab.jobs import Worker
+from kernelpro.lab.judge import tripwires
+from kernelpro.lab.languages import authored_kernels, detect
+from kernelpro.lab.seeds.capture import Captured, NoSeed
+from kernelpro.lab.seeds.compose import put_together
+from kernelpro.lab.seeds.unwrap import unwrap
+from kernelpro.records import Candidate, Job, Options, Status, Target, Task
+
+BLOCK = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.Sequential(nn.Linear(width, 64), nn.GELU())
+        self.scale = torch.rand(64)
+
+    def forward(self, x):
+        y = self.layers(self.norm(x)) * self.scale
+        return y, {"largest": [y.amax(-1)]}
+
+def get_inputs():
+    return [torch.randn(32, 128)]
+
+def get_init_inputs():
+    return [128]
+"""
+BREAK = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        print("on the way")
+        return y + 1
+
+def get_inputs():
+    return [torch.randn(8, 8)]
+"""
+OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
+
+
+def study(worker: Worker, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu") -> dict[str, Any]:
+    result = worker.run(Job("study", "study", task, target=target, options=OPTIONS, seeds=seeds))
+    assert result.data, result.error
+    return result.data
+
+
+def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(worker: Worker, court: Court) -> None:
+    task = Task(BLOCK, "block")
+    found = study(worker, task, ("compile", "eager_fp32"))
+    assert found["no_seeds"] == "" and [seed["name"] for seed in found["seeds"]] == ["torch.compile", "PyTorch"]
+    compiled, eager = (seed["source"] for seed in found["seeds"])
+    assert compiled.startswith("# Written by torch.compile") and "# library-calls: addmm" in compiled
+    assert 'extern "C" void cpp_fused' in compiled and "get_inputs" not in compiled
+    assert "self.layers[0].weight" in compiled and "self.scale" in compiled and detect(compiled).name == "cpp"
+    verdict = court.judge(task, Candidate(compiled), build_timeout=300.0)
+    assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
+    assert verdict.authored_share and verdict.authored_share > 0.01
+    assert court.judge(task, Candidate(eager)).authored_share == 0.0
+
+
+def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:
+    found = study(worker, Task(BREAK, "odd"))
+    assert found["seeds"] == [] and "torch.compile: " in found["no_seeds"] and "`print`" in found["no_seeds"]
+
+
+def test_without_a_wish_for_seeds_no_compiler_runs(worker: Worker) -> None:
+    found = study(worker, Task(BREAK.replace('print("on the way")', "y = y * y"), "plain"), ())
+    assert found["seeds"] == [] and found["no_seeds"] == "" and found["graph"]["nodes"]
+
+
+# --- the compiler's module, without a compiler -----------------------------------------------------------
+
+TRITON = '''
+from ctypes import c_void_p
+import torch
+from math import inf, nan
+from torch._inductor.async_compile import AsyncCompile
+from torch._C import _cuda_getCurrentRawStream as get_raw_stream
+
+aten = torch.ops.aten
+assert_size_stride = torch._C._dynamo.guards.assert_size_stride
+empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda
+async_compile = AsyncCompile()
+
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', """
+import triton
+import triton.language as tl
+
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.hints import AutotuneHint, DeviceProperties
+triton_helpers.set_driver_to_gpu()
+
+@triton_heuristics.pointwise(
+    size_hints={'x': 1024},
+    filename=__file__,
+    triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'},
+                 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90), 'constants': {}},
+    inductor_meta={'grid_type': 'Grid1D', 'kernel_name': 'triton_poi_fused_add_0', 'mutated_arg_names': []},
+)
+@triton.jit
+def triton_poi_fused_add_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    tl.store(out_ptr0 + xindex, tl.load(in_ptr0 + xindex, xmask) + 1.0, xmask)
+""", device_str='cuda')
+
+async_compile.wait(globals())
+del async_compile
+
+class Runner:
+    def __init__(self, partitions):
+        self.partitions = partitions
+
+    def call(self, args):
+        arg0_1, = args
+        args.clear()
+        assert_size_stride(arg0_1, (1024, ), (1, ))
+        with torch.cuda._DeviceGuard(0):
+            torch.cuda.set_device(0)
+            buf0 = empty_strided_cuda((1024, ), (1, ), torch.float32)
+            # Topologically Sorted Source Nodes: [add], Original ATen: [aten.add]
+            stream0 = get_raw_stream(0)
+            triton_poi_fused_add_0.run(arg0_1, buf0, 1024, stream=stream0)
+            del arg0_1
+        return (buf0, )
+
+runner = Runner(partitions=[])
+call = runner.call
+'''
+
+
+def test_triton_kernels_are_functions_of_the_candidate_with_their_decorators() -> None:
+    captured = Captured(TRITON, ("x",), ("x",), "outputs[0]")
+    source = put_together(captured, Task(BREAK, "break"), "compile", "cuda")
+    functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    assert functions == ["triton_poi_fused_add_0", "compiled_call"]
+    assert "# Topologically Sorted" in source and "async_compile" not in source and "c_void_p" not in source
+    assert detect(source).name == "triton" and authored_kernels(source) == {"triton_poi_fused_add_0"}
+    assert "class ModelNew(torch.nn.Module)" in source and "on the way" not in source, "nothing of the reference is needed"
+    assert tripwires.check(source) is None, "no wire is touched, and none has to be switched off"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("async_compile.triton(", "async_compile.cutlass(", "kind that cannot be written down"),
+        ("triton_poi_fused_add_0.run(", "self.partitions[0](", "uses self"),
+        ("buf0 = empty_strided_cuda", "buf0 = somewhere_else", "uses somewhere_else"),
+        ("            del arg0_1\n", "            aten.bernoulli_(buf0)\n", "random numbers"),
+    ],
+)
+def test_what_is_not_known_is_no_seed_rather_than_a_wrong_one(old: str, new: str, reason: str) -> None:
+    with pytest.raises(NoSeed, match=reason):
+        unwrap(TRITON.replace(old, new), ())
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, court: Court) -> None:
+    task = Task(BLOCK, "block")
+    (seed,) = study(worker, task, target="cuda")["seeds"]
+    assert detect(seed["source"]).name == "triton"
+    verdict = court.judge(task, Candidate(seed["source"]), target="cuda", build_timeout=300.0)
+    assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason

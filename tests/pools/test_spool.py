@@ -1,0 +1,251 @@
+"""The spool's folder: who may take what, what is found again, and what is set aside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from spooling import TASK, building, judging
+
+from kernelpro.lab.machine import Device, Gpu
+from kernelpro.pools.by_name import pool
+from kernelpro.pools.pool import Outstanding
+from kernelpro.pools.spool import transfer
+from kernelpro.pools.spool.entries import Posted, answer, post
+from kernelpro.pools.spool.folder import MOST_ATTEMPTS, Folder, Holder
+from kernelpro.pools.spool.pool import Spool
+from kernelpro.records import BadInput, Job, Result, Status, Verdict
+
+ME = Holder("me", "a processor", 60.0)
+OTHER = Holder("another", "a processor", 60.0)
+
+
+class Spooling:
+    """A folder, and what it had to complain of."""
+
+    def __init__(self, path: Path):
+        self.heard: list[str] = []
+        self.path = path
+        self.folder = Folder(path, self.heard.append)
+
+    def post(self, job: Job, match: str = "") -> Posted:
+        posted = post(job, match)
+        self.folder.put(posted)
+        return posted
+
+    def finish(self, posted: Posted, **found: object) -> bool:
+        result = Result(posted.job.id, **(found or {"data": {"n": 1}}))  # type: ignore[arg-type]
+        return self.folder.keep(answer(posted, result, "me", "a processor", 1.0))
+
+    def age(self, path: Path, seconds: float = 100.0) -> None:
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spooling:
+    return Spooling(tmp_path / "spool")
+
+
+# --- jobs and results ------------------------------------------------------------------------------------
+
+
+def test_the_same_question_has_the_same_key_whoever_asks() -> None:
+    asked = judging("2", "step 1")
+    assert post(asked).key == post(judging("2", "step 9")).key
+    assert post(asked).key == post(Job.from_json(json.loads(asked.dumps()))).key
+    others = [judging("3"), replace(asked, kind="profile"), replace(asked, options=replace(asked.options, effort="full"))]
+    assert len({post(asked).key, post(asked, "H200").key, *(post(job).key for job in others)}) == 5
+
+
+def test_a_result_is_found_again_under_the_name_of_whoever_asks(spool: Spooling) -> None:
+    first = Spool(spool.path, wait=False)
+    with pytest.raises(Outstanding, match="judge relu step 1 waits in"):
+        first.ask(judging("2", "step 1"))
+    assert first.outstanding == 1
+    spool.finish(post(judging("2")), verdict=Verdict("step 1", Status.WRONG, "off", task="relu"))
+    found = Spool(spool.path, wait=False).ask(judging("2", "step 9"))
+    assert found.job == "step 9" and found.verdict and found.verdict.candidate == "step 9"
+
+
+def test_who_waits_gets_results_as_they_come(spool: Spooling) -> None:
+    with Spool(spool.path) as asking:
+        stages: list[str] = []
+        answers = [asking.submit(building(n), lambda step: stages.append(step.stage)) for n in range(3)]
+        (first, *_) = posted = spool.folder.open_jobs()
+        lease = spool.folder.take(first, ME)
+        assert lease
+        spool.folder.tell(lease, "building")
+        while "building (me)" not in stages:
+            time.sleep(0.05)
+        for job in posted:
+            spool.finish(job, data={"of": job.job.id})
+        assert [a.result(10).data for a in answers] == [{"of": f"build {n}"} for n in range(3)]
+        assert asking.outstanding == 0
+
+
+def test_an_error_is_handed_out_once(spool: Spooling) -> None:
+    spool.finish(spool.post(building(1)), error="the GPU is throttling")
+    asking = Spool(spool.path, wait=False)
+    assert asking.ask(building(1)).error == "the GPU is throttling"
+    with pytest.raises(Outstanding):
+        asking.ask(building(1))
+
+
+def test_the_first_result_stands(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    assert spool.finish(posted, data={"n": 1}) and not spool.finish(posted, data={"n": 2})
+    assert Spool(spool.path).ask(building(1)).data == {"n": 1}
+
+
+# --- leases ----------------------------------------------------------------------------------------------
+
+
+def test_one_job_has_one_holder(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    lease = spool.folder.take(posted, ME)
+    assert lease and spool.folder.take(posted, OTHER) is None
+    spool.folder.release(lease)
+    assert spool.folder.take(posted, OTHER)
+    assert spool.folder.attempts(posted.key) == 1, "what is given back was no attempt"
+
+
+RACER = """
+import sys
+from pathlib import Path
+from kernelpro.pools.spool.folder import Folder, Holder
+folder = Folder(Path(sys.argv[1]))
+jobs = folder.open_jobs()
+print("ready", flush=True)
+sys.stdin.readline()
+print(" ".join(posted.key for posted in jobs if folder.take(posted, Holder(sys.argv[2], "a processor", 60.0))), flush=True)
+"""
+
+
+def test_processes_that_race_share_the_jobs(spool: Spooling) -> None:
+    keys = {spool.post(building(n)).key for n in range(200)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen([sys.executable, "-c", RACER, str(spool.path), str(n)], **pipes) for n in range(4)]  # type: ignore[call-overload]
+    assert all(racer.stdout.readline() == "ready\n" for racer in racers)
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    taken = [key for racer in racers for key in racer.communicate()[0].split()]
+    assert sorted(taken) == sorted(keys), "each by exactly one"
+
+
+def test_a_lease_that_is_not_renewed_returns(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    lost = spool.folder.take(posted, ME)
+    assert lost
+    spool.age(lost.path, 50)
+    assert spool.folder.take(posted, OTHER) is None, "not yet"
+    spool.age(lost.path, 70)
+    assert spool.folder.take(posted, OTHER)
+    spool.folder.renew(lost)
+    assert spool.folder.holders()[posted.key].worker == "another", "who comes back late holds nothing"
+
+
+def test_a_job_that_outlives_all_its_workers_is_answered(spool: Spooling) -> None:
+    posted = spool.post(judging("2"))
+    for _ in range(MOST_ATTEMPTS):
+        lease = spool.folder.take(posted, ME)
+        assert lease
+        spool.age(lease.path)
+    assert spool.folder.take(posted, ME) is None
+    found = Spool(spool.path).ask(judging("2")).verdict
+    assert found and found.status is Status.CRASHED and f"{MOST_ATTEMPTS} workers died" in found.reason
+
+
+# --- hardware --------------------------------------------------------------------------------------------
+
+H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A100"))
+
+
+def test_a_task_stays_on_one_kind_of_hardware(spool: Spooling) -> None:
+    first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
+    assert spool.folder.suits(first, H200) == "NVIDIA H200" and spool.folder.suits(first, A100) == "NVIDIA A100"
+    assert spool.folder.suits(first, Device()) is None, "no GPU, no job for one"
+    assert spool.folder.take(first, Holder("me", "NVIDIA A100", 60.0))
+    assert spool.folder.suits(second, H200) is None and spool.folder.suits(second, A100) == "NVIDIA A100"
+    other = spool.post(replace(judging("4"), task=replace(TASK, mode="eval"), target="cuda"))
+    assert spool.folder.suits(other, H200), "another task is free"
+
+
+def test_match_chooses_the_hardware(spool: Spooling) -> None:
+    posted = spool.post(replace(judging("2"), target="cuda"), match="h200")
+    assert spool.folder.suits(posted, H200) and not spool.folder.suits(posted, A100)
+
+
+# --- files that are not as they should be ----------------------------------------------------------------
+
+
+def test_a_truncated_result_is_reported_and_its_job_is_open_again(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    spool.finish(posted)
+    path = spool.path / "results" / f"{posted.key}.json"
+    path.write_text(path.read_text()[:-20])
+    assert Folder(spool.path).open_jobs() == [posted] and path.exists(), "it may be being copied"
+    spool.age(path)
+    assert Folder(spool.path, spool.heard.append).open_jobs() == [posted]
+    assert "truncated" in spool.heard[0] and not path.exists() and len(list((spool.path / "aside").iterdir())) == 1
+
+
+def test_a_changed_result_is_no_result(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    spool.finish(posted, data={"n": 12})
+    path = spool.path / "results" / f"{posted.key}.json"
+    path.write_text(path.read_text().replace('"n":12', '"n":13'))
+    spool.age(path)
+    assert spool.folder.answered(posted.key) is None and "checksum" in spool.heard[0]
+
+
+def test_results_under_other_names_are_taken_in_or_set_aside(spool: Spooling) -> None:
+    first, second = spool.post(building(1)), spool.post(building(2))
+    results = spool.path / "results"
+    for posted in (first, second):
+        spool.finish(posted)
+    (results / f"{first.key} (copy).json").write_text((results / f"{first.key}.json").read_text())
+    (results / f"{second.key}.json").rename(results / "renamed.json")
+    spool.folder.tidy()
+    assert sorted(path.stem for path in results.iterdir()) == sorted([first.key, second.key])
+    assert len(spool.heard) == 1 and "has a result already" in spool.heard[0]
+
+
+# --- one file each way -----------------------------------------------------------------------------------
+
+
+def test_jobs_and_results_travel_as_files(spool: Spooling, tmp_path: Path) -> None:
+    for n in range(3):
+        spool.post(building(n))
+    assert transfer.pack(spool.folder, tmp_path / "jobs.jsonl") == 3
+    there = Spooling(tmp_path / "there")
+    assert transfer.merge(there.folder, tmp_path / "jobs.jsonl").jobs == 3
+    for posted in there.folder.open_jobs():
+        there.finish(posted)
+    lines = [path.read_text() for path in (there.path / "results").iterdir()]
+    (tmp_path / "results.jsonl").write_text("".join([lines[0], lines[1], lines[0], lines[2][:50]]))
+    merged = transfer.merge(spool.folder, tmp_path / "results.jsonl")
+    assert (merged.results, merged.doubles) == (2, 1)
+    assert len(merged.strange) == 1 and "line 4: it is truncated" in merged.strange[0]
+    again = transfer.merge(spool.folder, there.path)
+    assert (again.results, again.doubles, again.strange) == (1, 5, []), "a copy of the folder does as well"
+    assert spool.folder.open_jobs() == []
+
+
+def test_a_result_that_nobody_asked_for_is_not_taken(spool: Spooling, tmp_path: Path) -> None:
+    other = Spooling(tmp_path / "other")
+    other.finish(other.post(building(1)))
+    merged = transfer.merge(spool.folder, other.path / "results")
+    assert merged.results == 0 and "never asked for here" in merged.strange[0]
+
+
+@pytest.mark.parametrize("spec", ["spool:", "nowhere", "local:0", "local:many", ""])
+def test_a_pool_that_is_none_is_one_clear_line(spec: str) -> None:
+    with pytest.raises(BadInput, match=f"--pool {spec}: not a pool; there are local"):
+        pool(spec)

@@ -1,0 +1,140 @@
+"""Several workers in one pool: who gets what, one at a time on a device, and what happens to the sick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from spooling import QUICK, TASK, judging
+
+from kernelpro.lab.exclusive import exclusive
+from kernelpro.lab.machine import Device, Gpu
+from kernelpro.pools import local, process
+from kernelpro.pools.by_name import pool
+from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Status, Target
+
+H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A100"))
+EVAL = replace(TASK, name="relu, eval", mode="eval")
+MEASURING = ("measuring the device", "calibrating the baselines", "verifying", "timing")
+
+
+def test_two_workers_judge_one_at_a_time() -> None:
+    """Both are at work, and never both on the device."""
+    stages: list[tuple[str, str]] = []
+
+    def progress(step: Progress) -> None:
+        stages.append((step.job, step.stage))
+
+    with pool("local:2") as both:
+        jobs = [judging("2", name) for name in "ab"]
+        other = [Job(name, "judge", EVAL, judging("2").candidate, "cpu", QUICK) for name in "xy"]
+        answers = [both.submit(job, progress) for job in (jobs[0], other[0], jobs[1], other[1])]
+        verdicts = [answer.result(timeout=240).verdict for answer in answers]
+    assert [v.status for v in verdicts if v] == [Status.PASSED] * 4
+    order = [("ab" if job in "ab" else "xy") for job, stage in stages if stage in MEASURING]
+    assert set(order) == {"ab", "xy"}, "each worker had a task of its own"
+    assert any(stage.startswith("waiting: another process") for _, stage in stages), "waiting is shown"
+    for job in "abxy":
+        mine = [index for index, (who, stage) in enumerate(stages) if who == job and stage in MEASURING]
+        between = [who for who, stage in stages[mine[0] : mine[-1]] if stage in MEASURING]
+        assert set(between) == {job}, f"{job} was not alone on the device"
+
+
+HOLDER = """
+import time
+from kernelpro.lab.exclusive import exclusive
+with exclusive("test-device", print):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_dies_with_its_holder() -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout and holder.stdout.readline() == "held\n"
+    heard: list[str] = []
+
+    def kill(text: str) -> None:
+        heard.append(text)
+        holder.kill()
+
+    with exclusive("test-device", kill):
+        assert heard == ["waiting: another process is timing on this device"]
+    holder.wait()
+
+
+# --- scheduling, with workers that only say what they were told ------------------------------------------
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, str(Path(__file__).with_name("idle_worker.py"))])
+
+
+def wish(text: str, target: Target = "cuda", options: Options = QUICK) -> Job:
+    return Job(text, "judge", TASK, Candidate(text, text), target, options)
+
+
+def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:
+    heard: list[str] = []
+    with local.Pool(on=[H200], say=heard.append) as here:
+        broken, behind = here.submit(wish("break the device")), here.submit(wish("work"))
+        verdict = broken.result(timeout=30).verdict
+        assert verdict and verdict.status is Status.CRASHED and "exit code 75" in verdict.reason
+        with pytest.raises(local.DeviceFailed, match="every device failed"):
+            behind.result(timeout=30)
+        assert here.failed and heard == ["GPU-1 failed its health check and is not used any more"]
+
+
+def test_what_a_sick_device_leaves_is_done_by_another_of_its_kind(stand_in: None) -> None:
+    twin = Device(Gpu("GPU-3", "NVIDIA H200"))
+    with local.Pool(on=[H200, twin]) as here:
+        answers = [here.submit(wish(text)) for text in ("work", "break the device", "more work")]
+        assert answers[0].result(timeout=30).data == {"did": "work"}
+        verdict = answers[1].result(timeout=30).verdict
+        assert verdict and verdict.status is Status.CRASHED, "it broke both"
+        with pytest.raises(BadInput):
+            here.submit(wish("work")).result(timeout=30)
+
+
+def test_a_hung_worker_is_replaced(stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_SLACK_SECONDS", 1.0)
+    brief = Options(baselines=(), build_timeout=0.1, call_timeout=0.01)
+    with local.Pool(on=[H200]) as here:
+        hung, behind = here.submit(wish("hang", options=brief)), here.submit(wish("work", options=brief))
+        verdict = hung.result(timeout=60).verdict
+        assert verdict and verdict.status is Status.CRASHED and "no sign of life" in verdict.reason
+        assert behind.result(timeout=30).data == {"did": "work"}
+
+
+def test_a_task_stays_on_one_kind_of_hardware(stand_in: None) -> None:
+    with local.Pool(on=[H200, A100]) as here:
+        answers = [here.submit(wish(f"{n}")) for n in range(12)]
+        assert [a.result(timeout=30).data for a in answers] == [{"did": f"{n}"} for n in range(12)]
+        used = [slot.device for slot in here._slots if slot.process]
+    assert len(used) == 1
+
+
+def test_tasks_spread_over_devices(stand_in: None) -> None:
+    twin = Device(Gpu("GPU-3", "NVIDIA H200"))
+    other = Job("other", "judge", EVAL, Candidate("other"), "cuda", QUICK)
+    with local.Pool(on=[H200, twin]) as here:
+        for answer in [here.submit(wish("1")), here.submit(other), here.submit(wish("2"))]:
+            answer.result(timeout=30)
+        assert {slot.task for slot in here._slots} == {TASK.id, EVAL.id}
+
+
+def test_jobs_that_were_not_sent_can_be_cancelled(stand_in: None) -> None:
+    with local.Pool(on=[H200, A100]) as here:
+        first = [here.submit(wish("hang")) for _ in range(8)]
+        late = here.submit(wish("work"))
+        assert here.outstanding == 9 and late.cancel() and not first[0].cancel()
+
+
+def test_match_names_what_there_is() -> None:
+    with pytest.raises(BadInput, match=r"--match abacus: no such device on this machine; there are ."):
+        local.devices("abacus")
+    assert len(local.devices(workers=3)) == 3

@@ -1,0 +1,166 @@
+"""What a report knows of a run: read from the store alone, the same for all three formats."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import made_runs
+import pytest
+
+from kernelpro.engine.store import Store
+from kernelpro.records import Status, Step
+from kernelpro.report import gather, render, write
+from kernelpro.report.curves import working_seconds
+
+KINDS = [made_runs.won, made_runs.searched, made_runs.compiler_won, made_runs.lost, made_runs.refused, made_runs.hostile]
+
+
+def test_the_headline_names_both_baselines_with_intervals_and_the_harder_of_them(tmp_path: Path) -> None:
+    verdict = gather(made_runs.won(tmp_path))["verdict"]
+    assert verdict["result"] == "faster" and verdict["best_baseline"] == "compile"
+    assert "2.44x [2.39, 2.49] as fast as torch.compile, the hardest baseline to beat" in verdict["headline"]
+    assert "4.88x [4.78, 4.98] over PyTorch eager (FP32)" in verdict["headline"]
+    correct, floor = verdict["sentences"]
+    assert "3.0e-07 (tolerance 1.2e-06), 25 % of what is allowed" in correct and "61 % of it is reached" in floor
+
+
+def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> None:
+    store = made_runs.searched(tmp_path)
+    doubtful = {"eager_fp32": made_runs.near(1.4), "compile": made_runs.near(1.01)}
+    store.finish(made_runs.Outcome("spent", 7, made_runs.passed(7, 0.8, speedup=doubtful), (7,)))
+    verdict = gather(store)["verdict"]
+    assert verdict["result"] == "unclear" and "within the noise (1.01x [0.99, 1.03])" in verdict["headline"]
+
+
+def test_what_it_cost_is_added_up(tmp_path: Path) -> None:
+    cost = gather(made_runs.won(tmp_path))["cost"]
+    assert cost["money"] == pytest.approx(0.10) and (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (7000, 2000, 5)
+    assert cost["candidates"] == 7 and cost["wall_seconds"] == 321.0 and cost["device_seconds"] == 20.5
+    assert cost["outcomes"] == {"passed": 4, "wrong": 1, "build_failed": 1, "duplicate": 1} and cost["tuning_points"] == 3
+
+
+def test_a_step_tells_what_led_to_it_and_whether_it_kept_its_promise(tmp_path: Path) -> None:
+    steps = {step["number"]: step for step in gather(made_runs.won(tmp_path))["steps"]}
+    assert steps[3]["confirmed"] is True and steps[3]["gain"] == pytest.approx(3.0)
+    assert steps[7]["confirmed"] is False and steps[7]["tuned"]["point"] == {"BLOCK": 32}
+    assert steps[2]["confirmed"] is None
+    (led,) = steps[3]["parent_findings"]
+    assert led["tool"] == steps[3]["advice"] == "cpu_scalar_code" and led["gain"] == 2.5
+    assert "-BLOCK = 2" in steps[3]["code"]["text"] and "+BLOCK = 16" in steps[3]["code"]["text"]
+    assert steps[2]["code"]["kind"] == "source" and steps[5]["reason"].startswith("kernel.cpp:18")
+    assert [n for n, s in steps.items() if s["on_path"]] == [2, 3, 7] and [n for n, s in steps.items() if s["winner"]] == [7]
+
+
+def test_the_compilers_work_is_called_so_wherever_it_appears(tmp_path: Path) -> None:
+    data = gather(made_runs.compiler_won(tmp_path))
+    assert data["verdict"]["headline"].startswith("No candidate beat the compiler: torch.compile's own output (step 1)")
+    assert data["verdict"]["compiler"] and data["steps"][0]["compiler"] and "compiler" in data["steps"][0]["by"]
+    assert data["roofline"]["stops"][-1]["label"] == "step 1 (compiler)"
+    assert gather(made_runs.compiler_won(tmp_path, "torch.compile max-autotune"))["steps"][0]["compiler"]
+    store = Store.open(tmp_path, data["run"]["id"])
+    assert render(store, "md").count("compiler") >= 4
+    page = render(store, "html")
+    assert page.count("compiler's own work") + page.count("compiler&#39;s own work") >= 4
+
+
+def test_the_way_up_the_roof_ends_at_the_final_time(tmp_path: Path) -> None:
+    roof = gather(made_runs.won(tmp_path))["roofline"]
+    assert [stop["label"] for stop in roof["stops"]] == ["PyTorch eager (FP32)", "torch.compile", "step 2", "step 3", "step 7"]
+    last = roof["stops"][-1]
+    assert last["kind"] == "winner" and last["ms"] == 0.82 and last["flops_per_second"] == pytest.approx(1e7 / 0.82e-3)
+    assert roof["attainable"] == pytest.approx(1e7 / 3e7 * 6e10) and math.isclose(roof["ridge"], 7 / 6)
+
+
+def test_best_so_far_never_rises(tmp_path: Path) -> None:
+    points = gather(made_runs.won(tmp_path))["progress"]
+    assert [point["best_ms"] for point in points] == [2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 0.8]
+    assert [point["step"] for point in points if point["ms"] is None] == [4, 5, 6]
+
+
+def test_time_between_two_sittings_does_not_count() -> None:
+    events = [(100.0, "begun", {}), (110.0, "settled", {"step": 1}), (9000.0, "begun", {}), (9005.0, "settled", {"step": 2})]
+    assert working_seconds(events) == {1: 10.0, 2: 15.0}
+
+
+def test_a_run_without_a_winner_says_what_became_of_its_candidates(tmp_path: Path) -> None:
+    data = gather(made_runs.lost(tmp_path))
+    assert data["verdict"]["headline"] == "No winner: none of 4 candidates passed (2 gave wrong results, 1 cheated, 1 timed out)."
+    assert data["winner"] is None and data["verdict"]["step"] is None and len(data["baselines"]) == 2
+
+
+def test_a_run_that_never_began_says_why(tmp_path: Path) -> None:
+    verdict = gather(made_runs.refused(tmp_path))["verdict"]
+    assert verdict["result"] == "failed" and "cannot be scored: its output is constant" in verdict["headline"]
+
+
+def test_an_unfinished_run_shows_its_best_so_far_and_how_to_go_on(tmp_path: Path) -> None:
+    data = gather(made_runs.searched(tmp_path))
+    assert data["verdict"]["result"] == "unfinished" and data["verdict"]["step"] == 7
+    assert data["verdict"]["headline"].startswith("Not finished; best so far")
+    assert data["reproduce"][0]["command"].startswith("kernelpro resume affine-1")
+
+
+def test_commands_hold_everything_that_decided_the_run(tmp_path: Path) -> None:
+    commands = {item["what"]: item["command"] for item in gather(made_runs.won(tmp_path))["reproduce"]}
+    again = commands["Search again"]
+    for words in (
+        "--author team",
+        "--model openai:gpt-x",
+        "--policy greedy:seeds=2",
+        "--seed 7",
+        "--budget dollars=2.5",
+        "--precision fp32",
+    ):
+        assert words in again
+    assert commands["Judge the winner again, at full length"].startswith("kernelpro judge task.py winner.py --full --target cpu")
+
+
+def test_notes_hold_what_did_not_hold_up_what_was_skipped_and_what_is_doubtful(tmp_path: Path) -> None:
+    store = made_runs.searched(tmp_path)
+    noisy = {"a_a": {"value": 1.0, "low": 0.8, "high": 1.2}}
+    final = made_runs.passed(7, 0.4, sandbox="process", measurement=noisy)
+    store.finish(made_runs.Outcome("spent", 7, final, (7,), ("step 3 did not hold up: wrong",)))
+    notes = "\n".join(gather(store)["notes"])
+    assert "did not hold up" in notes and "hardware counters: this machine offers none" in notes
+    assert "[0.80, 1.20] instead of 1" in notes and "sandbox was process" in notes and "faster than the floor" in notes
+    assert notes.count("hardware counters") == 1
+
+
+def test_a_step_on_its_way_and_a_lost_source_do_not_stop_the_report(tmp_path: Path) -> None:
+    store = made_runs.won(tmp_path)
+    store.keep(Step(8, 7, "improve"))
+    lost = store.steps()[3]
+    (store.folder / "sources" / f"{lost.final_source}.py").unlink()
+    data = gather(store)
+    assert data["steps"][7]["state"] == "chosen"
+    assert data["steps"][3]["code"]["kind"] == "lost" and "is lost" in data["steps"][3]["code"]["text"]
+    assert "is lost" in render(store, "html")
+
+
+def test_a_task_without_arithmetic_has_no_roofline(tmp_path: Path) -> None:
+    store = made_runs.won(tmp_path)
+    still = made_runs.GROUND["work"] | {"vector_flops": 0.0}  # type: ignore[operator]
+    store.keep_ground(made_runs.GROUND | {"work": still})
+    assert gather(store)["roofline"] is None and 'id="roofline"' not in render(store, "html")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_of_run_has_all_three_formats_and_the_same_keys(tmp_path: Path, kind: Callable[[Path], Store]) -> None:
+    store = kind(tmp_path)
+    data = json.loads(render(store, "json"))
+    usual = gather(made_runs.won(tmp_path))
+    assert data.keys() == usual.keys() and data["verdict"].keys() == usual["verdict"].keys() and data["schema"] == 1
+    assert write(store) == store.folder / "report.html"
+    assert not list(store.folder.glob(".*partial"))
+    assert render(store, "md").startswith("# affine")
+
+
+def test_long_differences_are_cut_and_say_so(tmp_path: Path) -> None:
+    store = made_runs.begun(tmp_path)
+    step = Step(1, 0, "seed", plan="long", author="x", verdict=made_runs.failed(1, Status.WRONG, "no"))
+    made_runs.settle(store, step, remark="\n".join(["# line"] * 2000))
+    code = gather(store)["steps"][0]["code"]
+    assert code["left_out"] > 1000 and f"{code['left_out']} more lines" in render(store, "html")

@@ -1,0 +1,168 @@
+"""`kernelpro bench` for real, on a suite of four small problems: killed in the middle, called again, read as table and JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kernelpro
+from kernelpro.api import Optimized
+from kernelpro.records import Limits, Options, Status
+
+TASK = """import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {what}
+TARGET = "cuda"
+SIZES = {{"cuda": (100000,), "cpu": (512,)}}
+(n,) = SIZES[TARGET]
+def get_inputs():
+    return [torch.randn(n, n)]
+def get_init_inputs():
+    return []
+"""
+KERNEL = """import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return {what}
+"""
+PROBLEMS = {"1_square": "x * x", "2_scale": "torch.tanh(x)", "3_random": "torch.rand_like(x) + x", "4_add": "x + 1.5"}
+KERNELS = {"1_square": "x.square()", "2_scale": "torch.tanh(x * 1.01)", "3_random": "x + 0.5"}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "tasks" / "level1").mkdir(parents=True)
+    (folder / "kernels").mkdir()
+    for name, what in PROBLEMS.items():
+        (folder / "tasks" / "level1" / f"{name}.py").write_text(TASK.format(what=what))
+    for name, what in KERNELS.items():
+        (folder / "kernels" / f"level_1_problem_{name[0]}_sample_0_kernel.py").write_text(KERNEL.format(what=what))
+    return folder
+
+
+def command(suite: Path, *more: str) -> list[str]:
+    place = [str(suite / "tasks"), "--target", "cpu", "--quick", "--baseline", "eager_fp32", "--out", str(suite / "out")]
+    return [sys.executable, "-m", "kernelpro", "bench", *place, *more]
+
+
+def bench(suite: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(suite, *more), capture_output=True, text=True, timeout=300)
+
+
+def answered(suite: Path) -> list[dict[str, Any]]:
+    path = suite / "out" / "results.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> None:
+    kernels = ("--kernels", str(suite / "kernels"))
+    process = subprocess.Popen(command(suite, *kernels), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not answered(suite) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = answered(suite)
+    assert 1 <= len(before) < len(KERNELS), "it was in the middle"
+
+    second = bench(suite, *kernels, "--format", "json")
+    assert second.returncode == 0, second.stderr
+    assert f"{len(before)} of {len(KERNELS)} were answered before" in second.stderr
+    after = answered(suite)
+    assert len(after) == len({entry["key"] for entry in after}) == len(KERNELS)
+    assert after[: len(before)] == before
+
+    board = json.loads(second.stdout)
+    rows = {row["problem"]: row for row in board["rows"]}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "1/1 square": "passed",
+        "1/2 scale": "wrong",
+        "1/4 add": "no kernel",
+    }
+    assert [(row["problem"], row["status"]) for row in board["left_out"]] == [("1/3 random", "not_scorable")]
+    assert "random" in board["left_out"][0]["reason"]
+    best = board["summary"]["best"]
+    speedup = rows["1/1 square"]["speedup"]["eager_fp32"]
+    assert (best["problems"], best["correct"]) == (3, 1) and best["geomean"]["value"] == pytest.approx(speedup["value"])
+    assert best["fast"]["1"] == pytest.approx((speedup["value"] > 1) / 3)
+    assert board["seconds"] > 0 and len(board["places"]) == 1 and not board["open"]
+
+    third = bench(suite, *kernels, "--format", "md")
+    assert third.returncode == 0 and answered(suite) == after, "nothing was left to ask"
+    assert "| 1/2 scale | wrong |" in third.stdout and "1/3 random: not_scorable" in third.stdout
+    assert "| best | 3 | 33% |" in third.stdout
+
+
+def test_the_probe_says_which_cannot_be_scored(suite: Path) -> None:
+    found = bench(suite, "--probe", "--ids", "1,3")
+    assert found.returncode == 0, found.stderr
+    assert "2 problems: 1 can be scored, 1 cannot, 0 not run or not answered" in found.stdout
+
+
+def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
+    files = suite / "written"
+    files.mkdir()
+    (files / "a.py").write_text(KERNEL.format(what="x.square()"))
+    more = ("--author", f"files:{files}", "--budget", "candidates=1", "--ids", "1,2", "--format", "json")
+    first = bench(suite, *more)
+    assert first.returncode == 0, first.stderr
+    rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
+    assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
+    assert len(list((suite / "out" / "runs").glob("*/run.db"))) == 2
+    assert "2 of 2 were answered before" in bench(suite, *more).stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ((), "say what to evaluate"),
+        (("--probe", "--ids", "9"), "no problem 9"),
+        (("--kernels", "/nowhere"), "not a folder"),
+        (("--author", "nobody"), "not an author"),
+    ],
+)
+def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) -> None:
+    found = bench(suite, *more)
+    assert found.returncode == 2 and message in found.stderr and len(found.stderr.strip().splitlines()) == 1
+
+
+def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(KERNEL.format(what="x * x").replace("ModelNew", "Square"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("mine").Square()
+    (tmp_path / "written").mkdir()
+    (tmp_path / "written" / "a.py").write_text(KERNEL.format(what="x.square()"))
+    told: list[str] = []
+
+    def optimise() -> Optimized:
+        return kernelpro.optimize(
+            module,
+            [torch.randn(256, 256)],
+            author=f"files:{tmp_path / 'written'}",
+            limits=Limits(candidates=1),
+            target="cpu",
+            options=Options(effort="quick", baselines=("eager_fp32",)),
+            home=tmp_path / "runs",
+            report=lambda kind, data: told.append(kind),
+        )
+
+    torch.manual_seed(1)
+    found = optimise()
+    assert found.verdict and found.verdict.status is Status.PASSED and found.source == KERNEL.format(what="x.square()")
+    assert told.count("settled") == 1
+    torch.manual_seed(1)
+    again = optimise()
+    assert again.run == found.run and again.outcome == found.outcome, "a finished run is not begun again"
+    assert told.count("settled") == 1

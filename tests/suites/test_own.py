@@ -1,0 +1,85 @@
+"""Our own suite: every task is sound, has sizes for both targets, and a sample of them goes through the judge's probe."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.probes import probe
+from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.tasks.reference import Reference, load_source
+from kernelpro.records import Target, Task
+from kernelpro.suites.problems import OWN, find
+
+FILES = sorted(OWN.glob("level*/*.py"))
+GIB = 2**30
+SAMPLE = ("top_k_gating", "causal_softmax", "int4_linear", "mixture_of_experts", "selective_scan", "small_convnet")
+
+
+def name(path: Path) -> str:
+    return path.stem
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    leaves: list[torch.Tensor] = []
+    tree.pack(value, leaves)
+    return leaves
+
+
+def test_there_are_enough_at_three_levels() -> None:
+    levels = [problem.level for problem in find("own", (), "", "cpu")]
+    assert len(levels) == len(FILES) >= 60
+    assert set(levels) == {1, 2, 3} and min(levels.count(level) for level in (1, 2, 3)) >= 20
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_the_file_says_what_it_is_and_has_both_sizes(path: Path) -> None:
+    text = path.read_text()
+    assert re.fullmatch(r"\d\d_[a-z0-9_]+", path.stem)
+    assert ast.get_docstring(ast.parse(text))
+    assert text.count('TARGET = "cuda"\n') == 1, "KernelBench itself runs the size for a GPU"
+    module = load_source(Task.from_file(path))
+    assert set(module.SIZES) == {"cuda", "cpu"} and len(module.SIZES["cuda"]) == len(module.SIZES["cpu"])
+    assert Task.from_file(path).for_target("cpu").id != Task.from_file(path).id == Task.from_file(path).for_target("cuda").id
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_the_task_runs_on_the_cpu_and_its_output_is_alive(path: Path) -> None:
+    reference = Reference(Task.from_file(path).for_target("cpu"), "cpu", seed=3)
+    outputs = []
+    for seed in (1, 2):
+        form, leaves = reference.inputs(seed)
+        with torch.no_grad():
+            outputs.append(tensors(reference.model()(*tree.unpack(form, leaves))))
+    for first, second in zip(*outputs, strict=True):
+        assert torch.isfinite(first).all() and (first.numel() == 1 or first.double().std() > 0)
+        assert first.shape == second.shape and not torch.equal(first, second), "the inputs matter"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "mixture" not in path.stem and "moe" not in path.stem], ids=name)
+def test_the_size_for_a_gpu_is_a_fair_one(path: Path) -> None:
+    """Without data, so that it costs nothing here; the two left out have shapes that depend on it."""
+    module = load_source(Task.from_file(path))
+    with torch.no_grad(), torch.device("meta"):
+        model, inputs = module.Model(*module.get_init_inputs()), module.get_inputs()
+        outputs = tensors(model(*inputs))
+    held = sum(t.numel() * t.element_size() for t in (*tensors(inputs), *model.state_dict().values(), *outputs))
+    assert GIB / 1000 < held < 4 * GIB
+
+
+@pytest.mark.parametrize("which", SAMPLE)
+def test_the_probe_finds_nothing(which: str) -> None:
+    (path,) = (path for path in FILES if path.stem.endswith(which))
+    target: Target = "cpu"
+    reference = Reference(Task.from_file(path).for_target(target), target, seed=3)
+    oracle = Oracle(reference, GIB)
+    tolerance = Tolerance(oracle, reference.precision(), seed=5)
+    assert probe(oracle, tolerance, [7, 8]) is None
+    assert oracle.exact and tolerance.limits["as given"].separates

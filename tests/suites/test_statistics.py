@@ -1,0 +1,78 @@
+"""fast_p and means: what must hold for any results."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kernelpro.records import Interval
+from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, summarise
+
+Results = list[Interval | None]
+
+
+def any_results(count: int = 200) -> Iterator[Results]:
+    dice = random.Random(1)
+    for _ in range(count):
+        found: Results = []
+        for _ in range(dice.randint(1, 30)):
+            value = math.exp(dice.gauss(0, 1))
+            spread = math.exp(abs(dice.gauss(0, 0.1)))
+            found.append(None if dice.random() < 0.3 else Interval(value, value / spread, value * spread))
+        yield found
+
+
+def test_by_hand() -> None:
+    results = [Interval(2.0, 1.9, 2.1), Interval(0.5, 0.4, 0.6), None, Interval(1.1, 0.9, 1.3)]
+    found = summarise(results)
+    assert (found.problems, found.correct, found.correct_rate) == (4, 3, 0.75)
+    assert found.fast == {"1": 0.5, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}, "more than p times as fast, not as fast"
+    assert found.sure == {"1": 0.25, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}
+    assert found.geomean and found.geomean.value == pytest.approx((2.0 * 0.5 * 1.1) ** (1 / 3))
+
+
+def test_nothing_right_and_nothing_at_all() -> None:
+    assert summarise([None, None]).geomean is None
+    assert summarise([None, None]).fast["1"] == 0.0
+    assert summarise([]).correct_rate == 0.0
+
+
+def test_fast_p_falls_with_p_and_never_exceeds_the_correct_rate() -> None:
+    for results in any_results():
+        found = summarise(results)
+        shares = [found.fast[f"{p:g}"] for p in THRESHOLDS]
+        assert shares == sorted(shares, reverse=True)
+        assert shares[0] <= found.correct_rate
+        assert all(found.sure[p] <= found.fast[p] for p in found.fast)
+
+
+def test_a_failure_lowers_fast_p_and_leaves_the_geomean() -> None:
+    for results in any_results():
+        values = [r.value if r else None for r in results]
+        assert fast_p([*values, None], 1.0) * (len(values) + 1) == pytest.approx(fast_p(values, 1.0) * len(values))
+        assert geomean([*results, None]) == geomean(results)
+
+
+def test_the_geomean_is_blind_to_order_and_its_interval_holds_it() -> None:
+    for results in any_results():
+        found, turned = geomean(results), geomean(results[::-1])
+        if found is None or turned is None:
+            assert not any(results)
+            continue
+        assert found.value == pytest.approx(turned.value)
+        right = [r for r in results if r]
+        assert min(r.value for r in right) <= found.value * (1 + 1e-12) and found.value <= max(r.value for r in right) * (1 + 1e-12)
+        assert found.low <= found.value <= found.high
+        widest = max(math.log(r.high / r.low) for r in right)
+        assert math.log(found.high / found.low) <= widest + 1e-12, "the mean is known no worse than its worst part"
+
+
+def test_twice_as_fast_everywhere_doubles_the_geomean() -> None:
+    for results in any_results():
+        doubled = [Interval(2 * r.value, 2 * r.low, 2 * r.high) if r else None for r in results]
+        before, after = geomean(results), geomean(doubled)
+        if before and after:
+            assert after.value == pytest.approx(2 * before.value)
