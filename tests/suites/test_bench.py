@@ -24,7 +24,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return {what}
 TARGET = "cuda"
-SIZES = {{"cuda": (100000,), "cpu": (512,)}}
+SIZES = {{"cuda": (100000,), "cpu": (1024,)}}
 (n,) = SIZES[TARGET]
 def get_inputs():
     return [torch.randn(n, n)]
@@ -58,7 +58,7 @@ def command(suite: Path, *more: str) -> list[str]:
 
 
 def bench(suite: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(suite, *more), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command(suite, *more), capture_output=True, text=True, timeout=900)
 
 
 def answered(suite: Path) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
     def optimise() -> Optimized:
         return kernelpro.optimize(
             module,
-            [torch.randn(256, 256)],
+            [torch.randn(1024, 1024)],
             author=f"files:{tmp_path / 'written'}",
             compiler=False,
             limits=Limits(candidates=1),
