@@ -14,11 +14,12 @@ $(VENV)/.ready: pyproject.toml torch-version.txt
 	touch $@
 
 demo: setup
-	$(BIN)/kernelpro judge examples/cpu/residual_layernorm/task.py examples/cpu/residual_layernorm/*_*.py || test $$? -eq 1
+	$(BIN)/kernelpro optimize examples/cpu/residual_layernorm/task.py --target cpu --author playbook --budget candidates=10
 
+# What judges or times can be disturbed by other work on the machine: what failed is run once more, and must pass then.
 test: setup
-	$(BIN)/python -m pytest -q -m together -n 2 --dist loadfile
-	$(BIN)/python -m pytest -q -m alone
+	$(BIN)/python -m pytest -q -m together -n 2 --dist loadfile || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -q -m alone || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 lint: setup
 	$(BIN)/ruff check .
