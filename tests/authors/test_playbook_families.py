@@ -26,7 +26,8 @@ FAMILIES: dict[str, Task] = {
     "broadcasts": task("a * b + c", "torch.randn(4, 1, 33), torch.randn(7, 1), torch.randn(33)"),
     "views": task(
         "a.t() + b, a.reshape(4, 3, 10)[:, 1:, ::2] * 2, a.chunk(2, -1)[1].contiguous(), a.flip(0) - a, a.view(-1)[5:17].exp(),"
-        "torch.stack([a, a + 1], 1), a.unsqueeze(1).expand(4, 3, 30) * 1.5, a.permute(1, 0).reshape(3, 40), torch.tril(a)",
+        "torch.stack([a, a + 1], 1), a.unsqueeze(1).expand(4, 3, 30) * 1.5, a.permute(1, 0).reshape(3, 40), torch.tril(a),"
+        "F.pad(a, (1, 2, 0, 3), value=2.0) * 3, a.repeat_interleave(3, 1) + 1, (a @ b).diagonal() * 2",
         "torch.randn(4, 30), torch.randn(30, 4)",
     ),
     "joined parts": task(
@@ -62,7 +63,7 @@ FAMILIES: dict[str, Task] = {
         "F.binary_cross_entropy_with_logits(a, b.sigmoid()), F.cross_entropy(a, b.softmax(-1))",
         "torch.randn(9, 21), torch.randn(9, 21), torch.randint(0, 21, (9,))",
     ),
-    "scans": task("a.cumsum(-1), a.cumsum(0) * 2, (a * 0.1 + 1).cumprod(1)", "torch.randn(6, 7, 40)"),
+    "scans": task("a.cumsum(-1), a.cumsum(0) * 2, (a * 0.1 + 1).cumprod(1), a.cummax(1)[0]", "torch.randn(6, 7, 40)"),
     "lookups": task(
         "F.embedding(c, a) * 2, a.gather(1, b), a.index_select(0, c)",
         "torch.randn(11, 20), torch.randint(0, 20, (11, 20)), torch.randint(0, 11, (4,))",

@@ -74,6 +74,7 @@ def test_several_outputs_and_infinity_survive() -> None:
     ("forward", "says"),
     [
         ("return x[0] * 2 if x[0].sum() > 0 else x[0]", "cannot be traced"),
+        ("return x[0][x[0] > 0]", "depends on the values"),
         ("return {'a': x[0] + 1}", "tuple of tensors"),
         ("return x[0] + self.shift", "neither a parameter nor a persistent buffer"),
     ],

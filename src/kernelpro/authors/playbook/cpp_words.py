@@ -16,6 +16,7 @@ STORED = {
     "int64": "int64_t",
     "int32": "int32_t",
     "uint8": "uint8_t",
+    "int8": "int8_t",
     "bool": "bool",
 }
 """How tensors hold a type."""

@@ -130,7 +130,7 @@ _UNARY = (
     *("floor", "ceil", "round", "trunc"),
 )
 _COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
-_LOGICAL = {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or"}
+_LOGICAL = {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or", "__and__": "and", "__or__": "or"}
 
 
 def _formula(name: str) -> Handler:

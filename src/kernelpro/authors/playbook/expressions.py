@@ -19,7 +19,8 @@ UNARY = (
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "fmod", "lt", "le", "gt", "ge", "eq", "ne", "and", "or")
 """Comparisons and logic have dtype bool; `div` of floating types only."""
 OTHER = ("select", "scan")
-"""select: condition, then, else.  scan: data is (kind, Var), the running sum or product of its argument along a loop."""
+"""select: condition, then, else.  scan: data is (kind, Var): the sum, product, maximum or minimum of its argument
+from the beginning of that loop to the turn it is in."""
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 

@@ -30,7 +30,7 @@ from kernelpro.records import Graph
 HANDLERS: dict[str, Handler] = {**elementwise.HANDLERS, **shapes.HANDLERS, **reductions.HANDLERS, **products.HANDLERS}
 _MOST_OPERATORS = 400
 """Longer chains are nested more deeply than they can be walked."""
-_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8")
+_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
 
 
 def read(graph: Graph) -> Program:

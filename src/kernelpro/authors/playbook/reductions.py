@@ -352,6 +352,11 @@ def _scan(kind: Any) -> Handler:
     return handler
 
 
+def _running_best(kind: Any) -> Handler:
+    """The values; where they stand is not known."""
+    return lambda call: (Scan(kind, call.value(0), call.get(1, "dim") % len(call.value(0).shape)),)
+
+
 HANDLERS: dict[str, Handler] = {
     "sum": _plain("sum"),
     "prod": _plain("prod"),
@@ -391,4 +396,6 @@ HANDLERS: dict[str, Handler] = {
     "cosine_similarity": _cosine,
     "cumsum": _scan("sum"),
     "cumprod": _scan("prod"),
+    "cummax": _running_best("max"),
+    "cummin": _running_best("min"),
 }

@@ -142,6 +142,45 @@ def _stack(call: Call) -> Value:
     return Joined(parts, dim, call.shape, call.dtype)
 
 
+def _pad(call: Call) -> Value:
+    """Each dimension as three parts behind each other; a negative number cuts off."""
+    named = call.node.op.startswith("aten.pad.")
+    made, margins, filler = call.value(0), call.get(1, "pad"), call.get(3 if named else 2, "value") or 0
+    if named and call.get(2, "mode", "constant") != "constant":
+        raise call.stop("by anything but a constant")
+    for place in range(len(margins) // 2):
+        dim, (before, after) = len(made.shape) - 1 - place, margins[2 * place : 2 * place + 2]
+        kept = made.shape[dim] + min(before, 0) + min(after, 0)
+        made = sliced(made, dim, max(-before, 0), kept, 1)
+        shapes = [(*made.shape[:dim], size, *made.shape[dim + 1 :]) for size in (before, after)]
+        edges = [Positions(lambda pool, indices: pool.const(filler, call.dtype), shape, call.dtype) for shape in shapes]
+        parts = [edges[0]] * (before > 0) + [made] + [edges[1]] * (after > 0)
+        whole = kept + max(before, 0) + max(after, 0)
+        made = Joined(parts, dim, (*made.shape[:dim], whole, *made.shape[dim + 1 :]), call.dtype)
+    return made
+
+
+def _repeat_interleave(call: Call) -> Value:
+    source, times, dim = call.value(0), call.get(1, "repeats"), call.get(2, "dim")
+    if not isinstance(times, int) or dim is None:
+        raise call.stop("by a tensor, or flattened")
+    dim %= len(source.shape)
+    return Viewed(source, call.shape, lambda indices: (*indices[:dim], indices[dim] // times, *indices[dim + 1 :]))
+
+
+def _diagonal(call: Call) -> Value:
+    source = call.value(0)
+    offset, first, second = call.get(1, "offset", 0), call.get(2, "dim1", 0), call.get(3, "dim2", 1)
+    first, second = first % len(source.shape), second % len(source.shape)
+
+    def remap(indices: Indices) -> Indices:
+        rest, along = iter(indices[:-1]), indices[-1]
+        places = {first: along + max(-offset, 0), second: along + max(offset, 0)}
+        return tuple(places[d] if d in places else next(rest) for d in range(len(source.shape)))
+
+    return Viewed(source, call.shape, remap)
+
+
 def lookup(source: Value, where: Value, dim: int, shape: Sequence[int], at: int, size: int) -> Value:
     """source[..., where, ...] along `dim`; the dimensions of `where` stand in the result's from `at` on."""
     rank = len(where.shape)
@@ -247,6 +286,10 @@ HANDLERS: dict[str, Handler] = {
     "getitem": _getitem,
     "broadcast_tensors": _broadcast_tensors,
     "flip": _flip,
+    "pad": _pad,
+    "constant_pad_nd": _pad,
+    "repeat_interleave": _repeat_interleave,
+    "diagonal": _diagonal,
     "repeat": _repeat,
     "stack": _stack,
     "embedding": _embedding,

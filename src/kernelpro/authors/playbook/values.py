@@ -148,7 +148,7 @@ class Reduction(Anchor):
 
 
 class Scan(Anchor):
-    """The running sum or product of its source along `dim`."""
+    """The running sum, product, maximum or minimum of its source along `dim`."""
 
     def __init__(self, kind: ReduceKind, source: Value, dim: int):
         super().__init__(source.shape, source.dtype, [source])

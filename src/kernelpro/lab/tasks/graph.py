@@ -52,7 +52,7 @@ def operator_graph(reference: Reference, seed: int) -> Graph:
                 nodes.append(_leaf(node.name, "parameter", value, str(spec.target)))
             else:
                 nodes.append(_constant(node.name, _value(program, str(spec.target)), str(spec.target), name))
-        elif node.op == "call_function":
+        elif node.op == "call_function" and (node.users or value is not None):  # what gives nothing only checks something
             nodes.append(_operation(node, name))
     outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     single = bool(program.call_spec.out_spec and program.call_spec.out_spec.is_leaf())
@@ -125,6 +125,8 @@ def _operation(node: torch.fx.Node, task: str) -> Node:
     value = node.meta.get("val")
     args, kwargs = _plain(node.args, task), _plain(node.kwargs, task)
     if isinstance(value, torch.Tensor):
+        if not all(isinstance(size, int) for size in value.shape):
+            raise BadInput(f"task {task}: the shape that {op} gives depends on the values of its inputs")
         return Node(node.name, op, _shape(value), _dtype(value), args=tuple(args), kwargs=kwargs)
     if isinstance(value, (list, tuple)) and op != GETITEM:
         return Node(node.name, op, (), "tuple", args=tuple(args), kwargs=kwargs)
