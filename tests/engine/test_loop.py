@@ -219,14 +219,14 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
             if worker is None:
                 command = [sys.executable, "-m", "kernelpro", "worker", str(folder)]
                 worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-            while Folder(folder).open_jobs():
+            while Folder(folder).open_jobs() and worker.poll() is None:
                 time.sleep(0.1)
     finally:
         if worker:
             worker.terminate()
-    assert worker and worker.stderr
-    said = worker.stderr.read()
-    assert pauses[0] == "1 result outstanding" and pauses[1] == pauses[-1] == "2 results outstanding", pauses
+    said = worker.communicate()[1]
+    assert pauses[:2] == ["1 result outstanding"] * 2, "the probe, then the study"
+    assert pauses[2] == pauses[-1] == "2 results outstanding", "both candidates, and in the end both finalists"
     assert outcome.best == 1 and store.steps()[0].details["tuned"]["point"] == {"TIMES": 1}
     jobs = {path.name for path in (folder / "jobs").iterdir()}
     assert jobs == {path.name for path in (folder / "results").iterdir()}
