@@ -313,6 +313,6 @@ def passed(ms: float, faster: str) -> Verdict:
 def test_a_leader_that_beats_no_baseline_has_to_beat_the_compiler(leader: Verdict, asked: list[int], best: int) -> None:
     judge = Judged(step_5=leader, step_1=passed(2.0, "unclear"))
     given = Step(1, 0, "seed", author="torch.compile")
-    outcome = asyncio.run(Finals("done", judge).decide([Step(5, 0, "seed")], [given]))
+    outcome = asyncio.run(Finals("done", judge, config()).decide([Step(5, 0, "seed")], [given]))
     assert judge.asked == asked and outcome.best == best
     assert any("torch.compile's own code won" in note for note in outcome.notes) == (best == 1)
