@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Store:
 
 
 def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history.show(run.id, 2, str(run.folder.parent), False) == 0
+    assert history.show(run.id, 2, None, str(run.folder.parent), False) == 0
     shown = capsys.readouterr().out
     for part in ("improve of step 1, by m", "wider loads", "narrow_access", "BLOCK=64 after 2", "0.0100 dollars", "1.00e-07"):
         assert part in shown
@@ -60,14 +60,14 @@ def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest
 
 
 def test_what_the_compiler_wrote_is_called_so(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    history.show(run.id, None, str(run.folder.parent), False)
+    history.show(run.id, None, None, str(run.folder.parent), False)
     tree = capsys.readouterr().out
     assert "1 seed by torch.compile" in tree and "note: a note" in tree and "note: no luck" in tree
-    history.show(run.id, 1, str(run.folder.parent), False)
+    history.show(run.id, 1, None, str(run.folder.parent), False)
     assert "seed by torch.compile" in capsys.readouterr().out
 
 
 def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    history.show(run.id, 2, str(run.folder.parent), True)
+    history.show(run.id, 2, None, str(run.folder.parent), True)
     record = json.loads(capsys.readouterr().out)
     assert [message["text"] for message in record["asked"][0]["messages"]] == ["be terse", "make it wider", "a = 2"]
