@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, list[dict[str, Any]]]:
+    if not version("triton").startswith("3.6."):
+        pytest.skip(f"written for the interpreter of Triton 3.6; that of {version('triton')} refuses its masks")
     found: dict[str, list[dict[str, Any]]] = {}
     for line in tried("interpret", TRITON_INTERPRET="1"):
         found.setdefault(line["name"], []).append(line)
