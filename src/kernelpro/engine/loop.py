@@ -303,8 +303,14 @@ class Engine:
         step = self._steps[number]
         self._tell("profiling", {"step": number})
         candidate = Candidate(self._store.source(step.final_source), f"step {number}")
+        config = self._config
         request = profiling.Request(
-            self._config.task, candidate, self._config.target, self._config.options, energy=self._config.objective != "speed"
+            config.task,
+            candidate,
+            config.target,
+            config.options,
+            at_once=config.target == "cuda" and not config.wait and config.pool.startswith("spool:"),
+            energy=config.objective != "speed",
         )
         try:
             profile, diagnosis = await profiling.profile(self._ask, request, registry(), TrackRecord.load())

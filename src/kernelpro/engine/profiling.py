@@ -25,6 +25,8 @@ class Request:
     tracer: str = "auto"
     all_counters: bool = False
     """Collect for every tool, whatever the class: for comparison."""
+    at_once: bool = False
+    """All of a GPU's counters in the first job: where an answer is a journey away, a second one costs more than they do."""
     energy: bool = False
     """Whether energy is an objective, and tools that look for it speak."""
 
@@ -33,16 +35,15 @@ async def profile(
     ask: Ask, request: Request, tools: dict[str, Tool], record: TrackRecord | None = None
 ) -> tuple[Profile, Diagnosis]:
     """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
-    first = _job(request, Counters(tracer=request.tracer))  # type: ignore[arg-type]
-    found = _profile(await ask(first))
-    bound = roofline.classify(found).bound
     chosen = list(tools.values())
-    if request.all_counters:
-        counters = examine.everything(chosen, found.target, request.references)
-    else:
-        counters = examine.wanted(chosen, found, bound, request.references, request.energy)
-    if counters.metrics and found.target == "cuda":
-        found = _profile(await ask(_job(request, counters)))
+    everything = examine.everything(chosen, "cuda", request.references)
+    found = _profile(await ask(_job(request, everything if request.at_once else Counters(tracer=request.tracer))))  # type: ignore[arg-type]
+    if found.target == "cuda" and not request.at_once:
+        bound = roofline.classify(found).bound
+        wanted = examine.wanted(chosen, found, bound, request.references, request.energy)
+        counters = everything if request.all_counters else wanted
+        if counters.metrics:
+            found = _profile(await ask(_job(request, counters)))
     return found, examine.diagnose(found, chosen, record, request.energy)
 
 

@@ -22,7 +22,7 @@ _NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotun
 
 
 def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]) -> dict[str, Any]:
-    """`graph` or `no_graph`, why not; `seeds` (name, source), and `no_seeds`: why some are missing."""
+    """`graph` or `no_graph`, why not; `seeds` (variant, name, source), and `no_seeds`: why some are missing."""
     report("reading the operator graph")
     found: dict[str, Any] = {"graph": None, "no_graph": "", "seeds": [], "no_seeds": ""}
     try:
@@ -37,8 +37,7 @@ def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]
 
 def _seeds(bench: Bench, variants: tuple[str, ...]) -> dict[str, Any]:
     seconds = bench.options.build_timeout
-    made: dict[str, str] = {}
-    """By source: two variants may come to the same."""
+    seeds: list[dict[str, str]] = []
     missing = {}
     child = bench.admit_reference(sets=0)
     try:
@@ -50,7 +49,7 @@ def _seeds(bench: Bench, variants: tuple[str, ...]) -> dict[str, Any]:
             name = _NAMES.get(variant, "PyTorch")
             answer = child.ask({"op": "seed", "variant": variant}, seconds)
             if answer["source"]:
-                made.setdefault(answer["source"], name)
+                seeds.append({"variant": variant, "name": name, "source": answer["source"]})
             else:
                 missing[name] = answer["reason"]
     except Verdictable as error:
@@ -58,4 +57,4 @@ def _seeds(bench: Bench, variants: tuple[str, ...]) -> dict[str, Any]:
     finally:
         child.close()
     reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
-    return {"seeds": [{"name": name, "source": source} for source, name in made.items()], "no_seeds": reasons}
+    return {"seeds": seeds, "no_seeds": reasons}
