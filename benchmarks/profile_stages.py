@@ -6,7 +6,7 @@ Both sides in one run, on a warm worker, in an order that changes from kernel to
 then ncu. "Two stages" takes the timeline from CUPTI and the counters of those tools that the class selects; "everything"
 takes it from nsys (where that can make a report; else from CUPTI, and the table says so) and the counters of all tools, with
 stalls by line. Neither profiles a baseline; setting up the task and building the candidate are outside the clock. Candidates
-default to a launch-bound, a memory-bound and a compute-bound one of tests/defects/gpu. Needs a GPU.
+default to a memory-bound, a compute-bound and a launch-bound one of tests/defects/gpu. Needs a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernelpro.engine.profiling import Request, profile  # noqa: E402
 from kernelpro.pools import local  # noqa: E402
 from kernelpro.records import Candidate, Diagnosis, Job, Profile, Result, Task  # noqa: E402
 
-DEFAULT = ("d_launch_overhead", "d_uncoalesced_access", "d_slow_mma_family")
+DEFAULT = ("d_uncoalesced_access", "d_slow_mma_family", "d_launch_overhead")
 SIDES = {"two stages": ("cupti", False), "everything": ("nsys", True)}
 """Tracer, and whether all counters are collected."""
 
@@ -95,10 +95,13 @@ def main() -> None:
     chosen = parser.parse_args()
     paths = chosen.candidates or [CORPUS / "gpu" / f"{name}.py" for name in DEFAULT]
     with local.Pool() as pool:
-        rows = [compare(pool, path, turn) for turn, path in enumerate(paths)]
+        rows = []
+        for turn, path in enumerate(paths):
+            rows.append(compare(pool, path, turn))
+            print(f"{path.stem}: {rows[-1]['ratio']} times", file=sys.stderr, flush=True)
+            if chosen.out:
+                chosen.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     show(rows)
-    if chosen.out:
-        chosen.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,21 @@ def test_scratch_is_writable_and_limited(cell: Cell) -> None:
     assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
 
 
+def test_a_profiler_has_a_tmp_of_its_own(nursery: Nursery, tmp_path: Path) -> None:
+    """Python and KernelPro still run where they lie below /tmp; what else is there is not seen, and nothing is left."""
+    try:
+        cell = nursery.start("build", LIMITS, level="namespaces", own_tmp=True)
+    except CannotStart as error:
+        pytest.skip(str(error))
+    try:
+        assert attempt(cell, "import json.tool; open('/tmp/of-nsys', 'w').write('x'); said = open('/tmp/of-nsys').read()") == "x"
+        assert "Error" in attempt(cell, f"import os; said = os.listdir({str(tmp_path)!r})")
+        assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
+    finally:
+        cell.kill()
+    assert not Path("/tmp/of-nsys").exists()
+
+
 def test_no_network(cell: Cell) -> None:
     strong(cell)
     assert "Error" in attempt(cell, "import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")

@@ -21,12 +21,15 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelpro.lab.judge import timing
 from kernelpro.lab.judge.participant import Burst, Expected, Participant, Verdictable
 
 LONGEST_MS = 2.0
 """Above, the parent's clock resolves a single call well enough: 0.1 ms is 5 %."""
 MOST_CALLS = 8
 _PAIRS = 6
+_MOST_PAIRS = 3 * _PAIRS
+"""Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), more are asked for."""
 _WARM = 1
 """The first bursts allocate; they are verified, not timed."""
 _SLOW_START_MS = 0.6
@@ -60,17 +63,21 @@ class Bursts:
         self._participant, self._expected, self._inputs, self._check = participant, expected, inputs, check
         self._seeds, self._seconds = seeds, seconds
 
-    def slopes(self, calls: int, bandwidth: float, plain_ms: float) -> Slopes | None:
+    def slopes(self, calls: int, bandwidth: float, plain_ms: float, own_ms: float) -> Slopes | None:
         """None where bursts say nothing: memory does not do for them, or one call takes far longer than a plain one."""
+        pairs: list[tuple[Burst, Burst]] = []
         try:
-            pairs = [self._pair(calls) for _ in range(_WARM + _PAIRS)][_WARM:]
+            for _ in range(_WARM):
+                self._pair(calls)
+            while len(pairs) < _MOST_PAIRS and timing.scattered(_per_call(pairs, calls), own_ms):
+                pairs += [self._pair(calls) for _ in range(_PAIRS)]
         except Verdictable as error:
             if "out of memory" in error.reason:
                 return None
             raise
         if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + _SLOW_START_MS:
             return None
-        found = torch.tensor([(many.wall_ms - one.wall_ms) / (calls - 1) for one, many in pairs], dtype=torch.float64)
+        found = _per_call(pairs, calls)
         copying = self._copy_ms(bandwidth) if any(many.copied for _, many in pairs) else 0.0
         return Slopes(found - copying, float(torch.tensor([many.host_ms for _, many in pairs]).median()))
 
@@ -91,3 +98,7 @@ class Bursts:
         for seed, outputs in zip(seeds, burst.outputs, strict=True):
             self._check(outputs, seed)
         return burst
+
+
+def _per_call(pairs: list[tuple[Burst, Burst]], calls: int) -> torch.Tensor:
+    return torch.tensor([(many.wall_ms - one.wall_ms) / (calls - 1) for one, many in pairs], dtype=torch.float64)

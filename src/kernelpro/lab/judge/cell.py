@@ -153,11 +153,13 @@ class Nursery:
         level: str | None = None,
         trusted: list[str] | None = None,
         allow: tuple[str, ...] = (),
+        own_tmp: bool = False,
     ) -> Cell:
         """A new child in its own cell, ready for requests.
 
         With `trusted`, it may read everything and write below these paths: the same walls, so that both
-        sides of a timing pay the same for them, but with doors. `allow` opens system calls that profilers need.
+        sides of a timing pay the same for them, but with doors. `allow` opens system calls that profilers need;
+        with `own_tmp` they may write to a /tmp of their own (in namespaces).
         """
         with self._lock:
             self._await_zygote()
@@ -173,6 +175,7 @@ class Nursery:
             "level": level,
             "scratch": str(scratch),
             "allow": allow,
+            "own_tmp": own_tmp,
             "seed": self._seed if trusted is None else "",
             "env": clean_environment() | own | (environment or {}),
             "readable": readable_paths() if trusted is None else ["/"],

@@ -33,7 +33,7 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLON
     0x20000000,
     0x40000000,
 )
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 
 # The same on every architecture that Linux added after 2011.
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
@@ -80,14 +80,29 @@ def loopback() -> None:
         fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def private_mounts(scratch: str, scratch_bytes: int) -> None:
-    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process."""
+def private_mounts(scratch: str, scratch_bytes: int, instead_of_tmp: list[str] | None = None) -> None:
+    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process.
+
+    With `instead_of_tmp` also an own /tmp, in which only these paths of the other one are left.
+    """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    if instead_of_tmp is not None:
+        _own_tmp(scratch_bytes, instead_of_tmp)
+        os.makedirs(scratch, exist_ok=True)
     for place in ("/dev/shm", scratch):
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
     with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
         Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
+
+
+def _own_tmp(nbytes: int, kept: list[str]) -> None:
+    held = {path: os.open(path, os.O_PATH) for path in sorted(kept) if path.startswith("/tmp/") and os.path.isdir(path)}
+    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={nbytes},mode=0700")
+    for path, fd in held.items():
+        os.makedirs(path, exist_ok=True)
+        _mount(f"/proc/self/fd/{fd}", path, None, _MS_BIND | _MS_REC)
+        os.close(fd)
 
 
 def limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:

@@ -289,7 +289,8 @@ class Judge:
 
         bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, self._round_seeds, self.options.call_timeout)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
-        return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()))
+        own = float(rounds.own("candidate").median())
+        return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
 
     def _energy(self, participant: Participant, verdict: Verdict) -> Energy:
         if self._meter is None:

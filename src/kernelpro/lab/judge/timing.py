@@ -158,6 +158,12 @@ def compare_clocks(
     return Clocks(hidden, sealed, own, lie, doubt if doubt > RESOLVED * own else 0.0, slope)
 
 
+def scattered(slopes: torch.Tensor, own_ms: float) -> bool:
+    """Whether slopes agree with the candidate's clock, but not surely enough to leave its interval alone; none do not."""
+    most = (1 + RESOLVED) * own_ms
+    return not len(slopes) or float(slopes.median()) <= most < median_interval(slopes).high
+
+
 def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
     """The interval if the candidate really took `extra_ms` longer than it shows."""
     return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)

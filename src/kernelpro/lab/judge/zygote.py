@@ -119,7 +119,8 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
         os.environ.update(request["env"])
         scratch = request["scratch"]
         if request["level"] == "namespaces":
-            jail.private_mounts(scratch, request["scratch_bytes"])
+            kept = [*request["readable"], request["seed"]] if request["own_tmp"] else None
+            jail.private_mounts(scratch, request["scratch_bytes"], kept)
         for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "KERNELPRO_BUILD_DIR"):
             if path := os.environ.get(name):
                 os.makedirs(path, exist_ok=True)
@@ -134,7 +135,8 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
             allow = tuple(name for name in request["allow"] if inside or name != "socket")
             if "socket" in allow:
                 jail.loopback()
-            jail.landlock(request["readable"], [*request["writable"], scratch, proc], tcp="socket" in allow)
+            tmp = ["/tmp"] if inside and request["own_tmp"] else []
+            jail.landlock(request["readable"], [*request["writable"], *tmp, scratch, proc], tcp="socket" in allow)
             jail.seccomp(allow)
         os.chdir(scratch)
         from kernelpro.lab.judge import child

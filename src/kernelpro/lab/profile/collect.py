@@ -230,7 +230,11 @@ class Collector:
         """Run commands in a cell that holds the bundle; what they printed, and a tar of what they left."""
         memory = int(0.75 * _host_bytes())
         cell: Cell = self._bench.nursery.start(
-            "subject", Limits(memory, address_space=False), environment={"PYTHONPATH": _here()}, allow=_DOORS
+            "subject",
+            Limits(memory, address_space=False),
+            environment={"PYTHONPATH": _here()},
+            allow=_DOORS,
+            own_tmp=True,  # nsys writes there, whatever TMPDIR says
         )
         try:
             request = {"op": "execute", "commands": commands, "seconds": _NCU_SECONDS, "collect": collect}
