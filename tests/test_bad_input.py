@@ -27,9 +27,9 @@ EXPECTED = {
     "raises_at_import.py": ("crashed", "importing the candidate: RuntimeError: not today"),
     "raises_in_constructor.py": ("crashed", "ModelNew() raised KeyError"),
     "segfault.py": ("crashed", "SIGSEGV"),
-    "endless_loop.py": ("timed_out", "in forward: took more than 6 s and was killed"),
-    "endless_native.py": ("timed_out", "in forward: took more than 6 s and was killed"),
-    "endless_import.py": ("timed_out", "loading the candidate: took more than 6 s and was killed"),
+    "endless_loop.py": ("timed_out", "in forward: took more than 4 s and was killed"),
+    "endless_native.py": ("timed_out", "in forward: took more than 4 s and was killed"),
+    "endless_import.py": ("timed_out", "loading the candidate: took more than 4 s and was killed"),
     "fork_bomb.py": ("crashed", "processes"),
     "allocates_100_gb.py": ("crashed", "forward raised"),
     "eats_memory.py": ("crashed", "memory"),
@@ -63,7 +63,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """All of them in one call, so that each is followed by others, the good one last."""
     folder = tmp_path_factory.mktemp("scratch")
     paths = [str(BAD / name) for name in EXPECTED]
-    options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--timeout", "6", "--build-timeout", "6", "--memory", "4"]
+    options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--timeout", "4", "--build-timeout", "4", "--memory", "4"]
     done = kernelpro("judge", str(BAD / "task.py"), *paths, *options, "--json", TMPDIR=str(folder))
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr

@@ -24,7 +24,8 @@ class Budget:
         self.candidates += 1
 
     def settle(self, step: Step) -> None:
-        """What it cost in the end."""
+        """What it cost in the end. Where the author had no idea there was no candidate."""
+        self.candidates -= not step.source
         self.cost = self.cost + step.cost
         self.device_seconds += float(step.details.get("device_seconds", 0.0))
 

@@ -68,16 +68,19 @@ def _unit(precision: str, ceilings: Ceilings) -> str:
     return wanted if wanted in ceilings.rates else "fp32"
 
 
+_FRESH_SECONDS = 60.0
+
+
 def measured(device: str, name: str) -> Ceilings:
     """Ceilings of this device, kept on disk.
 
     A GPU is measured once (about a second). A CPU is shared with whatever else runs, and what it shows under load is
-    no ceiling: it is measured each time (0.4 s), and the best that was ever seen stands.
+    no ceiling: it is measured again and again (half a second, once a minute at most), and the best that was ever seen stands.
     """
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kernelpro" / f"ceilings-{key}.json"
     known = _stored(cache)
-    if known and device == "cuda":
+    if known and (device == "cuda" or time.time() - cache.stat().st_mtime < _FRESH_SECONDS):
         return known
     found = _measure_cuda() if device == "cuda" else _measure_cpu()
     best = found.with_best_of(known) if known else found
