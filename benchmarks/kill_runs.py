@@ -1,6 +1,6 @@
 """A run that is killed again and again ends like one that is not.
 
-    python benchmarks/kill_runs.py [--kills 50] [--candidates 12] [--seed 1] [--out FILE]
+    python benchmarks/kill_runs.py [--kills 50] [--candidates 24] [--seed 1] [--out FILE]
 
 Makes a folder of C++ candidates of clearly different speed (and some that are wrong, do not build or repeat another),
 searches it twice with the real judge on the CPU: once undisturbed, and once in a process that gets SIGKILL at random
@@ -63,11 +63,11 @@ class ModelNew(torch.nn.Module):
 
 
 def write_candidates(folder: Path, count: int) -> None:
-    """Every fourth is wrong, does not build, or is a repetition; the others differ by a third in speed from the next."""
+    """Every fourth is wrong, does not build, or is a repetition; the others differ by a fifth in speed from the next."""
     folder.mkdir(parents=True)
     for index in range(count):
         kind = {1: "wrong", 5: "broken", 9: "again"}.get(index % 12, "good")
-        times = round(1.35 ** ((index * 5) % 11) * 2)
+        times = round(1.2 ** ((index * 5) % 23) * 2)
         text = KERNEL.format(times=times if kind != "again" else 2, added="2" if kind == "wrong" else "1")
         if kind == "broken":
             text = text.replace("long n", "long m")
@@ -102,13 +102,23 @@ def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
     return command(home, "resume", "run-1")
 
 
-def undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
+def undisturbed(folder: Path, candidates: int, policy: str) -> tuple[list[Step], float]:
+    """Its steps, and how long it took until the first candidate was judged."""
     home = folder / "plain"
-    subprocess.run(begin(folder, home, candidates, policy), env=environment(folder), check=True, stdout=subprocess.DEVNULL)
-    return Store.open(home, "run-1").steps()
+    begun, first = time.monotonic(), 0.0
+    words = begin(folder, home, candidates, policy)
+    with subprocess.Popen(words, env=environment(folder), stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            if not first and '"event":"judged"' in line:
+                first = time.monotonic() - begun
+    if process.returncode:
+        sys.exit("the undisturbed run failed")
+    return Store.open(home, "run-1").steps(), first
 
 
-def killed(folder: Path, candidates: int, policy: str, kills: int, dice: random.Random) -> tuple[list[Step], dict[str, Any]]:
+def killed(
+    folder: Path, candidates: int, policy: str, kills: int, first: float, dice: random.Random
+) -> tuple[list[Step], dict[str, Any]]:
     """The same, with SIGKILL to the whole process group of the run at random moments."""
     home = folder / "killed"
     words, done, judged = begin(folder, home, candidates, policy), 0, 0
@@ -116,8 +126,8 @@ def killed(folder: Path, candidates: int, policy: str, kills: int, dice: random.
         log = folder / "events"
         with log.open("w") as sink:
             process = subprocess.Popen(words, env=environment(folder), stdout=sink, stderr=subprocess.DEVNULL)
-            # half of the kills strike once work has begun, the others at any moment of the start
-            wait = dice.uniform(0.3, 14.0)
+            # at any moment of the start, or of the first candidates after it
+            wait = dice.uniform(0.3, 1.4 * first)
             try:
                 process.wait(timeout=wait if done < kills else None)
             except subprocess.TimeoutExpired:
@@ -128,7 +138,7 @@ def killed(folder: Path, candidates: int, policy: str, kills: int, dice: random.
         if process.returncode == 0:
             break
     steps = Store.open(home, "run-1").steps()
-    return steps, {"kills": done, "judged": judged, "restarts": done}
+    return steps, {"kills": done, "judged": judged}
 
 
 def tree(steps: list[Step]) -> list[tuple[Any, ...]]:
@@ -138,7 +148,7 @@ def tree(steps: list[Step]) -> list[tuple[Any, ...]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--candidates", type=int, default=12)
+    parser.add_argument("--candidates", type=int, default=24)
     parser.add_argument("--policy", default="epsilon-greedy")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -148,8 +158,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "task.py").write_text(TASK)
         write_candidates(folder / "candidates", chosen.candidates)
-        plain = undisturbed(folder, chosen.candidates, chosen.policy)
-        steps, about = killed(folder, chosen.candidates, chosen.policy, chosen.kills, random.Random(chosen.seed))
+        plain, first = undisturbed(folder, chosen.candidates, chosen.policy)
+        steps, about = killed(folder, chosen.candidates, chosen.policy, chosen.kills, first, random.Random(chosen.seed))
     needed = sum(1 for s in steps if s.verdict)
     result = about | {
         "equal": tree(plain) == tree(steps),
@@ -163,6 +173,8 @@ def main() -> None:
             print("differs:", one, other)
     if chosen.out:
         chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+    if about["kills"] < chosen.kills:
+        sys.exit(f"the run was over after {about['kills']} kills: give it more candidates")
     sys.exit(0 if result["equal"] and needed <= about["judged"] <= needed + 2 * about["kills"] else 1)
 
 
