@@ -1,6 +1,6 @@
 """A run that is killed again and again ends like one that is not.
 
-    python benchmarks/kill_runs.py [--kills 50] [--candidates 24] [--seed 1] [--out FILE]
+    python benchmarks/kill_runs.py [--kills 50] [--candidates 40] [--seed 1] [--out FILE]
 
 Makes a folder of C++ candidates of clearly different speed (and some that are wrong, do not build or repeat another),
 searches it twice with the real judge on the CPU: once undisturbed, and once in a process that gets SIGKILL at random
@@ -102,43 +102,38 @@ def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
     return command(home, "resume", "run-1")
 
 
-def undisturbed(folder: Path, candidates: int, policy: str) -> tuple[list[Step], float]:
-    """Its steps, and how long it took until the first candidate was judged."""
+def undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
     home = folder / "plain"
-    begun, first = time.monotonic(), 0.0
-    words = begin(folder, home, candidates, policy)
-    with subprocess.Popen(words, env=environment(folder), stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout or ():
-            if not first and '"event":"judged"' in line:
-                first = time.monotonic() - begun
-    if process.returncode:
-        sys.exit("the undisturbed run failed")
-    return Store.open(home, "run-1").steps(), first
+    subprocess.run(begin(folder, home, candidates, policy), env=environment(folder), check=True, stdout=subprocess.DEVNULL)
+    return Store.open(home, "run-1").steps()
 
 
-def killed(
-    folder: Path, candidates: int, policy: str, kills: int, first: float, dice: random.Random
-) -> tuple[list[Step], dict[str, Any]]:
-    """The same, with SIGKILL to the whole process group of the run at random moments."""
-    home = folder / "killed"
+def killed(folder: Path, candidates: int, policy: str, kills: int, dice: random.Random) -> tuple[list[Step], dict[str, Any]]:
+    """The same, with SIGKILL at random moments: half of them while the run starts, half while it judges its next candidate."""
+    home, log = folder / "killed", folder / "events"
     words, done, judged = begin(folder, home, candidates, policy), 0, 0
     while True:
-        log = folder / "events"
         with log.open("w") as sink:
             process = subprocess.Popen(words, env=environment(folder), stdout=sink, stderr=subprocess.DEVNULL)
-            # at any moment of the start, or of the first candidates after it
-            wait = dice.uniform(0.3, 1.4 * first)
-            try:
-                process.wait(timeout=wait if done < kills else None)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                done += 1
-        judged += log.read_text(errors="replace").count('"event":"judging"')
+        if done < kills:
+            if dice.random() < 0.5:
+                while process.poll() is None and not _judging(log):
+                    time.sleep(0.01)
+                time.sleep(dice.uniform(0.0, 1.5))
+            else:
+                time.sleep(dice.uniform(0.2, 3.0))
+        if done < kills and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            done += 1
+        process.wait()
+        judged += _judging(log)
         if process.returncode == 0:
             break
-    steps = Store.open(home, "run-1").steps()
-    return steps, {"kills": done, "judged": judged}
+    return Store.open(home, "run-1").steps(), {"kills": done, "judged": judged}
+
+
+def _judging(log: Path) -> int:
+    return log.read_text(errors="replace").count('"event":"judging"')
 
 
 def tree(steps: list[Step]) -> list[tuple[Any, ...]]:
@@ -148,7 +143,7 @@ def tree(steps: list[Step]) -> list[tuple[Any, ...]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--candidates", type=int, default=24)
+    parser.add_argument("--candidates", type=int, default=40)
     parser.add_argument("--policy", default="epsilon-greedy")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -158,8 +153,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "task.py").write_text(TASK)
         write_candidates(folder / "candidates", chosen.candidates)
-        plain, first = undisturbed(folder, chosen.candidates, chosen.policy)
-        steps, about = killed(folder, chosen.candidates, chosen.policy, chosen.kills, first, random.Random(chosen.seed))
+        plain = undisturbed(folder, chosen.candidates, chosen.policy)
+        steps, about = killed(folder, chosen.candidates, chosen.policy, chosen.kills, random.Random(chosen.seed))
     needed = sum(1 for s in steps if s.verdict)
     result = about | {
         "equal": tree(plain) == tree(steps),
