@@ -196,7 +196,10 @@ def _guide(language: str, a: Assignment) -> str:
     }
     known = templates.languages()
     wanted = [language] if language in known else (["cpp"] if a.target == "cpu" else ["cuda", "triton", "cute"])
-    return "\n\n".join(templates.guide(name, **values) for name in wanted)
+    guides = [templates.guide(name, **values) for name in wanted]
+    if "cuda" in wanted and values["arch"] == "90a" and windows.multiplies(a):
+        guides.append(templates.prompt("hopper"))
+    return "\n\n".join(guides)
 
 
 def _working(relatives: Any) -> list[Any]:
