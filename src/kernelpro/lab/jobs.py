@@ -198,4 +198,6 @@ def _hardware(judge: Judge) -> dict[str, Any]:
     words += [
         f"{name}: {value}" for name, value in environment.snapshot(bench.target).items() if name in ("torch", "triton", "nvcc")
     ]
-    return {"name": known["name"], "bandwidth": bench.ceilings.bandwidth, "rates": bench.ceilings.rates, "facts": words}
+    ceilings = bench.ceilings
+    speeds = {"bandwidth": ceilings.bandwidth, "cached_bandwidth": ceilings.cached_bandwidth, "rates": ceilings.rates}
+    return {"name": known["name"], **speeds, "facts": words}

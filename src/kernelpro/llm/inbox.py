@@ -208,14 +208,21 @@ def _page(question: Question[T], stamp: str, answer: str) -> str:
     parts = [
         f"# Question {question.key}",
         f"Role: **{question.role}**. Write the answer to `{answer}` in this folder, as described at the end under "
-        "*The form of your answer*. Write it under another name first and rename it, so that it is never read half written.",
+        "*The form of your answer*. Write it under another name first (`.tmp` at the end) and rename it, so that it is never read "
+        "half written.",
         f"# Context\n\n{question.system.strip()}",
         f"# Task\n\n{question.prompt.strip()}",
     ]
     if question.tools:
-        parts.append("# What you may look up\n\n" + "\n".join(map(_in_words, question.tools)))
+        parts.append("\n".join(["# What you may look up", "", _TOOLS_HERE, *map(_in_words, question.tools)]))
     parts.append(f"# The form of your answer\n\n{question.form.description.strip()}\n")
     return head + "\n\n" + redact("\n\n".join(parts))
+
+
+_TOOLS_HERE = (
+    "In a shell in which `kernelpro` runs, as that of whoever started this run; where there is none, write from what you know "
+    "and keep to what you are sure of."
+)
 
 
 def _in_words(tool: Tool) -> str:

@@ -62,8 +62,8 @@ class Designed:
 class DesignForm:
     description = """First two lines, then the complete file in one fenced block:
 
-plan: <the design in one sentence: algorithm, kernels, data movement>
-hypothesis: <what will limit it, and the time in ms that you expect>
+plan: <the design on one line, however long: algorithm, kernels, data movement>
+hypothesis: <on one line: what will limit it, and the time in ms that you expect>
 
 ```python
 <the whole file, with class ModelNew>

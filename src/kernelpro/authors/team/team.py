@@ -25,15 +25,14 @@ _GPU_DIRECTIONS = (
     ("cuda", "Write it in CUDA. Aim at the fewest passes over memory and the hardware's best unit for the work."),
     ("triton", "Write it in Triton. Aim at the fewest kernels, with tiles that the compiler maps well."),
     ("cuda", "Write it in CUDA as one persistent kernel where that is possible: no launch gaps, no round trips of intermediates."),
-    (
-        "cute",
-        "Write it in CuTe/CUTLASS headers where matrix work dominates; otherwise in CUDA with another decomposition than usual.",
-    ),
+    ("cute", "Write it with CuTe and the CUTLASS headers: the matrix work on wgmma, fed by TMA, all else fused around it."),
     (
         "triton",
         "Write it in Triton with another algorithm or decomposition than the obvious one (online, split, recomputed, reordered).",
     ),
 )
+_WITHOUT_PRODUCTS = ("cuda", "Write it in CUDA with another decomposition or order of the work than the obvious one.")
+"""Instead of CuTe where nothing is multiplied."""
 _CPU_DIRECTIONS = (
     ("cpp", "Write it in C++: one pass, vectors, all threads."),
     ("cpp", "Write it in C++ with another blocking: tiles that stay in the first-level cache, intermediates in registers."),
@@ -86,12 +85,13 @@ class Team:
     # --- roles -------------------------------------------------------------------------------------------
 
     async def _design(self, a: Assignment) -> Draft:
-        turns = _GPU_DIRECTIONS if a.target == "cuda" else _CPU_DIRECTIONS
+        turns = _directions(a)
         language, direction = turns[a.turn % len(turns)]
+        others = windows.other_directions(text for _, text in turns if text != direction)
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),
-            "direction": direction,
+            "direction": f"{direction}\n{others}",
             "leaders": windows.summaries("What there is already: do something else", a.leaders),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
@@ -179,6 +179,12 @@ class Team:
             raise BadInput(str(error)) from None
 
 
+def _directions(a: Assignment) -> list[tuple[str, str]]:
+    if a.target == "cpu":
+        return list(_CPU_DIRECTIONS)
+    return [turn if turn[0] != "cute" or windows.multiplies(a) else _WITHOUT_PRODUCTS for turn in _GPU_DIRECTIONS]
+
+
 def _guide(language: str, a: Assignment) -> str:
     """The language's guide, filled with what this machine has; all guides of the target where the language is open."""
     facts = dict(fact.partition(": ")[::2] for fact in a.hardware.get("facts", ()))
@@ -190,7 +196,10 @@ def _guide(language: str, a: Assignment) -> str:
     }
     known = templates.languages()
     wanted = [language] if language in known else (["cpp"] if a.target == "cpu" else ["cuda", "triton", "cute"])
-    return "\n\n".join(templates.guide(name, **values) for name in wanted)
+    guides = [templates.guide(name, **values) for name in wanted]
+    if "cuda" in wanted and values["arch"] == "90a" and windows.multiplies(a):
+        guides.append(templates.prompt("hopper"))
+    return "\n\n".join(guides)
 
 
 def _working(relatives: Any) -> list[Any]:

@@ -10,6 +10,7 @@ A section has a cap of its own. Where all of them together exceed the window, th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from kernelpro.authors.author import Assignment, Known
@@ -25,6 +26,7 @@ _ORDER = [
     *("siblings", "cousins", "knowledge"),
 ]
 """Most valuable first."""
+_PRODUCT = re.compile(r"\.(\w*mm\w*|matmul|linear|einsum|conv\w*|\w*attention\w*)\.")
 _PRECISION = {
     "fp32": "every product and sum in float32; TF32 and half precision are called wrong.",
     "tf32": "matrix products may use TF32 (float32 accumulation); everything else in float32.",
@@ -63,13 +65,32 @@ def ground(assignment: Assignment) -> str:
     hardware = assignment.hardware
     lines = [f"- target: {assignment.target}, {hardware.get('name', 'unknown device')}"]
     if bandwidth := hardware.get("bandwidth"):
-        lines.append(f"- measured ceilings: memory {_amount(bandwidth)}B/s (read + written)" + _rates(hardware.get("rates", {})))
+        cached = hardware.get("cached_bandwidth")
+        near = f", {_amount(cached)}B/s where everything stays in the caches" if cached else ""
+        lines.append(
+            f"- measured ceilings: a copy moves {_amount(bandwidth)}B/s (read + written){near}" + _rates(hardware.get("rates", {}))
+        )
     lines += [f"- {name}" for name in hardware.get("facts", ())]
     times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
-    lines.append(f"- baselines: {times}; the fastest is what counts")
-    lines.append(f"- floor: {assignment.floor_ms:.4f} ms (fewest bytes and operations at those ceilings)")
+    lines.append(f"- baselines: {times}; the fastest of them is the time to beat")
+    lines.append(
+        f"- floor: {assignment.floor_ms:.4f} ms (inputs and outputs moved once, at those ceilings; it may be out of reach)"
+    )
     lines.append(f"- precision: {assignment.precision}")
     return "\n".join(lines)
+
+
+def other_directions(directions: Iterable[str]) -> str:
+    return "Others are at work on the same task, independently: " + " ".join(f"({text})" for text in directions)
+
+
+def multiplies(assignment: Assignment) -> bool:
+    """Whether the task has matrix products or convolutions; also where its graph is not known."""
+    if assignment.graph is None:
+        return True
+    return any(
+        re.search(r"\.(\w*mm\w*|matmul|linear|einsum|conv\w*|\w*attention\w*)\.", node.op) for node in assignment.graph.nodes
+    )
 
 
 def _rates(rates: dict[str, float]) -> str:
