@@ -22,7 +22,7 @@ _PROGRAMS = 1024
 """Programs that make a total: enough to fill a GPU, few enough for one program to add up."""
 _SIDES = (16, 32, 64, 128)
 _UNROLLED = 64
-"""Windows of up to so many elements are written out."""
+"""Windows of up to so many elements, those of all passes together, are written out; 240 took Triton 100 s to compile."""
 NAMELESS = ("const", "row", "total")
 
 
@@ -185,15 +185,18 @@ class Flat(Tile):
         self.kernels.derived.append(f"{block} = THREADS{self.place} * VECTOR{self.place}")
         body = ["rows = block * BLOCK + tl.arange(0, BLOCK)", *self.mask_rows(t * v for t in threads for v in vectors)]
         names: Names = {}
-        for one in passes(self.stage):
-            body += self._sequence(one, names) if one.loops else self.once(one, names)
+        made = passes(self.stage)
+        turns = sum(prod(var.extent for var in one.loops) for one in made if one.loops)
+        over = "tl.static_range" if turns <= _UNROLLED else "range"
+        for one in made:
+            body += self._sequence(one, names, over) if one.loops else self.once(one, names)
         body += self.add_totals(names)
         blocks = f"-(-{self.stage.rows} // {block})"
         body, grid = self.over_rows(blocks, body)
         self.launch(f"stage{self.place}", body, {"BLOCK": block}, blocks, grid)
         self.write_totals(grid)
 
-    def _sequence(self, one: Pass, names: Names) -> list[str]:
+    def _sequence(self, one: Pass, names: Names, over: str) -> list[str]:
         self.printer.places.update({var: variable(var) for var in one.loops})
         roots = [step.value for step in one.steps]
         lines = self.printer.block(fixed(roots, set(one.loops), names), names)
@@ -216,7 +219,6 @@ class Flat(Tile):
             text = self.printer.text(step.value, own)
             text = f"tl.where(inside, {text}, {identity(step.kind, held(step.value))})" if inside else text
             body.append(f"{step.name} = {combined(step.kind, step.name, text)}")
-        over = "tl.static_range" if prod(var.extent for var in one.loops) <= _UNROLLED else "range"
         for var in reversed(one.loops):
             body = [f"for {var.name} in {over}({var.extent}):", *indented(body)]
         return lines + body
