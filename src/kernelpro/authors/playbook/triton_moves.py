@@ -209,7 +209,7 @@ def _halve(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _turn(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """Flat instead of rows, and the other way round."""
-    if elementwise(stage) or _multiplies(stage, how) or how.order == "tiles":
+    if elementwise(stage) or stage.rows == 1 or _multiplies(stage, how) or how.order == "tiles":
         return None
     if how.order == "rows":
         return {"order": "strips", "vector": 2, "threads": 256} if _width(stage) <= 64 else None

@@ -16,7 +16,7 @@ from kernelpro.authors.playbook.indices import Index, Var, unflatten, variable
 from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
-from kernelpro.authors.playbook.triton_words import TritonPrinter, combined, computed, held, identity, scratch_type
+from kernelpro.authors.playbook.triton_words import TritonPrinter, begun, combined, held, identity, scratch_type
 
 _PROGRAMS = 1024
 """Programs that make a total: enough to fill a GPU, few enough for one program to add up."""
@@ -122,21 +122,18 @@ class Tile(ABC):
         mask = " & ".join(part for part in (self.printer.masks.get(self.row, ""), extra) if part)
         for total in self.stage.totals:
             text = self.printer.text(total.value, names)
-            text = f"tl.where({mask}, {text}, {identity(total.kind, held(total.value))})" if mask else text
+            text = f"tl.where({mask}, {text}, {identity(total.kind, held(total.kind, total.value))})" if mask else text
             lines.append(f"{total.name} = {combined(total.kind, total.name, text)}")
         return lines
 
     def start_totals(self) -> list[str]:
-        return [
-            f"{t.name} = tl.full({self.shape}, {identity(t.kind, held(t.value))}, {computed(held(t.value))})"
-            for t in self.stage.totals
-        ]
+        return [f"{t.name} = {begun(t.kind, held(t.kind, t.value), self.shape)}" for t in self.stage.totals]
 
     def end_totals(self) -> list[str]:
         lines = []
         for total in self.stage.totals:
             self.printer.touched[f"all_{total.name}"] = None
-            text = total.name if self.shape == "[]" else self.printer.total(total.kind, total.name)
+            text = total.name if self.shape == "[]" else self.printer.reduced(total.kind, total.name, total.value.dtype)
             lines.append(f"tl.store(all_{total.name} + tl.program_id(0), {text})")
         return lines
 
@@ -152,7 +149,7 @@ class Tile(ABC):
         if self.stage.totals:
             constants = {**constants, "TURNS": f"-(-({blocks}) // {_PROGRAMS})", "PROGRAMS": grid}
         for total in self.stage.totals:
-            self.kernels.scratch(f"all_{total.name}", grid, scratch_type(total.value))
+            self.kernels.scratch(f"all_{total.name}", grid, scratch_type(total.kind, total.value))
         self.kernels.add(name, body, constants, grid, num_warps=f"THREADS{self.place} // 32")
 
     def write_totals(self, count: str) -> None:
@@ -161,13 +158,14 @@ class Tile(ABC):
             return
         lines = ["places = tl.arange(0, BLOCK)"]
         for total in self.stage.totals:
-            zero, kind = identity(total.kind, held(total.value)), computed(held(total.value))
+            dtype = held(total.kind, total.value)
+            zero = identity(total.kind, dtype)
             self.printer.touched[f"all_{total.name}"] = None
-            lines += [f"{total.name} = tl.full([BLOCK], {zero}, {kind})"]
+            lines += [f"{total.name} = {begun(total.kind, dtype, '[BLOCK]')}"]
             load = f"tl.load(all_{total.name} + start + places, mask=start + places < COUNT, other={zero})"
             lines += ["for start in range(0, COUNT, BLOCK):"]
             lines += indented([f"{total.name} = {combined(total.kind, total.name, load)}"])
-            lines += [f"{total.name} = {self.printer.total(total.kind, total.name)}"]
+            lines += [f"{total.name} = {self.printer.reduced(total.kind, total.name, total.value.dtype)}"]
         names: Names = {}
         self.printer.masks = {}
         lines += self.once(Pass((), list(self.stage.after)), names)
@@ -201,9 +199,9 @@ class Flat(Tile):
         roots = [step.value for step in one.steps]
         lines = self.printer.block(fixed(roots, set(one.loops), names), names)
         running = scans_of(roots)
-        starts = [(s.name, s.kind, held(s.value)) for s in one.steps if isinstance(s, Reduce)]
+        starts = [(s.name, s.kind, held(s.kind, s.value)) for s in one.steps if isinstance(s, Reduce)]
         starts += [(f"s{scan.number}", scan.data[0], scan.dtype) for scan in running]
-        lines += [f"{name} = tl.full([BLOCK], {identity(kind, dtype)}, {computed(dtype)})" for name, kind, dtype in starts]
+        lines += [f"{name} = {begun(kind, dtype, '[BLOCK]')}" for name, kind, dtype in starts]
         own, body = dict(names), list[str]()
         for scan in running:
             body += self.printer.block([arg for arg in scan.args if arg.op not in NAMELESS], own)
@@ -217,7 +215,7 @@ class Flat(Tile):
                 body.append(self.store(step, own))
                 continue
             text = self.printer.text(step.value, own)
-            text = f"tl.where(inside, {text}, {identity(step.kind, held(step.value))})" if inside else text
+            text = f"tl.where(inside, {text}, {identity(step.kind, held(step.kind, step.value))})" if inside else text
             body.append(f"{step.name} = {combined(step.kind, step.name, text)}")
         for var in reversed(one.loops):
             body = [f"for {var.name} in {over}({var.extent}):", *indented(body)]
