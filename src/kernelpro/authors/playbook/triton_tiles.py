@@ -88,8 +88,8 @@ class Tile(ABC):
         """Adds the stage's kernels."""
 
     def mask_rows(self, tile: Iterable[int]) -> list[str]:
-        """The row's mask, unless all sizes of the tile divide the rows; a program that makes totals may have a tile too many."""
-        if not self.stage.totals and all(self.row.extent % size == 0 for size in tile):
+        """The row's mask, unless all sizes of the tile divide the rows."""
+        if all(self.row.extent % size == 0 for size in tile):
             return []
         self.printer.masks[self.row] = "rows_in"
         return [f"rows_in = rows < {self.row.extent}"]
@@ -138,16 +138,21 @@ class Tile(ABC):
         return lines
 
     def over_rows(self, blocks: str, body: list[str]) -> tuple[list[str], str]:
-        """The body for the rows that one program has, and how many programs there are; `block` numbers the tile."""
+        """The body for the rows that one program has, and how many programs there are; `block` numbers the tile.
+
+        A program that makes totals has several tiles. Whether there is one in the last turn is a question for the program,
+        not for its elements: a mask that is one number for a whole tile is more than Triton's interpreter takes.
+        """
         number = self.kernels.program_number()
         if not self.stage.totals:
             return [f"block = {number}", *body], blocks
-        loop = ["for turn in range(0, TURNS):", *indented([f"block = {number} + turn * PROGRAMS", *body])]
+        turn = [f"block = {number} + turn * PROGRAMS", "if block < BLOCKS:", *indented(body)]
+        loop = ["for turn in range(0, (BLOCKS + PROGRAMS - 1) // PROGRAMS):", *indented(turn)]
         return [*self.start_totals(), *loop, *self.end_totals()], f"min({blocks}, {_PROGRAMS})"
 
     def launch(self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str) -> None:
         if self.stage.totals:
-            constants = {**constants, "TURNS": f"-(-({blocks}) // {_PROGRAMS})", "PROGRAMS": grid}
+            constants = {**constants, "BLOCKS": blocks, "PROGRAMS": grid}
         for total in self.stage.totals:
             self.kernels.scratch(f"all_{total.name}", grid, scratch_type(total.kind, total.value))
         self.kernels.add(name, body, constants, grid, num_warps=f"THREADS{self.place} // 32")
