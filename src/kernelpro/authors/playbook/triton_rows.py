@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from kernelpro.authors.playbook import online
-from kernelpro.authors.playbook.design import StageDesign
+from kernelpro.authors.playbook.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.indices import Var, unflatten, variable
 from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Reduce, Stage, Store
 from kernelpro.authors.playbook.triton_tiles import NAMELESS, Kernels, Tile, indented
-from kernelpro.authors.playbook.triton_words import begun, combined, computed, held, identity, power_of_two, scratch_type
+from kernelpro.authors.playbook.triton_words import begun, combined, computed, held, identity, scratch_type
 
 LARGEST = 32768
 """Elements of a tile that registers hold: 32 for each of 1024 threads."""

@@ -78,11 +78,6 @@ def combined(kind: str, a: str, b: str) -> str:
     return f"tl.{kind}imum({a}, {b})"
 
 
-def power_of_two(count: int) -> int:
-    """The next one, from `count` up."""
-    return 1 << max(count - 1, 0).bit_length()
-
-
 class TritonPrinter(Printer):
     """Prints for one tile. `places` says where in the tile each loop of the stage runs, in terms of the tile's own
     variables; `masks` names the mask of those of them that run beyond their end."""
