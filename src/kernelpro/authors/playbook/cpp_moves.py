@@ -110,7 +110,7 @@ def _only_stores(stage: Stage) -> bool:
 
 
 def _ahead(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    reads_rows = any(reduce.loops for reduce in stage.reduces) and not stage.product
+    reads_rows = stage.outer and any(reduce.loops for reduce in stage.reduces) and not stage.product
     return {"ahead": True} if reads_rows and how.order == "rows" and how.lanes > 1 and not how.ahead else None
 
 
