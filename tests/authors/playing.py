@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,12 @@ class Trial:
         for one, reference, true in zip(got, wanted, exact, strict=True):
             assert one.shape == reference.shape and one.dtype == reference.dtype
             if not one.is_floating_point():
-                found.append(0.0 if torch.equal(one, reference) else float("inf"))
+                found.append(0.0 if torch.equal(one, reference) else math.inf)
                 continue
             size = float(true.abs().mean()) + 1e-30
             own = float((reference.double() - true.double()).abs().max()) / size
-            found.append(float((one.double() - true.double()).abs().max()) / size / max(own, 1e-6))
+            error = float((one.double() - true.double()).abs().max()) / size / max(own, 1e-6)
+            found.append(math.inf if math.isnan(error) else error)
         return found
 
     def _arguments(self, dtype: torch.dtype | None = None, device: str = "cpu") -> Any:

@@ -24,6 +24,7 @@ from kernelpro.records import Action, BadInput, Finding, Gain, RunConfig, Task
 CHAIN = task("F.layer_norm(a + b, (64,)).softmax(-1) * torch.sigmoid(b)", "torch.randn(8, 64), torch.randn(8, 64)")
 COLUMNS = task("a.exp().cumsum(0)", "torch.randn(32, 40)")
 LINEAR = task("F.gelu(self.l(a))", "torch.randn(32, 40)", "self.l = nn.Linear(40, 24)")
+ONE_ROW = task("F.softmax(a, 0), a.amax()", "torch.randn(40)")
 
 
 def finding(tool: str, factor: float = 2.0) -> Finding:
@@ -154,7 +155,7 @@ def _reachable(made: Program) -> list[Design]:
     return found
 
 
-@pytest.mark.parametrize("given", [CHAIN, COLUMNS, LINEAR], ids=["chain", "columns", "linear"])
+@pytest.mark.parametrize("given", [CHAIN, COLUMNS, LINEAR, ONE_ROW], ids=["chain", "columns", "linear", "one row"])
 def test_every_reachable_design_travels_in_its_candidate(given: Task) -> None:
     made = program(given)
     designs = _reachable(made)

@@ -63,7 +63,10 @@ FAMILIES: dict[str, Task] = {
         "F.binary_cross_entropy_with_logits(a, b.sigmoid()), F.cross_entropy(a, b.softmax(-1))",
         "torch.randn(9, 21), torch.randn(9, 21), torch.randint(0, 21, (9,))",
     ),
-    "scans": task("a.cumsum(-1), a.cumsum(0) * 2, (a * 0.1 + 1).cumprod(1), a.cummax(1)[0]", "torch.randn(6, 7, 40)"),
+    "scans": task(
+        "a.cumsum(-1), a.cumsum(0) * 2, (a * 0.1 + 1).cumprod(1), a.cummax(1)[0], a.cummin(-1)[0], a[:, :1].cummax(1)[0] * 2",
+        "torch.randn(6, 7, 40)",
+    ),
     "lookups": task(
         "F.embedding(c, a) * 2, a.gather(1, b), a.index_select(0, c)",
         "torch.randn(11, 20), torch.randint(0, 20, (11, 20)), torch.randint(0, 11, (4,))",

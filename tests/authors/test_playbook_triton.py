@@ -1,21 +1,23 @@
-"""Families in Triton, computed by its interpreter; and what a Hopper would run, compiled and disassembled."""
+"""Families in Triton: computed by its interpreter, compiled for a Hopper; and what that would run, disassembled."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playing import Trial, program, task
 from test_playbook_families import FAMILIES
-from triton_trials import COMPILED, HELD
+from triton_trials import DISASSEMBLED, EVERY, HELD, OWN, UNWRITTEN, tasks
 
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import triton
@@ -39,10 +41,17 @@ def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, list[dict[str, Any]]]:
-    if not version("triton").startswith("3.6."):
-        pytest.skip(f"written for the interpreter of Triton 3.6; that of {version('triton')} refuses its masks")
+    return by_name(tried("interpret", TRITON_INTERPRET="1"))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    return by_name(tried("compile", str(tmp_path_factory.mktemp("compiled"))))
+
+
+def by_name(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for line in tried("interpret", TRITON_INTERPRET="1"):
+    for line in lines:
         found.setdefault(line["name"], []).append(line)
     return found
 
@@ -52,19 +61,51 @@ def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[st
     lines = interpreted[name]
     assert [line["design"] for line in lines] == list(HELD[name])
     for line in lines:
+        assert "failed" not in line, line
         assert max(line["errors"]) < _MOST, line["design"]
         assert line["lasting"], "what was tuned is read back from the source"
 
 
+@pytest.mark.parametrize("name", [name for name in (*FAMILIES, *OWN) if name != UNWRITTEN])
+def test_designs_are_what_a_compiler_takes(name: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
+    assert len(compiled[name]) > 1 if name in EVERY else len(compiled[name]) == 1
+    for line in compiled[name]:
+        assert "failed" not in line, line
+
+
+@pytest.mark.parametrize("name", [name for name in (*FAMILIES, *OWN) if name != UNWRITTEN])
+def test_every_word_is_one_of_tritons_language(name: str) -> None:
+    """Of the first designs, and of all that moves make of the best of them."""
+    import triton.language as tl
+
+    read = program(tasks()[name])
+    designs = [seed.design for seed in triton.WRITER.seeds(read)]
+    designs += [made for move in triton.WRITER.moves if (made := move.apply(read, designs[0]))]
+    for design in designs:
+        for word, call in words(triton.write(read, design)):
+            assert hasattr(tl, word), word
+            if call:
+                named = {str(keyword.arg): keyword.value for keyword in call.keywords}
+                inspect.signature(getattr(getattr(tl, word), "fn", getattr(tl, word))).bind(*call.args, **named)
+
+
+def words(source: str) -> Iterator[tuple[str, ast.Call | None]]:
+    """What a source takes from `tl`, and how it calls it."""
+    for node in ast.walk(ast.parse(source)):
+        function = node.func if isinstance(node, ast.Call) else node
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "tl":
+            yield function.attr, node if isinstance(node, ast.Call) else None
+
+
 @needs_disassembler
-class TestCompiled:
+class TestDisassembled:
     @pytest.fixture(scope="class")
     @classmethod
     def kernels(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, Any]]]:
-        return {line["name"]: line["kernels"] for line in tried("compile", str(tmp_path_factory.mktemp("hopper")))}
+        return {line["name"]: line["kernels"] for line in tried("disassemble", str(tmp_path_factory.mktemp("hopper")))}
 
     def test_nothing_spills(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
-        assert set(kernels) == set(COMPILED)
+        assert set(kernels) == set(DISASSEMBLED)
         assert all(facts["stack"] == 0 for of_task in kernels.values() for facts in of_task.values())
 
     @pytest.mark.parametrize("name", ["element-wise", "rows", "transposed"])
@@ -104,9 +145,17 @@ def test_precision_is_that_of_the_design() -> None:
     assert 'input_precision="ieee"' in triton.write(given, exact)
 
 
-def test_what_triton_cannot_multiply_is_refused() -> None:
-    given = program(task("a @ b", "torch.randn(32, 32).double(), torch.randn(32, 32).double()"))
-    with pytest.raises(NoIdea, match="products of float64"):
+@pytest.mark.parametrize(
+    ("forward", "inputs", "reason"),
+    [
+        ("a @ b", "torch.randn(32, 32).double(), torch.randn(32, 32).double()", "products of float64"),
+        ("a.tanh()", "torch.randn(32).double()", "tanh of float64"),
+        ("a ** b", "torch.randint(1, 9, (32,)), torch.randint(1, 9, (32,))", "pow of int64"),
+    ],
+)
+def test_what_triton_does_not_have_is_refused(forward: str, inputs: str, reason: str) -> None:
+    given = program(task(forward, inputs))
+    with pytest.raises(NoIdea, match=reason):
         triton.write(given, triton.WRITER.seeds(given)[0].design)
 
 

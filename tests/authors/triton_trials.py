@@ -1,8 +1,9 @@
-"""Candidates in Triton without a GPU: `python triton_trials.py interpret` or `python triton_trials.py compile FOLDER`.
+"""Candidates in Triton without a GPU: `python triton_trials.py interpret`, or `compile FOLDER`, or `disassemble FOLDER`.
 
-interpret  small tasks, computed by Triton's interpreter and held against the reference. TRITON_INTERPRET must be set
-           before Triton is imported and reaches everything that the process compiles, hence a process of its own.
-compile    larger ones, compiled for a Hopper and disassembled.
+interpret    small tasks, computed by Triton's interpreter and held against the reference. TRITON_INTERPRET must be set
+             before Triton is imported and reaches everything that the process compiles, hence a process of its own.
+compile      the same, compiled for a Hopper: the interpreter takes what a compiler refuses.
+disassemble  larger ones, compiled for a Hopper and disassembled.
 
 One JSON line a candidate.
 """
@@ -14,9 +15,11 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from playing import program, task
 from test_playbook_families import FAMILIES
 
 from kernelpro.authors.playbook.design import Design, of_source
@@ -50,23 +53,41 @@ OWN: dict[str, tuple[str, str, str]] = {
     "image": ("F.relu(self.c(a))", "torch.randn(1, 3, 9, 10)", "self.c = nn.Conv2d(3, 17, 3, padding=1, stride=2)"),
     "convolution in time": ("self.c(a)", "torch.randn(2, 6, 40)", "self.c = nn.Conv1d(6, 17, 5, stride=2, dilation=2)"),
     "each channel by itself": ("self.c(a)", "torch.randn(2, 3, 8, 9)", "self.c = nn.Conv2d(3, 3, 3, padding=1, groups=3)"),
+    "running": (
+        "return b.cummax(-1)[0], b.cummin(0)[0], c.cummax(1)[0], (a > 0).cummin(1)[0], a.cummin(0)[0], (a > 0).cumsum(-1)",
+        "torch.randn(5, 40), torch.randint(0, 9, (5, 40)), torch.randint(-9, 9, (5, 40)).to(torch.int8)",
+        "pass",
+    ),
+    "whole numbers": (
+        "return b.argmax(-1), b.amin(0), c.amax(-1), c.min(), d.max(), (a > 0).max(-1)[1], (a > 0) + (b > 4), b.fmod(3),"
+        "b.pow(3), b.floor(), b.logsumexp(-1), torch.arange(70000).sum() - b.amax(), torch.arange(40).double() / 3",
+        "torch.randn(5, 40), torch.randint(-9, 9, (5, 40)), torch.randint(-9, 9, (5, 40)).to(torch.int8),"
+        "torch.randint(0, 250, (5, 40)).to(torch.uint8)",
+        "pass",
+    ),
+    "one row": ("a.cumsum(0), a.amax(), F.max_pool1d(a[None, None], 40)", "torch.randn(40)", "pass"),
     "half precision": ("F.relu(self.l(a * 2))", "torch.randn(32, 48).half()", "self.l = nn.Linear(48, 40).half()"),
 }
-SKIPPED = ("bfloat16", "float64", "convolutions")
-"""Families that the interpreter gets wrong, that Triton's products do not have, and whose like is among OWN, but quicker."""
+UNWRITTEN = "float64"
+"""A family that Triton's products do not have."""
+SKIPPED = ("bfloat16", UNWRITTEN, "convolutions")
+"""Families that the interpreter gets wrong, or does not get, and whose like is among OWN, but quicker."""
 MORE = {
     **dict.fromkeys(("sums of rows", "losses"), ("best", "stretches")),
-    **dict.fromkeys(("scans", "sums of other dimensions"), ("best", "rows together")),
+    **dict.fromkeys(("scans", "running", "sums of other dimensions"), ("best", "rows together")),
     **dict.fromkeys(("norms", "matrix products"), ("best", "rows together, shared")),
     "a chain over rows": LONG,
     "long rows": LONG,
     "-inf": ("best", *LONG),
-    "many rows": ("best", "stretches"),
+    **dict.fromkeys(("many rows", "whole numbers"), ("best", "stretches")),
 }
 HELD = {name: MORE.get(name, ("best",)) for name in (*FAMILIES, *OWN) if name not in SKIPPED}
 """Which designs are tried of a family, or of a task of OWN."""
 
-COMPILED: dict[str, tuple[str, str]] = {
+EVERY = ("scans", "running", "whole numbers", "one row")
+"""Of these all first designs are compiled, of others the one to bet on."""
+
+DISASSEMBLED: dict[str, tuple[str, str]] = {
     "element-wise": ("F.relu(a) * 2", "torch.randn(1024, 4096)"),
     "rows": ("a.softmax(-1)", "torch.randn(1024, 4096)"),
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
@@ -82,35 +103,65 @@ def first(program: Program) -> Design:
     return WRITER.seeds(program)[0].design
 
 
+def tasks() -> dict[str, Task]:
+    return {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
+
+
 def interpret() -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
-    from playing import Trial, task
+    from playing import Trial
 
     from kernelpro.authors.playbook.triton import WRITER
 
     warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
-    tasks: dict[str, Task] = {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
+    given = tasks()
     with tempfile.TemporaryDirectory() as folder:
         for name, designs in HELD.items():
-            trial = Trial(tasks[name], Path(folder), WRITER)
+            trial = Trial(given[name], Path(folder), WRITER)
             for label in designs:
                 design = first(trial.program).everywhere(**DESIGNS[label])
                 source = WRITER.write(trial.program, design)
                 parse(source)
                 again = of_source(source)
                 told = {"lasting": of_source(WRITER.write(trial.program, again)) == again}
-                print(json.dumps({"name": name, "design": label, "errors": trial.errors(design), **told}), flush=True)
+                tell(name, label, lambda trial=trial, design=design, told=told: {"errors": trial.errors(design), **told})
+
+
+def tell(name: str, design: str, find: Callable[[], dict[str, Any]]) -> None:
+    """One line: what was found, or why nothing was; the other candidates are tried all the same."""
+    try:
+        found = find()
+    except Exception as error:  # whatever Triton raises for a kernel that it does not take
+        found = {"failed": f"{type(error).__name__}: {error}"}
+    print(json.dumps({"name": name, "design": design, **found}), flush=True)
 
 
 def compile_all(root: Path) -> None:
+    from kernelpro.authors.playbook.triton import WRITER
+
+    os.environ["TRITON_CACHE_DIR"] = str(root)
+    path = root / "candidate.py"
+    for name, given in tasks().items():
+        if name == UNWRITTEN:
+            continue
+        read = program(given)
+        for place, seed in enumerate(WRITER.seeds(read)[: None if name in EVERY else 1]):
+            path.write_text(WRITER.write(read, seed.design))
+            tell(name, str(place), lambda given=given: {"grid": compiled(path, given)})
+
+
+def compiled(path: Path, given: Task) -> tuple[int, ...]:
     sys.path.append(str(Path(__file__).parent.parent / "defects"))
     import building
-    from playing import program, task
 
+    return building.compile_triton(path, Reference(given, "meta", 0))
+
+
+def disassemble_all(root: Path) -> None:
     from kernelpro.authors.playbook.triton import WRITER
     from kernelpro.lab.profile import sass
 
-    for name, (forward, inputs) in COMPILED.items():
+    for name, (forward, inputs) in DISASSEMBLED.items():
         given = task(forward, inputs)
         read = program(given)
         folder = root / name.replace(" ", "_")
@@ -118,14 +169,15 @@ def compile_all(root: Path) -> None:
         os.environ["TRITON_CACHE_DIR"] = str(folder)
         path = folder / "candidate.py"
         path.write_text(WRITER.write(read, first(read)))
-        building.compile_triton(path, Reference(given, "meta", 0))
+        compiled(path, given)
         files = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         static = sass.analyse(files, path.read_text())
         print(json.dumps({"name": name, "kernels": {kernel: facts for kernel, (facts,) in static.kernels.items()}}), flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "interpret":
+    verb, *folder = sys.argv[1:]
+    if verb == "interpret":
         interpret()
     else:
-        compile_all(Path(sys.argv[2]))
+        {"compile": compile_all, "disassemble": disassemble_all}[verb](Path(*folder))

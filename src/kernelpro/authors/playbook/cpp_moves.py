@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from kernelpro.authors.playbook.cpp_loops import STRIPS
+from kernelpro.authors.playbook.cpp_words import OWN
 from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.moves import changed, own_maths, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.passes import keep, passes
 from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Move, Seed
@@ -20,44 +21,29 @@ _FEW = 16
 def plain(program: Program) -> Design:
     """Rows side by side on all cores, each from left to right, mathematics from the library."""
     usual = Design("cpp", (StageDesign(),) * len(program.stages))
-    return _each(usual, program, _windows) or usual
+    return changed(program, usual, _windows) or usual
 
 
 def seeds(program: Program) -> list[Seed]:
     first = plain(program)
     vector = replace(first, maths="own").everywhere(lanes=LANES)
-    vector = _each(vector, program, _pack) or vector
-    ordered = _each(vector, program, _strips) or vector
-    ordered = _each(ordered, program, _tiles) or ordered
+    vector = changed(program, vector, _pack) or vector
+    ordered = changed(program, vector, _strips) or vector
+    ordered = changed(program, ordered, _tiles) or ordered
     found = [
         Seed("All operators in one pass over each row, rows spread over the cores, plain loops.", first),
         Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered),
-        Seed("Vector loops; what several passes compute is kept in a row buffer.", _each(ordered, program, _keep) or ordered),
+        Seed("Vector loops; what several passes compute is kept in a row buffer.", changed(program, ordered, _keep) or ordered),
     ]
-    return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
+    return seeds_apart(found)
 
 
 def safer(program: Program, design: Design) -> list[Design]:
     steps = [replace(design, maths="library"), design.everywhere(keep=False, ahead=False, lanes=1, packed=False), plain(program)]
-    return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
+    return retreats(design, steps)
 
 
 # --- moves -------------------------------------------------------------------------------------------------
-
-Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
-
-
-def _each(design: Design, program: Program, change: Change) -> Design | None:
-    """The change wherever a stage takes it; None where none does."""
-    made = design
-    for place, stage in enumerate(program.stages):
-        if changes := change(stage, design.stages[place]):
-            made = made.with_stage(place, **changes)
-    return made if made != design else None
-
-
-def _staged(change: Change) -> Callable[[Program, Design], Design | None]:
-    return lambda program, design: _each(design, program, change)
 
 
 def _vectorise(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -124,7 +110,7 @@ def _only_stores(stage: Stage) -> bool:
 
 
 def _ahead(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    reads_rows = any(reduce.loops for reduce in stage.reduces) and not stage.product
+    reads_rows = stage.outer and any(reduce.loops for reduce in stage.reduces) and not stage.product
     return {"ahead": True} if reads_rows and how.order == "rows" and how.lanes > 1 and not how.ahead else None
 
 
@@ -154,83 +140,77 @@ def _spread(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     return None if how.parallel else {"parallel": True}
 
 
-def _own_maths(program: Program, design: Design) -> Design | None:
-    called = {"exp", "expm1", "log", "log1p", "tanh", "erf"}
-    used = any(node.op in called for stage in program.stages for value in stage.values for node in value.walk())
-    return replace(design, maths="own") if used and design.maths == "library" else None
-
-
 MOVES = (
     Move(
         "vectorise",
         "Work on a vector of elements at a time, with independent partial results in lanes instead of one chain of additions.",
         ("cpu_scalar_code", "cpu_dependency_chain", "cpu_double_precision"),
-        _staged(_vectorise),
+        staged(_vectorise),
     ),
     Move(
         "pack",
         "Pack both operands of the product and keep tiles of results in registers.",
         ("cpu_scalar_code", "cpu_strided_access", "cpu_dependency_chain", "cpu_excess_traffic"),
-        _staged(_pack),
+        staged(_pack),
     ),
     Move(
         "own mathematics",
         "Replace calls into libm by polynomials that vectorise.",
         ("cpu_math_calls", "cpu_scalar_code"),
-        _own_maths,
+        own_maths(frozenset(OWN)),
     ),
     Move(
         "strips",
         "Swap the loops: neighbouring rows side by side in strips, so that memory is read along its lines.",
         ("cpu_strided_access", "cpu_scalar_code"),
-        _staged(_strips),
+        staged(_strips),
     ),
     Move(
         "tiles",
         "Work in tiles, so that lines of memory that go across the rows are used up while they are in cache.",
         ("cpu_strided_access", "cpu_scalar_code"),
-        _staged(_tiles),
+        staged(_tiles),
     ),
     Move(
         "fetch ahead",
         "Fetch the next row while this one is read for the first time, so that memory does not rest during the later passes.",
         ("cpu_memory_roof", "cpu_excess_traffic"),
-        _staged(_ahead),
+        staged(_ahead),
     ),
     Move(
         "spread over cores",
         "Share the rows between all cores.",
         ("cpu_single_thread",),
-        _staged(_spread),
+        staged(_spread),
     ),
     Move(
         "keep",
         "Keep what several passes over a row compute in a buffer that stays in the first-level cache.",
         ("cpu_excess_traffic", "cpu_divisions"),
-        _staged(_keep),
+        staged(_keep),
     ),
     Move(
         "balance",
         "Hand out rows as cores become free.",
         ("cpu_imbalance",),
-        _staged(_balance),
+        staged(_balance),
     ),
     Move(
         "more lanes",
         "Twice as many independent partial results, so that an operation need not wait for the one before it.",
         ("cpu_dependency_chain",),
-        _staged(_more_lanes),
+        staged(_more_lanes),
     ),
     Move(
         "recompute",
         "Compute again what a buffer kept: arithmetic may be cheaper than the trip through the cache.",
         (),
-        _staged(_recompute),
+        staged(_recompute),
     ),
     Move(
         "rows",
         "Row by row in place of strips.",
         (),
-        _staged(_rows),
+        staged(_rows),
     ),
 )

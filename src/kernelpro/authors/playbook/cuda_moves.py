@@ -12,8 +12,9 @@ from kernelpro.authors.playbook.cuda_stages import can_split
 from kernelpro.authors.playbook.cuda_tiles import crossing
 from kernelpro.authors.playbook.cuda_turns import fitting
 from kernelpro.authors.playbook.cuda_words import itemsize
-from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Index, Var
+from kernelpro.authors.playbook.moves import changed, own_maths, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.passes import passes
 from kernelpro.authors.playbook.stages import Program, Reduce, Stage, Store
 from kernelpro.authors.playbook.writer import Move, Seed
@@ -40,12 +41,12 @@ def seeds(program: Program) -> list[Seed]:
         Seed("The same with more threads at a row, and fewer elements for each.", _all(program, _wider)),
         Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", _all(program, _plain)),
     ]
-    return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
+    return seeds_apart(found)
 
 
 def safer(program: Program, design: Design) -> list[Design]:
     steps = [replace(design, maths="library"), design.everywhere(keep=False, split=1), _all(program, _plain)]
-    return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
+    return retreats(design, steps)
 
 
 # --- designs to begin with ---------------------------------------------------------------------------------
@@ -86,43 +87,30 @@ def _flat(stage: Stage, program: Program) -> StageDesign:
 
 def _rows(stage: Stage, program: Program) -> StageDesign:
     """A warp a row, or less, while that leaves few elements to a thread; else a block, or several."""
-    vector, loops = _vector(stage, program), _longest(stage)
-    length = prod(var.extent for var in loops)
-    pieces = max(1, length // fitting(vector, loops))
-    lanes = min(32 if pieces <= 256 else _power(length / _EACH), _power(pieces), 1024)
+    vector, length = _vector(stage, program), stage.width
+    pieces = max(1, length // fitting(vector, stage.longest))
+    lanes = min(32 if pieces <= 256 else power_of_two(length / _EACH), power_of_two(pieces), 1024)
     threads = max(lanes, 128)
     how = StageDesign(threads=threads, together=threads // lanes, vector=vector, keep=True)
     if can_split(stage) and stage.rows < 2 * _SMS and length >= _LONG:
-        split = min(_power(4 * _SMS / stage.rows), length // (_THREADS * _EACH), 128)
+        split = min(power_of_two(4 * _SMS / stage.rows), length // (_THREADS * _EACH), 128)
         return replace(how, threads=_THREADS, together=1, split=split, keep=False)
     return how
 
 
 def _columns(stage: Stage, program: Program) -> StageDesign:
-    length = prod(var.extent for var in _longest(stage))
+    length = stage.width
     vector = fitting(min(4, _vector(stage, program)), stage.outer)
     if (length <= 64 and len(passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reduces):
         return StageDesign(order="strips", vector=vector if stage.rows >= _BUSY * vector else 1)
     several = len([one for one in passes(stage) if one.loops]) > 1
-    lanes = max(_power(_BUSY * vector / stage.rows), _power(length * vector / 32) if several else 1)
-    lanes = max(1, min(lanes, _THREADS * vector // _SIDE_BY_SIDE, 32, _power(length / 4)))
+    lanes = max(power_of_two(_BUSY * vector / stage.rows), power_of_two(length * vector / 32) if several else 1)
+    lanes = max(1, min(lanes, _THREADS * vector // _SIDE_BY_SIDE, 32, power_of_two(length / 4)))
     how = StageDesign(order="strips", lanes=lanes, vector=vector, keep=several)
     blocks = max(1, stage.rows * lanes // (_THREADS * vector))
     if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
-        return replace(how, split=max(1, min(_power(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False)
+        return replace(how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False)
     return how
-
-
-def _longest(stage: Stage) -> tuple[Var, ...]:
-    return max((step.loops for step in stage.steps), key=lambda loops: prod(var.extent for var in loops), default=())
-
-
-def _power(number: float) -> int:
-    """The next power of two."""
-    made = 1
-    while made < number:
-        made *= 2
-    return made
 
 
 def _vector(stage: Stage, program: Program) -> int:
@@ -167,51 +155,45 @@ def _run(index: Index, loops: tuple[Var, ...]) -> int:
 
 # --- moves -------------------------------------------------------------------------------------------------
 
-Change = Callable[[Stage, StageDesign, Program], dict[str, Any] | None]
+
+def _widen(program: Program, design: Design) -> Design | None:
+    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+        vector = _vector(stage, program)
+        return {"vector": vector} if how.vector < vector and how.order != "tiles" else None
+
+    return changed(program, design, change)
 
 
-def _staged(change: Change) -> Callable[[Program, Design], Design | None]:
-    def apply(program: Program, design: Design) -> Design | None:
-        made = design
-        for place, stage in enumerate(program.stages):
-            if changes := change(stage, design.stages[place], program):
-                made = made.with_stage(place, **changes)
-        return made if made != design else None
-
-    return apply
-
-
-def _widen(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
-    vector = _vector(stage, program)
-    return {"vector": vector} if how.vector < vector and how.order != "tiles" else None
-
-
-def _tile(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _tile(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     return {"order": "tiles", "vector": 1} if how.order != "tiles" and crossing(stage) else None
 
 
-def _turn(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _turn(program: Program, design: Design) -> Design | None:
     """Only where the addresses say so."""
-    if is_flat(stage) or not stage.outer or how.order == _order(stage):
-        return None
-    made = _best(stage, program)
-    return {field: getattr(made, field) for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")}
+
+    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+        if is_flat(stage) or not stage.outer or how.order == _order(stage):
+            return None
+        made = _best(stage, program)
+        return {field: getattr(made, field) for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")}
+
+    return changed(program, design, change)
 
 
-def _keep(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     several = len([one for one in passes(stage) if one.loops]) > 1
     return {"keep": True, "split": 1} if several and not how.keep else None
 
 
-def _split(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _split(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     return {"split": 4 * how.split} if can_split(stage) and how.split < 64 and stage.rows < _BUSY else None
 
 
-def _whole(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _whole(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     return {"split": 1, "keep": True} if how.split > 1 else None
 
 
-def _more_threads(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _more_threads(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """For each row, so that each has fewer elements."""
     if is_flat(stage):
         return {"together": how.together // 2} if how.together > 1 and how.order != "tiles" else None
@@ -222,7 +204,7 @@ def _more_threads(stage: Stage, how: StageDesign, program: Program) -> dict[str,
     return {"threads": 2 * how.threads} if how.threads < 1024 else None
 
 
-def _more_work(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _more_work(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """For each thread, so that more of its loads are on the way."""
     if is_flat(stage):
         return {"together": 2 * how.together} if how.together < 8 and how.order != "tiles" else None
@@ -231,17 +213,11 @@ def _more_work(stage: Stage, how: StageDesign, program: Program) -> dict[str, An
     return {"together": 2 * how.together} if how.together < 8 else None
 
 
-def _small_blocks(stage: Stage, how: StageDesign, program: Program) -> dict[str, Any] | None:
+def _small_blocks(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     if how.threads <= 64 or how.order == "tiles":
         return None
     together = max(1, how.together // 2) if how.order == "rows" and not is_flat(stage) else how.together
     return {"threads": how.threads // 2, "together": together}
-
-
-def _fast_maths(program: Program, design: Design) -> Design | None:
-    quick = {"exp", "log", "tanh", "div"}
-    used = any(node.op in quick for stage in program.stages for value in stage.values for node in value.walk())
-    return replace(design, maths="own") if used and design.maths == "library" else None
 
 
 MOVES = (
@@ -249,60 +225,60 @@ MOVES = (
         "tiles",
         "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
         ("uncoalesced_access", "sector_waste"),
-        _staged(_tile),
+        staged(_tile),
     ),
     Move(
         "turn",
         "Lay neighbouring threads along the dimension whose elements are neighbours in memory.",
         ("uncoalesced_access", "sector_waste", "l2_thrash"),
-        _staged(_turn),
+        _turn,
     ),
     Move(
         "widen",
         "Load and store 16 bytes at once: fewer instructions, more bytes on the way.",
         ("narrow_access", "warp_stall", "integer_arithmetic"),
-        _staged(_widen),
+        _widen,
     ),
     Move(
         "keep",
         "Keep the row in registers, or in shared memory, between passes instead of reading it again.",
         ("excess_traffic", "l2_thrash", "missing_reuse"),
-        _staged(_keep),
+        staged(_keep),
     ),
     Move(
         "split",
         "Let several blocks share a row and join their parts: rows alone do not fill the device.",
         ("low_parallelism", "tail_effect"),
-        _staged(_split),
+        staged(_split),
     ),
     Move(
         "whole rows",
         "One block a row, in one kernel: no parts to join, and the row is read once.",
         ("launch_overhead", "unfused_chain", "excess_traffic"),
-        _staged(_whole),
+        staged(_whole),
     ),
     Move(
         "more threads a row",
         "More threads at each row, with fewer elements and registers for each.",
         ("register_pressure", "spills", "low_parallelism", "warp_stall"),
-        _staged(_more_threads),
+        staged(_more_threads),
     ),
     Move(
         "more work a thread",
         "More elements for each thread, so that more of its loads are on the way and fewer threads meet at barriers.",
         ("barrier_stall", "narrow_access", "warp_stall"),
-        _staged(_more_work),
+        staged(_more_work),
     ),
     Move(
         "small blocks",
         "Blocks of half the size: more of them find room on an SM, and the last wave is shorter.",
         ("occupancy_limiter", "tail_effect", "barrier_stall"),
-        _staged(_small_blocks),
+        staged(_small_blocks),
     ),
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",
         ("special_functions", "warp_stall"),
-        _fast_maths,
+        own_maths(frozenset({"exp", "log", "tanh", "div"})),
     ),
 )

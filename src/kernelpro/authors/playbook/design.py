@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
+from math import ceil
 from typing import Any, Literal
 
 from kernelpro.authors.author import NoIdea
@@ -17,6 +18,11 @@ from kernelpro.authors.author import NoIdea
 _MARK = "# playbook: "
 _CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
 """A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
+
+
+def power_of_two(number: float) -> int:
+    """The next one, from `number` up: most sizes of a design are."""
+    return 1 << max(ceil(number) - 1, 0).bit_length()
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,8 @@ FORMULAS: Mapping[str, Formula] = {
 }
 """Of one tensor and numbers."""
 
-_UNARY = (
-    *("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos"),
-    *("floor", "ceil", "round", "trunc"),
-)
+_UNARY = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
+_ROUNDED = ("floor", "ceil", "round", "trunc")
 _COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or", "__and__": "and", "__or__": "or"}
 
@@ -172,7 +170,7 @@ def _div(call: Call) -> Value:
 def _pow(call: Call) -> Value:
     power = call.get(1, "exponent")
     base = call.value(0)
-    if isinstance(power, Value) or call.dtype not in FLOATING:
+    if isinstance(power, Value) or (call.dtype not in FLOATING and power not in (1, 2, 3, 4)):
         return op("pow", base, call.value(1), dtype=call.dtype)
 
     def make(pool: Pool, x: Expr) -> Expr:
@@ -249,6 +247,17 @@ def _unary(name: str) -> Handler:
     return lambda call: op(name, convert(call.value(0), call.dtype))
 
 
+def _rounded(name: str) -> Handler:
+    """To whole numbers, which stay as they are."""
+
+    def handler(call: Call) -> Value:
+        if call.overload == "decimals":
+            raise call.stop("to other places than the point")
+        return op(name, call.value(0)) if call.dtype in FLOATING else call.value(0)
+
+    return handler
+
+
 def _binary(name: str) -> Handler:
     return lambda call: op(name, call.value(0), call.value(1), dtype=call.dtype)
 
@@ -262,6 +271,7 @@ def _compared(name: str) -> Handler:
 
 HANDLERS: dict[str, Handler] = {
     **{name: _unary(name) for name in _UNARY},
+    **{name: _rounded(name) for name in _ROUNDED},
     **{name: _formula(name) for name in FORMULAS},
     **{name: _compared(name) for name in _COMPARED},
     **{name: _logical(joint) for name, joint in _LOGICAL.items()},

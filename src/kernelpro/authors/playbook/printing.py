@@ -30,12 +30,12 @@ class Printer(ABC):
     def declared(self, name: str, dtype: str, text: str) -> str:
         """A line that gives a value its name."""
 
+    @abstractmethod
+    def special(self, node: Expr, names: Names) -> str:
+        """row, total and product, where the writer has not named them; scans it always names."""
+
     def variable(self, var: Var) -> str:
         return var.name
-
-    def special(self, node: Expr, names: Names) -> str:
-        """row, total, product and scan, where the writer has not named them."""
-        raise NotImplementedError(node.op)
 
     def index(self, index: Index, names: Names | None = None) -> str:
         names = names or {}
@@ -64,7 +64,7 @@ class Printer(ABC):
             return self.load(node.data[0], self.index(node.data[1], names), node.dtype)
         if node.op == "index":
             return f"({self.index(node.data, names)})"
-        if node.op in ("row", "total", "product", "scan"):
+        if node.op in ("row", "total", "product"):
             return self.special(node, names)
         return self.operator(node.op, [self.text(arg, names) for arg in node.args], node)
 

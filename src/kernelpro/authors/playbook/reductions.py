@@ -162,7 +162,7 @@ def _softmax(call: Call) -> Value:
 
 
 def _logsumexp(call: Call) -> Value:
-    source, dims, keepdim = call.value(0), _dims(call), bool(call.get(2, "keepdim", False))
+    source, dims, keepdim = convert(call.value(0), call.dtype), _dims(call), bool(call.get(2, "keepdim", False))
     top = reduce("max", source, dims, keepdim=True)
     total = reduce("sum", op("exp", sub(source, top)), dims, keepdim)
     return add(op("log", total), top if keepdim else reduce("max", source, dims))
@@ -344,17 +344,19 @@ def _joint(call: Call) -> tuple[int, ...]:
     return broadcast_shape([call.value(0), call.value(1)])
 
 
-def _scan(kind: Any) -> Handler:
-    def handler(call: Call) -> Value:
-        source = convert(call.value(0), call.dtype)
-        return Scan(kind, source, call.get(1, "dim") % len(source.shape))
+def _running(kind: Any, source: Value, dim: int) -> Value:
+    """One element alone is all there is to run over."""
+    alone = not source.shape or source.shape[dim] == 1
+    return source if alone else Scan(kind, source, dim % len(source.shape))
 
-    return handler
+
+def _scan(kind: Any) -> Handler:
+    return lambda call: _running(kind, convert(call.value(0), call.dtype), call.get(1, "dim"))
 
 
 def _running_best(kind: Any) -> Handler:
     """The values; where they stand is not known."""
-    return lambda call: (Scan(kind, call.value(0), call.get(1, "dim") % len(call.value(0).shape)),)
+    return lambda call: (_running(kind, call.value(0), call.get(1, "dim")),)
 
 
 HANDLERS: dict[str, Handler] = {

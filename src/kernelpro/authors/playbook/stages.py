@@ -101,6 +101,16 @@ class Stage:
         return prod(var.extent for var in self.outer)
 
     @property
+    def longest(self) -> tuple[Var, ...]:
+        """The loops of the step that goes over most elements of a row."""
+        return max((step.loops for step in self.steps), key=lambda loops: prod(var.extent for var in loops), default=())
+
+    @property
+    def width(self) -> int:
+        """How many elements those are."""
+        return prod(var.extent for var in self.longest)
+
+    @property
     def values(self) -> list[Expr]:
         """Everything that it computes."""
         made = [step.value for step in (*self.steps, *self.after)] + [total.value for total in self.totals]

@@ -35,9 +35,9 @@ def write(program: Program, design: Design) -> str:
 
 
 def _tile(kernels: Kernels, stage: Stage, how: StageDesign, place: int) -> Tile:
-    """order: rows, as triton_rows.py has them; strips: flat; tiles: squares, where a stage reads across."""
+    """order: rows, as triton_rows.py has them, and one row always; strips: flat; tiles: squares, where a stage reads across."""
     if not elementwise(stage):
-        return (Flat if how.order == "strips" else Rows)(kernels, stage, how, place)
+        return (Flat if how.order == "strips" and stage.rows > 1 else Rows)(kernels, stage, how, place)
     if how.order == "tiles" and (ways := across(stage)):
         return Crossed(kernels, stage, how, place, ways)
     rows = broadcast_rows(stage) if how.order == "rows" else 0

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
 
-from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Var
+from kernelpro.authors.playbook.moves import changed, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.stages import Program, Stage, Store
 from kernelpro.authors.playbook.triton_products import contraction
 from kernelpro.authors.playbook.triton_rows import fits
 from kernelpro.authors.playbook.triton_tiles import across, broadcast_rows, elementwise
-from kernelpro.authors.playbook.triton_words import power_of_two
 from kernelpro.authors.playbook.writer import Move, Seed
 
 _PROGRAMS = 512
@@ -29,16 +28,16 @@ def seeds(program: Program) -> list[Seed]:
     best = Design("triton", tuple(first(stage) for stage in program.stages))
     found = [
         Seed("A kernel a stage: rows in registers, 16-byte accesses, products on tensor cores, tiles that fit the shape.", best),
-        Seed("Half the threads, smaller tiles, more of them at the same time.", _each(best, program, _halve) or best),
+        Seed("Half the threads, smaller tiles, more of them at the same time.", changed(program, best, _halve) or best),
         Seed(
             "Rows are gone over in stretches instead of kept, so that more of them are on the way.",
-            _each(best, program, _again) or best,
+            changed(program, best, _again) or best,
         ),
         Seed(
-            "Threads have rows of their own where these are short, and share them where not.", _each(best, program, _turn) or best
+            "Threads have rows of their own where these are short, and share them where not.", changed(program, best, _turn) or best
         ),
     ]
-    return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
+    return seeds_apart(found)
 
 
 def safer(program: Program, design: Design) -> list[Design]:
@@ -47,7 +46,7 @@ def safer(program: Program, design: Design) -> list[Design]:
         design.everywhere(stages=2, down=64, over=64, deep=32, threads=128, together=1, split=1),
         replace(design, stages=tuple(replace(how, down=32, over=32, deep=32, stages=1) for how in careful)),
     ]
-    return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
+    return retreats(design, steps)
 
 
 # --- designs to begin with ---------------------------------------------------------------------------------
@@ -88,9 +87,9 @@ def _elementwise(stage: Stage) -> StageDesign:
 
 
 def _rows(stage: Stage) -> StageDesign:
-    width = max((prod(v.extent for v in step.loops) for step in stage.steps), default=1)
-    padded, rows = power_of_two(width), stage.rows
-    if _window(stage, width):
+    width, rows = stage.width, stage.rows
+    padded = power_of_two(width)
+    if _window(stage):
         return StageDesign(order="strips", threads=256, vector=2)
     if neighbours_are_rows(stage):
         together = min(64, power_of_two(rows))
@@ -110,11 +109,11 @@ def _split(rows: int, width: int, stretch: int) -> int:
     return max(min(power_of_two(-(-_PROGRAMS // rows)), power_of_two(width // stretch), 64), 1)
 
 
-def _window(stage: Stage, width: int) -> bool:
+def _window(stage: Stage) -> bool:
     """A few elements for each row, none of which is needed twice: threads had better have rows of their own."""
     once = len(stage.reduces) > 0 and not any(step.loops for step in stage.steps if isinstance(step, Store))
     depends = any(node.op == "row" for reduce in stage.reduces for node in reduce.value.walk())
-    short = width <= 64 and (neighbours_are_rows(stage) or stage.reduces[0].loops[-1].extent < 16) if once else False
+    short = stage.width <= 64 and (neighbours_are_rows(stage) or stage.reduces[0].loops[-1].extent < 16) if once else False
     return short and not depends
 
 
@@ -137,21 +136,6 @@ def _bytes(stage: Stage) -> int:
 
 # --- moves -------------------------------------------------------------------------------------------------
 
-Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
-
-
-def _each(design: Design, program: Program, change: Change) -> Design | None:
-    """The change wherever a stage takes it; None where none does."""
-    made = design
-    for place, stage in enumerate(program.stages):
-        if changes := change(stage, design.stages[place]):
-            made = made.with_stage(place, **changes)
-    return made if made != design else None
-
-
-def _staged(change: Change) -> Callable[[Program, Design], Design | None]:
-    return lambda program, design: _each(design, program, change)
-
 
 def _multiplies(stage: Stage, how: StageDesign) -> bool:
     return bool(contraction(stage)) and (stage.product is not None or how.order == "tiles")
@@ -162,15 +146,11 @@ def _in_rows(stage: Stage, how: StageDesign) -> bool:
     return how.order == "rows" and not stage.product and (not elementwise(stage) or broadcast_rows(stage) > 0)
 
 
-def _width(stage: Stage) -> int:
-    return max((prod(v.extent for v in step.loops) for step in stage.steps), default=1)
-
-
 def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """More threads than a stretch would need: a whole row has to find room in their registers."""
     if how.keep or not _in_rows(stage, how) or not fits(stage) or elementwise(stage):
         return None
-    return {"keep": True, "split": 1, "threads": min(max(how.threads, power_of_two(_width(stage)) * how.together // 16), 1024)}
+    return {"keep": True, "split": 1, "threads": min(max(how.threads, power_of_two(stage.width) * how.together // 16), 1024)}
 
 
 def _again(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -178,13 +158,13 @@ def _again(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 
 def _share(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if not _in_rows(stage, how) or _width(stage) < 2 * _TILE or how.split >= 64:
+    if not _in_rows(stage, how) or stage.width < 2 * _TILE or how.split >= 64:
         return None
     return {"keep": False, "split": 2 * how.split, "vector": max(how.vector, 8)}
 
 
 def _together(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    room = 2 * how.together * (power_of_two(_width(stage)) if how.keep else 16) <= 4 * _TILE
+    room = 2 * how.together * (power_of_two(stage.width) if how.keep else 16) <= 4 * _TILE
     return {"together": 2 * how.together} if _in_rows(stage, how) and room and 2 * how.together <= stage.rows else None
 
 
@@ -209,11 +189,11 @@ def _halve(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _turn(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """Flat instead of rows, and the other way round."""
-    if elementwise(stage) or _multiplies(stage, how) or how.order == "tiles":
+    if elementwise(stage) or stage.rows == 1 or _multiplies(stage, how) or how.order == "tiles":
         return None
     if how.order == "rows":
-        return {"order": "strips", "vector": 2, "threads": 256} if _width(stage) <= 64 else None
-    width = power_of_two(_width(stage))
+        return {"order": "strips", "vector": 2, "threads": 256} if stage.width <= 64 else None
+    width = power_of_two(stage.width)
     return {"order": "rows", "keep": width <= _TILE, "together": max(_TILE // 2 // width, 1), "threads": 256, "vector": 8}
 
 
@@ -252,90 +232,90 @@ MOVES = (
         "tensor cores",
         "Read the sum as a product of two matrices and make it in tiles on tensor cores.",
         ("tensor_cores_idle", "missing_reuse"),
-        _staged(_on_tensor_cores),
+        staged(_on_tensor_cores),
     ),
     Move(
         "keep",
         "Keep the whole row in registers, so that it is read once however often it is needed.",
         ("excess_traffic", "l2_thrash"),
-        _staged(_keep),
+        staged(_keep),
     ),
     Move(
         "split",
         "Let several programs share a row and join their parts in a second kernel: too few rows do not fill the GPU.",
         ("low_parallelism", "tail_effect"),
-        _staged(_share),
+        staged(_share),
     ),
     Move(
         "squares",
         "Go over squares, so that what is read and what is written are both coalesced.",
         ("uncoalesced_access", "sector_waste"),
-        _staged(_squares),
+        staged(_squares),
     ),
     Move(
         "larger tiles",
         "Larger tiles of the product: each element that is fetched is used more often.",
         ("missing_reuse", "l2_thrash", "excess_traffic"),
-        _staged(_larger),
+        staged(_larger),
     ),
     Move(
         "more stages",
         "One more fetch on the way while tensor cores work.",
         ("missing_pipelining", "missing_async_copy", "warp_stall"),
-        _staged(_pipeline),
+        staged(_pipeline),
     ),
     Move(
         "smaller tiles",
         "Smaller tiles of the product: more programs, fewer registers.",
         ("low_parallelism", "tail_effect", "register_pressure", "spills", "occupancy_limiter"),
-        _staged(_smaller),
+        staged(_smaller),
     ),
     Move(
         "deeper tiles",
         "Fetch twice as many terms of the sum at once: half as many barriers.",
         ("barrier_stall", "serialized_wgmma"),
-        _staged(_deeper),
+        staged(_deeper),
     ),
     Move(
         "more at once",
         "Twice as many elements for each thread: more bytes on the way, fewer instructions for addresses.",
         ("narrow_access", "warp_stall", "integer_arithmetic", "dram_roof"),
-        _staged(_longer),
+        staged(_longer),
     ),
     Move(
         "more rows",
         "Twice as many rows for each program: what rows share is read less often, and more is on the way.",
         ("warp_stall", "barrier_stall", "narrow_access"),
-        _staged(_together),
+        staged(_together),
     ),
     Move(
         "more threads",
         "Twice as many threads: fewer registers for each, and more loads on the way.",
         ("spills", "register_pressure", "warp_stall"),
-        _staged(_double),
+        staged(_double),
     ),
     Move(
         "fewer threads",
         "Half as many threads: fewer of them meet at a barrier, and more programs fit beside each other.",
         ("barrier_stall", "occupancy_limiter", "tail_effect"),
-        _staged(_halve),
+        staged(_halve),
     ),
     Move(
         "read again",
         "Go over the row in stretches: it is read more than once, but needs few registers.",
         ("spills", "register_pressure", "occupancy_limiter"),
-        _staged(_again),
+        staged(_again),
     ),
     Move(
         "fewer rows",
         "Half as many rows for each program: more programs.",
         ("low_parallelism", "tail_effect"),
-        _staged(_apart),
+        staged(_apart),
     ),
     Move(
         "turn",
         "Threads with rows of their own instead of rows that threads share, or the other way round.",
         ("uncoalesced_access", "sector_waste", "barrier_stall"),
-        _staged(_turn),
+        staged(_turn),
     ),
 )

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.design import StageDesign
+from kernelpro.authors.playbook.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.indices import Index, Var, flatten, unflatten, variable
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Reduce, Stage, Store
 from kernelpro.authors.playbook.triton_tiles import NAMELESS, Kernels, indented
-from kernelpro.authors.playbook.triton_words import power_of_two, stored
+from kernelpro.authors.playbook.triton_words import stored
 
 _SMALLEST = 16
 """The least side of a tile that tensor cores take."""

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from kernelpro.authors.playbook import online
-from kernelpro.authors.playbook.design import StageDesign
+from kernelpro.authors.playbook.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.indices import Var, unflatten, variable
 from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Reduce, Stage, Store
 from kernelpro.authors.playbook.triton_tiles import NAMELESS, Kernels, Tile, indented
-from kernelpro.authors.playbook.triton_words import combined, computed, held, identity, power_of_two, scratch_type
+from kernelpro.authors.playbook.triton_words import begun, combined, computed, held, identity, scratch_type
 
 LARGEST = 32768
 """Elements of a tile that registers hold: 32 for each of 1024 threads."""
@@ -128,12 +128,9 @@ class Rows(Tile):
         """A stretch of the tile's second side, or of the only one."""
         return f"tl.arange(0, {length})" if self._single else f"tl.arange(0, {length})[None, :]"
 
-    def _reduced(self, kind: str, text: str) -> str:
+    def _reduced(self, kind: str, text: str, value: Expr) -> str:
         """One number for each row of the tile."""
-        if kind == "prod":
-            self.printer.functions.add("multiplied")
-            return f"tl.reduce({text}, 0, multiplied)" if self._single else f"tl.reduce({text}, 1, multiplied, keep_dims=True)"
-        return f"tl.{kind}({text}, 0)" if self._single else f"tl.{kind}({text}, 1, keep_dims=True)"
+        return self.printer.reduced(kind, text, value.dtype, 0 if self._single else 1, keep=not self._single)
 
     def _full(self, text: str, value: Expr, loops: Iterable[Var], length: str) -> str:
         """As long as the tile, even where the value is the same all along the row."""
@@ -159,7 +156,7 @@ class Rows(Tile):
             lines += self.printer.block([s.value for s in one.steps if s.value.op not in NAMELESS], names)
             for step in one.steps:
                 text = self.store(step, names) if isinstance(step, Store) else self._number(one, step, names, length)
-                lines.append(text if isinstance(step, Store) else f"{step.name} = {self._reduced(step.kind, text)}")
+                lines.append(text if isinstance(step, Store) else f"{step.name} = {self._reduced(step.kind, text, step.value)}")
             return lines
         return self._stretches_of(one, names, column)
 
@@ -167,16 +164,16 @@ class Rows(Tile):
         """The running sum of what the tile holds, on top of what came before it."""
         (arg,) = scan.args
         lines = self.printer.block([arg] if arg.op not in NAMELESS else [], names)
-        text = self._full(self.printer.text(arg, names), arg, scan.data[1:], length)
-        made = f"tl.cum{scan.data[0]}({text}, {0 if self._single else 1})"
+        text = self._full(self.printer.number(scan.data[0], arg, names), arg, scan.data[1:], length)
+        made = self.printer.running(scan.data[0], text, 0 if self._single else 1)
         names[scan] = f"v{scan.number}"
         return [*lines, f"{names[scan]} = {combined(scan.data[0], before, made) if before else made}"]
 
     def _number(self, one: Pass, step: Reduce, names: Names, length: str) -> str:
         """What the tile gives to a reduction: nothing where there is no element."""
-        text = self._full(self.printer.text(step.value, names), step.value, one.loops, length)
+        text = self._full(self.printer.number(step.kind, step.value, names), step.value, one.loops, length)
         masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.within(one.guards)
-        return f"tl.where({' & '.join(masks)}, {text}, {identity(step.kind, held(step.value))})" if masks else text
+        return f"tl.where({' & '.join(masks)}, {text}, {identity(step.kind, held(step.kind, step.value))})" if masks else text
 
     def _stretches_of(self, one: Pass, names: Names, column: Var) -> list[str]:
         roots = [step.value for step in one.steps]
@@ -186,15 +183,15 @@ class Rows(Tile):
         slow = {self._followers[r.name].base.name for r in reduces if r.name in self._followers} | self._followers.keys()
         for r in reduces:
             shape = self.shape if r.name in slow else "[STRETCH]" if self._single else "[ROWS, STRETCH]"
-            lines.append(f"{r.name} = tl.full({shape}, {identity(r.kind, held(r.value))}, {computed(held(r.value))})")
+            lines.append(f"{r.name} = {begun(r.kind, held(r.kind, r.value), shape)}")
         for scan in scans:
-            lines.append(f"s{scan.number} = tl.full({self.shape}, {identity(scan.data[0], scan.dtype)}, {computed(scan.dtype)})")
+            lines.append(f"s{scan.number} = {begun(scan.data[0], scan.dtype, self.shape)}")
         own = dict(names)
         body = [f"{column.name} = start + {self._along('STRETCH')}", *self._column_mask(column)]
         for scan in scans:
             body += self._running(scan, own, "STRETCH", f"s{scan.number}")
             whole = self._number(one, Reduce("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
-            body.append(f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole))}")
+            body.append(f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole, scan))}")
         plain = [step for step in one.steps if not (isinstance(step, Reduce) and step.name in self._followers)]
         body += self.printer.block([s.value for s in plain if s.value.op not in NAMELESS], own)
         for step in plain:
@@ -211,7 +208,7 @@ class Rows(Tile):
                 body += self._follow(one, step, own)
         body += [f"{name} = {name}_now" for name in sorted({f.base.name for f in self._followers.values()} & slow)]
         lines += self._over(column, body)
-        return lines + [f"{r.name} = {self._reduced(r.kind, r.name)}" for r in reduces if r.name not in slow]
+        return lines + [f"{r.name} = {self._reduced(r.kind, r.name, r.value)}" for r in reduces if r.name not in slow]
 
     def _over(self, column: Var, body: list[str]) -> list[str]:
         """The loop over the stretches of a row, or of the part of it that the program has."""
@@ -229,7 +226,7 @@ class Rows(Tile):
 
     def _base(self, step: Reduce, text: str, column: Var) -> list[str]:
         name = step.name
-        lines = [f"{name}_here = {self._reduced(step.kind, text)}"]
+        lines = [f"{name}_here = {self._reduced(step.kind, text, step.value)}"]
         lines += [f"{name}_now = {combined(step.kind, name, f'{name}_here')}"]
         if step.kind == "max":  # nothing but -inf so far: exp(x - 0) is as good
             return [*lines, f'{name}_top = tl.where({name}_now == float("-inf"), 0.0, {name}_now)']
@@ -246,7 +243,7 @@ class Rows(Tile):
         base = follower.base.name
         own = {**names, follower.given: f"{base}_{'top' if follower.kind == 'scaled' else 'mean'}"}
         lines = self.printer.block([step.value], own)
-        here = self._reduced("sum", self._number(one, step, own, "STRETCH"))
+        here = self._reduced("sum", self._number(one, step, own, "STRETCH"), step.value)
         if follower.kind == "scaled":
             return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_top) + {here}"]
         weight = f"({base}_seen * {base}_count / tl.maximum({base}_seen + {base}_count, 1.0))"
@@ -258,7 +255,7 @@ class Rows(Tile):
         """Each program's part of the row's numbers goes to memory."""
         lines, mask = [], self.printer.masks.get(self.row)
         for r in _reduces(one):
-            self.kernels.scratch(f"part_{r.name}", f"{self.stage.rows} * {self._constants['SPLIT']}", scratch_type(r.value))
+            self.kernels.scratch(f"part_{r.name}", f"{self.stage.rows} * {self._constants['SPLIT']}", scratch_type(r.kind, r.value))
             self.printer.touched[f"part_{r.name}"] = None
             lines.append(f"tl.store(part_{r.name} + rows * SPLIT + part, {r.name}{f', mask={mask}' if mask else ''})")
         return lines
@@ -286,18 +283,18 @@ class Rows(Tile):
     def _put_together(self, r: Reduce, column: Var) -> list[str]:
         follower, name = self._followers.get(r.name), r.name
         if follower is None:
-            return [f"{name} = {self._reduced(r.kind, f'{name}_parts')}"]
+            return [f"{name} = {self._reduced(r.kind, f'{name}_parts', r.value)}"]
         base = follower.base.name
         if follower.kind == "scaled":
             return [
                 f'{base}_top = tl.where({base} == float("-inf"), 0.0, {base})',
-                f"{name} = {self._reduced('sum', f'{name}_parts * tl.exp({base}_parts - {base}_top)')}",
+                f"{name} = {self._reduced('sum', f'{name}_parts * tl.exp({base}_parts - {base}_top)', r.value)}",
             ]
         section = self._section(column)
         return [
             f"{name}_count = tl.minimum(tl.maximum({column.extent} - parts * {section}, 0), {section}) * 1.0",
             f"{name}_off = {base}_parts / tl.maximum({name}_count, 1.0) - {base} / {column.extent}.0",
-            f"{name} = {self._reduced('sum', f'{name}_parts + {name}_count * {name}_off * {name}_off')}",
+            f"{name} = {self._reduced('sum', f'{name}_parts + {name}_count * {name}_off * {name}_off', r.value)}",
         ]
 
 

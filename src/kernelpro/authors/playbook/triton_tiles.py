@@ -16,13 +16,13 @@ from kernelpro.authors.playbook.indices import Index, Var, unflatten, variable
 from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
-from kernelpro.authors.playbook.triton_words import TritonPrinter, combined, computed, held, identity, scratch_type
+from kernelpro.authors.playbook.triton_words import TritonPrinter, begun, combined, held, identity, scratch_type
 
 _PROGRAMS = 1024
 """Programs that make a total: enough to fill a GPU, few enough for one program to add up."""
 _SIDES = (16, 32, 64, 128)
 _UNROLLED = 64
-"""Windows of up to so many elements are written out."""
+"""Windows of up to so many elements, those of all passes together, are written out; 240 took Triton 100 s to compile."""
 NAMELESS = ("const", "row", "total")
 
 
@@ -88,8 +88,8 @@ class Tile(ABC):
         """Adds the stage's kernels."""
 
     def mask_rows(self, tile: Iterable[int]) -> list[str]:
-        """The row's mask, unless all sizes of the tile divide the rows; a program that makes totals may have a tile too many."""
-        if not self.stage.totals and all(self.row.extent % size == 0 for size in tile):
+        """The row's mask, unless all sizes of the tile divide the rows."""
+        if all(self.row.extent % size == 0 for size in tile):
             return []
         self.printer.masks[self.row] = "rows_in"
         return [f"rows_in = rows < {self.row.extent}"]
@@ -122,37 +122,39 @@ class Tile(ABC):
         mask = " & ".join(part for part in (self.printer.masks.get(self.row, ""), extra) if part)
         for total in self.stage.totals:
             text = self.printer.text(total.value, names)
-            text = f"tl.where({mask}, {text}, {identity(total.kind, held(total.value))})" if mask else text
+            text = f"tl.where({mask}, {text}, {identity(total.kind, held(total.kind, total.value))})" if mask else text
             lines.append(f"{total.name} = {combined(total.kind, total.name, text)}")
         return lines
 
     def start_totals(self) -> list[str]:
-        return [
-            f"{t.name} = tl.full({self.shape}, {identity(t.kind, held(t.value))}, {computed(held(t.value))})"
-            for t in self.stage.totals
-        ]
+        return [f"{t.name} = {begun(t.kind, held(t.kind, t.value), self.shape)}" for t in self.stage.totals]
 
     def end_totals(self) -> list[str]:
         lines = []
         for total in self.stage.totals:
             self.printer.touched[f"all_{total.name}"] = None
-            text = total.name if self.shape == "[]" else self.printer.total(total.kind, total.name)
+            text = total.name if self.shape == "[]" else self.printer.reduced(total.kind, total.name, total.value.dtype)
             lines.append(f"tl.store(all_{total.name} + tl.program_id(0), {text})")
         return lines
 
     def over_rows(self, blocks: str, body: list[str]) -> tuple[list[str], str]:
-        """The body for the rows that one program has, and how many programs there are; `block` numbers the tile."""
+        """The body for the rows that one program has, and how many programs there are; `block` numbers the tile.
+
+        A program that makes totals has several tiles. Whether there is one in the last turn is a question for the program,
+        not for its elements: a mask that is one number for a whole tile is more than Triton's interpreter takes.
+        """
         number = self.kernels.program_number()
         if not self.stage.totals:
             return [f"block = {number}", *body], blocks
-        loop = ["for turn in range(0, TURNS):", *indented([f"block = {number} + turn * PROGRAMS", *body])]
+        turn = [f"block = {number} + turn * PROGRAMS", "if block < BLOCKS:", *indented(body)]
+        loop = ["for turn in range(0, (BLOCKS + PROGRAMS - 1) // PROGRAMS):", *indented(turn)]
         return [*self.start_totals(), *loop, *self.end_totals()], f"min({blocks}, {_PROGRAMS})"
 
     def launch(self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str) -> None:
         if self.stage.totals:
-            constants = {**constants, "TURNS": f"-(-({blocks}) // {_PROGRAMS})", "PROGRAMS": grid}
+            constants = {**constants, "BLOCKS": blocks, "PROGRAMS": grid}
         for total in self.stage.totals:
-            self.kernels.scratch(f"all_{total.name}", grid, scratch_type(total.value))
+            self.kernels.scratch(f"all_{total.name}", grid, scratch_type(total.kind, total.value))
         self.kernels.add(name, body, constants, grid, num_warps=f"THREADS{self.place} // 32")
 
     def write_totals(self, count: str) -> None:
@@ -161,13 +163,14 @@ class Tile(ABC):
             return
         lines = ["places = tl.arange(0, BLOCK)"]
         for total in self.stage.totals:
-            zero, kind = identity(total.kind, held(total.value)), computed(held(total.value))
+            dtype = held(total.kind, total.value)
+            zero = identity(total.kind, dtype)
             self.printer.touched[f"all_{total.name}"] = None
-            lines += [f"{total.name} = tl.full([BLOCK], {zero}, {kind})"]
+            lines += [f"{total.name} = {begun(total.kind, dtype, '[BLOCK]')}"]
             load = f"tl.load(all_{total.name} + start + places, mask=start + places < COUNT, other={zero})"
             lines += ["for start in range(0, COUNT, BLOCK):"]
             lines += indented([f"{total.name} = {combined(total.kind, total.name, load)}"])
-            lines += [f"{total.name} = {self.printer.total(total.kind, total.name)}"]
+            lines += [f"{total.name} = {self.printer.reduced(total.kind, total.name, total.value.dtype)}"]
         names: Names = {}
         self.printer.masks = {}
         lines += self.once(Pass((), list(self.stage.after)), names)
@@ -185,22 +188,25 @@ class Flat(Tile):
         self.kernels.derived.append(f"{block} = THREADS{self.place} * VECTOR{self.place}")
         body = ["rows = block * BLOCK + tl.arange(0, BLOCK)", *self.mask_rows(t * v for t in threads for v in vectors)]
         names: Names = {}
-        for one in passes(self.stage):
-            body += self._sequence(one, names) if one.loops else self.once(one, names)
+        made = passes(self.stage)
+        turns = sum(prod(var.extent for var in one.loops) for one in made if one.loops)
+        over = "tl.static_range" if turns <= _UNROLLED else "range"
+        for one in made:
+            body += self._sequence(one, names, over) if one.loops else self.once(one, names)
         body += self.add_totals(names)
         blocks = f"-(-{self.stage.rows} // {block})"
         body, grid = self.over_rows(blocks, body)
         self.launch(f"stage{self.place}", body, {"BLOCK": block}, blocks, grid)
         self.write_totals(grid)
 
-    def _sequence(self, one: Pass, names: Names) -> list[str]:
+    def _sequence(self, one: Pass, names: Names, over: str) -> list[str]:
         self.printer.places.update({var: variable(var) for var in one.loops})
         roots = [step.value for step in one.steps]
         lines = self.printer.block(fixed(roots, set(one.loops), names), names)
         running = scans_of(roots)
-        starts = [(s.name, s.kind, held(s.value)) for s in one.steps if isinstance(s, Reduce)]
+        starts = [(s.name, s.kind, held(s.kind, s.value)) for s in one.steps if isinstance(s, Reduce)]
         starts += [(f"s{scan.number}", scan.data[0], scan.dtype) for scan in running]
-        lines += [f"{name} = tl.full([BLOCK], {identity(kind, dtype)}, {computed(dtype)})" for name, kind, dtype in starts]
+        lines += [f"{name} = {begun(kind, dtype, '[BLOCK]')}" for name, kind, dtype in starts]
         own, body = dict(names), list[str]()
         for scan in running:
             body += self.printer.block([arg for arg in scan.args if arg.op not in NAMELESS], own)
@@ -214,9 +220,8 @@ class Flat(Tile):
                 body.append(self.store(step, own))
                 continue
             text = self.printer.text(step.value, own)
-            text = f"tl.where(inside, {text}, {identity(step.kind, held(step.value))})" if inside else text
+            text = f"tl.where(inside, {text}, {identity(step.kind, held(step.kind, step.value))})" if inside else text
             body.append(f"{step.name} = {combined(step.kind, step.name, text)}")
-        over = "tl.static_range" if prod(var.extent for var in one.loops) <= _UNROLLED else "range"
         for var in reversed(one.loops):
             body = [f"for {var.name} in {over}({var.extent}):", *indented(body)]
         return lines + body

@@ -16,8 +16,12 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _CALLS = {op: f"tl.{op}" for op in ("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "floor", "ceil", "abs")}
 _OWN = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
-_SMALLEST = {"int64": -(2**63), "int32": -(2**31), "uint8": 0}
-_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "uint8": 255}
+_JOINING = {"prod": "multiplied", "max": "larger", "min": "smaller"}
+"""Functions of FUNCTIONS that make one number of two."""
+_SMALLEST = {"int64": -(2**63), "int32": -(2**31), "int8": -128, "uint8": 0, "bool": False}
+_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int8": 127, "uint8": 255, "bool": True}
+_SHORT = ("int8", "uint8", "bool")
+"""Types of which `tl.max` and `tl.min` make 32 bits."""
 
 
 def computed(dtype: str) -> str:
@@ -29,16 +33,27 @@ def stored(dtype: str) -> str:
     return "tl.int1" if dtype == "bool" else f"tl.{dtype}"
 
 
-def held(value: Expr) -> str:
-    """The type in which a reduction's results are held: places within a row need no 64 bits."""
-    places = ("index", "const", "select", "min", "max")
-    small = value.dtype == "int64" and all(node.op in places for node in value.walk() if node.dtype == "int64")
-    return "int32" if small else value.dtype
+def held(kind: str, value: Expr) -> str:
+    """The type in which a reduction's results are held: places within a row need no 64 bits, unless they are added up."""
+    return "int32" if kind in ("max", "min") and _is_place(value) else value.dtype
 
 
-def scratch_type(value: Expr) -> str:
+def _is_place(value: Expr) -> bool:
+    """A place within a row, or a choice between some: an int64 that is printed in 32 bits, as indices are."""
+    if value.dtype != "int64":
+        return False
+    if value.op in ("select", "min", "max"):
+        return all(_is_place(arg) for arg in value.args[-2:])
+    return value.op == "index" or (value.op == "const" and abs(value.data) < 2**31)
+
+
+def _wide(place: str) -> str:
+    return f"tl.cast({place}, tl.int64)"
+
+
+def scratch_type(kind: str, value: Expr) -> str:
     """How parts of a reduction lie in memory between two kernels."""
-    return computed(held(value)).removeprefix("tl.")
+    return computed(held(kind, value)).removeprefix("tl.")
 
 
 def identity(kind: str, dtype: str) -> str:
@@ -52,15 +67,15 @@ def identity(kind: str, dtype: str) -> str:
     return str((_SMALLEST if kind == "max" else _LARGEST)[dtype])
 
 
+def begun(kind: str, dtype: str, shape: str) -> str:
+    """Nothing reduced so far."""
+    return f"tl.full({shape}, {identity(kind, dtype)}, {computed(dtype)})"
+
+
 def combined(kind: str, a: str, b: str) -> str:
     if kind in ("sum", "prod"):
         return f"{a} {'+' if kind == 'sum' else '*'} {b}"
     return f"tl.{kind}imum({a}, {b})"
-
-
-def power_of_two(count: int) -> int:
-    """The next one, from `count` up."""
-    return 1 << max(count - 1, 0).bit_length()
 
 
 class TritonPrinter(Printer):
@@ -170,34 +185,57 @@ class TritonPrinter(Printer):
 
     # --- reductions --------------------------------------------------------------------------------------------
 
-    def total(self, kind: str, text: str) -> str:
-        """One number of the whole tile."""
-        if kind != "prod":
-            return f"tl.{kind}({text})"
-        self.functions.add("multiplied")
-        return f"tl.reduce({text}, None, multiplied)"
+    def reduced(self, kind: str, text: str, dtype: str, axis: int | None = None, keep: bool = False) -> str:
+        """One number of the whole tile, or of each of its lines along `axis`; `keep`: that side stays, one element long."""
+        kept = ", keep_dims=True" if keep else ""
+        if kind == "prod" or (kind != "sum" and dtype in _SHORT):
+            return f"tl.reduce({text}, {axis}, {self._joining(kind)}{kept})"
+        return f"tl.{kind}({text}{'' if axis is None else f', {axis}'}{kept})"
+
+    def number(self, kind: str, value: Expr, names: Names) -> str:
+        """What an element gives to a reduction or a scan."""
+        text = self.text(value, names)
+        return _wide(text) if kind in ("sum", "prod") and _is_place(value) else text
+
+    def running(self, kind: str, text: str, axis: int) -> str:
+        """What each element and all before it along `axis` make."""
+        if kind in ("sum", "prod"):
+            return f"tl.cum{kind}({text}, {axis})"
+        return f"tl.associative_scan({text}, {axis}, {self._joining(kind)})"
+
+    def _joining(self, kind: str) -> str:
+        self.functions.add(_JOINING[kind])
+        return _JOINING[kind]
 
     # --- operators ---------------------------------------------------------------------------------------------
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
         if op == "cast":
             return self._cast(args[0], node)
+        if node.dtype == "int64" and not _is_place(node):
+            places = [_is_place(arg) and arg.op != "const" for arg in node.args]
+            args = [_wide(text) if place else text for text, place in zip(args, places, strict=True)]
         if op == "select":
             return f"tl.where({', '.join(args)})"
         if op in ("max", "min"):
             return f"tl.{op}imum({', '.join(args)})"
+        if node.dtype == "bool":  # one bit, which would overflow
+            op = {"add": "or", "mul": "and"}.get(op, op)
         if op in _INFIX:
             return f"({args[0]} {_INFIX[op]} {args[1]})"
+        if op == "fmod" and node.dtype not in FLOATING:
+            return f"({args[0]} % {args[1]})"
         if op in _COMPARED:
             return f"({args[0]} {_COMPARED[op]} {args[1]})"
         if op in ("neg", "not"):
             return f"(-{args[0]})" if op == "neg" else f"({args[0]} == 0)"
         if node.args[0].op == "const":
             args[0] = f"tl.full([], {args[0]}, {computed(node.args[0].dtype)})"
+        wide = node.dtype == "float64" and op in _OWN and op not in ("round", "trunc", "fmod")
+        if wide or (node.dtype not in FLOATING and op != "abs"):
+            raise NoIdea(f"{op} of {node.dtype}: the playbook has none for Triton")
         if op in _CALLS:
             return f"{_CALLS[op]}({args[0]})"
-        if node.dtype == "float64" and op not in ("round", "trunc", "fmod"):
-            raise NoIdea(f"{op} of float64: the playbook has none for Triton")
         self.functions.add(_OWN[op])
         return f"{_OWN[op]}({', '.join(args)})"
 
@@ -208,7 +246,7 @@ class TritonPrinter(Printer):
         if computed(source.dtype) == computed(node.dtype):
             return text
         if source.op == "index":
-            return f"({text} * 1.0)" if node.dtype in FLOATING else text
+            return f"tl.cast({text}, {computed(node.dtype)})"
         return f"{text}.to({computed(node.dtype)})" if text.isidentifier() else f"({text}).to({computed(node.dtype)})"
 
 
@@ -223,6 +261,16 @@ FUNCTIONS: Mapping[str, str] = {
 @triton.jit
 def multiplied(a, b):
     return a * b
+""",
+    "larger": """\
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+""",
+    "smaller": """\
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b)
 """,
     "tanh_": """\
 @triton.jit

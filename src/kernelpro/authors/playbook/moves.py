@@ -1,0 +1,51 @@
+"""What seeds, moves and retreats of all languages have in common.
+
+Most moves are a `Change`: of one stage, made wherever a stage takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.writer import Seed
+
+Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
+"""The fields of the stage's design that become others; None where it is not for this stage."""
+Apply = Callable[[Program, Design], Design | None]
+
+
+def changed(program: Program, design: Design, change: Change) -> Design | None:
+    """The change wherever a stage takes it; None where none does."""
+    made = design
+    for place, stage in enumerate(program.stages):
+        if changes := change(stage, design.stages[place]):
+            made = made.with_stage(place, **changes)
+    return made if made != design else None
+
+
+def staged(change: Change) -> Apply:
+    return lambda program, design: changed(program, design, change)
+
+
+def own_maths(functions: frozenset[str]) -> Apply:
+    """Mathematics of the writer's own in place of the library's, where one of the functions is called."""
+
+    def apply(program: Program, design: Design) -> Design | None:
+        used = any(node.op in functions for stage in program.stages for value in stage.values for node in value.walk())
+        return replace(design, maths="own") if used and design.maths == "library" else None
+
+    return apply
+
+
+def seeds_apart(found: Sequence[Seed]) -> list[Seed]:
+    """Each design once."""
+    return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
+
+
+def retreats(design: Design, steps: Sequence[Design]) -> list[Design]:
+    """Each step once, and none that stays where it is."""
+    return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
