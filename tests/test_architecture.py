@@ -24,8 +24,6 @@ LAYERS = [
     "engine",
     "suites",
     "report",
-    "mcp",
-    "web",
     "api",
     "cli",
 ]

@@ -54,7 +54,7 @@ def limits(texts: tuple[str, ...], base: Limits) -> Limits:
     """`candidates=75`, `wall=2h`, `floor=0.9` ...: what is not said stays."""
     for text in texts:
         name, _, value = text.partition("=")
-        amount = re.fullmatch(r"([\d.]+(?:e\d+)?)([smhd]?)", value)
+        amount = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([smhd]?)", value)
         if name == "floor" and amount and not amount[2] and float(amount[1]) <= 1:
             base = replace(base, floor_share=float(amount[1]))
         elif name in _LIMITS and amount and (bool(amount[2]) <= (name in ("wall", "device"))):

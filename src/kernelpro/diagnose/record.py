@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +56,9 @@ class TrackRecord:
     def add(self, tool: str, expected: float, followed: float) -> None:
         """A candidate that took this advice ran `followed` times as fast as its parent."""
         self._count(tool, expected, followed)
-        if self.path is not None:
+        if self.path is None:
+            return
+        with suppress(OSError):  # a home that cannot be written costs what would have been learnt, not the run
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"tool": tool, "expected": expected, "followed": followed}) + "\n")

@@ -16,7 +16,7 @@ from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.builds import Builds, is_something
-from kernelpro.lab.judge.cell import Nursery
+from kernelpro.lab.judge.cell import CannotStart, Nursery
 from kernelpro.lab.judge.judge import Judge, Twin
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
@@ -63,7 +63,7 @@ class Worker:
                 return self._measure(job)
         except Twin as twin:
             return Result(job.id, data={"same_as": str(twin)})
-        except BadInput as error:
+        except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
 
     def _await_build(self, job: Job) -> None:
@@ -74,15 +74,19 @@ class Worker:
         wait([self._builds.begin(job.candidate, self._target(job), job.options)])
 
     def _measure(self, job: Job) -> Result:
-        bench = self._bench(job)
-        if job.kind == "probe":
-            return Result(job.id, data=_probe_data(self._warm(job, bench)))
+        try:
+            bench = self._bench(job)
+            if job.kind == "probe":
+                return Result(job.id, data=_probe_data(self._warm(job, bench)))
+            if job.kind == "judge" and job.candidate:
+                return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate, job.known))
+        except BadInput:
+            self.forget()  # half open, or with a baseline that has failed
+            raise
         if job.kind == "study":
             return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
         assert job.candidate
-        if job.kind == "profile":
-            return Result(job.id, profile=self._profile(job, bench, job.candidate))
-        return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate, job.known))
+        return Result(job.id, profile=self._profile(job, bench, job.candidate))
 
     def _build(self, job: Job) -> Result:
         if job.candidate is None:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -92,6 +93,9 @@ def main() -> None:
     except Sick as reason:
         print(f"kernelpro worker: {reason}", file=sys.stderr)
         sys.exit(DEVICE_FAILED)
+    finally:
+        if _orphaned():  # whoever made our folder cannot clear it away any more
+            shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class Profile(Record):
     """By share, largest first."""
     timeline: Timeline | None = None
     compiler: dict[str, Any] = field(default_factory=dict)
-    """`warnings` (list), `log`, `configuration` (what an autotuner chose)."""
+    """`warnings` (list), `sources` (by name), `configuration` (what an autotuner chose)."""
     power: dict[str, float] = field(default_factory=dict)
     """In a sustained loop: `watts`, `limit_watts`, `sm_mhz`, `max_sm_mhz`, `capped` (share of samples under a power cap)."""
     cpu: dict[str, Any] = field(default_factory=dict)

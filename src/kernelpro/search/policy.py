@@ -21,7 +21,7 @@ POLICIES: MappingProxyType[str, type[Policy]] = MappingProxyType(
 
 
 def read(text: str) -> tuple[str, dict[str, float]]:
-    """A policy as the command line names it: `mcts`, or `mcts:seeds=6,exploration=0.8`."""
+    """A policy as the command line names it: `mcts`, or `mcts:seeds=6,explore=0.8`."""
     name, _, rest = text.partition(":")
     constants: dict[str, float] = {}
     for part in filter(None, rest.split(",")):

@@ -7,7 +7,7 @@ design.py       how a program is carried out, as one comment line
 passes.py       how a row's steps are grouped into passes, and what is kept between them
 printing.py     expressions as text; frame.py: the Python file around a kernel
 writer.py       what a language must offer; moves.py: what moves of all languages have in common
-cpp*.py         C++ for the CPU
+cpp*.py         C++ for the CPU; cuda*.py: CUDA
 triton*.py      Triton for GPUs; online.py: reductions of long rows that are made in one pass
 playbook.py     the author: seeds, moves chosen by findings, retreat
 

@@ -24,9 +24,6 @@ from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.stages import Program
 from kernelpro.authors.playbook.writer import Writer
 
-_ALWAYS_SHARED = 48 * 1024
-"""Bytes of dynamic shared memory that need no permission."""
-
 _FEW = 2**31 - 2**24
 """Elements that 32 bits number, with room for what the last block has too many."""
 

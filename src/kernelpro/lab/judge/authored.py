@@ -8,6 +8,7 @@ from statistics import median
 from kernelpro.lab.judge.participant import Participant, Verdictable
 from kernelpro.lab.judge.timing import Sample
 from kernelpro.lab.languages import authored_kernels, detect
+from kernelpro.records import Status
 
 DECOY = 0.01
 """A kernel below 1 % of the time is no contribution: the call alone costs that much of a millisecond on the CPU."""
@@ -28,7 +29,11 @@ def share(participant: Participant, source: str, device: str, samples: list[Samp
         participant.prepare(seconds)
         answer = participant.ask({"op": "profile", "set": 0}, seconds)
         times = {str(name): float(value) for name, value in answer["times"].items()}
-    except (Verdictable, KeyError, TypeError, ValueError, AttributeError):
+    except Verdictable as error:
+        if participant.cell.has_ended() or error.status is Status.TIMED_OUT:  # one that lives otherwise dies to stay unseen
+            raise
+        return None
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
     total = sum(times.values())
     return sum(value for label, value in times.items() if any(name in label for name in names)) / total if total > 0 else None

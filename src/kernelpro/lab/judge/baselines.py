@@ -35,6 +35,7 @@ class Baselines:
     anchor: str = ""
     rounds: Rounds = field(default_factory=Rounds)
     warm_ms: dict[str, float] = field(default_factory=dict)
+    _controlled: str = ""
 
     def begin(self, start: dict[str, Any], task: Any, seed: int) -> None:
         """Load the reference and set the compilers going; returns while they work."""
@@ -71,12 +72,13 @@ class Baselines:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
-        """Interleaved rounds of all variants and of the anchor a second time."""
+        """Interleaved rounds of all variants and, a second time, of the one that was the anchor at first."""
+        self._controlled = self._controlled or self.anchor
         for seed in seeds:
             inputs = self.inputs(seed)
             order = [*self.variants, _CONTROL]
             random.shuffle(order)
-            self.rounds.add({name: self.call(self.anchor if name == _CONTROL else name, inputs) for name in order})
+            self.rounds.add({name: self.call(self._controlled if name == _CONTROL else name, inputs) for name in order})
         self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
 
     @property
@@ -102,5 +104,5 @@ class Baselines:
         self.participant.close()
 
     def control(self) -> Interval:
-        """The anchor against itself: what this machine calls equal today."""
-        return ratio_interval(self.rounds.log_ratio(_CONTROL, self.anchor))
+        """A baseline against itself: what this machine calls equal today."""
+        return ratio_interval(self.rounds.log_ratio(_CONTROL, self._controlled))

@@ -26,7 +26,7 @@ from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verd
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.tasks import work
-from kernelpro.lab.tasks.reference import Reference
+from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
 
 _CACHE_SHARE = 0.2
@@ -153,6 +153,7 @@ class Bench:
     def close(self) -> None:
         for region in self._regions:
             region.close()
+        unload(self.task)
 
 
 def _fds(regions: list[Region]) -> tuple[int, ...]:

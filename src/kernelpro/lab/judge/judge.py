@@ -49,9 +49,6 @@ _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
 
 
-_NEVER_RAN = {Status.REFUSED, Status.BUILD_FAILED, Status.NOT_SCORABLE}
-
-
 class Twin(Exception):
     """The candidate's machine code was judged before; the message is its fingerprint."""
 
@@ -64,6 +61,8 @@ class Judge:
         self.notes: list[str] = []
         self.not_scorable: str | None = None
         self._farewell: threading.Thread | None = None
+        self._code = ""
+        """Fingerprint of the candidate's machine code, once it is built."""
         self._prepared_in: dict[str, float] = {}
         self._baselines: Baselines | None = None
         self._meter: Meter | None = None
@@ -147,7 +146,7 @@ class Judge:
 
     def judge(self, candidate: Candidate, known: Collection[str] = ()) -> Verdict:
         """The verdict on one candidate. Never raises for what the candidate does; `Twin` where `known` has its machine code."""
-        clock = Stopwatch()
+        clock, self._code = Stopwatch(), ""
         if self.not_scorable:
             return self._verdict(candidate, Status.NOT_SCORABLE, self.not_scorable, clock)
         try:
@@ -162,9 +161,10 @@ class Judge:
         self._calibrate_enough()
         self._report("building")
         with clock("build"):
-            code = self._machine_code(candidate)
-        if code and code in known:
-            raise Twin(code)
+            built = self.bench.builds.get(candidate, self.bench.target, self.options)
+            self._code = fingerprint(candidate.source, built)
+        if self._code and self._code in known:
+            raise Twin(self._code)
         self._report("loading")
         with clock("start"):
             participant = self.bench.admit()
@@ -194,9 +194,6 @@ class Judge:
             raise
         self._farewell = participant.close_in_background()
         return verdict
-
-    def _machine_code(self, candidate: Candidate) -> str:
-        return fingerprint(candidate.source, self.bench.builds.get(candidate, self.bench.target, self.options))
 
     def _wait_for_farewell(self) -> None:
         """Nothing of the last candidate is alive when this one is measured."""
@@ -418,8 +415,8 @@ class Judge:
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
         seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}
         measurement = fields.pop("measurement", {}) | seconds
-        if status not in _NEVER_RAN:
-            measurement["machine_code"] = self._machine_code(candidate)
+        if self._code:
+            measurement["machine_code"] = self._code
         return Verdict(
             candidate=candidate.name,
             status=status,

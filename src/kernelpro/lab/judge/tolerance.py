@@ -118,7 +118,6 @@ class Tolerance:
         self.limits: dict[str, Limit] = {}
         self.dropped: dict[str, str] = {}
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
-        self.matrix_products = 0
         for distribution in DISTRIBUTIONS:
             tries = [distribution, "mild spikes"] if distribution == "spikes" else [distribution]
             reason = ""
@@ -138,7 +137,6 @@ class Tolerance:
         if distribution != "as given" and not all(_sound(leaf) for leaf in truth):
             return None, "the oracle is not finite"
         allowed, products = self._allowed(oracle, precision, bits, form, leaves, truth)
-        self.matrix_products = max(self.matrix_products, products)
         if distribution != "as given" and allowed.norm > _ILL_CONDITIONED:
             return None, f"the reference itself is off by {allowed.norm:.1%}"
         lower = self._lower(oracle, bits, form, leaves, truth, products)

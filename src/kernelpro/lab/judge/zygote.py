@@ -4,7 +4,7 @@ Importing torch costs seconds, forking milliseconds. The zygote is started with 
 never sees a task, a seed or an input, and never starts CUDA, so that its forks are blank.
 
 Request (one datagram of JSON with file descriptors: control socket, log, status pipe, shared memory ...):
-    {"role": "candidate" | "baseline" | "build" | "probe", "level": ..., "scratch": ..., "env": {...}, ...}
+    {"role": "candidate" | "baseline" | "build" | "subject" | "probe", "level": ..., "scratch": ..., "env": {...}, ...}
 On the status pipe the host PIDs of the child and of its guard are written first (`pid N M`), and the child's
 wait status last (`exit N`).
 """

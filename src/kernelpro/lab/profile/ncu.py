@@ -1,6 +1,6 @@
 """Nsight Compute: hardware counters and stalls by line, through its command line and CSV.
 
-`commands` says what to run (in a cell), `read` takes what it printed. Only the metrics that were asked for
+`commands` says what to run (in a cell), `read_raw` and `read_lines` take what it printed. Only the metrics that were asked for
 are collected; kernels of several entries are told apart by the marker kernel that `target` launches before
 each; the launches of one kernel are merged, weighted by time.
 """
@@ -76,7 +76,6 @@ class Counted:
     nanoseconds: float = 0.0
     launches: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    lines: tuple[Line, ...] = ()
 
 
 def refusal(text: str) -> Skipped:

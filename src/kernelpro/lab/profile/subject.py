@@ -105,7 +105,7 @@ class Subject(Worker):
                 code, out, err = 127, b"", str(error).encode()
             texts = [text[-_TEXT_BYTES:].decode(errors="replace") for text in (out, err)]
             ended.append({"code": code, "out": texts[0], "err": texts[1], "seconds": time.monotonic() - begun})
-            if code and not request.get("go_on"):
+            if code:
                 break
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:

@@ -154,6 +154,12 @@ def load_source(task: Task) -> ModuleType:
     return module
 
 
+def unload(task: Task) -> None:
+    """Let the task's module go, with its file; what holds its classes keeps them."""
+    if module := sys.modules.pop(f"kernelpro_task_{task.id}", None):
+        module.__dict__["__kernelpro_folder__"].cleanup()
+
+
 # --- tasks from live Python objects ----------------------------------------------------------------------
 
 
