@@ -30,6 +30,7 @@ EXPECTED = {
     "endless_loop.py": ("timed_out", "in forward: took more than 4 s and was killed"),
     "endless_native.py": ("timed_out", "in forward: took more than 4 s and was killed"),
     "endless_import.py": ("timed_out", "loading the candidate: took more than 4 s and was killed"),
+    "endless_build.py": ("timed_out", "4 s"),
     "fork_bomb.py": ("crashed", "processes"),
     "allocates_100_gb.py": ("crashed", "forward raised"),
     "eats_memory.py": ("crashed", "memory"),

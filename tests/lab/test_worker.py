@@ -13,6 +13,7 @@ BAD = Path(__file__).parents[1] / "bad"
 
 def test_every_kind_of_job_is_answered_in_order() -> None:
     task = {"source": (BAD / "task.py").read_text(), "name": "tanh"}
+    failing = {"source": task["source"].replace("return", "raise ValueError; return", 1), "name": "failing"}
     broken = {"source": (BAD / "compiler_error.py").read_text()}
     options = {"effort": "quick", "baselines": ["eager_fp32"]}
     lines: list[Any] = [
@@ -22,6 +23,9 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
         {"id": "j", "kind": "judge", "task": task, "candidate": broken, "target": "cpu", "options": options},
         {"id": "n", "kind": "judge", "task": task, "target": "cpu", "options": options},
         {"id": "t", "kind": "probe", "target": "cpu"},
+        {"id": "r", "kind": "probe", "task": failing, "target": "cpu", "options": options},
+        {"id": "s", "kind": "study", "task": failing, "target": "cpu", "options": options},
+        {"id": "again", "kind": "probe", "task": failing, "target": "cpu", "options": options},
     ]
     text = "not json\n" + "".join(json.dumps(line) + "\n" for line in lines)
     done = subprocess.run([sys.executable, "-m", "kernelpro.lab.worker"], input=text, capture_output=True, text=True, timeout=120)
@@ -34,6 +38,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
     assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]
     assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]
+    assert all("ValueError" in results[name]["error"] for name in ("r", "s", "again")), "a broken task, however often"
     assert any(answer["type"] == "progress" for answer in answers)
 
 
