@@ -112,10 +112,11 @@ class Team:
             "source": a.parent.source.rstrip(),
             "guidance": a.guidance or "It was not profiled.",
             "evidence": a.evidence,
-            "children": windows.summaries("What was made of this kernel before", a.children),
-            "leaders": windows.summaries("The best so far", a.leaders),
+            "beside": windows.beside(a.beside),
+            "leaders": windows.summaries("Other kernels of this run that work", a.leaders),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
+            "faster": windows.sources("A faster one, to borrow from", windows.faster(a.parent, a.leaders), most=1),
         }
         planned: Reply[Planned] = await self._ask(
             a, "plan", self._models.plan, PlanForm(a.parent.source, language), sections, language
