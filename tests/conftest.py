@@ -29,6 +29,7 @@ TOGETHER = (
     "engine/test_export.py",
     "engine/test_energy_run.py",
     "engine/test_exported_guard.py",
+    "engine/test_learning.py",
     "engine/test_objective.py",
     "engine/test_store.py",
     "lab/energy/test_pairs.py",
