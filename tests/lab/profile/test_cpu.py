@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from kernelpro import runtime
+from kernelpro.lab.languages.cpp import command
 from kernelpro.lab.profile import cpu, cpu_code, cpu_remarks
 from kernelpro.lab.profile.cpu_counters import Counters
+from kernelpro.lab.profile.subject import Subject
 
 SOURCE = r"""
 #include <cmath>
@@ -98,7 +100,23 @@ def test_a_library_built_with_other_flags_keeps_its_facts_and_says_what_is_missi
     static = cpu.analyse(files, {"kernel.cpp": SOURCE})
     assert static["functions"] and not static["remarks"]
     assert "usual flags" in static["skipped"][0]["why"]
-    assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, flags=["-O1"])["skipped"]
+    assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})["skipped"]
+
+
+def test_remarks_are_made_with_the_flags_that_the_candidate_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+    source = 'extern "C" void scaled(const float* x, float* y, long n) { for (long i = 0; i < n; ++i) y[i] = x[i] * SCALE; }'
+    runtime.cpp(source, flags=["-DSCALE=2", "-O2"])
+    subject = Subject([])
+    subject._device = "cpu"
+    static = subject.disassemble({}, b"")[0]["static"]
+    assert not static["skipped"] and any(loop["lines"] for f in static["functions"] for loop in f["loops"])
+
+
+def test_a_compiler_that_refuses_says_why_and_is_not_asked_to_be_installed() -> None:
+    source = 'extern "C" void scaled(float* y) { y[0] = SCALE; }'
+    (skipped,) = cpu.analyse({}, {"kernel.cpp": source})["skipped"]
+    assert "kernel.cpp:1" in skipped["why"] and "SCALE" in skipped["why"] and not skipped["enable"]
 
 
 def test_what_the_machine_lacks_is_skipped_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -134,6 +135,7 @@ def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Pa
         if done.returncode or not made.exists():
             raise BuildError(_condense(done.stderr.replace(str(text), f"kernel{suffix}"), done.returncode))
         text.rename(directory / f"{stem}{suffix}")  # profiles quote its lines
+        (directory / f"{stem}.command").write_text(json.dumps(list(command)))  # and have it compiled again, with remarks
         made.rename(library)
     return library
 

@@ -61,9 +61,11 @@ _ENOUGH_SAMPLES = 500
 """A share of a tenth is then known to within 2 %."""
 
 
-def analyse(files: Mapping[str, bytes], sources: Mapping[str, str], flags: Sequence[str] = ()) -> dict[str, Any]:
-    """The static half: `files` are shared libraries by name, `sources` C++ texts by name, `flags` the
-    candidate's own flags for the compiler.
+def analyse(
+    files: Mapping[str, bytes], sources: Mapping[str, str], commands: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any]:
+    """The static half: `files` are shared libraries by name, `sources` C++ texts by name, `commands` what each of those was
+    built with, where it is not the usual.
 
     Never raises for what a machine lacks: that is in `skipped`.
     """
@@ -82,10 +84,11 @@ def analyse(files: Mapping[str, bytes], sources: Mapping[str, str], flags: Seque
         code = {name: body for name, body in code.items() if MARK not in body}
         for name, source in sources.items():
             try:
-                made, text = cpu_remarks.rebuild(source, Path(name).name, flags, folder)
+                made, text = cpu_remarks.rebuild(source, Path(name).name, (commands or {}).get(name, ()), folder)
                 twin = cpu_code.disassemble(made)
             except OSError as error:
-                skipped.append(Skipped(f"compiler's remarks on {name}", str(error), "install g++ or clang++"))
+                enable = "install g++ or clang++" if isinstance(error, cpu_remarks.NoCompiler) else ""
+                skipped.append(Skipped(f"compiler's remarks on {name}", str(error), enable))
                 continue
             same = next((file for file, body in code.items() if _shape(body) == _shape(twin)), None)
             if same is None and not files:
