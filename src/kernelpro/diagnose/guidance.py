@@ -17,7 +17,7 @@ def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
     place = diagnosis.roofline
     lines = [
         f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
-        f"It takes {place['time_ms']:.4f} ms; the floor is {place['floor_ms']:.4f} ms ({place['of_floor']:.0%} reached).",
+        f"It takes {place['time_ms']:.4f} ms in its profile; the floor is {place['floor_ms']:.4f} ms ({place['of_floor']:.0%} reached).",
     ]
     told = [f for f in _distinct(diagnosis.findings) if f.objective == "speed"][:most]
     directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]

@@ -119,6 +119,25 @@ def test_a_compiler_that_refuses_says_why_and_is_not_asked_to_be_installed() -> 
     assert "kernel.cpp:1" in skipped["why"] and "SCALE" in skipped["why"] and not skipped["enable"]
 
 
+def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own() -> None:
+    def function(name: str, begin: int, calls: dict[str, int]) -> dict[str, Any]:
+        loop = {"begin": begin, "end": begin + 9, "innermost": False, "bits": 0, "calls": calls, "lines": {}}
+        return {"file": "k.so", "name": name, "begin": begin, "end": begin + 20, "loops": [loop]}
+
+    names = [
+        ("outer", 0, {"block": 1, "gates": 1}),
+        ("block", 100, {}),
+        ("gates", 200, {"finish": 1}),
+        ("finish", 300, {}),
+        ("apart", 400, {}),
+    ]
+    addresses = {str(begin + 5): 20 for _, begin, _ in names}
+    samples = {"count": 100, "modules": {"k.so": 100}, "addresses": {"k.so": addresses}}
+    found = cpu.join({"functions": [function(*of) for of in names], "remarks": []}, {"samples": samples})
+    assert {sweep["function"]: sweep["share"] for sweep in found["sweeps"]} == pytest.approx({"outer": 0.8, "apart": 0.2})
+    assert [f["share"] for f in found["functions"]] == [0.2] * 5
+
+
 def test_what_the_machine_lacks_is_skipped_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown kind" in cpu.analyse({"x.so": b"\x7fELF" + bytes(60)}, {})["skipped"][0]["why"]
     library = runtime.cpp(SOURCE).path

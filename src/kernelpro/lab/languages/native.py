@@ -151,10 +151,10 @@ def _condense(stderr: str, code: int, limit: int = 4000) -> str:
 
 
 class Meter:
-    """Seconds spent in native calls; the judge reads it after each call to see what a candidate's own code does."""
+    """Native calls and the seconds spent in them; the judge reads it after each call to see what a candidate's own code does."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds, self.calls = 0.0, 0
 
 
 METER = Meter()
@@ -201,6 +201,7 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
         except ctypes.ArgumentError as error:
             raise LaunchError(f"{signature.name}({', '.join(names)}): {error}") from None
         METER.seconds += time.perf_counter() - begun
+        METER.calls += 1
         if code:
             raise LaunchError(f"{signature.name} returned error code {code}")
 

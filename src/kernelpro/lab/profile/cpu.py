@@ -7,7 +7,7 @@ candidate, `join` puts both together into `Profile.cpu`:
      "static": {"functions": [{"file", "name", "begin", "end", "instructions", "mix", "calls", "loops": [...]}],
                 "remarks": [{"file", "line", "reason"}],           # loops without vector code, and why
                 "skipped": [{"what", "why", "enable"}]},
-     "dynamic": {"calls", "call_ms" (median), "best_ms", "native_ms" (inside authored functions; sum over a call),
+     "dynamic": {"calls", "call_ms" (median), "best_ms", "native_ms" (inside authored functions; sum over a call), "native_calls",
                  "user_ms", "system_ms", "cpu_ms", "concurrency" (CPU seconds per wall second),
                  "minor_faults", "voluntary_switches", "involuntary_switches",      # all of a call
                  "threads": [{"cpu_ms", "work_ms"}],      # busiest first; work excludes waiting and Python
@@ -18,11 +18,12 @@ candidate, `join` puts both together into `Profile.cpu`:
                  "skipped": [...]},
      "sampled": True,            # whether shares below were measured; else estimated from the static cost of each loop
      "shares": {"native", "math" (libm), "torch", "memory" (libc: copies, fills, allocation), "host" (interpreter and the rest)},
+     "functions": [{"name", "share"}],      # the candidate's own, where they were sampled
      "loops": [{"file", "function", "where": "kernel.cpp:12", "text", "share", "begin", "end", "instructions", "mix", "bits",
                 "calls", "math" (functions of libm that it calls),
                 "strided", "strided_bytes", "streamed", "streamed_bytes", "chain", "accumulators", "fixed_divisors",
                 "updates", "remainder", "parallel", "reasons"}],
-     "sweeps": [{"where", "function", "share"}]}      # outermost loops: each is a walk over the data
+     "sweeps": [{"where", "function", "share"}]}      # outermost loops, with what they call: each is a walk over the data
 
 Loops are the innermost ones, by share. Of a loop: `mix` counts instructions by kind (cpu_code.KINDS), `bits` is the width of its
 vector arithmetic (0: scalar), `strided` and `streamed` count memory accesses that jump far (cpu_code.FAR_BYTES) or not,
@@ -132,14 +133,15 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
             except LaunchError as error:
                 skipped.append(Skipped("samples of where time goes", str(error)))
                 sampler = None
-        threads, usage, native = _thread_seconds(), resource.getrusage(resource.RUSAGE_SELF), METER.seconds
+        threads, usage = _thread_seconds(), resource.getrusage(resource.RUSAGE_SELF)
+        native, entered = METER.seconds, METER.calls
         begun = time.perf_counter()
         while (now := time.perf_counter()) - begun < 3 * seconds:
             if now - begun >= seconds and (sampler is None or sampler.count() >= _ENOUGH_SAMPLES):
                 break
             call()
             walls.append(time.perf_counter() - now)
-        native = METER.seconds - native
+        native, entered = METER.seconds - native, METER.calls - entered
         after, spent = resource.getrusage(resource.RUSAGE_SELF), _thread_seconds()
     calls, wall = len(walls), sum(walls)
     user, system = after.ru_utime - usage.ru_utime, after.ru_stime - usage.ru_stime
@@ -151,6 +153,7 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         "call_ms": 1e3 * statistics.median(walls),
         "best_ms": 1e3 * min(walls),
         "native_ms": 1e3 * native / calls,
+        "native_calls": entered / calls,
         "user_ms": 1e3 * user / calls,
         "system_ms": 1e3 * system / calls,
         "cpu_ms": 1e3 * (user + system) / calls,
