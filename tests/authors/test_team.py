@@ -136,6 +136,21 @@ def test_a_planner_sees_the_code_of_a_faster_kernel_in_its_language_only() -> No
     assert [name for name, prompt in shown.items() if f"# code of {name}" in prompt] == ["faster"]
 
 
+def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite"))
+    monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")
+    long = SOURCE + "# line\n" * 5000
+    _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
+    assert "# The file as it was, to be written anew" in asked[1].prompt and "characters left out" in asked[1].prompt
+    assert len(asked[1].prompt) < 20_000 < len(asked[0].prompt)
+
+
+def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:
+    plan, code = written(BASE)[1]
+    assert "## CUDA here" in plan.system and "## CUDA here" in code.system
+    assert "Pieces that work on sm_90a" not in plan.system and "Pieces that work on sm_90a" in code.system
+
+
 def test_designs_take_turns() -> None:
     prompts = {written(replace(BASE, action="seed", parent=None, turn=turn))[1][0].prompt for turn in range(5)}
     assert len(prompts) == 5
