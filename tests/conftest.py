@@ -38,6 +38,7 @@ TOGETHER = (
     "lab/profile/test_timeline",
     "lab/test_graph.py",
     "lab/test_languages.py",
+    "lab/test_machine.py",
     "library/",
     "llm/",
     "memory/",
