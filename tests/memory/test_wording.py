@@ -48,7 +48,7 @@ def test_the_same_method_has_one_key() -> None:
 
 
 def test_a_long_plan_is_told_by_its_first_clauses() -> None:
-    assert gist("unroll  by\n8") == "unroll by 8"
+    assert gist("unroll  by\n8.") == "unroll by 8"
     long = (
         "replace cummax (one thread, scalar, 4 MB of indices) by one native kernel, rows shared by both threads; "
         + "then more " * 20

@@ -49,7 +49,7 @@ def method_key(sentence: str) -> str:
 
 def gist(text: str, longest: int = _GIST) -> str:
     """A plan in short, on one line: without asides, up to the last clause that fits; between words where the first is too long."""
-    line = " ".join(text.split())
+    line = " ".join(text.split()).rstrip(".;,")
     if len(line) > longest:
         line = re.sub(r" \([^()]*\)", "", line)
     if len(line) <= longest:
