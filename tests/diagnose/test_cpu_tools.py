@@ -22,7 +22,11 @@ def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
         "dynamic": seen,
         "sampled": True,
         "shares": {"native": 0.67, "math": 0.0, "torch": 0.03, "memory": 0.0, "host": 0.3},
-        "functions": [{"name": "_ZL5blockPKfl", "share": 0.6}, {"name": "run._omp_fn.0", "share": 0.07}],
+        "functions": [
+            {"name": "_ZL5blockPKfl", "share": 0.6},
+            {"name": "run._omp_fn.0", "share": 0.04},
+            {"name": "run", "share": 0.03},
+        ],
         "loops": [LOOP],
         "sweeps": [],
     }

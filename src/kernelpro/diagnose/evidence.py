@@ -9,6 +9,7 @@ profile always gives the same page.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from kernelpro.diagnose import occupancy
@@ -64,16 +65,18 @@ def _cpu(profile: Profile) -> Iterator[str]:
         return
     yield "## On the CPU, calls one after the other (caches warm)"
     calls, inside = seen.get("native_calls"), seen["native_ms"]
-    how_often = f" in {calls:.3g} call{'' if calls == 1 else 's'}" if calls else ""
+    how_often = f" in {number(round(calls, 1))} call{'' if calls == 1 else 's'}" if calls else ""
     around = max(0.0, seen["call_ms"] - inside)
     yield f"a call takes {seen['call_ms']:.4f} ms: {inside:.4f} in native code{how_often}, {around:.4f} around it"
     if profile.cpu["sampled"]:
         names = {"native": "native code", "math": "libm", "torch": "torch", "memory": "libc (copies, fills)", "host": "interpreter"}
         parts = [(name, profile.cpu["shares"][kind]) for kind, name in names.items()]
         yield "CPU time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= _LEAST_SHARE)
-        own = [(plain(f["name"]), f["share"]) for f in profile.cpu.get("functions", ()) if f["share"] >= _LEAST_SHARE]
-        if own:
-            yield "by function: " + ", ".join(f"{name} {share:.0%}" for name, share in own[:_MOST_FUNCTIONS])
+        own: Counter[str] = Counter()
+        for function in profile.cpu.get("functions", ()):  # parallel regions and clones count for the function they are of
+            own[plain(function["name"])] += function["share"]
+        if told := [f"{name} {share:.0%}" for name, share in own.most_common(_MOST_FUNCTIONS) if share >= _LEAST_SHARE]:
+            yield "by function: " + ", ".join(told)
         for loop in [loop for loop in profile.cpu["loops"] if loop["share"] >= _LEAST_LOOP][:_MOST_FUNCTIONS]:
             width = f"{loop['bits']}-bit vectors" if loop["bits"] else "scalar"
             place = loop["where"] or plain(loop["function"])

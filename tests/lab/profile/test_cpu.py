@@ -180,6 +180,7 @@ def test_threads_and_the_hot_line_are_seen() -> None:
     for facts in seen.values():
         assert facts["sampled"] and facts["shares"]["native"] > 0.5
         assert facts["loops"][0]["where"] == "kernel.cpp:5" and facts["loops"][0]["share"] > 0.5
+        assert facts["dynamic"]["native_calls"] == 1 and facts["dynamic"]["native_ms"] <= facts["dynamic"]["call_ms"]
         assert facts["dynamic"]["calls"] > 3 and facts["dynamic"]["call_ms"] >= facts["dynamic"]["best_ms"] > 0
 
 

@@ -7,7 +7,7 @@ candidate, `join` puts both together into `Profile.cpu`:
      "static": {"functions": [{"file", "name", "begin", "end", "instructions", "mix", "calls", "loops": [...]}],
                 "remarks": [{"file", "line", "reason"}],           # loops without vector code, and why
                 "skipped": [{"what", "why", "enable"}]},
-     "dynamic": {"calls", "call_ms" (median), "best_ms", "native_ms" (inside authored functions; sum over a call), "native_calls",
+     "dynamic": {"calls", "call_ms" (median), "best_ms", "native_ms" (inside authored functions, of a call; median), "native_calls",
                  "user_ms", "system_ms", "cpu_ms", "concurrency" (CPU seconds per wall second),
                  "minor_faults", "voluntary_switches", "involuntary_switches",      # all of a call
                  "threads": [{"cpu_ms", "work_ms"}],      # busiest first; work excludes waiting and Python
@@ -134,14 +134,17 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
                 skipped.append(Skipped("samples of where time goes", str(error)))
                 sampler = None
         threads, usage = _thread_seconds(), resource.getrusage(resource.RUSAGE_SELF)
-        native, entered = METER.seconds, METER.calls
+        inside: list[float] = []
+        entered = 0
         begun = time.perf_counter()
         while (now := time.perf_counter()) - begun < 3 * seconds:
             if now - begun >= seconds and (sampler is None or sampler.count() >= _ENOUGH_SAMPLES):
                 break
+            native, before = METER.seconds, METER.calls  # around the call alone: the sampler is native as well
             call()
             walls.append(time.perf_counter() - now)
-        native, entered = METER.seconds - native, METER.calls - entered
+            inside.append(METER.seconds - native)
+            entered += METER.calls - before
         after, spent = resource.getrusage(resource.RUSAGE_SELF), _thread_seconds()
     calls, wall = len(walls), sum(walls)
     user, system = after.ru_utime - usage.ru_utime, after.ru_stime - usage.ru_stime
@@ -152,7 +155,7 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         "calls": calls,
         "call_ms": 1e3 * statistics.median(walls),
         "best_ms": 1e3 * min(walls),
-        "native_ms": 1e3 * native / calls,
+        "native_ms": 1e3 * statistics.median(inside),
         "native_calls": entered / calls,
         "user_ms": 1e3 * user / calls,
         "system_ms": 1e3 * system / calls,
