@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kernelpro.diagnose import evidence
@@ -63,6 +64,10 @@ def test_around_a_single_native_call_it_is_python_that_goes() -> None:
 def test_threads_that_do_not_help_are_named_beside_a_single_call() -> None:
     finding = ask("cpu_call_overhead", profile({"alone_ms": 0.101}))
     assert finding and "fewer threads" in finding.advice[1] and "0.1010" in finding.advice[1]
+    fixed = replace(profile({"alone_ms": 0.101}), source="#pragma omp parallel num_threads(2)")
+    finding = ask("cpu_call_overhead", fixed)
+    assert finding and not any("threads" in text for text in finding.advice), "what one thread would take was not measured"
+    assert "with one thread" not in evidence.write(fixed)
 
 
 def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -> None:

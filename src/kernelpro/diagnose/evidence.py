@@ -82,7 +82,8 @@ def _cpu(profile: Profile) -> Iterator[str]:
             place = loop["where"] or plain(loop["function"])
             yield f"{loop['share']:4.0%}  innermost loop at {place}, {width}  {loop['text']}".rstrip()
     works = ", ".join(f"{thread['work_ms']:.4f}" for thread in seen["threads"])
-    alone = f"; with one thread a call takes {seen['alone_ms']:.4f} ms" if "alone_ms" in seen else ""
+    fixed = "num_threads" in profile.source  # then asking for one thread changes nothing
+    alone = f"; with one thread a call takes {seen['alone_ms']:.4f} ms" if "alone_ms" in seen and not fixed else ""
     yield f"threads: {seen['effective_threads']:.1f} of {profile.cpu['cores']} cores' worth of work (ms of each: {works}){alone}"
     if seen["minor_faults"] >= 1:
         yield f"page faults in a call: {seen['minor_faults']:.0f}"

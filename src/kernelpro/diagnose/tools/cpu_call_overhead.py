@@ -38,7 +38,7 @@ def look(scene: Scene) -> Found | None:
         evidence=tuple(evidence),
         cause=f"{around:.0%} of the time is spent around the native code: "
         + ("Python around its one call" if single else "Python, conversion of arguments, views and allocations"),
-        advice=_around_one(dynamic) if single else _SEVERAL,
+        advice=_around_one(dynamic, scene.profile.source) if single else _SEVERAL,
         saved=around,
         how=f"native code is {1 - around:.0%} of the time and remains",
     )
@@ -51,7 +51,7 @@ _SEVERAL = (
 )
 
 
-def _around_one(dynamic: dict[str, Any]) -> tuple[str, ...]:
+def _around_one(dynamic: dict[str, Any], source: str) -> tuple[str, ...]:
     """There is one native call: what is left is what forward does beside it, and threads that are woken for little."""
     advice = (
         "strip forward to that call: no contiguous, views, checks or allocations; the output and packed parameters made once, "
@@ -59,7 +59,7 @@ def _around_one(dynamic: dict[str, Any]) -> tuple[str, ...]:
         "fewer arguments, as each is converted in every call: sizes as -D constants",
     )
     alone, best = dynamic.get("alone_ms"), dynamic.get("best_ms")
-    if alone and best and best > _NO_HELP * alone:
+    if alone and best and best > _NO_HELP * alone and "num_threads" not in source:  # a fixed number was not changed for `alone`
         woken = f"fewer threads (num_threads, tunable): a call takes {best:.4f} ms with all of them and {alone:.4f} with one"
         return (advice[0], woken, advice[1])
     return advice
