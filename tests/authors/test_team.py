@@ -57,6 +57,7 @@ BASE = Assignment(
     siblings=(Known(2, SOURCE.replace("128", "32"), "tiny blocks", PASSED),),
     cousins=(Known(1, SOURCE.replace("128", "16"), "cousin's idea", PASSED),),
     leaders=(Known(2, SOURCE, "tiny blocks", PASSED),),
+    beside=(Known(6, "", "wide loads", None), Known(7, "", "", None)),
     guidance="Bound by memory (confidence high).\n1. [high] narrow_access: 32 bits a thread.",
     evidence="## Time of a call\nmeasured 0.5000 ms",
     memory="Tried from here: smaller blocks (wrong)",
@@ -123,6 +124,31 @@ def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
 def test_a_fix_says_what_was_wrong() -> None:
     draft, _ = written(replace(BASE, action="debug", parent=Known(4, SOURCE, "smaller blocks", WRONG)))
     assert draft.plan == "fix: the factor" and "x * 3" in draft.source
+
+
+def test_a_planner_sees_the_code_of_a_faster_kernel_in_its_language_only() -> None:
+    faster = replace(PASSED, times={"candidate": Interval(0.3, 0.29, 0.31)})
+    others = {"slower": PASSED, "faster": faster, "other": replace(faster, language="triton")}
+    shown = {
+        name: written(replace(BASE, leaders=(Known(9, f"# code of {name}", name, verdict),)))[1][0].prompt
+        for name, verdict in others.items()
+    }
+    assert [name for name, prompt in shown.items() if f"# code of {name}" in prompt] == ["faster"]
+
+
+def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite"))
+    monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")
+    long = SOURCE + "# line\n" * 5000
+    _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
+    assert "# The file as it was, to be written anew" in asked[1].prompt and "characters left out" in asked[1].prompt
+    assert len(asked[1].prompt) < 20_000 < len(asked[0].prompt)
+
+
+def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:
+    plan, code = written(BASE)[1]
+    assert "## CUDA here" in plan.system and "## CUDA here" in code.system
+    assert "Pieces that work on sm_90a" not in plan.system and "Pieces that work on sm_90a" in code.system
 
 
 def test_designs_take_turns() -> None:

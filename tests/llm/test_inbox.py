@@ -48,6 +48,13 @@ def test_round_trip(tmp_path: Path) -> None:
     assert ask(inbox(tmp_path), question(tools=(tool,))).value == SOURCE, "asked again after a restart"
 
 
+def test_a_prompt_with_titles_of_its_own_gets_none(tmp_path: Path) -> None:
+    with pytest.raises(Outstanding):
+        ask(inbox(tmp_path), replace(question(), prompt="# The task\n\nMake it fast."))
+    page = (tmp_path / "step-1__code.md").read_text()
+    assert "\n# The task\n" in page and "\n# Task\n" not in page
+
+
 def test_a_malformed_answer_is_set_aside_and_the_question_says_what_was_wrong(tmp_path: Path) -> None:
     for number, (bad, fault) in enumerate(
         [("just prose", "no fenced block at all"), (b"\xff\xfe\x00", "not UTF-8"), ("```python\nx", "never closed")], 1

@@ -7,13 +7,13 @@ import pytest
 from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, RunMemory
 
 EVENTS: list[Event] = [
-    Attempt(1, 0, "vectorise loads by 4", "loads are narrow", gain=1.5, confirmed=True),
+    Attempt(1, 0, "vectorise loads by 4", "loads are narrow", gain=1.5, promised=2.0, fresh=True, ms=0.25),
     Attempt(2, 1, "keep rows in registers", "memory is read twice", failure="build_failed: too many registers"),
     Error(2, "k.cu(12): error: too many registers (300 used)"),
     Attempt(3, 2, "split a row over a warp", failure="crashed: misaligned address at 0x10"),
     Error(3, "CUDA error: misaligned address at 0x10"),
     Attempt(4, 3, "pad rows to 16 bytes", gain=2.0),
-    Attempt(5, 1, "unroll by 8", "latency is exposed", gain=0.7, confirmed=False),
+    Attempt(5, 1, "unroll by 8", "latency is exposed", gain=0.7, promised=1.5),
     Attempt(6, 1, "use two stages", gain=1.1),
     Attempt(7, 0, "keep the rows in registers", failure="build_failed: too many registers"),
     Error(7, "k.cu(99): error: too many registers (512 used)"),
@@ -64,26 +64,55 @@ def test_the_last_word_on_a_node_counts() -> None:
 def test_the_digest_says_it_in_words() -> None:
     text = RunMemory.replay(EVENTS).digest(1, 1000)
     assert text == (
-        "Tried from here:\n"
-        "- use two stages -> 1.10x as fast\n"
+        "Tried from this kernel:\n"
+        "- use two stages -> 1.10x as fast as step 1\n"
         "- keep rows in registers -> failed: build_failed: too many registers\n"
-        "- unroll by 8 -> 0.70x as fast; refuted: latency is exposed\n"
+        "- unroll by 8 -> 0.70x as fast as step 1; expected 1.50x (latency is exposed)\n"
         "\n"
         "Errors seen, and what fixed them:\n"
         "- k.cu(N): error: too many registers (N used) (2 times); fixed by: split a row over a warp\n"
         "- CUDA error: misaligned address at N; fixed by: pad rows to 16 bytes\n"
         "\n"
-        "What worked elsewhere:\n"
-        "- pad rows to 16 bytes -> 2.00x as fast\n"
-        "- vectorise loads by 4 -> 1.50x as fast; confirmed: loads are narrow\n"
+        "What worked in other steps:\n"
+        "- pad rows to 16 bytes -> 2.00x as fast as step 3\n"
         "\n"
         "Facts:\n"
         "- the copy alone takes 0.11 ms\n"
         "- cp.async needs 16-byte aligned addresses\n"
         "\n"
-        "What failed elsewhere:\n"
+        "What did not work in other steps:\n"
         "- split a row over a warp -> failed: crashed: misaligned address at 0x10\n"
         "- keep the rows in registers -> failed: build_failed: too many registers"
+    )
+
+
+def test_a_fresh_design_is_told_by_its_time_and_its_lead_over_the_baselines() -> None:
+    events: list[Event] = [
+        Attempt(1, 0, "one pass", "memory", gain=5.8, fresh=True, ms=0.1848),
+        Attempt(2, 0, "two passes", gain=0.9, fresh=True, ms=1.2),
+        Attempt(3, 1, "wider loads", gain=1.01, promised=1.3, ms=0.183),
+    ]
+    assert RunMemory.replay(events).digest(9, 1000) == (
+        "What worked in other steps:\n"
+        "- one pass -> 0.1848 ms, 5.80x as fast as the best baseline\n"
+        "\n"
+        "What did not work in other steps:\n"
+        "- two passes -> 1.2000 ms, 0.90x as fast as the best baseline\n"
+        "- wider loads -> 0.1830 ms, 1.01x as fast as step 1; expected 1.30x"
+    )
+
+
+def test_the_digest_leaves_out_the_node_itself_and_what_is_told_elsewhere() -> None:
+    text = RunMemory.replay(EVENTS).digest(1, 1000, told={4, 6})
+    assert "vectorise loads by 4" not in text and "use two stages" not in text and "pad rows to 16 bytes ->" not in text
+    assert "unroll by 8" in text and "split a row over a warp ->" in text
+
+
+def test_a_promise_is_kept_by_half_of_its_logarithm() -> None:
+    kept = [Attempt(2, 1, "m", gain=gain, promised=4.0).confirmed for gain in (2.1, 1.77)]
+    assert kept == [True, False]
+    assert (
+        Attempt(2, 0, "m", gain=5.0, promised=4.0, fresh=True).confirmed is None and Attempt(2, 1, "m", gain=5.0).confirmed is None
     )
 
 
@@ -91,7 +120,7 @@ def test_equal_methods_share_a_line() -> None:
     events: list[Event] = [Attempt(n, 1, f"unroll by {n}", gain=1 + n / 10) for n in range(2, 6)]
     assert (
         RunMemory.replay(events).digest(1, 1000)
-        == "Tried from here:\n- unroll by 5 -> 1.50x as fast (tried 4 times, 1.20x to 1.50x)"
+        == "Tried from this kernel:\n- unroll by 5 -> 1.50x as fast as step 1 (tried 4 times, 1.20x to 1.50x)"
     )
 
 
@@ -106,8 +135,11 @@ def test_the_digest_keeps_to_its_budget_and_the_most_valuable() -> None:
     for budget in (0, 5, 20, 50, 200, 1000, 5000):
         text = memory.digest(1, budget)
         assert len(text) <= 3.5 * budget and text == RunMemory.replay(events).digest(1, budget)
-    assert memory.digest(1, 0) == "" and memory.digest(1, 50).startswith("Tried from here:\n- ")
-    assert all(title in memory.digest(1, 1000) for title in ("Tried from here", "Errors seen", "What worked elsewhere", "Facts"))
+    assert memory.digest(1, 0) == "" and memory.digest(1, 50).startswith("Tried from this kernel:\n- ")
+    assert all(
+        title in memory.digest(1, 1000)
+        for title in ("Tried from this kernel", "Errors seen", "What worked in other steps", "Facts")
+    )
     assert RunMemory().digest(1, 1000) == ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelpro.memory.wording import error_signature, method_key
+from kernelpro.memory.wording import error_signature, gist, method_key
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,13 @@ def test_the_same_method_has_one_key() -> None:
     )
     assert key != method_key("Stage tiles of 128 columns in shared memory")
     assert method_key("wrapped") == method_key("wrapping") == method_key("wraps")
+
+
+def test_a_long_plan_is_told_by_its_first_clauses() -> None:
+    assert gist("unroll  by\n8.") == "unroll by 8"
+    long = (
+        "replace cummax (one thread, scalar, 4 MB of indices) by one native kernel, rows shared by both threads; "
+        + "then more " * 20
+    )
+    assert gist(long) == "replace cummax by one native kernel, rows shared by both threads"
+    assert gist("word " * 100) == "word " * 31 + "..."

@@ -61,6 +61,9 @@ class Assignment:
     siblings: tuple[Known, ...] = ()
     cousins: tuple[Known, ...] = ()
     leaders: tuple[Known, ...] = ()
+    """Others that work, the fastest first; what compilers wrote is not among them."""
+    beside: tuple[Known, ...] = ()
+    """What is being made of the parent at the same time, by steps before this one; without a plan where that is not known yet."""
     guidance: str = ""
     """The diagnosis of the parent, in words."""
     findings: tuple[Finding, ...] = ()

@@ -1,14 +1,15 @@
 """The evidence pack: what an expert who is asked to improve a kernel wants on one page.
 
-Time split into device and host; the configuration that ran; each kernel beside the library's or compiler's,
-column by column; stall reasons; the worst lines with their machine code; clock and power; the compiler's
-remarks. Sections come most valuable first, and are cut to a budget of tokens from the end: the same profile
-always gives the same page.
+Time split into device and host, on the CPU by functions, loops and threads; the configuration that ran; each kernel
+beside the library's or compiler's, column by column; stall reasons; the worst lines with their machine code; clock and
+power; the compiler's remarks. Sections come most valuable first, and are cut to a budget of tokens from the end: the same
+profile always gives the same page.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from kernelpro.diagnose import occupancy
@@ -24,6 +25,9 @@ CHARACTERS_PER_TOKEN = 4
 _MOST_KERNELS = 3
 _MOST_LINES = 12
 _LEAST_STALL = 0.03
+_LEAST_SHARE = 0.01
+_LEAST_LOOP = 0.08
+_MOST_FUNCTIONS = 5
 
 
 def write(profile: Profile, tokens: int = 2500) -> str:
@@ -40,7 +44,8 @@ def write(profile: Profile, tokens: int = 2500) -> str:
 
 def _time(profile: Profile) -> Iterator[str]:
     yield "## Time of a call"
-    yield f"measured {profile.time_ms:.4f} ms; floor {profile.floor_ms:.4f} ms ({profile.floor_ms / profile.time_ms:.0%} reached)"
+    share = profile.floor_ms / profile.time_ms
+    yield f"in this profile {profile.time_ms:.4f} ms; floor {profile.floor_ms:.4f} ms ({share:.0%} reached)"
     if line := profile.timeline:
         outside = max(0.0, line.call_us - line.busy_us - line.gaps_us)
         yield (
@@ -51,6 +56,37 @@ def _time(profile: Profile) -> Iterator[str]:
             yield f"copies {copy.kind}: {copy.count:g}, {number(copy.nbytes)} bytes, {copy.microseconds:.1f} us"
         for name, count in line.syncs.items():
             yield f"synchronisation inside the call: {name} x {count:g}"
+
+
+def _cpu(profile: Profile) -> Iterator[str]:
+    """Where a call's time goes on the CPU: native code against Python, functions and loops, threads."""
+    seen = profile.cpu.get("dynamic", {})
+    if "call_ms" not in seen:
+        return
+    yield "## On the CPU, calls one after the other (caches warm)"
+    calls, inside = seen.get("native_calls"), seen["native_ms"]
+    how_often = f" in {number(round(calls, 1))} call{'' if calls == 1 else 's'}" if calls else ""
+    around = max(0.0, seen["call_ms"] - inside)
+    yield f"a call takes {seen['call_ms']:.4f} ms: {inside:.4f} in native code{how_often}, {around:.4f} around it"
+    if profile.cpu["sampled"]:
+        names = {"native": "native code", "math": "libm", "torch": "torch", "memory": "libc (copies, fills)", "host": "interpreter"}
+        parts = [(name, profile.cpu["shares"][kind]) for kind, name in names.items()]
+        yield "CPU time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= _LEAST_SHARE)
+        own: Counter[str] = Counter()
+        for function in profile.cpu.get("functions", ()):  # parallel regions and clones count for the function they are of
+            own[plain(function["name"])] += function["share"]
+        if told := [f"{name} {share:.0%}" for name, share in own.most_common(_MOST_FUNCTIONS) if share >= _LEAST_SHARE]:
+            yield "by function: " + ", ".join(told)
+        for loop in [loop for loop in profile.cpu["loops"] if loop["share"] >= _LEAST_LOOP][:_MOST_FUNCTIONS]:
+            width = f"{loop['bits']}-bit vectors" if loop["bits"] else "scalar"
+            place = loop["where"] or plain(loop["function"])
+            yield f"{loop['share']:4.0%}  innermost loop at {place}, {width}  {loop['text']}".rstrip()
+    works = ", ".join(f"{thread['work_ms']:.4f}" for thread in seen["threads"])
+    fixed = "num_threads" in profile.source  # then asking for one thread changes nothing
+    alone = f"; with one thread a call takes {seen['alone_ms']:.4f} ms" if "alone_ms" in seen and not fixed else ""
+    yield f"threads: {seen['effective_threads']:.1f} of {profile.cpu['cores']} cores' worth of work (ms of each: {works}){alone}"
+    if seen["minor_faults"] >= 1:
+        yield f"page faults in a call: {seen['minor_faults']:.0f}"
 
 
 def _configuration(profile: Profile) -> Iterator[str]:
@@ -167,6 +203,7 @@ def _skipped(profile: Profile) -> Iterator[str]:
 
 _SECTIONS: tuple[Callable[[Profile], Iterator[str]], ...] = (
     _time,
+    _cpu,
     _configuration,
     _kernels,
     _stalls,

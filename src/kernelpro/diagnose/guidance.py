@@ -15,9 +15,10 @@ _SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
     """Deterministic text: the class, the directives, best first, and a line for each symptom that goes with them."""
     place = diagnosis.roofline
+    time_ms, floor_ms = place["time_ms"], place["floor_ms"]
     lines = [
         f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
-        f"It takes {place['time_ms']:.4f} ms; the floor is {place['floor_ms']:.4f} ms ({place['of_floor']:.0%} reached).",
+        f"It takes {time_ms:.4f} ms in its profile; the floor is {floor_ms:.4f} ms ({place['of_floor']:.0%} reached).",
     ]
     told = [f for f in _distinct(diagnosis.findings) if f.objective == "speed"][:most]
     directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]

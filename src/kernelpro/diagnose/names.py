@@ -1,4 +1,4 @@
-"""Kernels by the names people use: `softmax_kernel` for `void app::softmax_kernel<4>(float4 const*, float4*)`."""
+"""Kernels and functions by the names people use: `softmax_kernel` for `void app::softmax_kernel<4>(float4 const*, float4*)`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from kernelpro.records import Kernel
 
 _MOST = 72
 """Characters of a name that still reads as one."""
+_MANGLED = re.compile(r"_Z(N?)L?(?=\d)")
+_CLONE = re.compile(r"\.(_omp_fn|omp_outlined|isra|constprop|part|cold)\b")
 
 
 def plain(name: str) -> str:
-    """Without result, namespaces, template arguments and parameters."""
+    """Without result, namespaces, template arguments and parameters; also of a name as the linker knows it (`_ZL5blockPKf`)."""
+    if mangled := _MANGLED.match(name):
+        rest, found = name[mangled.end() :], ""
+        while length := re.match(r"\d+", rest):
+            begin, end = length.end(), length.end() + int(length[0])
+            found, rest = rest[begin:end], rest[end:]
+            if mangled[1] != "N":
+                break
+        return found or name
+    if clone := _CLONE.search(name):
+        name = name[: clone.start()]
     return re.split(r"[<(]", _bare(name))[0].split("::")[-1] or name
 
 

@@ -28,8 +28,6 @@ _FAMILIES = (
     ("reduction", r"\b(sum|mean|max|min|amax|amin|norm|var|std)\b"),
 )
 """First that occurs in the reference's text names the family; element-wise where none does."""
-_KEPT_PROMISE = 0.5
-"""A hypothesis is confirmed when at least half of the promised logarithm followed."""
 _KNOWN = 6
 
 
@@ -41,9 +39,17 @@ def events(step: Step, parent: Step | None) -> Iterator[Event]:
     """What a settled step adds to the run's memory."""
     if step.source:
         failure = "" if step.ms else _failure(step)
-        gain = None if failure else (parent.ms / step.ms if parent and parent.ms and step.ms else 1.0)
+        fresh = not (parent and parent.ms)
         yield Attempt(
-            step.number, step.parent, step.plan or step.author or "no plan", step.hypothesis, gain, failure, _confirmed(step, gain)
+            step.number,
+            step.parent,
+            step.plan or step.author or "no plan",
+            step.hypothesis,
+            None if failure else _gain(step, parent),
+            failure,
+            step.details.get("promised", 0.0),
+            fresh,
+            step.ms,
         )
         if step.verdict and step.verdict.status in (Status.BUILD_FAILED, Status.CRASHED, Status.WRONG):
             yield Error(step.number, step.verdict.reason)
@@ -54,11 +60,12 @@ def _failure(step: Step) -> str:
     return f"{step.verdict.status}: {step.verdict.reason}" if step.verdict else step.note or "failed"
 
 
-def _confirmed(step: Step, gain: float | None) -> bool | None:
-    promised = step.details.get("promised")
-    if not promised or promised <= 1 or gain is None:
-        return None
-    return math.log(gain) >= _KEPT_PROMISE * math.log(promised)
+def _gain(step: Step, parent: Step | None) -> float:
+    """Times as fast as its parent; without one that has a time, as the fastest baseline beside it."""
+    if parent and parent.ms and step.ms:
+        return parent.ms / step.ms
+    ratios = step.verdict.speedup.values() if step.verdict else ()
+    return min((ratio.value for ratio in ratios), default=1.0)
 
 
 def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator[Observation]:

@@ -289,7 +289,9 @@ class Engine:
         hardware = str(place.get("gpu") or place.get("cpu") or self._config.target)
         language = parent.verdict.language if parent and parent.verdict else ""
         known = learning.advice(self._knowledge, self._config, bound, hardware, language)
-        return replace(scene.assignment(step), memory=self._memory.digest(step.parent, _MEMORY_TOKENS), knowledge=known)
+        made = scene.assignment(step)
+        told = {leader.number for leader in made.leaders}
+        return replace(made, memory=self._memory.digest(step.parent, _MEMORY_TOKENS, told), knowledge=known)
 
     async def _profiled(self, number: int) -> None:
         """Diagnose a step before it is improved; once, however many ask."""
@@ -346,8 +348,9 @@ class Engine:
             self._barren |= {step.parent, step.number}
         else:
             self._without_idea = 0
-        for event in learning.events(step, self._steps.get(step.parent)):
-            self._memory.add(event)
+        if step.number > len(self._given):  # what compilers wrote teaches nobody
+            for event in learning.events(step, self._steps.get(step.parent)):
+                self._memory.add(event)
 
     def _learn(self, step: Step) -> None:
         """What followed the advice that a step took."""

@@ -29,7 +29,8 @@ class Scene:
         grandparent = parent.parent if parent else 0
         siblings = [n for n in self.tree.nodes[grandparent].children if n != step.parent] if parent else []
         cousins = [child for sibling in siblings for child in self.tree.nodes[sibling].children]
-        leaders = [node.id for node in self.tree.leaders(_LEADERS) if node.id != step.parent]
+        given = len(self.ground.get("seeds", ()))
+        leaders = [node.id for node in self.tree.ranked() if node.id > given][:_LEADERS]
         return Assignment(
             step=step.number,
             action=step.action,
@@ -46,7 +47,8 @@ class Scene:
             children=self._many(n for n in family if n != step.number),
             siblings=self._many(siblings),
             cousins=self._many(cousins),
-            leaders=self._many(leaders),
+            leaders=tuple(self._known(self.steps[n]) for n in leaders if n != step.parent),
+            beside=tuple(self._known(self.steps[n]) for n in family if n < step.number and self.steps[n].stage != "settled"),
             guidance=str(parent.details.get("guidance", "")) if parent else "",
             findings=parent.diagnosis.findings if parent and parent.diagnosis else (),
             evidence=str(parent.details.get("evidence", "")) if parent else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,24 @@ from kernelpro.records import Target
 
 _TEXT = 96
 """Bytes of a name or a UUID, as NVML bounds them."""
+_ARM = {
+    "0xd08": "Cortex-A72",
+    "0xd0b": "Cortex-A76",
+    "0xd0c": "Neoverse-N1",
+    "0xd40": "Neoverse-V1",
+    "0xd49": "Neoverse-N2",
+    "0xd4f": "Neoverse-V2",
+    "0xd83": "Neoverse-V3AE",
+    "0xd84": "Neoverse-V3",
+    "0xd8e": "Neoverse-N3",
+}
+"""Arm's own designs by part number: their machines give no name."""
+_VECTORS = (
+    *(("asimd", "NEON"), ("asimdhp", "NEON-fp16"), ("asimddp", "dotprod"), ("bf16", "bf16"), ("i8mm", "i8mm")),
+    *(("sve", "SVE"), ("sve2", "SVE2"), ("avx", "AVX"), ("avx2", "AVX2"), ("fma", "FMA"), ("f16c", "F16C")),
+    *(("avx512f", "AVX-512F"), ("avx512bw", "AVX-512BW"), ("avx512_bf16", "AVX-512-BF16"), ("avx512_vnni", "AVX-512-VNNI")),
+    ("amx_tile", "AMX"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,17 +57,68 @@ class Device:
         return self.gpu.name if self.gpu else None
 
 
-@lru_cache
 def cpu_name() -> str:
     """The processor's model in words."""
+    return named(cpu_facts())
+
+
+def named(facts: Mapping[str, str]) -> str:
+    """The model of a processor with these facts."""
+    if not facts:
+        return platform.processor()
+    if given := facts.get("model name") or facts.get("hardware"):
+        return given
+    design = _ARM.get(facts.get("cpu part", "")) if facts.get("cpu implementer") == "0x41" else None
+    return f"{f'{design} ({platform.machine()})' if design else platform.machine()}, {os.cpu_count()} cores"
+
+
+@lru_cache
+def cpu_facts() -> dict[str, str]:
+    """What /proc/cpuinfo says of the first processor; keys in lower case."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return platform.processor()
-    for line in text.splitlines():
-        if line.lower().startswith(("model name", "hardware")):
-            return line.partition(":")[2].strip()
-    return f"{platform.machine()}, {os.cpu_count()} cores"
+        return {}
+    rows = (row.partition(":") for row in text.splitlines())
+    found: dict[str, str] = {}
+    for key, _, value in rows:
+        found.setdefault(key.strip().lower(), value.strip())
+    return found
+
+
+def vector_extensions(facts: Mapping[str, str]) -> str:
+    """The widest ones that a processor with these facts has, by the names of their intrinsics."""
+    flags = set((facts.get("flags") or facts.get("features", "")).split())
+    found = [name for flag, name in _VECTORS if flag in flags]
+    return " ".join(found) or "unknown"
+
+
+def clock_mhz(facts: Mapping[str, str], root: Path = Path("/sys/devices/system/cpu/cpu0")) -> int | None:
+    """The highest where the system knows it, else the present one; None where neither is told, as in many virtual machines."""
+    try:
+        return int((root / "cpufreq/cpuinfo_max_freq").read_text()) // 1000
+    except (OSError, ValueError):
+        told = facts.get("cpu mhz", "")
+        return round(float(told)) if told else None
+
+
+def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:
+    """Data caches in words: `L1 64 KiB a core, L2 1 MiB a core, L3 32 MiB shared by 2; lines of 64 bytes`; empty where unknown."""
+    found, line = {}, ""
+    try:
+        for place in root.glob("index*"):
+            level, kind, size, line, sharing = (
+                (place / name).read_text().strip() for name in ("level", "type", "size", "coherency_line_size", "shared_cpu_list")
+            )
+            if kind != "Instruction":
+                spans = [[int(end) for end in span.split("-")] for span in sharing.split(",")]
+                users = sum(span[-1] - span[0] + 1 for span in spans)
+                kib = int(size.removesuffix("K"))
+                amount = f"{kib >> 10} MiB" if kib >= 1024 and kib % 1024 == 0 else f"{kib} KiB"
+                found[level] = f"L{level} {amount} " + (f"shared by {users}" if users > 1 else "a core")
+    except (OSError, ValueError):
+        return ""
+    return ", ".join(found[level] for level in sorted(found)) + f"; lines of {line} bytes" if found else ""
 
 
 def gpus() -> list[Gpu]:

@@ -209,9 +209,9 @@ def _page(question: Question[T], stamp: str, answer: str) -> str:
         f"# Question {question.key}",
         f"Role: **{question.role}**. Write the answer to `{answer}` in this folder, as described at the end under "
         "*The form of your answer*. Write it under another name first (`.tmp` at the end) and rename it, so that it is never read "
-        "half written.",
+        "half written; once renamed it is final.",
         f"# Context\n\n{question.system.strip()}",
-        f"# Task\n\n{question.prompt.strip()}",
+        question.prompt.strip() if question.prompt.lstrip().startswith("# ") else f"# Task\n\n{question.prompt.strip()}",
     ]
     if question.tools:
         parts.append("\n".join(["# What you may look up", "", _TOOLS_HERE, *map(_in_words, question.tools)]))

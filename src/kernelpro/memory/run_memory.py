@@ -6,31 +6,28 @@ knows as much as before: `RunMemory.replay(events)`. Storing the events is their
 An error is fixed by the step that left it for good: of a path of attempts that leads from a failing node to a working
 one, the last step from a node that shows the error's signature to one that does not.
 
-The digest ranks: sections in the order of `_SHARES`, each giving so many of its best lines in a turn, turn after turn,
-until the budget is spent. Lines that do not fit are left out, shorter ones after them may still fit.
+The digest ranks: sections in their order, each giving so many of its best lines in a turn, turn after turn, until
+ the budget is spent. Lines that do not fit are left out, shorter ones after them may still fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from kernelpro.memory.wording import error_signature, method_key
+from kernelpro.memory.wording import error_signature, gist, method_key
 from kernelpro.records import Record
 
 _CHARACTERS_A_TOKEN = 3.5
 """Technical English has about four; the budget is kept rather than used up."""
 _LONGEST_LINE = 400
 """Characters: one long-winded message must not push out ten short ones."""
-_SHARES = {
-    "Tried from here": 4,
-    "Errors seen, and what fixed them": 2,
-    "What worked elsewhere": 2,
-    "Facts": 2,
-    "What failed elsewhere": 1,
-}
-"""Lines of a section in a turn of the digest."""
+_WORKED = 1.02
+"""Times as fast: what is nearer to one is within the noise of two timings."""
+_KEPT_PROMISE = 0.5
+"""A hypothesis is confirmed when at least half of the promised logarithm followed."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,14 @@ class Attempt(Record):
     """The plan in a sentence."""
     hypothesis: str = ""
     gain: float | None = None
-    """Times as fast as its parent."""
+    """Times as fast as its parent; as the fastest baseline where it is `fresh`."""
     failure: str = ""
     """Status and reason, where it does not work."""
-    confirmed: bool | None = None
-    """Whether what was measured bears the hypothesis out; None where that is not known."""
+    promised: float = 0.0
+    """Times as fast as its parent, by its author's hypothesis; 0: nothing was promised."""
+    fresh: bool = False
+    """There is no parent with a time: a new design, or the mending of what did not work."""
+    ms: float | None = None
     kind: Literal["attempt"] = "attempt"
 
     def __post_init__(self) -> None:
@@ -58,6 +58,13 @@ class Attempt(Record):
     @property
     def worth(self) -> float:
         return self.gain or 0.0
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether what was measured bears the hypothesis out; None where that is not known."""
+        if self.promised <= 1 or self.gain is None or self.fresh:
+            return None
+        return math.log(self.gain) >= _KEPT_PROMISE * math.log(self.promised)
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ class Outcomes:
     """Attempts by how they ended."""
 
     gains: tuple[Attempt, ...]
-    """Faster than their parents, the best first."""
+    """Clearly faster than their parents, or than every baseline where they are fresh; the best first."""
     failures: tuple[Attempt, ...]
     """What does not work, then what is no faster, the slowest first."""
 
@@ -171,19 +178,26 @@ class RunMemory:
 
     # --- in words ------------------------------------------------------------------------------------
 
-    def digest(self, node: int, budget_tokens: int) -> str:
-        """The most valuable of all this for whoever works on `node`, in at most so many tokens; empty where nothing is known."""
-        under, elsewhere = self.tried_under(node), self.tried_elsewhere(node)
-        sections = {
-            "Tried from here": _lines([*under.gains, *under.failures]),
-            "Errors seen, and what fixed them": [_error_line(error) for error in self.errors()],
-            "What worked elsewhere": _lines(elsewhere.gains),
-            "Facts": [_clipped(fact.text) for fact in self.facts()],
-            "What failed elsewhere": _lines(elsewhere.failures),
+    def digest(self, node: int, budget_tokens: int, told: Collection[int] = ()) -> str:
+        """The most valuable of all this for whoever works on `node`, in at most so many tokens; empty where nothing is known.
+
+        `told`: nodes that the reader is told of elsewhere, as of `node` itself.
+        """
+        under, elsewhere = (
+            Outcomes(*(tuple(a for a in ended if a.node != node and a.node not in told) for ended in (some.gains, some.failures)))
+            for some in (self.tried_under(node), self.tried_elsewhere(node))
+        )
+        shares = {
+            "Tried from this kernel" if node else "Designs tried": (4, _lines([*under.gains, *under.failures])),
+            "Errors seen, and what fixed them": (2, [_error_line(error) for error in self.errors()]),
+            "What worked in other steps": (2, _lines(elsewhere.gains)),
+            "Facts": (2, [_clipped(fact.text) for fact in self.facts()]),
+            "What did not work in other steps": (1, _lines(elsewhere.failures)),
         }
+        sections = {title: lines for title, (_, lines) in shares.items()}
         ranked = sorted(
-            (index // _SHARES[title], list(sections).index(title), index, title)
-            for title, lines in sections.items()
+            (index // share, list(sections).index(title), index, title)
+            for title, (share, lines) in shares.items()
             for index in range(len(lines))
         )
         left = int(budget_tokens * _CHARACTERS_A_TOKEN)
@@ -203,8 +217,8 @@ class RunMemory:
 
 def _outcomes(attempts: Iterable[Attempt]) -> Outcomes:
     known = list(attempts)
-    gains = sorted((a for a in known if a.worth > 1), key=lambda a: -a.worth)
-    return Outcomes(tuple(gains), tuple(sorted((a for a in known if a.worth <= 1), key=lambda a: a.worth)))
+    gains = sorted((a for a in known if a.worth >= _WORKED), key=lambda a: -a.worth)
+    return Outcomes(tuple(gains), tuple(sorted((a for a in known if a.worth < _WORKED), key=lambda a: a.worth)))
 
 
 def _lines(attempts: Iterable[Attempt]) -> list[str]:
@@ -217,19 +231,26 @@ def _lines(attempts: Iterable[Attempt]) -> list[str]:
 
 def _attempt_line(group: list[Attempt]) -> str:
     first = group[0]
-    outcome = f"failed: {first.failure}" if first.failure else f"{first.gain:.2f}x as fast"
+    outcome = f"failed: {first.failure}" if first.failure else _gained(first)
     tail = ""
     if len(group) > 1:
         others = "" if first.failure else f", {min(a.worth for a in group):.2f}x to {max(a.worth for a in group):.2f}x"
         tail = f" (tried {len(group)} times{others})"
-    if first.hypothesis and first.confirmed is not None:
-        tail += f"; {'confirmed' if first.confirmed else 'refuted'}: {first.hypothesis}"
-    return _clipped(f"{first.method} -> {outcome}{tail}")
+    return _clipped(f"{gist(first.method)} -> {outcome}{tail}")
+
+
+def _gained(attempt: Attempt) -> str:
+    """What came, over what, and what was expected."""
+    text = f"{attempt.ms:.4f} ms, " if attempt.ms else ""
+    text += f"{attempt.gain:.2f}x as fast as " + ("the best baseline" if attempt.fresh else f"step {attempt.parent}")
+    if attempt.promised and not attempt.fresh:
+        text += f"; expected {attempt.promised:.2f}x" + (f" ({gist(attempt.hypothesis)})" if attempt.hypothesis else "")
+    return text
 
 
 def _error_line(error: Recurring) -> str:
     times = f" ({error.count} times)" if error.count > 1 else ""
-    fix = f"; fixed by: {error.fix}" if error.fix else "; no fix found yet"
+    fix = f"; fixed by: {gist(error.fix)}" if error.fix else "; no fix found yet"
     room = _LONGEST_LINE - len(times) - min(len(fix), _LONGEST_LINE // 2)
     return _clipped(_clipped(error.signature, room) + times + fix)
 

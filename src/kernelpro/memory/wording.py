@@ -1,4 +1,4 @@
-"""When two sentences say the same: signatures of error messages, keys of methods.
+"""When two sentences say the same: signatures of error messages, keys of methods; and what a long one says in short.
 
 Both take out what differs between two occasions of the same thing and keep what a person would recognise it by.
 """
@@ -9,6 +9,8 @@ import re
 
 _MOST_CHARACTERS = 200
 """Of a signature: what comes later in a line of a compiler is templates written out."""
+_GIST = 160
+"""Characters of a plan that others are told of: its first clauses say what was done, the rest is for whoever did it."""
 _TELLING = re.compile(r"\berror\b|exception|\bfatal\b|\bassert", re.IGNORECASE)
 _TEMPORARIES = (
     (re.compile(r"(?:/[\w.+@~-]+)+/(?=[\w.+@~-]+)"), ""),  # folders; the file's own name stays
@@ -43,6 +45,19 @@ def method_key(sentence: str) -> str:
     """What a method is recognised by: the stems of its words in alphabetical order, numbers as one."""
     words = re.findall(r"[a-z]+|\d+", sentence.lower().replace("'", ""))
     return " ".join(sorted({_stem(word) for word in words if not _EMPTY_WORD.fullmatch(word)}))
+
+
+def gist(text: str, longest: int = _GIST) -> str:
+    """A plan in short, on one line: without asides, up to the last clause that fits; between words where the first is too long."""
+    line = " ".join(text.split()).rstrip(".;,")
+    if len(line) > longest:
+        line = re.sub(r" \([^()]*\)", "", line)
+    if len(line) <= longest:
+        return line
+    ends = [match.start() for match in re.finditer(r"[.;:,] ", line[: longest + 1])]
+    if ends and ends[-1] >= longest // 3:
+        return line[: ends[-1]]
+    return line[: longest - 3].rpartition(" ")[0] + " ..."
 
 
 def _stem(word: str) -> str:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from kernelpro import runtime
+from kernelpro.lab.languages.cpp import command
 from kernelpro.lab.profile import cpu, cpu_code, cpu_remarks
 from kernelpro.lab.profile.cpu_counters import Counters
+from kernelpro.lab.profile.subject import Subject
 
 SOURCE = r"""
 #include <cmath>
@@ -98,7 +100,42 @@ def test_a_library_built_with_other_flags_keeps_its_facts_and_says_what_is_missi
     static = cpu.analyse(files, {"kernel.cpp": SOURCE})
     assert static["functions"] and not static["remarks"]
     assert "usual flags" in static["skipped"][0]["why"]
-    assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, flags=["-O1"])["skipped"]
+    assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})["skipped"]
+
+
+def test_remarks_are_made_with_the_flags_that_the_candidate_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+    source = 'extern "C" void scaled(const float* x, float* y, long n) { for (long i = 0; i < n; ++i) y[i] = x[i] * SCALE; }'
+    runtime.cpp(source, flags=["-DSCALE=2", "-O2"])
+    subject = Subject([])
+    subject._device = "cpu"
+    static = subject.disassemble({}, b"")[0]["static"]
+    assert not static["skipped"] and any(loop["lines"] for f in static["functions"] for loop in f["loops"])
+
+
+def test_a_compiler_that_refuses_says_why_and_is_not_asked_to_be_installed() -> None:
+    source = 'extern "C" void scaled(float* y) { y[0] = SCALE; }'
+    (skipped,) = cpu.analyse({}, {"kernel.cpp": source})["skipped"]
+    assert "kernel.cpp:1" in skipped["why"] and "SCALE" in skipped["why"] and not skipped["enable"]
+
+
+def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own() -> None:
+    def function(name: str, begin: int, calls: dict[str, int]) -> dict[str, Any]:
+        loop = {"begin": begin, "end": begin + 9, "innermost": False, "bits": 0, "calls": calls, "lines": {}}
+        return {"file": "k.so", "name": name, "begin": begin, "end": begin + 20, "loops": [loop]}
+
+    names = [
+        ("outer", 0, {"block": 1, "gates": 1}),
+        ("block", 100, {}),
+        ("gates", 200, {"finish": 1}),
+        ("finish", 300, {}),
+        ("apart", 400, {}),
+    ]
+    addresses = {str(begin + 5): 20 for _, begin, _ in names}
+    samples = {"count": 100, "modules": {"k.so": 100}, "addresses": {"k.so": addresses}}
+    found = cpu.join({"functions": [function(*of) for of in names], "remarks": []}, {"samples": samples})
+    assert {sweep["function"]: sweep["share"] for sweep in found["sweeps"]} == pytest.approx({"outer": 0.8, "apart": 0.2})
+    assert [f["share"] for f in found["functions"]] == [0.2] * 5
 
 
 def test_what_the_machine_lacks_is_skipped_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +180,7 @@ def test_threads_and_the_hot_line_are_seen() -> None:
     for facts in seen.values():
         assert facts["sampled"] and facts["shares"]["native"] > 0.5
         assert facts["loops"][0]["where"] == "kernel.cpp:5" and facts["loops"][0]["share"] > 0.5
+        assert facts["dynamic"]["native_calls"] == 1 and facts["dynamic"]["native_ms"] <= facts["dynamic"]["call_ms"]
         assert facts["dynamic"]["calls"] > 3 and facts["dynamic"]["call_ms"] >= facts["dynamic"]["best_ms"] > 0
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from kernelpro.authors.anchors import Anchored, Quote, place
 from kernelpro.llm.markdown import fences
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, Target
 
 _HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
-_LANGUAGES = ("triton", "cuda", "cute", "cpp", "torch")
+_LANGUAGES = {"cuda": ("triton", "cuda", "cute"), "cpu": ("cpp",)}
+"""To write in, by target; torch is understood as well."""
 
 
 def header(text: str) -> dict[str, str]:
@@ -87,23 +88,23 @@ class Planned:
     """None: a rewrite."""
     language: str
     instructions: str
-    """The whole answer, for whoever writes the code."""
+    """The answer without its quotations, for whoever writes the code: the file he sees is marked."""
 
 
 class PlanForm:
-    description = """Lines first, then instructions, then one fenced block for each span that must change:
+    _DESCRIPTION = """Lines first, then instructions, then (for an edit) one fenced block for each span that must change:
 
 transformation: <one sentence: the one change>
 hypothesis: <which number should move, from what to what, and why>
 expected: <how many times as fast as now, such as 1.4x>
 finding: <name of the finding you act on, or none>
 kind: <edit or rewrite>
-language: <triton, cuda, cute or cpp; as it is unless you rewrite>
+language: <LANGUAGES>
 
-<Instructions for the coder: what to write in each span, sizes, layouts, edge cases.>
+<Instructions for the coder: what to write in each span, or in the file; sizes, layouts, edge cases.>
 
-For `kind: edit`, quote each span by its first and last line exactly as they stand in the file (one line where the span is a
-single line), each of them a line that occurs once:
+A rewrite has no spans. For an edit, quote each span by its first and last line exactly as they stand in the file (one line
+where the span is a single line). The first must occur once in the file; the span ends at the next line that reads like the last:
 
 ```anchor NAME
 <first line of the span>
@@ -111,8 +112,10 @@ single line), each of them a line that occurs once:
 <last line of the span>
 ```"""
 
-    def __init__(self, source: str, language: str):
-        self._source, self._language = source, language
+    def __init__(self, source: str, language: str, target: Target):
+        self._source, self._language, self._known = source, language, _LANGUAGES[target]
+        several = f"{' or '.join(self._known)}; as it is unless you rewrite" if len(self._known) > 1 else self._known[0]
+        self.description = self._DESCRIPTION.replace("LANGUAGES", several)
 
     def parse(self, text: str) -> Planned:
         fields = header(text)
@@ -124,12 +127,23 @@ single line), each of them a line that occurs once:
         if kind not in ("edit", "rewrite"):
             raise BadInput(f"`kind: {fields['kind']}`: say edit or rewrite")
         language = fields.get("language", self._language).lower().strip("`. ") or self._language
-        if language not in _LANGUAGES:
-            raise BadInput(f"`language: {language}`: not one of {', '.join(_LANGUAGES)}")
+        if language not in (*self._known, "torch"):
+            raise BadInput(f"`language: {language}`: here it is {' or '.join(self._known)}")
         finding = fields.get("finding", "").strip("`. ")
         anchored = place(self._source, _quotes(text)) if kind == "edit" else None
         told = "" if finding.lower() == "none" else finding
-        return Planned(fields["transformation"], fields["hypothesis"], float(promised[0]), told, anchored, language, text.strip())
+        return Planned(
+            fields["transformation"], fields["hypothesis"], float(promised[0]), told, anchored, language, _unquoted(text)
+        )
+
+
+def _unquoted(text: str) -> str:
+    """Without the blocks ```anchor."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    for fence in reversed(fences(text)):
+        if fence.language == "anchor":
+            del lines[fence.line - 1 : fence.line + fence.body.count("\n") + 1]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def _quotes(text: str, opening: str = "anchor") -> list[Quote]:

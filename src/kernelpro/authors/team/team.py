@@ -42,6 +42,8 @@ _CPU_DIRECTIONS = (
     ),
 )
 """Languages and decompositions for fresh designs, in turn: independent starts beat variations of one."""
+_OLD_FILE = 3_000
+"""Tokens of a file that is to be written anew: enough to borrow from."""
 
 
 class _Checked(Generic[T]):
@@ -112,20 +114,22 @@ class Team:
             "source": a.parent.source.rstrip(),
             "guidance": a.guidance or "It was not profiled.",
             "evidence": a.evidence,
-            "children": windows.summaries("What was made of this kernel before", a.children),
-            "leaders": windows.summaries("The best so far", a.leaders),
+            "beside": windows.beside(a.beside),
+            "leaders": windows.summaries("Other kernels of this run that work", a.leaders),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
+            "faster": windows.sources("A faster one, to borrow from", windows.faster(a.parent, a.leaders), most=1),
         }
         planned: Reply[Planned] = await self._ask(
-            a, "plan", self._models.plan, PlanForm(a.parent.source, language), sections, language
+            a, "plan", self._models.plan, PlanForm(a.parent.source, language, a.target), sections, language
         )
         plan = planned.value
-        shown = plan.anchored.shown() if plan.anchored else a.parent.source
+        shown = plan.anchored.shown() if plan.anchored else windows.cut(a.parent.source, _OLD_FILE)
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),
             "plan": plan.instructions,
+            "file": "The file" if plan.anchored else "The file as it was, to be written anew",
             "source": shown.rstrip(),
             "children": windows.sources("What others made of this file", _working(a.children), most=1),
             "cousins": windows.sources("Working patches near by", _working(a.cousins), most=1),
@@ -164,7 +168,7 @@ class Team:
 
     async def _ask(self, a: Assignment, role: str, model: Model, form: Any, sections: dict[str, str], language: str) -> Reply[Any]:
         contract = templates.prompt("contract", precision=a.precision, precision_words=windows.precision_words(a.precision))
-        values = {"contract": contract, "guide": _guide(language, a)}
+        values = {"contract": contract, "guide": _guide(language, a, pieces=role != "plan")}
         system = templates.prompt(f"{role}_system", **values)
         text = templates.prompt(role, **windows.fit(sections))
         checked: Form[Any] = _Checked(form)
@@ -185,8 +189,11 @@ def _directions(a: Assignment) -> list[tuple[str, str]]:
     return [turn if turn[0] != "cute" or windows.multiplies(a) else _WITHOUT_PRODUCTS for turn in _GPU_DIRECTIONS]
 
 
-def _guide(language: str, a: Assignment) -> str:
-    """The language's guide, filled with what this machine has; all guides of the target where the language is open."""
+def _guide(language: str, a: Assignment, pieces: bool) -> str:
+    """The language's guide, filled with what this machine has; all guides of the target where the language is open.
+
+    `pieces`: with code to build on, which a planner does not need.
+    """
     facts = dict(fact.partition(": ")[::2] for fact in a.hardware.get("facts", ()))
     values = {
         "arch": facts.get("capability", "9.0").replace(".", "") + ("a" if facts.get("capability", "9.0") >= "9.0" else ""),
@@ -197,7 +204,7 @@ def _guide(language: str, a: Assignment) -> str:
     known = templates.languages()
     wanted = [language] if language in known else (["cpp"] if a.target == "cpu" else ["cuda", "triton", "cute"])
     guides = [templates.guide(name, **values) for name in wanted]
-    if "cuda" in wanted and values["arch"] == "90a" and windows.multiplies(a):
+    if pieces and "cuda" in wanted and values["arch"] == "90a" and windows.multiplies(a):
         guides.append(templates.prompt("hopper"))
     return "\n\n".join(guides)
 

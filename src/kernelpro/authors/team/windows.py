@@ -1,7 +1,8 @@
 """What each role sees of a run, most valuable first, within a budget of tokens; the same assignment gives the same text.
 
     design   task, ground, direction; leaders in a line each (to be different from); memory, knowledge
-    plan     task, ground, the kernel, guidance, evidence; its children (what coders could realise); leaders; memory, knowledge
+    plan     task, ground, the kernel, guidance, evidence; what is made of it at the same time; leaders; memory (what was made of
+             it before, and elsewhere), knowledge; the source of a faster kernel in the same language
     code     task, ground, plan, the marked file; children; cousins (working patches to borrow); memory
     debug    task, ground, plan, the file, the failure; siblings; memory
 
@@ -14,16 +15,17 @@ import re
 from collections.abc import Iterable
 
 from kernelpro.authors.author import Assignment, Known
+from kernelpro.memory.wording import gist
 from kernelpro.records import Status, Verdict
 
 CHARACTERS_PER_TOKEN = 4
 WINDOW_TOKENS = 24_000
 """Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
 _CAPS = {"source": 12_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
-_CAPS |= {"siblings": 3_000, "cousins": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
+_CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
 _ORDER = [
-    *("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "memory", "children", "leaders"),
-    *("siblings", "cousins", "knowledge"),
+    *("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "beside", "memory", "children"),
+    *("leaders", "siblings", "cousins", "knowledge", "faster"),
 ]
 """Most valuable first."""
 _PRODUCT = re.compile(r"\.(\w*mm\w*|matmul|linear|einsum|conv\w*|\w*attention\w*)\.")
@@ -117,14 +119,30 @@ def outcome(verdict: Verdict | None) -> str:
 
 
 def summaries(title: str, relatives: Iterable[Known]) -> str:
-    lines = [f"- step {known.number}: {known.plan or 'no plan'} -> {outcome(known.verdict)}" for known in relatives]
+    lines = [f"- step {known.number}: {gist(known.plan) or 'no plan'} -> {outcome(known.verdict)}" for known in relatives]
     return "\n".join(["", f"# {title}", *lines, ""]) if lines else ""
+
+
+def beside(relatives: Iterable[Known]) -> str:
+    """Steps under way from the same kernel."""
+    lines = [f"- step {known.number}: {gist(known.plan) or 'not planned yet; expect the most obvious'}" for known in relatives]
+    return titled("Being made of this kernel at the same time: choose another transformation", "\n".join(lines))
+
+
+def faster(parent: Known, others: Iterable[Known]) -> list[Known]:
+    """Of others, those in the parent's language that are faster than it."""
+    if not (parent.verdict and parent.verdict.times):
+        return []
+    language, ms = parent.verdict.language, parent.verdict.times["candidate"].value
+    works = [known for known in others if known.verdict and known.verdict.times and known.verdict.language == language]
+    return [known for known in works if known.verdict and known.verdict.times["candidate"].value < ms]
 
 
 def sources(title: str, relatives: Iterable[Known], most: int = 2) -> str:
     """With their text: working ones to borrow from."""
     parts = [
-        f"Step {known.number} ({known.plan or 'no plan'}; {outcome(known.verdict)}):\n\n```python\n{known.source.strip()}\n```"
+        f"Step {known.number} ({gist(known.plan) or 'no plan'}; {outcome(known.verdict)}):"
+        f"\n\n```python\n{known.source.strip()}\n```"
         for known in list(relatives)[:most]
     ]
     return "\n\n".join([f"\n# {title}", *parts]) + "\n" if parts else ""

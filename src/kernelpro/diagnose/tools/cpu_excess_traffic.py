@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.names import plain
 from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
-from kernelpro.records import Evidence
+from kernelpro.records import Bound, Evidence
 
 _LEAST = 0.08
 """Share of the time from which a loop counts as a pass."""
@@ -15,7 +16,7 @@ _HOST = 0.15
 def look(scene: Scene) -> Found | None:
     if not scene.cpu["sampled"]:
         raise Missing("samples of where time goes")
-    if scene.headroom < _LOOSE:
+    if scene.headroom < _LOOSE or scene.bound is Bound.COMPUTE:  # there, time beyond the floor is no sign of traffic
         return None
     shares = scene.cpu["shares"]
     passes = [sweep for sweep in scene.cpu["sweeps"] if sweep["share"] >= _LEAST]
@@ -25,7 +26,7 @@ def look(scene: Scene) -> Found | None:
         weights.append(library)
     if len(weights) < 2:
         return None
-    places = ", ".join(dict.fromkeys(sweep["where"] or sweep["function"] for sweep in passes))
+    places = ", ".join(dict.fromkeys(sweep["where"] or plain(sweep["function"]) for sweep in passes))
     return Found(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
@@ -51,7 +52,7 @@ TOOL = Tool(
     target="cpu",
     look=look,
     trigger="two or more separate outermost loops (or torch's operators) with at least 8 % of the time each, "
-    "and a call over 1.3 times its floor",
+    "and a call over 1.3 times its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",
     expects="the longest pass remains, the others go",
 )

@@ -18,15 +18,20 @@ def compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-def cpp(source: str, flags: Sequence[str] = ()) -> Library:
-    """Build C++ source with `extern "C"` functions; return its library."""
+def command(flags: Sequence[str] = ()) -> list[str]:
+    """All of the compiler's command but input and output."""
     found = compiler()
     if found is None:
         raise BuildError(missing() or "no C++ compiler")
-    signatures(source)
     native = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
-    command = [found, "-std=c++17", "-O3", native, "-fopenmp", "-shared", "-fPIC", *flags]
-    return Library(build("cpp", source, ".cpp", command), source, None)
+    return [found, "-std=c++17", "-O3", native, "-fopenmp", "-shared", "-fPIC", *flags]
+
+
+def cpp(source: str, flags: Sequence[str] = ()) -> Library:
+    """Build C++ source with `extern "C"` functions; return its library."""
+    asked = command(flags)
+    signatures(source)
+    return Library(build("cpp", source, ".cpp", asked), source, None)
 
 
 def missing() -> str | None:

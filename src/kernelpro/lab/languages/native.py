@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -134,6 +135,7 @@ def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Pa
         if done.returncode or not made.exists():
             raise BuildError(_condense(done.stderr.replace(str(text), f"kernel{suffix}"), done.returncode))
         text.rename(directory / f"{stem}{suffix}")  # profiles quote its lines
+        (directory / f"{stem}.command").write_text(json.dumps(list(command)))  # and have it compiled again, with remarks
         made.rename(library)
     return library
 
@@ -149,10 +151,10 @@ def _condense(stderr: str, code: int, limit: int = 4000) -> str:
 
 
 class Meter:
-    """Seconds spent in native calls; the judge reads it after each call to see what a candidate's own code does."""
+    """Native calls and the seconds spent in them; the judge reads it after each call to see what a candidate's own code does."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds, self.calls = 0.0, 0
 
 
 METER = Meter()
@@ -199,6 +201,7 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
         except ctypes.ArgumentError as error:
             raise LaunchError(f"{signature.name}({', '.join(names)}): {error}") from None
         METER.seconds += time.perf_counter() - begun
+        METER.calls += 1
         if code:
             raise LaunchError(f"{signature.name} returned error code {code}")
 

@@ -7,7 +7,7 @@ candidate, `join` puts both together into `Profile.cpu`:
      "static": {"functions": [{"file", "name", "begin", "end", "instructions", "mix", "calls", "loops": [...]}],
                 "remarks": [{"file", "line", "reason"}],           # loops without vector code, and why
                 "skipped": [{"what", "why", "enable"}]},
-     "dynamic": {"calls", "call_ms" (median), "best_ms", "native_ms" (inside authored functions; sum over a call),
+     "dynamic": {"calls", "call_ms" (median), "best_ms", "native_ms" (inside authored functions, of a call; median), "native_calls",
                  "user_ms", "system_ms", "cpu_ms", "concurrency" (CPU seconds per wall second),
                  "minor_faults", "voluntary_switches", "involuntary_switches",      # all of a call
                  "threads": [{"cpu_ms", "work_ms"}],      # busiest first; work excludes waiting and Python
@@ -18,11 +18,12 @@ candidate, `join` puts both together into `Profile.cpu`:
                  "skipped": [...]},
      "sampled": True,            # whether shares below were measured; else estimated from the static cost of each loop
      "shares": {"native", "math" (libm), "torch", "memory" (libc: copies, fills, allocation), "host" (interpreter and the rest)},
+     "functions": [{"name", "share"}],      # the candidate's own, where they were sampled
      "loops": [{"file", "function", "where": "kernel.cpp:12", "text", "share", "begin", "end", "instructions", "mix", "bits",
                 "calls", "math" (functions of libm that it calls),
                 "strided", "strided_bytes", "streamed", "streamed_bytes", "chain", "accumulators", "fixed_divisors",
                 "updates", "remainder", "parallel", "reasons"}],
-     "sweeps": [{"where", "function", "share"}]}      # outermost loops: each is a walk over the data
+     "sweeps": [{"where", "function", "share"}]}      # outermost loops, with what they call: each is a walk over the data
 
 Loops are the innermost ones, by share. Of a loop: `mix` counts instructions by kind (cpu_code.KINDS), `bits` is the width of its
 vector arithmetic (0: scalar), `strided` and `streamed` count memory accesses that jump far (cpu_code.FAR_BYTES) or not,
@@ -61,9 +62,11 @@ _ENOUGH_SAMPLES = 500
 """A share of a tenth is then known to within 2 %."""
 
 
-def analyse(files: Mapping[str, bytes], sources: Mapping[str, str], flags: Sequence[str] = ()) -> dict[str, Any]:
-    """The static half: `files` are shared libraries by name, `sources` C++ texts by name, `flags` the
-    candidate's own flags for the compiler.
+def analyse(
+    files: Mapping[str, bytes], sources: Mapping[str, str], commands: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Any]:
+    """The static half: `files` are shared libraries by name, `sources` C++ texts by name, `commands` what each of those was
+    built with, where it is not the usual.
 
     Never raises for what a machine lacks: that is in `skipped`.
     """
@@ -82,10 +85,11 @@ def analyse(files: Mapping[str, bytes], sources: Mapping[str, str], flags: Seque
         code = {name: body for name, body in code.items() if MARK not in body}
         for name, source in sources.items():
             try:
-                made, text = cpu_remarks.rebuild(source, Path(name).name, flags, folder)
+                made, text = cpu_remarks.rebuild(source, Path(name).name, (commands or {}).get(name, ()), folder)
                 twin = cpu_code.disassemble(made)
             except OSError as error:
-                skipped.append(Skipped(f"compiler's remarks on {name}", str(error), "install g++ or clang++"))
+                enable = "install g++ or clang++" if isinstance(error, cpu_remarks.NoCompiler) else ""
+                skipped.append(Skipped(f"compiler's remarks on {name}", str(error), enable))
                 continue
             same = next((file for file, body in code.items() if _shape(body) == _shape(twin)), None)
             if same is None and not files:
@@ -129,14 +133,18 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
             except LaunchError as error:
                 skipped.append(Skipped("samples of where time goes", str(error)))
                 sampler = None
-        threads, usage, native = _thread_seconds(), resource.getrusage(resource.RUSAGE_SELF), METER.seconds
+        threads, usage = _thread_seconds(), resource.getrusage(resource.RUSAGE_SELF)
+        inside: list[float] = []
+        entered = 0
         begun = time.perf_counter()
         while (now := time.perf_counter()) - begun < 3 * seconds:
             if now - begun >= seconds and (sampler is None or sampler.count() >= _ENOUGH_SAMPLES):
                 break
+            native, before = METER.seconds, METER.calls  # around the call alone: the sampler is native as well
             call()
             walls.append(time.perf_counter() - now)
-        native = METER.seconds - native
+            inside.append(METER.seconds - native)
+            entered += METER.calls - before
         after, spent = resource.getrusage(resource.RUSAGE_SELF), _thread_seconds()
     calls, wall = len(walls), sum(walls)
     user, system = after.ru_utime - usage.ru_utime, after.ru_stime - usage.ru_stime
@@ -147,7 +155,8 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         "calls": calls,
         "call_ms": 1e3 * statistics.median(walls),
         "best_ms": 1e3 * min(walls),
-        "native_ms": 1e3 * native / calls,
+        "native_ms": 1e3 * statistics.median(inside),
+        "native_calls": entered / calls,
         "user_ms": 1e3 * user / calls,
         "system_ms": 1e3 * system / calls,
         "cpu_ms": 1e3 * (user + system) / calls,

@@ -50,14 +50,17 @@ def join(static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping
         inside = sum(n for a, n in addresses.get(file, {}).items() if begin <= a <= end)
         return float(inside / working)
 
-    loops, sweeps = [], []
+    loops, sweeps, functions = [], [], []
     for function in static["functions"]:
+        if sampled and (part := share(function["file"], function["begin"], function["end"])):
+            functions.append({"name": function["name"], "share": part})
         vector = [set(loop["lines"]) for loop in function["loops"] if loop["innermost"] and loop["bits"]]
         for loop in function["loops"]:
             where = _where(loop["lines"], texts)
             entry = {"file": function["file"], "function": function["name"], "where": where, "text": _text(where, texts)}
             if not any(o is not loop and o["begin"] <= loop["begin"] and loop["end"] <= o["end"] for o in function["loops"]):
-                sweeps.append(entry | {"share": share(function["file"], loop["begin"], loop["end"]) if sampled else 0.0})
+                own = share(function["file"], loop["begin"], loop["end"]) if sampled else 0.0
+                sweeps.append((entry | {"share": own}, set(loop["calls"])))
             if loop["innermost"]:
                 lines = set(loop["lines"])
                 entry |= {key: value for key, value in loop.items() if key not in ("innermost", "lines")}
@@ -79,9 +82,24 @@ def join(static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping
         "dynamic": dict(dynamic),
         "sampled": sampled,
         "shares": _shares(samples.get("modules", {}), known),
+        "functions": sorted(functions, key=lambda function: -function["share"]),
         "loops": sorted(loops, key=lambda loop: -loop["share"]),
-        "sweeps": sorted(sweeps, key=lambda sweep: -sweep["share"]),
+        "sweeps": sorted(_outermost(sweeps), key=lambda sweep: -sweep["share"]),
     }
+
+
+def _outermost(sweeps: Sequence[tuple[dict[str, Any], set[str]]]) -> list[dict[str, Any]]:
+    """Loops of functions that are called in a loop belong to that one: they walk over a block of the data, again and again."""
+    callers = {name: index for index, (sweep, calls) in enumerate(sweeps) for name in calls if name != sweep["function"]}
+    found: dict[int, dict[str, Any]] = {}
+    for index, (sweep, _) in enumerate(sweeps):
+        at, seen = index, {index}
+        while (above := callers.get(sweeps[at][0]["function"])) is not None and above not in seen:
+            at = above
+            seen.add(at)
+        home = found.setdefault(at, sweeps[at][0] | {"share": 0.0})
+        home["share"] += sweep["share"]
+    return list(found.values())
 
 
 def _cost(loop: Mapping[str, Any]) -> float:

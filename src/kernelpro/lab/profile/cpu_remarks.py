@@ -6,14 +6,14 @@ generated, so addresses and lines hold for the library that ran, as long as both
 
 from __future__ import annotations
 
-import platform
 import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelpro.lab.languages.cpp import compiler
+from kernelpro.lab.languages.cpp import command
+from kernelpro.lab.languages.native import BuildError
 
 _GCC = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: missed:\s*(?P<text>.*)$")
 _CLANG = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: (?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$")
@@ -37,6 +37,10 @@ _WORDS = (
     (r"relevant stmt not supported|no vectype|op not supported|unsupported", "an operation has no vector form"),
 )
 """Phrases of g++ and clang++ in words that a person knows; others are passed on as they are."""
+
+
+class NoCompiler(OSError):
+    """There is none on this machine."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +76,26 @@ def _plain(text: str) -> str:
     return re.sub(r"^not vectorized:?\s*", "", text).strip().rstrip(".")
 
 
-def rebuild(source: str, name: str, flags: Sequence[str], folder: Path) -> tuple[Path, str]:
-    """The library with line tables, and the compiler's remarks. Raises OSError where the compiler is missing or refuses."""
-    found = compiler()
-    if found is None:
-        raise OSError("no C++ compiler")
+def rebuild(source: str, name: str, built: Sequence[str], folder: Path) -> tuple[Path, str]:
+    """The library with line tables, and the compiler's remarks.
+
+    `built`: the command that the library was built with; empty: the usual one. Raises NoCompiler, and OSError with the
+    first error where the compiler refuses.
+    """
+    try:
+        usual = list(built) or command()
+    except BuildError as error:
+        raise NoCompiler(str(error)) from None
     written = folder / name
     written.write_text(source, encoding="utf-8")
     made = folder / f"{name}.so"
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, errors="replace").stdout
+    version = subprocess.run([usual[0], "--version"], capture_output=True, text=True, errors="replace").stdout
     clang = "clang" in version
     asked = ["-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"] if clang else ["-fopt-info-vec-missed"]
-    native = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
-    command = [
-        found,
-        "-std=c++17",
-        "-O3",
-        native,
-        "-fopenmp",
-        "-shared",
-        "-fPIC",
-        *flags,
-        "-gline-tables-only" if clang else "-g1",
-        *asked,
-    ]
-    done = subprocess.run([*command, str(written), "-o", str(made)], capture_output=True, text=True, errors="replace")
+    tables = "-gline-tables-only" if clang else "-g1"
+    told = [*usual, tables, *asked, str(written), "-o", str(made)]
+    done = subprocess.run(told, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise OSError(f"{Path(found).name} ended with code {done.returncode}")
+        said = next((row.replace(str(written), name) for row in done.stderr.splitlines() if "error" in row), "")
+        raise OSError(f"{Path(usual[0]).name} ended with code {done.returncode}" + (f": {said.strip()[:200]}" if said else ""))
     return made, done.stderr

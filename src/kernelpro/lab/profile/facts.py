@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab import machine
 from kernelpro.lab.judge import environment
 from kernelpro.lab.judge.physics import Ceilings
-from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.profile import cpu_join
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}
@@ -21,12 +21,15 @@ _DOUBLE_RATE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 def device(target: str, ceilings: Ceilings) -> dict[str, Any]:
     """See the record: names are ours, numbers the driver's."""
     if target == "cpu":
+        clock = machine.clock_mhz(machine.cpu_facts())
         return {
-            "name": cpu_name(),
+            "name": machine.cpu_name(),
             "cores": len(os.sched_getaffinity(0)),
             "threads": torch.get_num_threads(),
             "vector_bits": cpu_join.vector_bits(),
-            "cache_bytes": ceilings.cache_bytes,
+            "vector_extensions": machine.vector_extensions(machine.cpu_facts()),
+            "caches": machine.caches() or f"{ceilings.cache_bytes >> 10} KiB in all",
+            **({"clock_mhz": clock} if clock else {}),
         }
     p: Any = torch.cuda.get_device_properties(0)
     chip = (p.major, p.minor)

@@ -13,6 +13,7 @@ that falsifies its own profile fools nobody but its author.
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from kernelpro.lab.judge.child import Worker
 _WARM_CALLS = 3
 _TEXT_BYTES = 4 << 20
 _TRITONS_OWN = ("cuda_utils", "__triton_launcher")
-_CODE = (".so", ".cubin", ".log", ".json", ".cu", ".cpp", ".ptx")
+_CODE = (".so", ".cubin", ".log", ".json", ".cu", ".cpp", ".command", ".ptx")
 
 
 class Subject(Worker):
@@ -73,9 +74,12 @@ class Subject(Worker):
             from kernelpro.lab.profile import cpu
 
             libraries = {Path(name).name: data for name, data in files.items() if name.endswith(".so")}
-            texts = [data.decode(errors="replace") for name, data in files.items() if name.endswith(".cpp")]
-            sources = {"kernel.cpp" if index == 0 else f"kernel{index}.cpp": text for index, text in enumerate(texts)}
-            return {"static": cpu.analyse(libraries, sources), "sources": sources}, b""
+            sources, commands = {}, {}
+            for index, name in enumerate(name for name in files if name.endswith(".cpp")):
+                short = "kernel.cpp" if index == 0 else f"kernel{index}.cpp"
+                sources[short] = files[name].decode(errors="replace")
+                commands[short] = json.loads(files.get(name.removesuffix(".cpp") + ".command", b"[]"))
+            return {"static": cpu.analyse(libraries, sources, commands), "sources": sources}, b""
         from kernelpro.lab.profile import sass
 
         static = sass.analyse(files, request["source"])

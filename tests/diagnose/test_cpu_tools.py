@@ -1,0 +1,97 @@
+"""What is said of a candidate on the CPU, from profiles made by hand: findings by cause, and where a call's time goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kernelpro.diagnose import evidence
+from kernelpro.diagnose.names import plain
+from kernelpro.diagnose.tool import Scene
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Bound, Finding, Profile
+
+LOOP = {"file": "k.so", "function": "_ZL5blockPKfl", "where": "kernel.cpp:7", "text": "y[i] = x[i];", "share": 0.6, "bits": 128}
+
+
+def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
+    seen = {"calls": 100, "call_ms": 0.108, "best_ms": 0.1, "native_ms": 0.07, "native_calls": 1.0, "minor_faults": 0.0}
+    seen |= {"threads": [{"cpu_ms": 0.1, "work_ms": 0.05}, {"cpu_ms": 0.1, "work_ms": 0.04}], "effective_threads": 1.8}
+    seen |= {"alone_ms": 0.19, "samples": {"count": 900}} | (dynamic or {})
+    cpu = {
+        "cores": 2,
+        "dynamic": seen,
+        "sampled": True,
+        "shares": {"native": 0.67, "math": 0.0, "torch": 0.03, "memory": 0.0, "host": 0.3},
+        "functions": [
+            {"name": "_ZL5blockPKfl", "share": 0.6},
+            {"name": "run._omp_fn.0", "share": 0.04},
+            {"name": "run", "share": 0.03},
+        ],
+        "loops": [LOOP],
+        "sweeps": [],
+    }
+    return Profile(
+        target="cpu",
+        time_ms=0.11,
+        floor_ms=0.02,
+        work={"read_bytes": 1e6, "written_bytes": 1e6, "matrix_flops": 0, "vector_flops": 1e5},
+        ceilings={"bandwidth": 1e11, "rates": {"fp32": 1e11}},
+        device={"cores": 2},
+        precision="fp32",
+        cpu=cpu | changes,
+    )
+
+
+def ask(tool: str, made: Profile, bound: Bound = Bound.MEMORY) -> Finding | None:
+    at = Scene(made, bound)
+    found = registry()[tool].look(at)
+    return at.finding(registry()[tool], found) if found else None
+
+
+def test_many_native_calls_are_to_become_one() -> None:
+    finding = ask("cpu_call_overhead", profile({"native_calls": 64.0}))
+    assert finding and "one native call for the whole work" in finding.advice[0]
+    assert not any("allocate" in text for text in finding.advice), "a buffer of its own is allowed"
+
+
+def test_around_a_single_native_call_it_is_python_that_goes() -> None:
+    finding = ask("cpu_call_overhead", profile())
+    assert finding and "its one call" in finding.cause and "strip forward" in finding.advice[0]
+    assert not any("one native call" in text or "threads" in text for text in finding.advice)
+
+
+def test_threads_that_do_not_help_are_named_beside_a_single_call() -> None:
+    finding = ask("cpu_call_overhead", profile({"alone_ms": 0.101}))
+    assert finding and "fewer threads" in finding.advice[1] and "0.1010" in finding.advice[1]
+    fixed = replace(profile({"alone_ms": 0.101}), source="#pragma omp parallel num_threads(2)")
+    finding = ask("cpu_call_overhead", fixed)
+    assert finding and not any("threads" in text for text in finding.advice), "what one thread would take was not measured"
+    assert "with one thread" not in evidence.write(fixed)
+
+
+def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -> None:
+    sweeps = [{"where": "", "function": name, "share": part} for name, part in (("_ZL5blockPKfl", 0.5), ("_ZN2ns5gatesEPf", 0.3))]
+    shares = {"native": 0.95, "math": 0.0, "torch": 0.0, "memory": 0.0, "host": 0.05}
+    finding = ask("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares))
+    assert finding and "(block, gates)" in finding.cause
+    assert ask("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares), Bound.COMPUTE) is None
+
+
+def test_names_of_the_linker_are_read() -> None:
+    names = ("_ZL5blockPKfS0_", "_Z3runv", "_ZN2ns3two5gatesEPf", "run._omp_fn.0", "go.constprop.0", "void app::k<4>(float)", "go")
+    assert [plain(name) for name in names] == ["block", "run", "gates", "run", "go", "k", "go"]
+
+
+def test_the_page_says_where_a_call_on_the_cpu_spends_its_time() -> None:
+    assert evidence.write(profile()) == (
+        "## Time of a call\n"
+        "in this profile 0.1100 ms; floor 0.0200 ms (18% reached)\n"
+        "\n"
+        "## On the CPU, calls one after the other (caches warm)\n"
+        "a call takes 0.1080 ms: 0.0700 in native code in 1 call, 0.0380 around it\n"
+        "CPU time: native code 67%, torch 3%, interpreter 30%\n"
+        "by function: block 60%, run 7%\n"
+        " 60%  innermost loop at kernel.cpp:7, 128-bit vectors  y[i] = x[i];\n"
+        "threads: 1.8 of 2 cores' worth of work (ms of each: 0.0500, 0.0400); with one thread a call takes 0.1900 ms\n"
+    )

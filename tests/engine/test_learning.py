@@ -1,0 +1,108 @@
+"""What a run learns from its steps and shows to its author. The lab's answers are given here."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.verdicts import verdict
+
+from kernelpro.authors.author import Assignment, Draft
+from kernelpro.engine import learning
+from kernelpro.engine.loop import Engine
+from kernelpro.engine.scene import Scene
+from kernelpro.engine.store import Store
+from kernelpro.memory.run_memory import Attempt
+from kernelpro.records import Job, Limits, Result, RunConfig, Status, Step, Task, Verdict
+from kernelpro.search.tree import Tree
+
+SEEDS = [{"name": "torch.compile", "variant": "compile", "source": "seed = 1"}]
+TIMES = {"seed = 1": 1.0, "design = 2": 0.5, "better = 3": 0.4, "worse = 4": 0.6, "last = 5": 0.3}
+
+
+class Lab:
+    """Knows the time of each kernel."""
+
+    outstanding = 0
+
+    def submit(self, job: Job, progress: Any = None) -> Future[Result]:
+        future: Future[Result] = Future()
+        future.set_result(self._result(job))
+        return future
+
+    def _result(self, job: Job) -> Result:
+        if job.kind == "probe":
+            one = {"value": 1.0, "low": 1.0, "high": 1.0}
+            known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.01}
+            return Result(job.id, data=known | {"precision": "fp32", "hardware": {}, "work": {}})
+        if job.kind == "study":
+            return Result(job.id, data={"graph": None, "no_graph": "", "seeds": SEEDS, "no_seeds": ""})
+        if job.kind == "profile":
+            return Result(job.id, error="not here")
+        assert job.candidate
+        return Result(job.id, verdict=verdict(TIMES[job.candidate.source]))
+
+
+class Script:
+    """Keeps what it was shown."""
+
+    name = "script"
+
+    def __init__(self) -> None:
+        self.shown: dict[int, Assignment] = {}
+
+    async def write(self, assignment: Assignment) -> Draft:
+        self.shown[assignment.step] = assignment
+        return Draft(list(TIMES)[assignment.step - 1], f"plan {'abcdef'[assignment.step]}", author="script", promised=2.0)
+
+
+def run(home: Path) -> dict[int, Assignment]:
+    config = RunConfig(Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(len(TIMES)), in_flight=1)
+    author = Script()
+    asyncio.run(Engine(Store.create(home, config, "demo"), Lab(), author).run())  # type: ignore[arg-type]
+    return author.shown
+
+
+def attempt(step: Step, parent: Step | None) -> Attempt:
+    return next(event for event in learning.events(step, parent) if isinstance(event, Attempt))
+
+
+def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines() -> None:
+    fresh = Step(3, 0, "seed", source="a", plan="p", verdict=verdict(0.25), details={"promised": 9.0})
+    told = attempt(fresh, None)
+    assert (told.gain, told.fresh, told.ms, told.confirmed) == (4.0, True, 0.25, None)
+    child = attempt(Step(4, 3, "improve", source="b", plan="q", verdict=verdict(0.2), details={"promised": 1.3}), fresh)
+    assert (child.gain, child.fresh, child.promised, child.confirmed) == (1.25, False, 1.3, True)
+    broken = replace(fresh, verdict=Verdict("k", Status.WRONG, "off by one"))
+    mended = attempt(Step(5, 3, "debug", source="c", plan="fix", verdict=verdict(0.5)), broken)
+    assert (mended.gain, mended.fresh) == (2.0, True)
+
+
+def test_what_the_compiler_wrote_is_neither_learnt_from_nor_a_leader(tmp_path: Path) -> None:
+    shown = run(tmp_path)
+    assert all("torch.compile" not in a.memory for a in shown.values())
+    assert all(leader.number > len(SEEDS) for a in shown.values() for leader in a.leaders)
+    last = shown[5]
+    assert last.parent and [leader.number for leader in last.leaders] and last.parent.number not in {n.number for n in last.leaders}
+    times = [leader.verdict.times["candidate"].value for leader in last.leaders if leader.verdict]
+    assert times == sorted(times)
+    assert all(leader.plan not in last.memory for leader in last.leaders), "told once"
+    assert last.parent.plan not in last.memory
+
+
+def test_steps_under_way_from_the_same_kernel_are_shown_to_later_ones(tmp_path: Path) -> None:
+    config = RunConfig(Task("", "t"), "cuda", "script")
+    tree = Tree(1.0, 0.01)
+    tree.add(0, "seed")
+    tree.settle(1, 0.5)
+    steps = {1: Step(1, 0, "seed", "settled", plan="design", verdict=verdict(0.5))}
+    for number, stage, plan in ((2, "settled", "done"), (3, "judged", "wide loads"), (4, "chosen", ""), (5, "chosen", "")):
+        tree.add(1, "improve")
+        steps[number] = Step(number, 1, "improve", stage, plan=plan)  # type: ignore[arg-type]
+    ground = {"precision": "fp32", "floor_ms": 0.01, "baselines": {"compile": 1.0}}
+    scene = Scene(config, ground, tree, steps, Store.create(tmp_path, config, "demo"))
+    beside = {number: [(known.number, known.plan) for known in scene.assignment(steps[number]).beside] for number in (3, 4, 5)}
+    assert beside == {3: [], 4: [(3, "wide loads")], 5: [(3, "wide loads"), (4, "")]}
