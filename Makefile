@@ -18,8 +18,8 @@ demo: setup
 
 # What judges or times can be disturbed by other work on the machine: what failed is run once more, and must pass then.
 test: setup
-	$(BIN)/python -m pytest -q -m together -n 2 --dist loadfile || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
-	$(BIN)/python -m pytest -q -m alone || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -q -m together -n 2 --dist loadfile --durations=15 || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -q -m alone --durations=40 || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 lint: setup
 	$(BIN)/ruff check .
