@@ -25,10 +25,11 @@ sys.path.insert(0, str(ROOT / "src"))
 from kill_runs import TASK, write_candidates  # noqa: E402
 
 from kernelpro.authors.files import Files  # noqa: E402
+from kernelpro.engine import ground  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
 from kernelpro.engine.store import Store  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
-from kernelpro.records import Candidate, Job, Limits, Options, RunConfig, Step, Task, Verdict  # noqa: E402
+from kernelpro.records import Candidate, Job, Limits, Options, Result, RunConfig, Step, Task, Verdict  # noqa: E402
 from kernelpro.search.policy import make  # noqa: E402
 from kernelpro.search.tree import Tree  # noqa: E402
 
@@ -46,14 +47,23 @@ def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[flo
 
 
 def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, Store]:
-    """Seconds for a run over the same candidates, its final judgements left out."""
+    """Seconds for a run over the same candidates. What comes once is left out: probing and studying the task, the compiler's own
+    code, final judgements, and the profile of the winner."""
     limits = Limits(candidates=count, floor_share=0.0)
     config = RunConfig(task, "cpu", f"files:{folder}", policy="best-of-n", limits=limits, options=OPTIONS, finalists=0)
-    store = Store.create(home, config, "run")
-    engine = Engine(store, pool, Files(folder))
-    begun = time.perf_counter()
-    asyncio.run(engine.run())
-    return time.perf_counter() - begun, store
+    store = Store.create(home, replace(config, compiler=False), "run")
+    at: dict[str, float] = {}
+
+    async def ask(job: Job) -> Result:
+        return await asyncio.wrap_future(pool.submit(job))
+
+    async def search() -> None:
+        await ground.lay(store, store.config(), ask)
+        at["begun"] = time.perf_counter()
+        await Engine(store, pool, Files(folder), lambda kind, _: at.update({kind: time.perf_counter()})).run()
+
+    asyncio.run(search())
+    return at["settled"] - at["begun"], store
 
 
 def growth(template: Step, size: int, home: Path) -> dict[str, float]:
