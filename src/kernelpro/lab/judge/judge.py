@@ -242,7 +242,7 @@ class Judge:
         some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.bench.target == "cuda" else 0
         sealed = set(self.bench.secret.sample(range(count), some))
         others = self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
-        for index, seed in enumerate(self.bench.secret.sample(self._round_seeds, count)):
+        for index, seed in enumerate(self.bench.secret.sample(self._round_seeds[: 2 * count], count)):
             inputs = self.bench.inputs(seed)
             self._report("timing")  # each round is a sign of life
             order = ["candidate", *others]

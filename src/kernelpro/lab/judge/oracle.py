@@ -1,7 +1,7 @@
 """The oracle: what the right answer is, computed in float64 by the parent alone.
 
 Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False.
-Answers are kept, newest first, within a share of the memory, because every candidate of a task is
+Questions and answers are kept, newest first, within a share of the memory, because every candidate of a task is
 asked the same questions by a process that has never seen them.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +22,7 @@ from kernelpro.lab.tasks.reference import BITS, Reference
 from kernelpro.records import BadInput
 
 Outputs = list[torch.Tensor]
+T = TypeVar("T")
 
 
 @contextmanager
@@ -65,37 +66,59 @@ class MatrixRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
 
+class _Shelf(Generic[T]):
+    """What was used last, up to so many bytes."""
+
+    def __init__(self, most: int):
+        self._most, self._held = most, 0
+        self._kept: OrderedDict[tuple[int, str], tuple[T, int]] = OrderedDict()
+
+    def get(self, key: tuple[int, str]) -> T | None:
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def put(self, key: tuple[int, str], value: T, tensors: list[torch.Tensor]) -> None:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if size > self._most // 4:
+            return
+        self._kept[key] = value, size
+        self._held += size
+        while self._held > self._most:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._held -= dropped
+
+
 class Oracle:
     def __init__(self, reference: Reference, cache_bytes: int):
         self.reference = reference
         self.exact = True
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
-        self._answers: OrderedDict[tuple[int, str], Outputs] = OrderedDict()
-        self._cache_bytes = cache_bytes
+        self._answers: _Shelf[Outputs] = _Shelf(cache_bytes)
+        self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
 
     def inputs(self, seed: int, distribution: str = "as given") -> tuple[tree.Form, list[torch.Tensor]]:
-        """Inputs for a question; the last ones are kept, because each is asked for more than once in a row."""
+        """Inputs for a question. The last ones are kept, because each is asked for more than once in a row; others while there is
+        room, because every candidate is asked the same: making them is half of a judgement's time on a CPU."""
         key = (seed, distribution)
         if self._last is None or self._last[0] != key:
-            form, leaves = self.reference.inputs(seed)
-            self._last = key, form, transform(leaves, distribution, seed)
+            found = self._asked.get(key)
+            if found is None:
+                form, leaves = self.reference.inputs(seed)
+                found = form, transform(leaves, distribution, seed)
+                self._asked.put(key, found, found[1])
+            self._last = key, *found
         return self._last[1], list(self._last[2])
 
     def truth(self, seed: int, distribution: str = "as given") -> Outputs:
         """The right outputs for these inputs."""
         key = (seed, distribution)
-        if key in self._answers:
-            self._answers.move_to_end(key)
-            return self._answers[key]
-        answer = self.answer(*self.inputs(seed, distribution))
-        size = sum(leaf.numel() * leaf.element_size() for leaf in answer)
-        if size <= self._cache_bytes // 4:
-            self._answers[key] = answer
-            held = sum(leaf.numel() * leaf.element_size() for outputs in self._answers.values() for leaf in outputs)
-            while held > self._cache_bytes:
-                _, dropped = self._answers.popitem(last=False)
-                held -= sum(leaf.numel() * leaf.element_size() for leaf in dropped)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self.answer(*self.inputs(seed, distribution))
+            self._answers.put(key, answer, answer)
         return answer
 
     def answer(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
@@ -114,7 +137,7 @@ class Oracle:
         """The reference with all floating tensors in `dtype` (None: as the task has them)."""
         if dtype not in self._models:
             self._models[dtype] = self.reference.model(dtype)
-        cast = [leaf.to(dtype) if dtype and leaf.is_floating_point() else leaf.clone() for leaf in leaves]
+        cast = [leaf.to(dtype, copy=True) if dtype and leaf.is_floating_point() else leaf.clone() for leaf in leaves]
         with torch.no_grad(), tf32(tf32_allowed):
             result = self._models[dtype](*tree.unpack(form, cast))
         outputs: Outputs = []
