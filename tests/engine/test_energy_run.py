@@ -8,49 +8,30 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
+from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.lab.energy.counter import NoCounter, Rapl
-from kernelpro.records import Job, Limits, Outcome, Result, RunConfig, Task, Verdict
+from kernelpro.records import Job, Limits, Outcome, RunConfig, Task, Verdict
 
 TASKS = Path(__file__).parents[1] / "bad" / "task.py"
 KERNELS = {"fast = 1": (0.500, 1.0), "lean = 1": (0.505, 0.8), "slow = 1": (3.0, 0.2)}
 """Sources, each with its time and its power of the baseline's."""
 
 
-class Lab:
+class Lab(KnownLab):
     """Knows the time and the power of each kernel, and tells the latter only when asked."""
 
     def __init__(self) -> None:
         self.metered: list[str] = []
 
-    def submit(self, job: Job, progress: Any = None) -> Future[Result]:
-        future: Future[Result] = Future()
-        future.set_result(self._result(job))
-        return future
-
-    def _result(self, job: Job) -> Result:
-        if job.kind == "probe":
-            one = {"value": 1.0, "low": 1.0, "high": 1.0}
-            known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.1}
-            known |= {"precision": "fp32", "hardware": {}, "work": {}}
-            return Result(job.id, data=known)
-        if job.kind == "study":
-            return Result(job.id, data={"graph": None, "no_graph": "", "seeds": [], "no_seeds": ""})
-        if job.kind == "profile":
-            return Result(job.id, error="not here")
-        assert job.candidate
-        return Result(job.id, verdict=self._judged(job, job.candidate.source))
-
-    def _judged(self, job: Job, source: str) -> Verdict:
+    def verdict(self, job: Job, source: str) -> Verdict:
         ms, power = KERNELS[source]
         if job.options.energy:
             self.metered.append(f"{source} {job.options.effort}")

@@ -127,6 +127,17 @@ def test_ordinary_tasks_can_be_scored(forward: str, inputs: str) -> None:
     assert probe(oracle, Tolerance(oracle, "fp32", 2), [3, 4]) is None
 
 
+@pytest.mark.parametrize("kept", [1 << 26, 0])
+def test_a_question_stays_the_same_whatever_the_reference_does_with_it(kept: int) -> None:
+    """Kept or made again; also where the reference writes to its inputs and they need no cast."""
+    oracle = Oracle(Reference(task("x[0].add_(1) * 2", "[torch.randn(8, 8, dtype=torch.float64)]"), "cpu", 1), kept)
+    first = [leaf.clone() for leaf in oracle.inputs(5)[1]]
+    answer = oracle.truth(5)
+    oracle.truth(6)
+    assert torch.equal(oracle.inputs(5)[1][0], first[0]) and torch.equal(oracle.truth(5)[0], answer[0])
+    assert torch.equal(answer[0], (first[0] + 1) * 2)
+
+
 def test_work_counts_bytes_once_and_products_by_what_is_not_zero() -> None:
     dense = work.count(Reference(task("x[0] @ x[1]", "[torch.randn(64, 32), torch.randn(32, 16)]"), "cpu", 1), 2)
     assert (dense.read_bytes, dense.written_bytes, dense.matrix_flops) == (4 * (64 * 32 + 32 * 16), 4 * 64 * 16, 2 * 64 * 32 * 16)

@@ -7,7 +7,7 @@ An error is fixed by the step that left it for good: of a path of attempts that 
 one, the last step from a node that shows the error's signature to one that does not.
 
 The digest ranks: sections in their order, each giving so many of its best lines in a turn, turn after turn, until
- the budget is spent. Lines that do not fit are left out, shorter ones after them may still fit.
+the budget is spent. Lines that do not fit are left out, shorter ones after them may still fit.
 """
 
 from __future__ import annotations

@@ -90,9 +90,7 @@ def multiplies(assignment: Assignment) -> bool:
     """Whether the task has matrix products or convolutions; also where its graph is not known."""
     if assignment.graph is None:
         return True
-    return any(
-        re.search(r"\.(\w*mm\w*|matmul|linear|einsum|conv\w*|\w*attention\w*)\.", node.op) for node in assignment.graph.nodes
-    )
+    return any(_PRODUCT.search(node.op) for node in assignment.graph.nodes)
 
 
 def _rates(rates: dict[str, float]) -> str:

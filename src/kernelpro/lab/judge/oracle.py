@@ -95,8 +95,8 @@ class Oracle:
         self.reference = reference
         self.exact = True
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
-        self._answers: _Shelf[Outputs] = _Shelf(cache_bytes)
-        self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes)
+        self._answers: _Shelf[Outputs] = _Shelf(cache_bytes // 2)
+        self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
 
     def inputs(self, seed: int, distribution: str = "as given") -> tuple[tree.Form, list[torch.Tensor]]:

@@ -69,6 +69,7 @@ def _unit(precision: str, ceilings: Ceilings) -> str:
 
 
 _FRESH_SECONDS = 60.0
+"""Load comes and goes within minutes; a suite of small tasks need not pay for each."""
 
 
 def measured(device: str, name: str) -> Ceilings:
