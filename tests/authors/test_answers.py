@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernelpro.authors.author import LANGUAGES
 from kernelpro.authors.team.answers import CodeForm, DebugForm, DesignForm, PlanForm
 from kernelpro.records import BadInput
 
@@ -56,7 +57,7 @@ Write one expression.
 
 
 def test_a_plan_names_spans_that_are_found() -> None:
-    plan = PlanForm(SOURCE, "torch", "cuda").parse(PLAN)
+    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     assert plan.promised == 1.4 and plan.finding == "unfused_chain" and plan.anchored
     assert plan.anchored.text(plan.anchored.spans[0]) == "        y = x * 2\n        return y + 1\n"
     made = CodeForm(plan.anchored).parse("```python body\n        return x * 2 + 1\n```")
@@ -75,11 +76,11 @@ def test_a_plan_names_spans_that_are_found() -> None:
 )
 def test_a_plan_that_does_not_fit_is_explained(old: str, new: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        PlanForm(SOURCE, "torch", "cuda").parse(PLAN.replace(old, new))
+        PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace(old, new))
 
 
 def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
-    gpu, cpu = PlanForm(SOURCE, "torch", "cuda"), PlanForm(SOURCE, "torch", "cpu")
+    gpu, cpu = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]), PlanForm(SOURCE, "torch", LANGUAGES["cpu"])
     assert "language: <triton or cuda or cute; as it is" in gpu.description and "language: <cpp>" in cpu.description
     assert cpu.parse(PLAN.replace("language: torch", "language: cpp")).language == "cpp"
     with pytest.raises(BadInput, match="here it is cpp"):
@@ -87,19 +88,19 @@ def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
 
 
 def test_the_coder_is_not_told_the_quotations_again() -> None:
-    plan = PlanForm(SOURCE, "torch", "cuda").parse(PLAN + "\n```cpp\nint kept;\n```\n")
+    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN + "\n```cpp\nint kept;\n```\n")
     assert "anchor" not in plan.instructions and "y = x * 2" not in plan.instructions
     assert "Write one expression." in plan.instructions and "int kept;" in plan.instructions
 
 
 def test_a_span_ends_at_the_next_line_that_reads_like_its_last() -> None:
     twice = SOURCE + "\n\ndef other(x):\n    y = x\n    return y + 1\n"
-    anchored = PlanForm(twice, "torch", "cuda").parse(PLAN).anchored
+    anchored = PlanForm(twice, "torch", LANGUAGES["cuda"]).parse(PLAN).anchored
     assert anchored and anchored.text(anchored.spans[0]) == "        y = x * 2\n        return y + 1\n"
 
 
 def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
-    plan = PlanForm(SOURCE, "torch", "cuda").parse(PLAN)
+    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     changed = SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return 2 * x + 1\n")
     assert CodeForm(plan.anchored).parse(f"```python\n{changed}```") == changed
     with pytest.raises(BadInput, match="line 3 lies outside the anchors and became 'BLOCK = 64'"):
@@ -107,7 +108,7 @@ def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
 
 
 def test_a_span_that_breaks_the_file_is_refused() -> None:
-    plan = PlanForm(SOURCE, "torch", "cuda").parse(PLAN)
+    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     with pytest.raises(BadInput, match="with these spans the file is not Python"):
         CodeForm(plan.anchored).parse("```python body\n  return (x\n```")
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from playing import graph, program, task
 
-from kernelpro.authors import tunables
 from kernelpro.authors.author import Assignment, Draft, Known, NoIdea
 from kernelpro.authors.by_name import author
 from kernelpro.authors.playbook.cpp import WRITER
@@ -19,6 +18,7 @@ from kernelpro.authors.playbook.indices import Index, Var, flatten, reshape, var
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.authors.playbook.stages import Program, Reduce, Store
 from kernelpro.diagnose.tools import registry
+from kernelpro.lab.tuning import tunables
 from kernelpro.records import Action, BadInput, Finding, Gain, RunConfig, Task
 
 CHAIN = task("F.layer_norm(a + b, (64,)).softmax(-1) * torch.sigmoid(b)", "torch.randn(8, 64), torch.randn(8, 64)")

@@ -24,8 +24,8 @@ from test_playbook_families import FAMILIES
 
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.stages import Program
-from kernelpro.authors.tunables import parse
 from kernelpro.lab.tasks.reference import Reference
+from kernelpro.lab.tuning.tunables import parse
 from kernelpro.records import Task
 
 STRETCHES = {"keep": False, "order": "rows", "threads": 32, "vector": 1, "together": 1}

@@ -1,4 +1,4 @@
-"""A lab whose kernels are known beforehand, for what a real one cannot be made to show at will: exact times, energy without a meter."""
+"""A lab whose kernels are known beforehand, for what a real one cannot be made to show at will: exact times, energies."""
 
 from __future__ import annotations
 

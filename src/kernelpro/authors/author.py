@@ -34,6 +34,10 @@ class Known:
     verdict: Verdict | None
 
 
+LANGUAGES: dict[Target, tuple[str, ...]] = {"cuda": ("triton", "cuda", "cute"), "cpu": ("cpp",)}
+"""What kernels are written in."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """What an author is asked to do, and what it may know."""
@@ -54,6 +58,8 @@ class Assignment:
     """The task's operators, where they could be read."""
     hardware: dict[str, Any] = field(default_factory=dict)
     """`name`, measured `bandwidth` and `rates`, and `facts` in words."""
+    languages: tuple[str, ...] = ()
+    """What may be written in; empty: whatever suits the target."""
     parent: Known | None = None
     """The candidate to improve or to mend; None for a fresh design."""
     children: tuple[Known, ...] = ()

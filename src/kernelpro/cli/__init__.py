@@ -125,6 +125,10 @@ def optimize(
     tolerance: Annotated[
         float, typer.Option(min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal.")
     ] = 2.0,
+    tune: Annotated[int, typer.Option(min=0, help="Points of a candidate's tunables that are tried; 0: none.")] = 12,
+    language: Annotated[
+        list[str] | None, typer.Option(help="Only kernels in this language: triton, cuda, cute or cpp. Repeatable; default: all.")
+    ] = None,
     plain: Annotated[bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")] = False,
     alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
@@ -148,6 +152,8 @@ def optimize(
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for known in baseline or ():
         _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+    for known in language or ():
+        _check("--language", known, ("cpp",) if target == "cpu" else ("triton", "cuda", "cute", "cpp"))
     models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
     wanted = running.Wanted(
         author,
@@ -165,6 +171,8 @@ def optimize(
         Place(pool, match, wait),
         objective,
         tolerance / 100,
+        tune,
+        tuple(language or ()),
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 

@@ -193,5 +193,5 @@ def _line(step: Step, baseline_ms: float) -> str:
     who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
     if step.ms:
         return f"{who}: {step.ms:.4g} ms, {baseline_ms / step.ms:.2f}x over the best baseline; {step.plan}".rstrip("; ")
-    why = f": {step.verdict.reason}" if step.verdict else f": {step.note}" if step.note else ""
+    why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
     return f"{who}: {step.state}{why}"

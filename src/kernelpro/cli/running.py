@@ -48,6 +48,8 @@ class Wanted:
     place: Place = field(default_factory=Place)
     objective: Any = "speed"
     tolerance: float = 0.02
+    tune: int = 12
+    languages: tuple[str, ...] = ()
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -98,6 +100,8 @@ def optimize(
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
             seed=wanted.seed,
+            tune_points=wanted.tune,
+            languages=wanted.languages,
             compiler=wanted.compiler,
             knowledge=wanted.knowledge,
             objective=wanted.objective,

@@ -43,6 +43,7 @@ class Scene:
             attempt=self._attempt(step),
             graph=Graph.from_json(drawn) if (drawn := self.ground.get("graph")) else None,
             hardware=self.ground.get("hardware", {}),
+            languages=self.config.languages,
             parent=self._known(parent) if parent else None,
             children=self._many(n for n in family if n != step.number),
             siblings=self._many(siblings),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelpro.authors.tunables import parse
-from kernelpro.authors.tuner import TuneOptions, tune
 from kernelpro.engine.profiling import Ask
-from kernelpro.engine.scene import normalised
 from kernelpro.engine.store import Store
 from kernelpro.records import BadInput, Candidate, Job, Options, Result, RunConfig, Status, Step, Verdict
 
@@ -33,13 +29,19 @@ class Trial:
         self.tell("judging", {"step": step.number})
         source = self.store.source(step.source)
         hopeless = replace(self.config.options, give_up_ms=_HOPELESS * baseline_ms)
-        result = await self.ask(self._job(step.number, source, hopeless, tuple(known)))
-        if same := (result.data or {}).get("same_as"):
+        job = self._job(step.number, source, hopeless)
+        result = await self.ask(replace(job, known=tuple(known), tune=self.config.tune_points))
+        told = result.data or {}
+        if same := told.get("same_as"):
             return replace(step, note=f"a duplicate of step {known[same]}: it compiles to the same instructions")
         verdict = _verdict(result)
-        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": _seconds(verdict)})
-        if verdict.status is Status.PASSED and self.config.tune_points:
-            done = await self._tuned(done, source)
+        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": told.get("seconds", _seconds(verdict))})
+        if "untuned" in told:
+            done = replace(done, note=f"its tunables cannot be read: {told['untuned']}")
+        if "tuned" in told:
+            done = replace(done, details=done.details | {"tuned": told["tuned"]})
+        if tuned := told.get("source"):
+            done = replace(done, final_source=self.store.put_source(tuned))
         return await self._metered(done) if done.ms and done.ms <= metered_ms else done
 
     async def _metered(self, step: Step) -> Step:
@@ -55,37 +57,9 @@ class Trial:
     async def verdict(self, number: int, source: str, options: Options) -> Verdict:
         return _verdict(await self.ask(self._job(number, source, options)))
 
-    def _job(self, number: int, source: str, options: Options, known: tuple[str, ...] = ()) -> Job:
+    def _job(self, number: int, source: str, options: Options) -> Job:
         candidate = Candidate(source, f"step {number}")
-        return Job(f"step {number}", "judge", self.config.task, candidate, self.config.target, options, known=known)
-
-    async def _tuned(self, step: Step, source: str) -> Step:
-        """The same step where it declares nothing to tune."""
-        try:
-            declared = parse(source)
-        except BadInput as error:
-            return replace(step, note=f"its tunables cannot be read: {error}")
-        if not declared.names:
-            return step
-        self.tell("tuning", {"step": step.number})
-        spent, verdicts = 0.0, {}
-
-        async def judge(text: str, options: TuneOptions) -> Verdict:
-            nonlocal spent
-            chosen = replace(self.config.options, effort=options.effort, give_up_ms=options.give_up_ms)
-            verdicts[normalised(text)] = verdict = await self.verdict(step.number, text, chosen)
-            spent += _seconds(verdict)
-            return verdict
-
-        dice = random.Random(f"{self.config.seed}:{step.number}:tune")
-        tuned = await tune(source, judge, self.config.tune_points, self.config.in_flight, dice)
-        tried = [{"point": t.point, "status": t.status, "ms": t.ms, "effort": t.effort} for t in tuned.log]
-        details = step.details | {"tuned": {"point": tuned.point, "why": tuned.why, "tried": tried}}
-        details["device_seconds"] += spent
-        if not tuned.improved:
-            return replace(step, details=details)
-        verdict = verdicts[normalised(tuned.source)]
-        return replace(step, final_source=self.store.put_source(tuned.source), verdict=verdict, details=details)
+        return Job(f"step {number}", "judge", self.config.task, candidate, self.config.target, options)
 
 
 def _verdict(result: Result) -> Verdict:

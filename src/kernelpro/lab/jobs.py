@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
@@ -22,9 +23,13 @@ from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.study import study
-from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Status, Target
+from kernelpro.lab.tuning import tunables
+from kernelpro.lab.tuning.tuner import TuneOptions, tune
+from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Status, Target, Verdict
 
 _REPEAT_SECONDS = 5.0
+_BUILT_AHEAD = 4
+"""Points of a tuning that are built while one is judged: nvcc takes about as long as two or three quick judgements."""
 
 
 class Worker:
@@ -79,7 +84,10 @@ class Worker:
             if job.kind == "probe":
                 return Result(job.id, data=_probe_data(self._warm(job, bench)))
             if job.kind == "judge" and job.candidate:
-                return Result(job.id, verdict=self._warm(job, bench).judge(job.candidate, job.known))
+                verdict = self._warm(job, bench).judge(job.candidate, job.known)
+                if job.tune and verdict.status is Status.PASSED:
+                    return self._tuned(job, job.candidate, verdict)
+                return Result(job.id, verdict=verdict)
         except BadInput:
             self.forget()  # half open, or with a baseline that has failed
             raise
@@ -87,6 +95,27 @@ class Worker:
             return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
         assert job.candidate
         return Result(job.id, profile=self._profile(job, bench, job.candidate))
+
+    def _tuned(self, job: Job, candidate: Candidate, verdict: Verdict) -> Result:
+        try:
+            if not tunables.parse(candidate.source).names:
+                return Result(job.id, verdict=verdict)
+        except BadInput as error:
+            return Result(job.id, verdict=verdict, data={"untuned": str(error)})
+        points = _Points(self, job, self._reporter(job))
+        dice = random.Random(candidate.id)
+        found = tune(candidate.source, verdict, points, job.tune, dice, ahead=_BUILT_AHEAD)
+        tried = [
+            {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort} for trial in found.log
+        ]
+        told = {"point": found.winner.point, "why": found.why, "tried": tried}
+        data = {"tuned": told, "source": found.source if found.improved else None, "seconds": _seconds(verdict) + points.seconds}
+        return Result(job.id, verdict=found.winner.verdict, data=data)
+
+    def judge_point(self, job: Job) -> Verdict:
+        assert job.candidate
+        self._await_build(job)
+        return self._warm(job, self._bench(job)).judge(job.candidate)
 
     def _build(self, job: Job) -> Result:
         if job.candidate is None:
@@ -157,6 +186,34 @@ class Worker:
     def close(self) -> None:
         self.forget()
         self._builds.close()
+
+
+class _Points:
+    """Judges variants of a job's candidate."""
+
+    def __init__(self, worker: Worker, job: Job, report: Callable[[str], None]):
+        self._worker, self._job, self._report = worker, job, report
+        self._judged = 0
+        self.seconds = 0.0
+
+    def announce(self, source: str) -> None:
+        self._worker.announce(self._variant(source, TuneOptions("quick", 0.0)))
+
+    def judge(self, source: str, options: TuneOptions) -> Verdict:
+        self._judged += 1
+        self._report(f"tuning, point {self._judged}")
+        verdict = self._worker.judge_point(self._variant(source, options))
+        self.seconds += _seconds(verdict)
+        return verdict
+
+    def _variant(self, source: str, options: TuneOptions) -> Job:
+        assert self._job.candidate
+        chosen = replace(self._job.options, effort=options.effort, give_up_ms=options.give_up_ms)
+        return replace(self._job, candidate=replace(self._job.candidate, source=source), options=chosen)
+
+
+def _seconds(verdict: Verdict) -> float:
+    return float(verdict.measurement.get("seconds", {}).get("total", 0.0))
 
 
 def _environment(target: Target) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Job(Record):
     """Machine code that was judged before: a judge job whose candidate compiles to it is answered with `same_as`, no verdict."""
     seeds: tuple[str, ...] = ()
     """Baselines that a study job gives as candidates."""
+    tune: int = 0
+    """Points of its tunables that may be tried once a judge job's candidate has passed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ class Progress(Record):
 
 @dataclass(frozen=True)
 class Result(Record):
-    """One line of a worker's output: exactly one of verdict, profile, data and error is set."""
+    """One line of a worker's output: verdict, profile, data or error.
+
+    Where tunables were searched, the verdict is the best point's, and the data says what was found.
+    """
 
     job: str
     verdict: Verdict | None = None

@@ -74,6 +74,8 @@ class RunConfig(Record):
     seed: int = 0
     tune_points: int = 12
     """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    languages: tuple[str, ...] = ()
+    """What authors may write in; empty: whatever suits the target."""
     compiler: bool = True
     """Whether the compiler's own code is among the first candidates."""
     knowledge: bool = True

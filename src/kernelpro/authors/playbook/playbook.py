@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from kernelpro.authors.author import Assignment, Draft, NoIdea
+from kernelpro.authors.author import LANGUAGES, Assignment, Draft, NoIdea
 from kernelpro.authors.playbook import cpp, cuda, triton
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.reading import read
@@ -47,9 +47,10 @@ class Playbook:
 
     def _seed(self, assignment: Assignment, program: Program) -> Draft:
         """Seeds of the target's languages in turn: the first of each, then the second of each."""
-        writers = [writer for writer in WRITERS if writer.target == assignment.target]
+        allowed = assignment.languages or LANGUAGES[assignment.target]
+        writers = [writer for writer in WRITERS if writer.target == assignment.target and writer.language in allowed]
         if not writers:
-            raise NoIdea(f"the playbook writes no kernels for {assignment.target}")
+            raise NoIdea(f"the playbook writes no kernels for {assignment.target} in {' or '.join(allowed)}")
         offers = [[(writer, seed) for seed in writer.seeds(program)] for writer in writers]
         depth = max(len(offer) for offer in offers)
         everything = [offer[place] for place in range(depth) for offer in offers if place < len(offer)]

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from kernelpro.authors.anchors import Anchored, Quote, place
 from kernelpro.llm.markdown import fences
-from kernelpro.records import BadInput, Target
+from kernelpro.records import BadInput
 
 _HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
-_LANGUAGES = {"cuda": ("triton", "cuda", "cute"), "cpu": ("cpp",)}
 """To write in, by target; torch is understood as well."""
 
 
@@ -112,8 +111,8 @@ where the span is a single line). The first must occur once in the file; the spa
 <last line of the span>
 ```"""
 
-    def __init__(self, source: str, language: str, target: Target):
-        self._source, self._language, self._known = source, language, _LANGUAGES[target]
+    def __init__(self, source: str, language: str, known: tuple[str, ...]):
+        self._source, self._language, self._known = source, language, known
         several = f"{' or '.join(self._known)}; as it is unless you rewrite" if len(self._known) > 1 else self._known[0]
         self.description = self._DESCRIPTION.replace("LANGUAGES", several)
 
@@ -127,7 +126,7 @@ where the span is a single line). The first must occur once in the file; the spa
         if kind not in ("edit", "rewrite"):
             raise BadInput(f"`kind: {fields['kind']}`: say edit or rewrite")
         language = fields.get("language", self._language).lower().strip("`. ") or self._language
-        if language not in (*self._known, "torch"):
+        if language not in (*self._known, self._language, "torch"):
             raise BadInput(f"`language: {language}`: here it is {' or '.join(self._known)}")
         finding = fields.get("finding", "").strip("`. ")
         anchored = place(self._source, _quotes(text)) if kind == "edit" else None

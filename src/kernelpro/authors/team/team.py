@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from kernelpro.authors.author import Assignment, Draft, Exhausted, Waiting
+from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, Waiting
 from kernelpro.authors.team import templates, windows
 from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
 from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, Outstanding, Question, Reply, Tool
@@ -121,7 +121,12 @@ class Team:
             "faster": windows.sources("A faster one, to borrow from", windows.faster(a.parent, a.leaders), most=1),
         }
         planned: Reply[Planned] = await self._ask(
-            a, "plan", self._models.plan, PlanForm(a.parent.source, language, a.target), sections, language
+            a,
+            "plan",
+            self._models.plan,
+            PlanForm(a.parent.source, language, a.languages or LANGUAGES[a.target]),
+            sections,
+            language,
         )
         plan = planned.value
         shown = plan.anchored.shown() if plan.anchored else windows.cut(a.parent.source, _OLD_FILE)
@@ -184,9 +189,11 @@ class Team:
 
 
 def _directions(a: Assignment) -> list[tuple[str, str]]:
-    if a.target == "cpu":
-        return list(_CPU_DIRECTIONS)
-    return [turn if turn[0] != "cute" or windows.multiplies(a) else _WITHOUT_PRODUCTS for turn in _GPU_DIRECTIONS]
+    turns = list(_CPU_DIRECTIONS if a.target == "cpu" else _GPU_DIRECTIONS)
+    if a.languages:
+        chosen = [turn for turn in turns if turn[0] in a.languages]
+        return chosen + [(name, f"Write it in {name}.") for name in a.languages if name not in dict(chosen)]
+    return [turn if turn[0] != "cute" or windows.multiplies(a) else _WITHOUT_PRODUCTS for turn in turns]
 
 
 def _guide(language: str, a: Assignment, pieces: bool) -> str:
@@ -196,17 +203,22 @@ def _guide(language: str, a: Assignment, pieces: bool) -> str:
     """
     facts = dict(fact.partition(": ")[::2] for fact in a.hardware.get("facts", ()))
     values = {
-        "arch": facts.get("capability", "9.0").replace(".", "") + ("a" if facts.get("capability", "9.0") >= "9.0" else ""),
+        "arch": _architecture(facts.get("capability", "9.0")),
         "triton": facts.get("triton", "3"),
         "threads": facts.get("threads", "all"),
         "vector": facts.get("vector bits", "native"),
     }
     known = templates.languages()
-    wanted = [language] if language in known else (["cpp"] if a.target == "cpu" else ["cuda", "triton", "cute"])
+    wanted = [language] if language in known else list(a.languages or LANGUAGES[a.target])
     guides = [templates.guide(name, **values) for name in wanted]
     if pieces and "cuda" in wanted and values["arch"] == "90a" and windows.multiplies(a):
         guides.append(templates.prompt("hopper"))
     return "\n\n".join(guides)
+
+
+def _architecture(capability: str) -> str:
+    """As nvcc is asked for it: from Hopper on with all that this very architecture has."""
+    return capability.replace(".", "") + ("a" if float(capability) >= 9 else "")
 
 
 def _working(relatives: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kernelpro.authors.tunables import frozen, parse, with_point
+from kernelpro.lab.tuning.tunables import frozen, parse, with_point
 from kernelpro.records import BadInput
 
 SOURCE = '''"""A kernel: größer ist besser."""

@@ -21,8 +21,8 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kernelpro.authors import constraints
-from kernelpro.authors.constraints import Constraint, Value
+from kernelpro.lab.tuning import constraints
+from kernelpro.lab.tuning.constraints import Constraint, Value
 from kernelpro.records import BadInput
 
 Point = Mapping[str, Value]

@@ -1,0 +1,245 @@
+"""The tuner on landscapes with known answers, and on a real kernel under the real judge."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+
+from kernelpro.lab.tuning.tunables import Point, parse
+from kernelpro.lab.tuning.tuner import Tuned, TuneOptions, tune
+from kernelpro.pools.local import Pool
+from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
+
+GRID = "A = 4  # tune: 1, 2, 4, 8, 16\nB = 2  # tune: 1, 2, 3\n"
+LARGE = "".join(f"{name} = 3  # tune: 0, 1, 2, 3, 4, 5, 6, 7\n" for name in "ABCD")
+Landscape = Callable[[Point], float]
+"""Milliseconds at a point; infinite where it does not build."""
+
+
+class Bench:
+    """A judge over a landscape; it notes what it was asked and what was announced."""
+
+    def __init__(self, landscape: Landscape, width: float = 0.01):
+        self.landscape, self.width = landscape, width
+        self.asked: list[tuple[dict[str, object], TuneOptions]] = []
+        self.announced: list[str] = []
+        self.most = 0
+        """Announced and not judged yet, at one time."""
+
+    def announce(self, source: str) -> None:
+        self.announced.append(source)
+        self.most = max(self.most, len(self.announced) - len(self.asked))
+
+    def judge(self, source: str, options: TuneOptions) -> Verdict:
+        assert source == self.announced[len(self.asked)]
+        self.asked.append((dict(parse(source).default), options))
+        return self.verdict(source)
+
+    def verdict(self, source: str) -> Verdict:
+        ms = self.landscape(parse(source).default)
+        if ms == float("inf"):
+            return Verdict("candidate", Status.BUILD_FAILED, "static assertion failed")
+        interval = Interval(ms, ms * (1 - self.width), ms * (1 + self.width))
+        speedup = Interval(10 / ms, 10 / interval.high, 10 / interval.low)
+        return Verdict(
+            "candidate", Status.PASSED, "correct", times={"candidate": interval}, speedup={"eager": speedup}, faster="yes"
+        )
+
+    def points(self, effort: str = "quick") -> list[dict[str, object]]:
+        return [point for point, options in self.asked if options.effort == effort]
+
+
+def tuned(source: str, bench: Bench, budget: int = 100, ahead: int = 3, seed: int = 0) -> Tuned:
+    return tune(source, bench.verdict(source), bench, budget, random.Random(seed), ahead)
+
+
+def bowl(point: Point) -> float:
+    """Best at A = 5, B = 1, C = 6, D = 2."""
+    aims = {"A": 5, "B": 1, "C": 6, "D": 2}
+    return 1.0 + sum((float(point[name]) - aims[name]) ** 2 for name in aims) / 10
+
+
+def test_a_small_grid_is_searched_whole_and_outwards_from_the_best() -> None:
+    bench = Bench(lambda p: 1.0 + abs(float(p["A"]) - 16) + abs(float(p["B"]) - 3))
+    found = tuned(GRID, bench, ahead=1)
+    assert found.winner.point == {"A": 16, "B": 3} and found.winner.ms == 1.0 and found.improved
+    assert found.source == "A = 16  # tuned over 1, 2, 4, 8, 16\nB = 3  # tuned over 1, 2, 3\n"
+    points = [{"A": 4, "B": 2}, *bench.points()]
+    assert len(points) == 15 and len({tuple(p.items()) for p in points}) == 15, "the default is not judged again"
+    assert points.index({"A": 16, "B": 3}) < points.index({"A": 1, "B": 1})
+    assert points.index({"A": 16, "B": 3}) <= 8
+
+
+def test_a_large_grid_is_climbed_within_the_budget() -> None:
+    bench = Bench(bowl)
+    found = tuned(LARGE, bench, budget=80)
+    assert found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 2} and found.winner.ms == 1.0
+    assert len(bench.points()) <= 80 and len(bench.points("normal")) <= 3
+
+
+def test_pairs_cross_what_single_steps_cannot() -> None:
+    """A and B must change together: each alone is worse."""
+    bench = Bench(lambda p: 2.0 + (p["A"] != p["B"]) - 0.1 * float(p["A"]) * (p["A"] == p["B"]) + float(p["C"]) + float(p["D"]))
+    found = tuned(LARGE, bench, budget=400)
+    assert found.winner.point == {"A": 7, "B": 7, "C": 0, "D": 0}
+
+
+def test_restarts_leave_a_local_optimum() -> None:
+    bench = Bench(lambda p: 0.5 + float(p["A"]) if float(p["A"]) < 2 else 3.0 + abs(float(p["A"]) - 5) / 10)
+    found = tuned("A = 5  # tune: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14\n", bench, budget=14)
+    assert found.winner.point["A"] in (0, 1)
+
+
+def test_the_same_outcomes_give_the_same_search_and_a_few_are_announced_ahead() -> None:
+    benches = [Bench(bowl), Bench(bowl)]
+    first, second = (tuned(LARGE, bench, budget=60, ahead=4, seed=7) for bench in benches)
+    assert first == second and benches[0].asked == benches[1].asked and benches[0].most == 4
+    assert tuned(LARGE, Bench(bowl), budget=60, ahead=4, seed=8).log != first.log
+
+
+def test_hopeless_points_are_given_up_and_finalists_are_not() -> None:
+    bench = Bench(bowl)
+    tuned(LARGE, bench, ahead=1)
+    best = bowl(parse(LARGE).default)
+    for point, options in bench.asked:
+        if options.effort == "normal":
+            assert options.give_up_ms == 0
+        else:
+            assert options.give_up_ms == pytest.approx(1.3 * best)
+            best = min(best, bowl(point))  # type: ignore[arg-type]
+    assert 1 <= len(bench.points("normal")) <= 3
+
+
+def test_what_fails_is_not_tried_again_and_a_value_that_always_fails_comes_last() -> None:
+    bench = Bench(lambda p: float("inf") if float(p["A"]) >= 8 else 1.0 + float(p["B"]))
+    found = tuned(GRID, bench, ahead=1)
+    points = bench.points()
+    assert len({tuple(p.items()) for p in points}) == len(points) == 14
+    assert {p["A"] for p in points[-2:]} <= {8, 16} and found.winner.point["B"] == 1
+    failed = [t for t in found.log if t.verdict.status is Status.BUILD_FAILED]
+    assert len(failed) == 6 and all(t.ms is None and t.verdict.reason for t in failed)
+
+
+def test_a_failing_value_is_avoided_in_a_large_grid() -> None:
+    bench = Bench(lambda p: float("inf") if p["D"] == 2 else bowl(p))
+    found = tuned(LARGE, bench, budget=120)
+    assert found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 3} or found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 1}
+    assert sum(p["D"] == 2 for p in bench.points()) <= 2 + 3
+
+
+def test_the_default_stays_unless_another_is_faster_by_more_than_the_interval() -> None:
+    found = tuned(GRID, Bench(lambda p: 1.0 - 0.001 * float(p["A"]), width=0.02))
+    assert found.winner.point == {"A": 4, "B": 2} and not found.improved and "by more than the interval" in found.why
+    assert found.source.startswith("A = 4  # tuned over")
+    assert tuned(GRID, Bench(lambda p: 1.0 - 0.02 * float(p["A"]), width=0.02)).winner.point["A"] == 16
+
+
+def test_what_does_not_look_faster_is_not_judged_at_length() -> None:
+    bench = Bench(lambda p: 1.0 + abs(float(p["A"]) - 4))
+    assert not tuned(GRID, bench).improved and not bench.points("normal")
+
+
+def test_where_no_other_point_passes_the_default_stays() -> None:
+    found = tuned(GRID, Bench(lambda p: 1.0 if p == {"A": 4, "B": 2} else float("inf")))
+    assert found.winner.point == {"A": 4, "B": 2} and not found.improved and len(found.log) == 14
+
+
+def test_what_the_judge_raises_passes_through() -> None:
+    class Gone(Bench):
+        def judge(self, source: str, options: TuneOptions) -> Verdict:
+            raise BadInput("a baseline has failed")
+
+    with pytest.raises(BadInput, match="a baseline has failed"):
+        tuned(GRID, Gone(lambda p: 1.0))
+
+
+def test_without_declarations_there_is_nothing_to_tune() -> None:
+    with pytest.raises(BadInput, match="no tunables are declared"):
+        tune("A = 1\n", Bench(lambda p: 1.0).verdict(GRID), Bench(lambda p: 1.0), 4, random.Random(0))
+
+
+REFERENCE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.cumsum(x, dim=0)
+
+
+def get_inputs():
+    return [torch.randn(512, 512)]
+
+
+def get_init_inputs():
+    return []
+"""
+KERNEL = '''"""Running sum down the columns, in strips."""
+
+import torch
+
+from kernelpro import runtime
+
+STRIP = 8  # tune: 8, 64, 512
+UNROLL = 1  # tune: 1, 4, 3
+# tune-if: STRIP > 8 or UNROLL < 4
+
+lib = runtime.cpp(r"""
+static_assert(STRIP % UNROLL == 0, "strips are made of whole steps");
+
+extern "C" void column_cumsum(const float* x, float* y, long long rows, long long cols) {
+#pragma omp parallel for schedule(static)
+    for (long long first = 0; first < cols; first += STRIP) {
+        double sums[STRIP] = {};
+        for (long long row = 0; row < rows; ++row) {
+            const float* in = x + row * cols + first;
+            float* out = y + row * cols + first;
+            for (long long i = 0; i < STRIP; i += UNROLL)
+                for (long long u = i; u < i + UNROLL; ++u) {
+                    sums[u] += in[u];
+                    out[u] = float(sums[u]);
+                }
+        }
+    }
+}
+""", flags=[f"-DSTRIP={STRIP}", f"-DUNROLL={UNROLL}"])
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        lib.column_cumsum(x, y, x.shape[0], x.shape[1])
+        return y
+'''
+
+
+def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it() -> None:
+    settings = Options(effort="quick", baselines=("eager_fp32",))
+    job = Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(KERNEL), "cpu", settings, tune=8)
+    with Pool() as pool:
+        result = pool.ask(job)
+    assert result.verdict and result.verdict.status is Status.PASSED, result.error
+    found, source = (result.data or {})["tuned"], (result.data or {})["source"]
+    quick = [trial for trial in found["tried"] if trial["effort"] == "quick"]
+    assert len(quick) == 7, "all but the default, of the eight that the condition allows"
+    for trial in quick:
+        builds = trial["point"]["STRIP"] % trial["point"]["UNROLL"] == 0
+        assert trial["status"] == ("passed" if builds else "build_failed"), trial
+    if source is None:
+        assert found["point"] == {"STRIP": 8, "UNROLL": 1} and "by more than the interval" in found["why"]
+    else:
+        assert any(trial["point"] == found["point"] for trial in found["tried"] if trial["effort"] == "normal")
+        assert re.search(rf"^STRIP = {found['point']['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE)
+        assert parse(source).names == ()
+
+
+def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is() -> None:
+    settings = Options(effort="quick", baselines=("eager_fp32",))
+    broken = KERNEL.replace("# tune-if: STRIP > 8 or UNROLL < 4", "# tune-if: STRIP >")
+    with Pool() as pool:
+        result = pool.ask(Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(broken), "cpu", settings, tune=8))
+    assert result.verdict and result.verdict.status is Status.PASSED and "`STRIP >` cannot be read" in (result.data or {})["untuned"]
