@@ -242,7 +242,7 @@ MOVES = (
     Move(
         "keep",
         "Keep the row in registers, or in shared memory, between passes instead of reading it again.",
-        ("excess_traffic", "l2_thrash", "missing_reuse"),
+        ("excess_traffic", "l2_thrash", "missing_reuse", "energy_dram_traffic", "energy_l2_traffic"),
         staged(_keep),
     ),
     Move(
@@ -254,7 +254,7 @@ MOVES = (
     Move(
         "whole rows",
         "One block a row, in one kernel: no parts to join, and the row is read once.",
-        ("launch_overhead", "unfused_chain", "excess_traffic"),
+        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic"),
         staged(_whole),
     ),
     Move(
@@ -266,7 +266,7 @@ MOVES = (
     Move(
         "more work a thread",
         "More elements for each thread, so that more of its loads are on the way and fewer threads meet at barriers.",
-        ("barrier_stall", "narrow_access", "warp_stall"),
+        ("barrier_stall", "narrow_access", "warp_stall", "energy_excess_threads"),
         staged(_more_work),
     ),
     Move(
@@ -278,7 +278,7 @@ MOVES = (
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",
-        ("special_functions", "warp_stall"),
+        ("special_functions", "warp_stall", "energy_costly_math"),
         own_maths(frozenset({"exp", "log", "tanh", "div"})),
     ),
 )

@@ -237,7 +237,7 @@ MOVES = (
     Move(
         "keep",
         "Keep the whole row in registers, so that it is read once however often it is needed.",
-        ("excess_traffic", "l2_thrash"),
+        ("excess_traffic", "l2_thrash", "energy_dram_traffic", "energy_l2_traffic"),
         staged(_keep),
     ),
     Move(
@@ -255,7 +255,7 @@ MOVES = (
     Move(
         "larger tiles",
         "Larger tiles of the product: each element that is fetched is used more often.",
-        ("missing_reuse", "l2_thrash", "excess_traffic"),
+        ("missing_reuse", "l2_thrash", "excess_traffic", "energy_dram_traffic", "energy_l2_traffic"),
         staged(_larger),
     ),
     Move(
@@ -279,7 +279,7 @@ MOVES = (
     Move(
         "more at once",
         "Twice as many elements for each thread: more bytes on the way, fewer instructions for addresses.",
-        ("narrow_access", "warp_stall", "integer_arithmetic", "dram_roof"),
+        ("narrow_access", "warp_stall", "integer_arithmetic", "dram_roof", "energy_excess_threads"),
         staged(_longer),
     ),
     Move(
