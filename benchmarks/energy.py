@@ -49,7 +49,7 @@ from kernelpro.records import Candidate, Energy, Options, Target, Task  # noqa: 
 
 PAIRS = Path(__file__).parent / "energy_pairs"
 _HZ = 20.0
-_ROUNDS = 12
+_ROUNDS = 20
 """Calls of both sides by which speeds are matched."""
 _EQUAL = 1.007
 """Most that waste may cost in matching, so that a later measurement stays within 1 %."""
@@ -150,17 +150,20 @@ def matched(table: Table, source: str, wastes: list[int], lean: Participant) -> 
     for amount in wastes:
         table.bench.builds.begin(Candidate(wasteful(source, amount)), table.bench.target, table.bench.options)
     chosen: tuple[int, Participant] | None = None
+    seen = []
     for amount in wastes:
         participant = table.seat(wasteful(source, amount))
         ours, theirs = table.times(participant, lean)
-        if float((ours / theirs).log().median().exp()) > _EQUAL:
+        seen.append(float((ours / theirs).log().median().exp()))
+        if seen[-1] > _EQUAL:
             participant.close()
-            break
+            continue
         if chosen:
             chosen[1].close()
         chosen = amount, participant
     if chosen is None:
-        raise SystemExit(f"{table.bench.task.name}: even the least waste ({wastes[0]}) costs time")
+        told = ", ".join(f"{amount}: {ratio - 1:+.1%}" for amount, ratio in zip(wastes, seen, strict=True))
+        raise SystemExit(f"{table.bench.task.name}: all waste costs time ({told})")
     return chosen
 
 

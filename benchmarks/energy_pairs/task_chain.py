@@ -1,4 +1,4 @@
-"""128 multiply-adds for each element: bound by arithmetic once they are one kernel."""
+"""256 multiply-adds for each element: bound by arithmetic once they are one kernel."""
 
 import torch
 import torch.nn as nn
@@ -6,7 +6,7 @@ import torch.nn as nn
 
 class Model(nn.Module):
     def forward(self, x):
-        for _ in range(64):
+        for _ in range(128):
             x = (x * 1.01 + 0.01) * 0.99 - 0.01
         return x
 

@@ -115,6 +115,13 @@ def test_a_track_knows_its_own_doubt() -> None:
     assert stretch.watts == pytest.approx(100.0) and stretch.doubt == pytest.approx(0.004)
 
 
+def test_windows_begin_and_end_where_steps_were_seen_most_sharply() -> None:
+    """The first and the last reading were late."""
+    edges = [Edge(0.1 * n, 10.0 * n, 0.03 if n in (0, 20) else 0.001) for n in range(21)]
+    stretch = Track(edges).stretch()
+    assert stretch.seconds == pytest.approx(1.8) and stretch.watts == pytest.approx(100.0) and stretch.doubt < 0.002
+
+
 def test_a_counter_that_stands_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0")
     monkeypatch.setattr("kernelpro.lab.energy.track._STILL_SECONDS", 0.2)

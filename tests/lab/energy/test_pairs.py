@@ -17,8 +17,8 @@ PAIRS = sorted((Path(__file__).parents[3] / "benchmarks" / "energy_pairs").glob(
 WASTE = {
     "arithmetic_behind_memory": ("FFMA", 160),
     "doubles_behind_memory": ("DFMA", 92),
-    "dram_behind_arithmetic": ("LDG", 5),
-    "l2_behind_arithmetic": ("LDG", 9),
+    "dram_behind_arithmetic": ("LDG", 3),
+    "l2_behind_arithmetic": ("LDG", 5),
     "spinning_behind_memory": ("ATOMS", 1),
     "tensor_behind_memory": ("HMMA", 16),
 }

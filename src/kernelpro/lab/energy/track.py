@@ -28,6 +28,7 @@ LONGEST_SECONDS = 20.0
 _FEWEST_STEPS = 5
 _ROOM = 1.5
 """Steps under load are seen less sharply than at rest, by which the length is chosen."""
+_CHOICE = 3
 _POLL_SECONDS = 0.001
 _STILL_SECONDS = 10.0
 """A counter that has not moved three times in this time is of no use."""
@@ -104,10 +105,11 @@ class Track:
         return self.edges[-1].at - self.edges[0].at if self.edges else 0.0
 
     def stretch(self, jitter: float = 0.0) -> Stretch:
-        """All that lies between the first and the last step."""
+        """From one of the first steps to one of the last, those that were seen most sharply: readings may be late under load."""
         if len(self.edges) < 2:
             raise Unresolved(f"the counter moved {len(self.edges)} times while it was watched")
-        first, last = self.edges[0], self.edges[-1]
+        few = max(1, min(_CHOICE, len(self.edges) // 4))
+        first, last = (min(some, key=lambda edge: edge.slack) for some in (self.edges[:few], self.edges[-few:]))
         seconds = last.at - first.at
         return Stretch(last.joules - first.joules, seconds, (first.slack + last.slack + 2 * jitter) / seconds)
 
@@ -122,7 +124,7 @@ def watch(counter: Counter, until: Callable[[Track, float], bool]) -> Track:
     begun = time.perf_counter()
     before, last = begun, counter.joules()
     while not until(track, time.perf_counter() - begun):
-        time.sleep(_POLL_SECONDS)
+        time.sleep(max(0.0, _POLL_SECONDS - (time.perf_counter() - before)))
         value, now = counter.joules(), time.perf_counter()
         if value != last:
             track.edges.append(Edge((before + now) / 2, value, (now - before) / 2))
