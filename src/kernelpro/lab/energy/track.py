@@ -109,7 +109,7 @@ class Track:
         if len(self.edges) < 2:
             raise Unresolved(f"the counter moved {len(self.edges)} times while it was watched")
         few = max(1, min(_CHOICE, len(self.edges) // 4))
-        first, last = (min(some, key=lambda edge: edge.slack) for some in (self.edges[:few], self.edges[-few:]))
+        first, last = (min(some, key=lambda edge: edge.slack) for some in (self.edges[:few], self.edges[: -few - 1 : -1]))
         seconds = last.at - first.at
         return Stretch(last.joules - first.joules, seconds, (first.slack + last.slack + 2 * jitter) / seconds)
 
