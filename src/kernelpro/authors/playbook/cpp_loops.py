@@ -10,12 +10,15 @@ from kernelpro.authors.playbook.cpp_words import CppPrinter, combined, computed,
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.indices import Index, Var, variable
+from kernelpro.authors.playbook.online import Follower, centred
 from kernelpro.authors.playbook.passes import HEAVY, Pass, fixed, keep, kept_before, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Store
 
 _LONG = 512
 """One chain of additions longer than this is made in double: in float its error shows when a few values are large."""
+_FEW = 16
+"""Elements that tell roughly where a row's values lie."""
 _CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 _LANES = (8, 16, 32, 64)
 _TILES = (16, 32, 64)
@@ -74,8 +77,12 @@ class Nest(ABC):
             if isinstance(step, Store):
                 lines.append(self.kernel.store(step, names))
             else:
-                lines.append(f"{step.name}{into} = {combined(step.kind, step.name + into, self.printer.text(step.value, names))};")
+                lines.append(f"{step.name}{into} = {combined(step.kind, step.name + into, self.term(step, names))};")
         return lines
+
+    def term(self, step: Reduce, names: Names) -> str:
+        """What an element adds to a reduction."""
+        return self.printer.text(step.value, names)
 
     def running(self, scans: Iterable[Expr], names: Names, at: str) -> list[str]:
         """Running sums take one more element."""
@@ -90,7 +97,25 @@ class Nest(ABC):
 
 
 class Rows(Nest):
-    """Row by row; within a row along its loops, in vectors where there are lanes."""
+    """Row by row; within a row along its loops, in vectors where there are lanes.
+
+    Joined, the sum of squares about the mean of x is made in the pass that sums x up: of x - s, with s the mean of the row's first
+    few elements, both the sum S and the sum of squares Q; about the mean they are Q - S * S / count.
+    """
+
+    def __init__(self, kernel: Kernel, stage: Stage, how: StageDesign, place: int):
+        super().__init__(kernel, stage, how, place)
+        self._followers: dict[str, Follower] = {}
+        if how.joined:
+            self.passes, self._followers = centred(self.passes)
+        self._bases = {follower.base.name for follower in self._followers.values()}
+
+    def term(self, step: Reduce, names: Names) -> str:
+        text = super().term(step, names)
+        if step.name in self._followers:
+            off = f"({text} - {self._followers[step.name].base.name}_near)"
+            return f"({off} * {off})"
+        return f"({text} - {step.name}_near)" if step.name in self._bases else text
 
     def lines(self) -> list[str]:
         outer = self.stage.outer
@@ -146,7 +171,7 @@ class Rows(Nest):
         scans = scans_of(roots)
         lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
         if self.how.lanes > 1 and not scans and not one.guards:
-            return lines + self._in_vectors(one, names | kept, fetch=self.how.ahead and not number)
+            return lines + self._in_vectors(one, names | kept, fetch=self.how.ahead and number == len(self.passes) - 1)
         lines += [f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};" for scan in scans]
         lines += [f"{_held(r, one)} {r.name}_sum = {identity(r.kind, _held(r, one))};" for r in _reduces(one)]
         own = names | kept
@@ -171,27 +196,52 @@ class Rows(Nest):
     def _in_vectors(self, one: Pass, names: Names, fetch: bool) -> list[str]:
         """Stores: a vector loop. Reductions: as many partial results as there are lanes, put together behind the loop."""
         reduces = _reduces(one)
-        if not reduces:
+        *rest, var = one.loops
+        ahead = self._fetched(var) if fetch else []
+        if not reduces and not ahead:
             return nest(one.loops, self.element(one, names, ""), vector=True)
         lanes = self.kernel.tunable(f"LANES{self.place}", self.how.lanes, _LANES)
-        *rest, var = one.loops
         lines = []
         for r in reduces:
+            if r.name in self._bases:
+                lines += self._near(r, one, names)
             kind = _held(r, one, self.how.lanes)
             lines += [f"{kind} {r.name}_part[{lanes}];", f"for (auto& part : {r.name}_part) part = {identity(r.kind, kind)};"]
         body = self.element(one, dict(names), "_part[j]")
         whole = f"{var.extent} / {lanes} * {lanes}"
         inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{"]
-        inner += [*indented(self._fetched(one, var) if fetch else []), "#pragma omp simd"]
+        inner += [*indented(ahead), "#pragma omp simd"]
         inner += indented(loop("j", lanes, [f"const long {var.name} = i + j;", *body]))
         inner += ["}"]
         if var.extent % max(_LANES):
             inner += loop("j", f"{var.extent} % {lanes}", [f"const long {var.name} = {whole} + j;", *body])
         lines += nest(tuple(rest), inner)
-        return lines + [f"const {computed(r.value.dtype)} {r.name} = {r.kind}_of({r.name}_part);" for r in reduces]
+        return lines + [line for r in reduces for line in self._concluded(r, size(one.loops))]
 
-    def _fetched(self, one: Pass, var: Var) -> list[str]:
-        """The next row's part of every tensor that is read along the row."""
+    def _near(self, base: Reduce, one: Pass, names: Names) -> list[str]:
+        """A number near the row's mean: that of its first few elements, so that one that sticks out does little harm."""
+        *rest, var = one.loops
+        few, name, own = min(_FEW, var.extent), f"{base.name}_near", dict(names)
+        body = [*self.printer.block([base.value], own), f"{name} += {self.printer.text(base.value, own)};"]
+        lines = [f"const long {other.name} = 0;" for other in rest] + loop(var.name, few, body)
+        return [f"float {name} = 0;", "{", *indented(lines), "}", f"{name} *= {1 / few!r}f;"]
+
+    def _concluded(self, r: Reduce, count: int) -> list[str]:
+        """A reduction's value from its partial results."""
+        kind, total = computed(r.value.dtype), f"{r.kind}_of({r.name}_part)"
+        if r.name in self._bases:
+            mean = f"{r.name}_off + {count} * double({r.name}_near)"
+            return [f"const double {r.name}_off = {total};", f"const {kind} {r.name} = {mean};"]
+        if r.name in self._followers:
+            off = f"{self._followers[r.name].base.name}_off"
+            return [f"const {kind} {r.name} = larger({total} - {off} * {off} / {count}, 0.0);"]
+        return [f"const {kind} {r.name} = {total};"]
+
+    def _fetched(self, var: Var) -> list[str]:
+        """The next row's part of every tensor that is read along the row first."""
+        one = self.passes[0]
+        if not self.stage.outer or var not in one.loops:
+            return []
         last = self.stage.outer[-1]
         new = {last: variable(last) + 1, var: variable(Var("i", var.extent))}
         found = {node.data for step in one.steps for node in step.value.walk() if node.op == "load" and _streams(node, var, last)}

@@ -37,8 +37,10 @@ class StageDesign:
     GPU: threads that share a row."""
     keep: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
+    joined: bool = False
+    """CPU: squares about the mean are summed up in the pass that makes the mean (online.py)."""
     ahead: bool = False
-    """While a row is read for the first time, the next one is fetched into the cache."""
+    """While a row is gone over for the last time, the next one is fetched into the cache."""
     strip: int = 256
     """Rows of a strip."""
     tile: int = 32

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose, prod
 from typing import Literal
 
@@ -23,15 +23,24 @@ class Follower:
     """What its value takes from the base: the maximum, or the mean."""
 
 
-def joined(made: list[Pass]) -> tuple[list[Pass], dict[str, Follower]]:
-    """The passes with followers moved to their bases, and the followers by name."""
+def centred(made: list[Pass]) -> tuple[list[Pass], dict[str, Follower]]:
+    """Like `joined`, with squares about a mean as the only followers, which are made of the same value as their bases."""
+    left, followers = joined(made, ("centred",))
+    for one in left:
+        one.steps = [replace(s, value=f.base.value) if (f := followers.get(getattr(s, "name", ""))) else s for s in one.steps]
+    return left, followers
+
+
+def joined(made: list[Pass], kinds: tuple[str, ...] = ("scaled", "centred")) -> tuple[list[Pass], dict[str, Follower]]:
+    """The passes with followers of these kinds moved to their bases, and the followers by name."""
     followers: dict[str, Follower] = {}
     left: list[Pass] = []
     for one in made:
         own = Pass(one.loops)
         for step in one.steps:
-            home = next((p for p in left if p.loops == one.loops and not p.guards and _found(step, p, followers)), None)
-            if home and isinstance(step, Reduce) and (found := _found(step, home, followers)):
+            tried = ((p, _found(step, p, followers)) for p in left if p.loops == one.loops and not p.guards)
+            home, found = next(((p, found) for p, found in tried if found and found.kind in kinds), (None, None))
+            if home and found and isinstance(step, Reduce):
                 home.steps.append(step)
                 followers[step.name] = found
             else:

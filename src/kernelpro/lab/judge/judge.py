@@ -49,6 +49,11 @@ _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
 
 
+def _more_than(count: int) -> int:
+    """An eighth: which inputs come next cannot be known from which have come."""
+    return count + max(4, count // 8)
+
+
 class Twin(Exception):
     """The candidate's machine code was judged before; the message is its fingerprint."""
 
@@ -74,7 +79,7 @@ class Judge:
     def prepare(self) -> None:
         """All that is done once for a task, on an open bench. Bad input is raised."""
         bench, clock = self.bench, self.bench.preparation
-        self._round_seeds = [bench.new_seed() for _ in range(_ROUNDS["full"] * 2)]
+        self._round_seeds = [bench.new_seed() for _ in range(_more_than(_ROUNDS["full"] * 2))]
         with clock("start baselines"):
             self._begin_baselines()
         with clock("tolerance"):
@@ -129,7 +134,11 @@ class Judge:
         if missing > 0:
             self._report("calibrating the baselines")
             with self.bench.quiet():
-                self.baselines.calibrate(self.bench.secret.sample(self._round_seeds, missing))
+                self.baselines.calibrate(self._draw(missing))
+
+    def _draw(self, count: int) -> list[int]:
+        """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand."""
+        return self.bench.secret.sample(self._round_seeds[: _more_than(count)], count)
 
     def _round_count(self) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
@@ -242,7 +251,7 @@ class Judge:
         some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.bench.target == "cuda" else 0
         sealed = set(self.bench.secret.sample(range(count), some))
         others = self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
-        for index, seed in enumerate(self.bench.secret.sample(self._round_seeds[: 2 * count], count)):
+        for index, seed in enumerate(self._draw(count)):
             inputs = self.bench.inputs(seed)
             self._report("timing")  # each round is a sign of life
             order = ["candidate", *others]
