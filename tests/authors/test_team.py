@@ -6,6 +6,7 @@ Prompts are held by golden files; after rewording on purpose renew them with `py
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ BASE = Assignment(
     task=TASK,
     target="cuda",
     precision="tf32",
+    tolerance=2.5e-4,
     floor_ms=0.1,
     baselines={"eager_fp32": 1.0, "compile": 0.4},
     hardware={"name": "NVIDIA H200", "bandwidth": 4.3e12, "rates": {"tf32": 3.85e14}, "facts": ["capability: 9.0", "sms: 132"]},
@@ -154,6 +156,19 @@ def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:
 def test_designs_take_turns() -> None:
     prompts = {written(replace(BASE, action="seed", parent=None, turn=turn))[1][0].prompt for turn in range(5)}
     assert len(prompts) == 5
+
+
+@pytest.mark.parametrize("language", ["cute", "triton", "cpp"])
+def test_designs_are_asked_for_in_the_languages_that_are_allowed(language: str) -> None:
+    for turn in range(6):
+        _, (asked,) = written(replace(BASE, action="seed", parent=None, turn=turn, languages=(language,)))
+        (direction,) = re.findall(r"^Write it (?:in|with) .*", asked.prompt, re.M)
+        assert direction.split()[3].lower().rstrip(".,") == language, direction
+
+
+def test_a_plan_may_not_leave_the_allowed_languages() -> None:
+    _, asked = written(replace(BASE, languages=("cute",)))
+    assert "language: <cute>" in asked[0].form.description
 
 
 def test_no_answer_yet_and_an_empty_purse_reach_the_engine() -> None:

@@ -50,6 +50,8 @@ class Assignment:
     floor_ms: float
     baselines: dict[str, float]
     """Milliseconds by name."""
+    tolerance: float = 0.0
+    """Relative error that still counts as right, on inputs as given; 0: not known."""
     turn: int = 0
     """How many steps the author was asked for before this one."""
     attempt: int = 0

@@ -39,6 +39,7 @@ class Scene:
             precision=self.ground["precision"],
             floor_ms=self.ground["floor_ms"],
             baselines=self.ground["baselines"],
+            tolerance=self.ground.get("tolerance", {}).get("as given", 0.0),
             turn=step.number - 1,
             attempt=self._attempt(step),
             graph=Graph.from_json(drawn) if (drawn := self.ground.get("graph")) else None,

@@ -78,7 +78,8 @@ def ground(assignment: Assignment) -> str:
     lines.append(
         f"- floor: {assignment.floor_ms:.4f} ms (inputs and outputs moved once, at those ceilings; it may be out of reach)"
     )
-    lines.append(f"- precision: {assignment.precision}")
+    limit = f"; relative error (norm) up to {assignment.tolerance:.1e} on inputs as given" if assignment.tolerance else ""
+    lines.append(f"- precision: {assignment.precision}{limit}")
     return "\n".join(lines)
 
 
