@@ -96,8 +96,9 @@ class Judge:
     # --- preparation ---------------------------------------------------------------------------------
 
     def _draw_questions(self) -> list[tuple[int, str]]:
-        names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
-        return [(self.bench.new_seed(), name) for name in names]
+        """Inputs as given are new; all others are those from which their limits were derived."""
+        plain = [(self.bench.new_seed(), "as given") for _ in range(_PLAIN_SEEDS)]
+        return plain + [(self.tolerance.seed, name) for name in self.tolerance.limits if name != "as given"]
 
     def _begin_baselines(self) -> None:
         """A cell with the reference; it compiles while the parent derives the tolerance."""
