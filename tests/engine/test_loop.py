@@ -114,7 +114,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Run:
-    """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others, who need not compile."""
+    """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others as well."""
     store, author = Store.create(tmp_path_factory.mktemp("compiler"), config(compiler=True), "demo"), Script()
     return Run(store, run(store, pool, author)[0], author)
 
