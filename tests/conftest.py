@@ -29,35 +29,55 @@ TOGETHER = (
     "engine/test_energy_run.py",
     "engine/test_exported_guard.py",
     "engine/test_learning.py",
+    "engine/test_loop.py",
     "engine/test_objective.py",
     "engine/test_store.py",
+    "exploits/",
     "lab/energy/test_pairs.py",
     "lab/profile/test_sass.py",
     "lab/profile/test_recorder.py",
     "lab/profile/test_timeline",
+    "lab/test_builds.py",
+    "lab/test_cells.py",
+    "lab/test_give_up.py",
     "lab/test_graph.py",
     "lab/test_languages.py",
     "lab/test_machine.py",
-    "lab/tuning/test_tunables.py",
+    "lab/test_seeds.py",
+    "lab/test_tasks.py",
+    "lab/test_tolerance.py",
+    "lab/test_worker.py",
+    "lab/tuning/",
     "library/",
     "llm/",
     "memory/",
+    "pools/test_local.py",
+    "pools/test_packed.py",
+    "pools/test_ray.py",
     "pools/test_spool.py",
+    "pools/test_spool_torture.py",
     "report/",
     "search/",
+    "suites/test_bench.py",
     "suites/test_own.py",
     "suites/test_problems.py",
     "suites/test_statistics.py",
     "test_architecture.py",
+    "test_bad_input.py",
+    "test_profile.py",
     "test_records.py",
+    "test_report_at_the_end.py",
 )
-"""Tests that time nothing and may run beside each other; all others have the machine to themselves."""
+"""Tests whose outcome does not depend on the clock: they may run beside each other. Where they judge, they take turns at the
+device, as all do (lab/exclusive.py), and no word of theirs is about speeds that lie close together. All others have the machine
+to themselves. A test that is marked `together` or `alone` where it stands is what it says."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = str(item.path.relative_to(Path(__file__).parent))
-        item.add_marker(pytest.mark.together if place.startswith(TOGETHER) else pytest.mark.alone)
+        if not any(item.get_closest_marker(name) for name in ("together", "alone")):
+            item.add_marker(pytest.mark.together if place.startswith(TOGETHER) else pytest.mark.alone)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -1,9 +1,9 @@
-"""Candidates in Triton without a GPU: `python triton_trials.py interpret`, or `compile FOLDER`, or `disassemble FOLDER`.
+"""Candidates in Triton without a GPU: `python triton_trials.py interpret`, or `compile FOLDER`.
 
 interpret    small tasks, computed by Triton's interpreter and held against the reference. TRITON_INTERPRET must be set
              before Triton is imported and reaches everything that the process compiles, hence a process of its own.
-compile      the same, compiled for a Hopper: the interpreter takes what a compiler refuses.
-disassemble  larger ones, compiled for a Hopper and disassembled.
+compile      the same, compiled for a Hopper: the interpreter takes what a compiler refuses; then larger ones,
+             disassembled where there is a disassembler.
 
 One JSON line a candidate.
 """
@@ -161,6 +161,8 @@ def disassemble_all(root: Path) -> None:
     from kernelpro.authors.playbook.triton import WRITER
     from kernelpro.lab.profile import sass
 
+    if sass.tool("nvdisasm") is None:
+        return
     for name, (forward, inputs) in DISASSEMBLED.items():
         given = task(forward, inputs)
         read = program(given)
@@ -180,4 +182,5 @@ if __name__ == "__main__":
     if verb == "interpret":
         interpret()
     else:
-        {"compile": compile_all, "disassemble": disassemble_all}[verb](Path(*folder))
+        compile_all(Path(*folder))
+        disassemble_all(Path(*folder))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     """All that can be built here, in parallel, once."""
     paths = [str(path) for path in CANDIDATES if not lacking(path)]
     program = Path(__file__).with_name("building.py")
-    done = subprocess.run([sys.executable, program, tmp_path_factory.mktemp("built"), *paths], capture_output=True, text=True)
+    command = [sys.executable, program, tmp_path_factory.mktemp("built"), *paths]
+    single = os.environ | {"OMP_NUM_THREADS": "1"}  # what is forked from a process with a team of threads waits for them for ever
+    done = subprocess.run(command, capture_output=True, text=True, env=single)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return {one["name"]: one for one in found}

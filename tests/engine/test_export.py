@@ -31,7 +31,13 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
 
 @pytest.mark.parametrize(
     "path",
-    ["column_cumsum/cpp_strips", "residual_layernorm/cpp_fused", "rmsnorm_swiglu/cpp_fused", "softmax_cross_entropy/cpp_fused"],
+    [
+        "residual_layernorm/cpp_fused",
+        *(
+            pytest.param(path, marks=pytest.mark.long)
+            for path in ("column_cumsum/cpp_strips", "rmsnorm_swiglu/cpp_fused", "softmax_cross_entropy/cpp_fused")
+        ),
+    ],
 )
 def test_native_kernels_stand_alone(path: str, elsewhere: Elsewhere) -> None:
     file = EXAMPLES / "cpu" / f"{path}.py"
@@ -40,7 +46,7 @@ def test_native_kernels_stand_alone(path: str, elsewhere: Elsewhere) -> None:
     assert said.count(": kernel, relative error") == 3 and "other batch size: reference" in said and "medians: kernel" in said
 
 
-@pytest.mark.parametrize("name", ["cpp_drops_bias", "cpp_skips_rows", "torch_claims_5x"])
+@pytest.mark.parametrize("name", ["cpp_drops_bias", pytest.param("cpp_skips_rows", marks=pytest.mark.long), "torch_claims_5x"])
 def test_wrong_kernels_fail_their_own_test(name: str, elsewhere: Elsewhere) -> None:
     elsewhere.put(Task.from_file(LAYERNORM / "task.py"), (LAYERNORM / f"{name}.py").read_text())
     done = elsewhere.run(SELF_TEST)

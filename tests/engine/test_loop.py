@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,20 @@ def run(store: Store, pool: Pool, author: object) -> tuple[Outcome, Engine]:
     return asyncio.run(engine.run()), engine
 
 
+@dataclass(frozen=True)
+class Run:
+    store: Store
+    outcome: Outcome
+    author: Script
+
+
+@pytest.fixture(scope="module")
+def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Run:
+    """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others as well."""
+    store, author = Store.create(tmp_path_factory.mktemp("compiler"), config(compiler=True), "demo"), Script()
+    return Run(store, run(store, pool, author)[0], author)
+
+
 def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -> None:
     store = Store.create(tmp_path, config(finalists=1), "demo")
     again = kernel(10, added="1 /* said differently */")
@@ -165,7 +179,7 @@ def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool:
     """As the playbook: it knows no move for what others wrote, and has few designs of its own."""
     store = Store.create(tmp_path, config("greedy", candidates=6, in_flight=1), "demo")
     store.keep_ground(GROUND | {"seeds": [{"name": "torch.compile", "source": kernel(3)}]})
-    outcome, _ = run(store, pool, _Choosy(kernel(12), kernel(9)))
+    outcome, _ = run(store, pool, _Choosy(kernel(60), kernel(15)))
     assert [(s.action, s.parent, bool(s.source)) for s in store.steps()] == [
         ("seed", 0, True),
         ("improve", 1, False),
@@ -243,17 +257,17 @@ def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None
     assert len(Folder(tmp_path / "spool").open_jobs()) == 1, "asked again, it is the same job"
 
 
-def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool) -> None:
+def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, compilers_own: Run) -> None:
     """One real kill in the middle of a judgement; fifty at random moments: benchmarks/kill_runs.py."""
     folder = tmp_path / "candidates"
     folder.mkdir()
     for name, text in {"1": kernel(5), "2": kernel(1, added="2"), "3": kernel(20)}.items():
         (folder / f"{name}.py").write_text(text)
     wanted = config("epsilon-greedy", candidates=5, compiler=True, author=f"files:{folder}")
-    plain = Store.create(tmp_path / "plain", wanted, "run")
+    plain, killed = (Store.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
+    for store in (plain, killed):
+        store.keep_ground(compilers_own.store.ground() or {})
     run(plain, pool, Files(folder))
-    killed = Store.create(tmp_path / "killed", wanted, "run")
-    killed.keep_ground(plain.ground() or {})
     command = [sys.executable, "-m", "kernelpro", "resume", killed.id, "--home", str(killed.folder.parent), "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -273,10 +287,8 @@ def tree(steps: list[Step]) -> list[object]:
     return [(s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage) for s in steps]
 
 
-def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config(compiler=True), "demo")
-    author = Script()
-    outcome, _ = run(store, pool, author)
+def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(compilers_own: Run) -> None:
+    store, outcome, author = compilers_own.store, compilers_own.outcome, compilers_own.author
     first, second = store.steps()[:2]
     assert first.author == "torch.compile" and first.ms and "torch.compile" in store.source(first.source).splitlines()[0]
     assert second.author == "PyTorch" and second.ms, "the fastest baseline is a candidate as well"

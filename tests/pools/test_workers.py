@@ -21,6 +21,7 @@ EVAL = replace(TASK, name="relu, eval", mode="eval")
 MEASURING = ("measuring the device", "calibrating the baselines", "verifying", "timing")
 
 
+@pytest.mark.together
 def test_two_workers_judge_one_at_a_time() -> None:
     """Both are at work, and never both on the device."""
     stages: list[tuple[str, str]] = []
