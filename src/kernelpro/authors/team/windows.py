@@ -118,7 +118,11 @@ def outcome(verdict: Verdict | None) -> str:
 
 
 def summaries(title: str, relatives: Iterable[Known]) -> str:
-    lines = [f"- step {known.number}: {gist(known.plan) or 'no plan'} -> {outcome(known.verdict)}" for known in relatives]
+    lines = [
+        f"- step {known.number}{f', {known.verdict.language}' if known.verdict else ''}: {gist(known.plan) or 'no plan'} -> "
+        f"{outcome(known.verdict)}"
+        for known in relatives
+    ]
     return "\n".join(["", f"# {title}", *lines, ""]) if lines else ""
 
 

@@ -37,7 +37,7 @@ _NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
 _SAMPLES = {"spikes": 6, "mild spikes": 6}
 """Inputs on which the reference's own error is looked at, the worst of which counts. Where few values are large, it depends on
 where they meet: of attention the largest error on an element differs by a factor of 1000 from one draw to the next, and an
-honest kernel was refused on one draw in seven. So candidates are also asked about the first of these inputs, and no other spikes."""
+honest kernel was refused on one draw in seven. So candidates are also asked about the first of these inputs, and no others."""
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is left out."""
 
