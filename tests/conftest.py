@@ -73,11 +73,32 @@ device, as all do (lab/exclusive.py), and no word of theirs is about speeds that
 to themselves. A test that is marked `together` or `alone` where it stands is what it says."""
 
 
+LONGEST = (
+    "engine/test_loop.py",
+    "exploits/",
+    "test_bad_input.py",
+    "suites/test_bench.py",
+    "test_profile.py",
+    "authors/test_playbook_triton.py",
+    "defects/test_static.py",
+    "pools/",
+    "engine/test_export.py",
+)
+"""Files that take longest come first, so that at the end no core waits for one of them."""
+
+
+def _place(item: pytest.Item) -> int:
+    """The sort is stable: within a file everything stays where it is."""
+    name = str(item.path.relative_to(Path(__file__).parent))
+    return next((place for place, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = str(item.path.relative_to(Path(__file__).parent))
         if not any(item.get_closest_marker(name) for name in ("together", "alone")):
             item.add_marker(pytest.mark.together if place.startswith(TOGETHER) else pytest.mark.alone)
+    items.sort(key=_place)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from kernelpro.lab.profile import sass
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 needs_disassembler = pytest.mark.skipif(sass.tool("nvdisasm") is None, reason="nvdisasm not found (Triton's wheel has it)")
 
+USUAL = ("activations", "norms", "a chain over rows", "scans", "running", "matrix products", "-inf", "one row", "image")
+"""One of each kind; each takes seconds to compile."""
 _MOST = 20.0
 """Times the reference's own error against float64. What is wrong is wrong by thousands."""
 
@@ -39,14 +41,25 @@ def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> dict[str, list[dict[str, Any]]]:
-    return by_name(tried("interpret", TRITON_INTERPRET="1"))
+def names(known: Iterable[str]) -> list[Any]:
+    """Parameters; those that are left to `make test-long` marked."""
+    return [name if name in USUAL else pytest.param(name, marks=pytest.mark.long) for name in known]
+
+
+def chosen(request: pytest.FixtureRequest, test: str) -> list[str]:
+    """The names that a test of this run has."""
+    items = [item for item in request.session.items if getattr(item, "originalname", "") == test]
+    return [item.callspec.params["name"] for item in items]  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
-def for_hopper(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return tried("compile", str(tmp_path_factory.mktemp("hopper")))
+def interpreted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
+    return by_name(tried("interpret", *chosen(request, "test_designs_compute_what_the_reference_does"), TRITON_INTERPRET="1"))
+
+
+@pytest.fixture(scope="module")
+def for_hopper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return tried("compile", str(tmp_path_factory.mktemp("hopper")), *chosen(request, "test_designs_are_what_a_compiler_takes"))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +74,7 @@ def by_name(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("name", names(HELD))
 def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[str, list[dict[str, Any]]]) -> None:
     lines = interpreted[name]
     assert [line["design"] for line in lines] == list(HELD[name])
@@ -71,7 +84,7 @@ def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[st
         assert line["lasting"], "what was tuned is read back from the source"
 
 
-@pytest.mark.parametrize("name", [name for name in (*FAMILIES, *OWN) if name != UNWRITTEN])
+@pytest.mark.parametrize("name", names(name for name in (*FAMILIES, *OWN) if name != UNWRITTEN))
 def test_designs_are_what_a_compiler_takes(name: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
     assert len(compiled[name]) > 1 if name in EVERY else len(compiled[name]) == 1
     for line in compiled[name]:

@@ -1,4 +1,4 @@
-"""Candidates in Triton without a GPU: `python triton_trials.py interpret`, or `compile FOLDER`.
+"""Candidates in Triton without a GPU: `python triton_trials.py interpret NAME...`, or `compile FOLDER NAME...`.
 
 interpret    small tasks, computed by Triton's interpreter and held against the reference. TRITON_INTERPRET must be set
              before Triton is imported and reaches everything that the process compiles, hence a process of its own.
@@ -107,7 +107,7 @@ def tasks() -> dict[str, Task]:
     return {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
 
 
-def interpret() -> None:
+def interpret(names: list[str]) -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
     from playing import Trial
 
@@ -116,9 +116,9 @@ def interpret() -> None:
     warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
     given = tasks()
     with tempfile.TemporaryDirectory() as folder:
-        for name, designs in HELD.items():
+        for name in names:
             trial = Trial(given[name], Path(folder), WRITER)
-            for label in designs:
+            for label in HELD[name]:
                 design = first(trial.program).everywhere(**DESIGNS[label])
                 source = WRITER.write(trial.program, design)
                 parse(source)
@@ -136,15 +136,14 @@ def tell(name: str, design: str, find: Callable[[], dict[str, Any]]) -> None:
     print(json.dumps({"name": name, "design": design, **found}), flush=True)
 
 
-def compile_all(root: Path) -> None:
+def compile_all(root: Path, names: list[str]) -> None:
     from kernelpro.authors.playbook.triton import WRITER
 
     os.environ["TRITON_CACHE_DIR"] = str(root)
     path = root / "candidate.py"
-    for name, given in tasks().items():
-        if name == UNWRITTEN:
-            continue
-        read = program(given)
+    known = tasks()
+    for name in names:
+        read, given = program(known[name]), known[name]
         for place, seed in enumerate(WRITER.seeds(read)[: None if name in EVERY else 1]):
             path.write_text(WRITER.write(read, seed.design))
             tell(name, str(place), lambda given=given: {"grid": compiled(path, given)})
@@ -178,9 +177,9 @@ def disassemble_all(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    verb, *folder = sys.argv[1:]
+    verb, *words = sys.argv[1:]
     if verb == "interpret":
-        interpret()
+        interpret(words)
     else:
-        compile_all(Path(*folder))
-        disassemble_all(Path(*folder))
+        compile_all(Path(words[0]), words[1:])
+        disassemble_all(Path(words[0]))

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from defects.building import about
@@ -20,6 +21,21 @@ CANDIDATES = sorted((HERE / "cpu").glob("*.py"))
 DEFECTS = [path for path in CANDIDATES if "defect" in about(path)]
 CONTROLS = [path for path in CANDIDATES if "control" in about(path)]
 TOOLS = registry()
+
+
+def usual(paths: list[Path], kind: str) -> list[Path]:
+    """The first of each kind of defect, and six controls; `make test-long` looks at all."""
+    first = {about(path)[kind]: path for path in reversed(paths)}
+    return sorted(first.values()) if kind == "defect" else paths[:6]
+
+
+USUAL = [*usual(DEFECTS, "defect"), *usual(CONTROLS, "control")]
+
+
+def either(paths: list[Path]) -> Any:
+    """The usual ones, or all."""
+    some = [path for path in paths if path in USUAL]
+    return pytest.mark.parametrize("paths", [pytest.param(some, id="usual"), pytest.param(paths, id="all", marks=pytest.mark.long)])
 
 
 LOOKS = 3
@@ -72,7 +88,13 @@ def clinic() -> Iterator[Clinic]:
         yield Clinic(pool)
 
 
-@pytest.mark.parametrize("path", sorted(CANDIDATES, key=lambda path: about(path)["task"]), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path not in USUAL))
+        for path in sorted(CANDIDATES, key=lambda path: about(path)["task"])
+    ],
+)
 def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
     found, diagnosis = clinic.of(path)
     assert found.cpu["sampled"]
@@ -82,15 +104,17 @@ def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
         assert not finding.where or re.fullmatch(r"kernel\.cpp:\d+", finding.where)
 
 
-def test_nine_in_ten_defects_come_first_and_all_but_one_among_the_first_three(clinic: Clinic) -> None:
-    places = {path.stem: place(path, clinic.of(path)[1]) for path in DEFECTS}
-    told = {path.stem: causes(clinic.of(path)[1]) for path in DEFECTS if places[path.stem] != 1}
-    assert sum(rank == 1 for rank in places.values()) >= 0.9 * len(DEFECTS), told
-    assert sum(1 <= rank <= 3 for rank in places.values()) >= len(DEFECTS) - UNLUCKY, told
+@either(DEFECTS)
+def test_nine_in_ten_defects_come_first_and_all_but_one_among_the_first_three(paths: list[Path], clinic: Clinic) -> None:
+    places = {path.stem: place(path, clinic.of(path)[1]) for path in paths}
+    told = {path.stem: causes(clinic.of(path)[1]) for path in paths if places[path.stem] != 1}
+    assert sum(rank == 1 for rank in places.values()) >= 0.9 * len(paths), told
+    assert sum(1 <= rank <= 3 for rank in places.values()) >= len(paths) - UNLUCKY, told
 
 
-def test_the_healthy_are_not_accused(clinic: Clinic) -> None:
-    accused = {path.stem: causes(clinic.of(path)[1]) for path in CONTROLS if severe(clinic.of(path)[1])}
+@either(CONTROLS)
+def test_the_healthy_are_not_accused(paths: list[Path], clinic: Clinic) -> None:
+    accused = {path.stem: causes(clinic.of(path)[1]) for path in paths if severe(clinic.of(path)[1])}
     assert len(accused) <= UNLUCKY, accused
 
 

@@ -145,6 +145,7 @@ def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) ->
     assert found.returncode == 2 and message in found.stderr and len(found.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(KERNEL.format(what="x * x").replace("ModelNew", "Square"))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from kernelpro.lab.jobs import Worker
 from kernelpro.lab.tuning.tunables import Point, parse
 from kernelpro.lab.tuning.tuner import Tuned, TuneOptions, tune
-from kernelpro.pools.local import Pool
 from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
 
 GRID = "A = 4  # tune: 1, 2, 4, 8, 16\nB = 2  # tune: 1, 2, 3\n"
@@ -217,11 +217,10 @@ class ModelNew(torch.nn.Module):
 '''
 
 
-def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it() -> None:
+def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: Worker) -> None:
     settings = Options(effort="quick", baselines=("eager_fp32",))
     job = Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(KERNEL), "cpu", settings, tune=8)
-    with Pool() as pool:
-        result = pool.ask(job)
+    result = worker.run(job)
     assert result.verdict and result.verdict.status is Status.PASSED, result.error
     found, source = (result.data or {})["tuned"], (result.data or {})["source"]
     quick = [trial for trial in found["tried"] if trial["effort"] == "quick"]
@@ -237,10 +236,9 @@ def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it() -> None:
         assert parse(source).names == ()
 
 
-def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is() -> None:
+def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is(worker: Worker) -> None:
     settings = Options(effort="quick", baselines=("eager_fp32",))
     broken = KERNEL.replace("# tune-if: STRIP > 8 or UNROLL < 4", "# tune-if: STRIP >")
-    with Pool() as pool:
-        result = pool.ask(Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(broken), "cpu", settings, tune=8))
+    result = worker.run(Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(broken), "cpu", settings, tune=8))
     assert result.verdict and result.verdict.status is Status.PASSED
     assert "`STRIP >` cannot be read" in (result.data or {})["untuned"]
