@@ -128,6 +128,8 @@ class Judge:
             self.baselines.warm_up(self.bench.new_seed())
         with self.bench.preparation("calibrate"):
             self._calibrate_enough()
+        # what a baseline can do is no better than perfect: where it is below the floor, a ceiling was measured too low
+        self.bench.floor_ms = min(self.bench.floor_ms, *(self.baselines.time(name).value for name in self.baselines.variants))
 
     def _calibrate_enough(self) -> None:
         """As many rounds of the baselines as the present effort asks for; those that are there count."""
