@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from kernelpro.lab.judge.cell import Nursery
 sys.path.insert(0, str(Path(__file__).parent))
 
 from court import Court
+
+if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
+    # tests that run beside each other do not wait for each other's judgements
+    os.environ["KERNELPRO_LOCKS"] = f"/tmp/kernelpro-locks-{os.getuid()}-{_beside}"
 
 TOGETHER = (
     "authors/test_anchors.py",
@@ -68,9 +73,9 @@ TOGETHER = (
     "test_records.py",
     "test_report_at_the_end.py",
 )
-"""Tests whose outcome does not depend on the clock: they may run beside each other. Where they judge, they take turns at the
-device, as all do (lab/exclusive.py), and no word of theirs is about speeds that lie close together. All others have the machine
-to themselves. A test that is marked `together` or `alone` where it stands is what it says."""
+"""Tests whose outcome does not depend on the clock: they run and judge beside each other, and no word of theirs is about speeds
+that lie close together. All others have the machine to themselves. A test that is marked `together` or `alone` where it stands is
+what it says."""
 
 
 LONGEST = (

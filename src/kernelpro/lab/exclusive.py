@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _FOLDER = Path("/tmp/kernelpro-locks")
-"""The same for everybody: not $TMPDIR, which each worker has of its own."""
+"""The same for everybody: not $TMPDIR, which each worker has of its own. KERNELPRO_LOCKS names another, for those to whom it
+does not matter who else is timing."""
 _TELL_SECONDS = 5.0
 
 
@@ -25,9 +26,10 @@ def exclusive(device: str, report: Callable[[str], None]) -> Iterator[None]:
     Whoever waits at the door has the turn: without it, a process with one job after another would take the device back
     in the moment in which it lets go, and the others would starve.
     """
-    lock = _open(_FOLDER / f"{device}.lock")
+    folder = Path(os.environ.get("KERNELPRO_LOCKS") or _FOLDER)
+    lock = _open(folder / f"{device}.lock")
     try:
-        turn = _open(_FOLDER / f"{device}.turn")
+        turn = _open(folder / f"{device}.turn")
         try:
             _wait(turn, report)
             _wait(lock, report)
