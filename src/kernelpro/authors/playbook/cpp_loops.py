@@ -17,6 +17,8 @@ from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Stage, Sto
 
 _LONG = 512
 """One chain of additions longer than this is made in double: in float its error shows when a few values are large."""
+_LINE = 16
+"""Floats of a line of memory."""
 _FEW = 16
 """Elements that tell roughly where a row's values lie."""
 _CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
@@ -200,7 +202,7 @@ class Rows(Nest):
         ahead = self._fetched(var) if fetch else []
         if not reduces and not ahead:
             return nest(one.loops, self.element(one, names, ""), vector=True)
-        lanes = self.kernel.tunable(f"LANES{self.place}", self.how.lanes, _LANES)
+        lanes = self.kernel.tunable(f"LANES{self.place}", self.how.lanes, _LANES) if reduces else str(max(_LANES))
         lines = []
         for r in reduces:
             if r.name in self._bases:
@@ -210,7 +212,9 @@ class Rows(Nest):
         body = self.element(one, dict(names), "_part[j]")
         whole = f"{var.extent} / {lanes} * {lanes}"
         inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{"]
-        inner += [*indented(ahead), "#pragma omp simd"]
+        if ahead:
+            inner += indented([f"for (long line = i; line < i + {lanes}; line += {_LINE}) {{", *indented(ahead), "}"])
+        inner += ["#pragma omp simd"]
         inner += indented(loop("j", lanes, [f"const long {var.name} = i + j;", *body]))
         inner += ["}"]
         if var.extent % max(_LANES):
@@ -243,7 +247,7 @@ class Rows(Nest):
         if not self.stage.outer or var not in one.loops:
             return []
         last = self.stage.outer[-1]
-        new = {last: variable(last) + 1, var: variable(Var("i", var.extent))}
+        new = {last: variable(last) + 1, var: variable(Var("line", var.extent))}
         found = {node.data for step in one.steps for node in step.value.walk() if node.op == "load" and _streams(node, var, last)}
         along = [(name, index.substituted(new, lambda value: value)) for name, index in sorted(found, key=repr)]
         return [f"__builtin_prefetch(&{self.printer.load(name, self.printer.index(index), 'float32')});" for name, index in along]

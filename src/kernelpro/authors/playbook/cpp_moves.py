@@ -117,8 +117,9 @@ def _ahead(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 
 def _join(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """With one pass less there is little left to keep, and writing it down slows the pass that is left."""
     suits = how.order == "rows" and how.lanes > 1 and not how.joined and not stage.product
-    return {"joined": True} if suits and centred(passes(stage))[1] else None
+    return {"joined": True, "keep": False} if suits and centred(passes(stage))[1] else None
 
 
 def _rows(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
