@@ -37,7 +37,7 @@ class Trial:
         verdict = _verdict(result)
         done = replace(step, verdict=verdict, details=step.details | {"device_seconds": told.get("seconds", _seconds(verdict))})
         if "untuned" in told:
-            done = replace(done, note=f"its tunables cannot be read: {told['untuned']}")
+            done = replace(done, note=f"its tunables were not searched: {told['untuned']}")
         if "tuned" in told:
             done = replace(done, details=done.details | {"tuned": told["tuned"]})
         if tuned := told.get("source"):

@@ -104,7 +104,11 @@ class Worker:
             return Result(job.id, verdict=verdict, data={"untuned": str(error)})
         points = _Points(self, job, self._reporter(job))
         dice = random.Random(candidate.id)
-        found = tune(candidate.source, verdict, points, job.tune, dice, ahead=_BUILT_AHEAD)
+        try:
+            found = tune(candidate.source, verdict, points, job.tune, dice, ahead=_BUILT_AHEAD)
+        except BadInput as error:  # a throttled device, a baseline that failed: what was judged before stands
+            self.forget()
+            return Result(job.id, verdict=verdict, data={"untuned": str(error)})
         tried = [
             {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort} for trial in found.log
         ]
