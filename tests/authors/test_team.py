@@ -158,7 +158,7 @@ def test_designs_take_turns() -> None:
     assert len(prompts) == 5
 
 
-@pytest.mark.parametrize("language", ["cute", "triton", "cpp"])
+@pytest.mark.parametrize("language", ["cute", "triton", "cuda"])
 def test_designs_are_asked_for_in_the_languages_that_are_allowed(language: str) -> None:
     for turn in range(6):
         _, (asked,) = written(replace(BASE, action="seed", parent=None, turn=turn, languages=(language,)))

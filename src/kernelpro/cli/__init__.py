@@ -153,7 +153,7 @@ def optimize(
     for known in baseline or ():
         _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     for known in language or ():
-        _check("--language", known, ("cpp",) if target == "cpu" else ("triton", "cuda", "cute", "cpp"))
+        _check("--language", known, ("triton", "cuda", "cute", "cpp"))
     models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
     wanted = running.Wanted(
         author,

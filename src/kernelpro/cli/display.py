@@ -21,7 +21,7 @@ from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.records import Interval, Outcome, RunConfig, Step
 
-_BEGINS = {"writing", "judging", "tuning", "metering", "final"}
+_BEGINS = {"writing", "judging", "metering", "final"}
 _ENDS = {"judged", "settled"}
 _MOST_STEPS = 14
 _OTHER_LINES = 9

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelpro import report
+from kernelpro.authors.author import LANGUAGES
 from kernelpro.authors.by_name import author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
@@ -83,6 +84,8 @@ def optimize(
     options = Options(sandbox=wanted.sandbox)
     with wanted.place.open(wanted.sandbox) as pool:
         where = target or target_of(pool)
+        if strange := [name for name in wanted.languages if name not in LANGUAGES[where]]:
+            raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
         if wanted.objective != "speed":
             _require_counter(pool, where, wanted.objective)
         config = RunConfig(

@@ -35,7 +35,7 @@ class Trial:
         if same := told.get("same_as"):
             return replace(step, note=f"a duplicate of step {known[same]}: it compiles to the same instructions")
         verdict = _verdict(result)
-        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": told.get("seconds", _seconds(verdict))})
+        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": told.get("seconds", verdict.seconds)})
         if "untuned" in told:
             done = replace(done, note=f"its tunables were not searched: {told['untuned']}")
         if "tuned" in told:
@@ -49,7 +49,7 @@ class Trial:
         self.tell("metering", {"step": step.number})
         options = replace(self.config.options, effort="quick", energy=True)
         verdict = await self.verdict(step.number, self.store.source(step.final_source), options)
-        details = step.details | {"device_seconds": step.details["device_seconds"] + _seconds(verdict)}
+        details = step.details | {"device_seconds": step.details["device_seconds"] + verdict.seconds}
         if verdict.status is Status.PASSED and step.verdict:
             verdict = replace(step.verdict, energy=verdict.energy)
         return replace(step, verdict=verdict, details=details)
@@ -66,7 +66,3 @@ def _verdict(result: Result) -> Verdict:
     if result.verdict is None:
         raise BadInput(result.error or "the worker gave no verdict")
     return result.verdict
-
-
-def _seconds(verdict: Verdict) -> float:
-    return float(verdict.measurement.get("seconds", {}).get("total", 0.0))

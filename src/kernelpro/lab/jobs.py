@@ -113,7 +113,7 @@ class Worker:
             {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort} for trial in found.log
         ]
         told = {"point": found.winner.point, "why": found.why, "tried": tried}
-        data = {"tuned": told, "source": found.source if found.improved else None, "seconds": _seconds(verdict) + points.seconds}
+        data = {"tuned": told, "source": found.source if found.improved else None, "seconds": verdict.seconds + points.seconds}
         return Result(job.id, verdict=found.winner.verdict, data=data)
 
     def judge_point(self, job: Job) -> Verdict:
@@ -207,17 +207,13 @@ class _Points:
         self._judged += 1
         self._report(f"tuning, point {self._judged}")
         verdict = self._worker.judge_point(self._variant(source, options))
-        self.seconds += _seconds(verdict)
+        self.seconds += verdict.seconds
         return verdict
 
     def _variant(self, source: str, options: TuneOptions) -> Job:
         assert self._job.candidate
         chosen = replace(self._job.options, effort=options.effort, give_up_ms=options.give_up_ms)
         return replace(self._job, candidate=replace(self._job.candidate, source=source), options=chosen)
-
-
-def _seconds(verdict: Verdict) -> float:
-    return float(verdict.measurement.get("seconds", {}).get("total", 0.0))
 
 
 def _environment(target: Target) -> dict[str, Any]:

@@ -63,4 +63,4 @@ def _follow(question: Question, report: Report) -> Callable[[Progress], None]:
 
 
 def _seconds(result: Result) -> float:
-    return float(result.verdict.measurement.get("seconds", {}).get("total", 0.0)) if result.verdict else 0.0
+    return result.verdict.seconds if result.verdict else 0.0

@@ -27,7 +27,10 @@ def centred(made: list[Pass]) -> tuple[list[Pass], dict[str, Follower]]:
     """Like `joined`, with squares about a mean as the only followers, which are made of the same value as their bases."""
     left, followers = joined(made, ("centred",))
     for one in left:
-        one.steps = [replace(s, value=f.base.value) if (f := followers.get(getattr(s, "name", ""))) else s for s in one.steps]
+        one.steps = [
+            replace(step, value=followers[step.name].base.value) if isinstance(step, Reduce) and step.name in followers else step
+            for step in one.steps
+        ]
     return left, followers
 
 

@@ -191,8 +191,7 @@ class Team:
 def _directions(a: Assignment) -> list[tuple[str, str]]:
     turns = list(_CPU_DIRECTIONS if a.target == "cpu" else _GPU_DIRECTIONS)
     if a.languages:
-        chosen = [turn for turn in turns if turn[0] in a.languages]
-        return chosen + [(name, f"Write it in {name}.") for name in a.languages if name not in dict(chosen)]
+        return [turn for turn in turns if turn[0] in a.languages]
     return [turn if turn[0] != "cute" or windows.multiplies(a) else _WITHOUT_PRODUCTS for turn in turns]
 
 

@@ -30,7 +30,7 @@ from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
 from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.timing import Rounds
-from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
+from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
 from kernelpro.records import BadInput, Candidate, Energy, Options, Status, Verdict
@@ -96,9 +96,9 @@ class Judge:
     # --- preparation ---------------------------------------------------------------------------------
 
     def _draw_questions(self) -> list[tuple[int, str]]:
-        """Inputs as given are new; all others are those from which their limits were derived."""
-        plain = [(self.bench.new_seed(), "as given") for _ in range(_PLAIN_SEEDS)]
-        return plain + [(self.tolerance.seed, name) for name in self.tolerance.limits if name != "as given"]
+        """New ones, but for spikes: those are asked about from which the limit was derived (tolerance.py)."""
+        names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
+        return [(self.tolerance.seed if name in SAMPLES else self.bench.new_seed(), name) for name in names]
 
     def _begin_baselines(self) -> None:
         """A cell with the reference; it compiles while the parent derives the tolerance."""

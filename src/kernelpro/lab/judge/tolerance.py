@@ -34,7 +34,7 @@ UNSEPARATED = 4.0
 _SEPARABLE = 4.0
 _SEPARABLE_MANY, _MANY = 2.0, 1024
 _NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
-_SAMPLES = {"spikes": 6, "mild spikes": 6}
+SAMPLES = {"spikes": 6, "mild spikes": 6}
 """Inputs on which the reference's own error is looked at, the worst of which counts. Where few values are large, it depends on
 where they meet: of attention the largest error on an element differs by a factor of 1000 from one draw to the next, and an
 honest kernel was refused on one draw in seven. So candidates are also asked about the first of these inputs, and no others."""
@@ -152,7 +152,7 @@ class Tolerance:
         if distribution != "as given" and not all(_sound(leaf) for leaf in truth):
             return None, "the oracle is not finite"
         allowed, products = self._allowed(oracle, precision, bits, form, leaves, truth)
-        for other in (seed + 16 * n for n in range(1, _SAMPLES.get(distribution, 1))):
+        for other in (seed + 16 * n for n in range(1, SAMPLES.get(distribution, 1))):
             asked, right = oracle.inputs(other, distribution), oracle.truth(other, distribution)
             allowed = allowed.worst(self._allowed(oracle, precision, bits, *asked, right)[0])
         if distribution != "as given" and allowed.norm > _ILL_CONDITIONED:
