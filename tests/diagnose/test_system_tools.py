@@ -127,6 +127,13 @@ def test_launches_that_the_device_hides_cost_nothing() -> None:
     assert ask("launch_overhead", scene([("step", 1500.0, 200)], 1600.0, gaps_us=60.0)) is None
 
 
+def test_a_tracer_that_makes_launches_slow_does_not_make_them_something_else() -> None:
+    slow_host: dict[str, Any] = {"kernels": [("step", 520.0, 256)], "time_ms": 6.0}
+    quick = ranked(scene(**slow_host, call_us=7000.0, gaps_us=6400.0))
+    traced = ranked(scene(**slow_host, call_us=11000.0, gaps_us=10400.0, source="nsys"))
+    assert quick[0].tool == traced[0].tool == "launch_overhead"
+
+
 def test_the_gain_of_fewer_launches_keeps_the_busy_time() -> None:
     found = ask("launch_overhead", scene(**CASES["launch_overhead"]))
     assert found and found.gain.factor == pytest.approx(2000 / 310, rel=0.01)
