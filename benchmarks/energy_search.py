@@ -4,7 +4,7 @@
 
 For each task a run of the playbook, without a model, that looks for the least energy among kernels within 2 % of the fastest. The
 table holds the winner against the fastest finalist of its run (the saving at matched speed) and against the fastest baseline. All
-finalists are judged at full length, with nine windows of energy each, in turn with the baseline; the interval of a saving is made
+finalists are judged at full length, with five windows of energy each, in turn with the baseline; the interval of a saving is made
 of both sides' intervals at their worst. FILE gets every finalist. Needs a GPU whose joules can be counted.
 """
 

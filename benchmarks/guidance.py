@@ -1,12 +1,17 @@
 """Does guidance choose better moves than chance? The playbook with and without a look at the findings, on the CPU.
 
-    python benchmarks/guidance.py --out FILE [--most 32] [--candidates 8] [--level 1 2]
+    python benchmarks/guidance.py --out FILE [--most 32] [--candidates 8] [--level 1 2] [--plain]
 
 For each task of our own suite that the playbook can write (at its CPU size), two runs with the same budget, policy and seed:
 one takes the moves that answer the findings of its diagnosis, the other takes the same moves in random order. Both begin with the
-same designs; the compiler's code, tuning and memory of other runs are off. Then the two winners are judged again, one after
-the other, at full length, and their times compared. Prints a table, the geometric mean and the p-value of a Wilcoxon
-signed-rank test over the tasks. FILE (JSON lines) is added to: called again, it goes on.
+same designs; with `--plain` with the plainest one alone, so that all that makes a kernel fast has to be found by moves. The
+compiler's code, tuning and memory of other runs are off. Two things are compared, each with its geometric mean and the p-value of a
+Wilcoxon signed-rank test over the tasks:
+
+- in the end: the two winners, judged again one after the other at full length;
+- on the way: the best so far after each candidate, as judged in its run, averaged (in logs) over the budget.
+
+FILE (JSON lines) is added to: called again, it goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from policies import wilcoxon  # noqa: E402
 
-from kernelpro.authors.by_name import author  # noqa: E402
+from kernelpro.authors.author import Assignment, Draft, NoIdea  # noqa: E402
+from kernelpro.authors.playbook.playbook import Playbook  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
 from kernelpro.engine.store import Store  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
@@ -33,11 +39,22 @@ from kernelpro.records import BadInput, Candidate, Job, Limits, Options, RunConf
 from kernelpro.suites import problems  # noqa: E402
 
 AUTHORS = {"guided": "playbook", "random": "playbook:random"}
+
+
+class Plain(Playbook):
+    """Begins with its first design alone."""
+
+    async def write(self, assignment: Assignment) -> Draft:
+        if assignment.action == "seed" and assignment.attempt:
+            raise NoIdea("one design is enough")
+        return await super().write(assignment)
+
+
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
-def searched(pool: Pool, task: Task, name: str, candidates: int) -> dict[str, Any] | None:
-    """The winner of one run: its source, its place, and how many candidates were judged. None: the playbook cannot write it."""
+def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool) -> dict[str, Any] | None:
+    """The winner of one run: its source, its place, and the best time after each candidate. None: the playbook cannot write it."""
     with tempfile.TemporaryDirectory(prefix="guidance-") as home:
         config = RunConfig(
             task,
@@ -51,12 +68,33 @@ def searched(pool: Pool, task: Task, name: str, candidates: int) -> dict[str, An
             finalists=0,
         )
         store = Store.create(Path(home), config, "run")
-        outcome = asyncio.run(Engine(store, pool, author(config, store.folder)).run())
+        author = (Plain if plain else Playbook)(guided=name == "guided")
+        outcome = asyncio.run(Engine(store, pool, author).run())
         steps = [step for step in store.steps() if step.verdict]
         if outcome.best is None:
             return None
         best = next(step for step in steps if step.number == outcome.best)
-        return {"step": best.number, "judged": len(steps), "source": store.source(best.final_source), "plan": best.plan}
+        return {
+            "step": best.number,
+            "best_ms": best_so_far([step.ms for step in steps], candidates),
+            "source": store.source(best.final_source),
+            "plan": best.plan,
+        }
+
+
+def best_so_far(times: list[float | None], candidates: int) -> list[float]:
+    """After each candidate, from the first that works on; a run that had no more ideas stays where it was."""
+    found: list[float] = []
+    for ms in times:
+        if ms or found:
+            found.append(min([ms or math.inf, *found[-1:]]))
+    return found + found[-1:] * (candidates - len(times))
+
+
+def on_the_way(row: dict[str, Any]) -> float:
+    """How many times faster the guided run's best was, on average over the budget."""
+    logs = [math.log(b / a) for a, b in zip(row["guided"]["best_ms"], row["random"]["best_ms"], strict=False)]
+    return math.exp(sum(logs) / len(logs))
 
 
 def milliseconds(pool: Pool, task: Task, sources: dict[str, str]) -> dict[str, float]:
@@ -70,11 +108,11 @@ def milliseconds(pool: Pool, task: Task, sources: dict[str, str]) -> dict[str, f
     return {name: min(values) for name, values in found.items() if values}
 
 
-def compare(pool: Pool, task: Task, candidates: int, turn: int) -> dict[str, Any]:
+def compare(pool: Pool, task: Task, candidates: int, plain: bool, turn: int) -> dict[str, Any]:
     winners = {}
     for name in list(AUTHORS) if turn % 2 == 0 else list(AUTHORS)[::-1]:
         try:
-            found = searched(pool, task, name, candidates)
+            found = searched(pool, task, name, candidates, plain)
         except BadInput as error:
             return {"left_out": str(error)}
         if found is None:
@@ -94,6 +132,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=32, help="tasks that count")
     parser.add_argument("--candidates", type=int, default=8)
     parser.add_argument("--level", type=int, nargs="*", default=[])
+    parser.add_argument("--plain", action="store_true", help="begin with the plainest design alone")
     chosen = parser.parse_args()
     rows = [json.loads(line) for line in chosen.out.read_text().splitlines()] if chosen.out.exists() else []
     known = {row["task"] for row in rows}
@@ -103,7 +142,7 @@ def main() -> None:
                 break
             if problem.label in known:
                 continue
-            row = {"task": problem.label} | compare(pool, problem.task, chosen.candidates, turn)
+            row = {"task": problem.label} | compare(pool, problem.task, chosen.candidates, chosen.plain, turn)
             rows.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()
@@ -112,17 +151,19 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
-    print("| task | guided, ms | random, ms | guided is faster by | found at step |\n|---|---|---|---|---|")
+    print("| task | guided, ms | random, ms | in the end | on the way | found at step |\n|---|---|---|---|---|---|")
     for row in rows:
         ms = [f"{row['ms'][name]:.4f}" if "ms" in row else "the same kernel" for name in AUTHORS]
-        print(f"| {row['task']} | {' | '.join(ms)} | {row['ratio']:.3f}x | {row['guided']['step']} / {row['random']['step']} |")
-    logs = [math.log(row["ratio"]) for row in rows]
-    wins = sum(log > 0.02 for log in logs), sum(log < -0.02 for log in logs)
-    mean = math.exp(sum(logs) / len(logs)) if logs else 1.0
-    told = f"{wins[0]} better and {wins[1]} worse by over 2 %, Wilcoxon p = {wilcoxon(logs):.2g}"
-    print(f"\n{len(rows)} tasks: geometric mean {mean:.3f}x, {told}; left out: {len(left_out)}")
+        found = f"{row['guided']['step']} / {row['random']['step']}"
+        print(f"| {row['task']} | {' | '.join(ms)} | {row['ratio']:.3f}x | {on_the_way(row):.3f}x | {found} |")
+    print(f"\n{len(rows)} tasks, guided over random:")
+    for title, ratios in (("in the end", [row["ratio"] for row in rows]), ("on the way", [on_the_way(row) for row in rows])):
+        logs = [math.log(ratio) for ratio in ratios]
+        better, worse = sum(log > 0.02 for log in logs), sum(log < -0.02 for log in logs)
+        mean = math.exp(sum(logs) / len(logs)) if logs else 1.0
+        print(f"- {title}: {mean:.3f}x, {better} better and {worse} worse by over 2 %, Wilcoxon p = {wilcoxon(logs):.2g}")
     for row in left_out:
-        print(f"- {row['task']}: {row['left_out']}")
+        print(f"- left out: {row['task']}: {row['left_out']}")
 
 
 if __name__ == "__main__":

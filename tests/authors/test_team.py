@@ -143,8 +143,15 @@ def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.M
     monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")
     long = SOURCE + "# line\n" * 5000
     _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
-    assert "# The file as it was, to be written anew" in asked[1].prompt and "characters left out" in asked[1].prompt
+    assert "# The file as it was\n" in asked[1].prompt and "characters left out" in asked[1].prompt
     assert len(asked[1].prompt) < 20_000 < len(asked[0].prompt)
+    assert "marked spans" not in asked[1].system and "send the whole of it" in asked[1].system
+
+
+def test_a_rewrite_in_another_language_does_not_show_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite\nlanguage: triton"))
+    monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")
+    assert "BLOCK = 128" not in written(BASE)[1][1].prompt
 
 
 def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:

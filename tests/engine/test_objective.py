@@ -84,6 +84,11 @@ def test_all_that_are_about_as_fast_as_the_fastest_are_finalists() -> None:
     assert [s.number for s in objective.finalists(replace(LEAN, finalists=2), ranked[5:])] == [6]
 
 
+def test_who_takes_more_energy_beyond_doubt_is_no_finalist_unless_the_fastest() -> None:
+    ranked = [step(n, ms, watts) for n, ms, watts in ((1, 0.508, 0.8), (2, 0.507, 0.81), (3, 0.505, 1.2), (4, 0.500, 1.3))]
+    assert [s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)] == [4, 1, 2]
+
+
 def test_the_front_holds_what_nobody_beats_in_both() -> None:
     points = objective.front(HELD | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")})
     assert [point.step for point in points] == [1, 2, 5, 3, 4], "fastest first; only those that were measured"

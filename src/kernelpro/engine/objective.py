@@ -52,13 +52,17 @@ def cost_ms(config: RunConfig, step: Step) -> float | None:
 
 
 def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
-    """Who is judged again: the first few, and with energy as an objective all that are about as fast as the fastest."""
+    """Who is judged again: the first few. With energy as an objective the fastest, and of those about as fast all that may win."""
     steps, few = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
         return steps[:few]
-    fastest = min((step.ms for step in steps if step.ms), default=0.0)
-    near = [step for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest]
-    chosen = {step.number: step for step in (*steps[:few], *near)}
+    fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or math.inf, default=None)
+    if fastest is None or fastest.ms is None:
+        return steps[:few]
+    near = [step for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest.ms]
+    least = min((told.ratio["energy"].high for step in near if (told := _told(step.verdict))), default=math.inf)
+    able = [step for step in near if (told := _told(step.verdict)) is None or told.ratio["energy"].low <= least]
+    chosen = {step.number: step for step in (fastest, *able, *steps[:few])}
     return list(chosen.values())[: max(few, _MOST_FINALISTS)]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from kernelpro.memory.wording import error_signature, gist, method_key
+from kernelpro.memory.wording import error_signature, gist, method_key, telling_line
 from kernelpro.records import Record
 
 _CHARACTERS_A_TOKEN = 3.5
@@ -252,7 +252,7 @@ def _error_line(error: Recurring) -> str:
     times = f" ({error.count} times)" if error.count > 1 else ""
     fix = f"; fixed by: {gist(error.fix)}" if error.fix else "; no fix found yet"
     room = _LONGEST_LINE - len(times) - min(len(fix), _LONGEST_LINE // 2)
-    return _clipped(_clipped(error.signature, room) + times + fix)
+    return _clipped(_clipped(telling_line(error.example), room) + times + fix)
 
 
 def _clipped(text: str, longest: int = _LONGEST_LINE) -> str:

@@ -27,15 +27,15 @@ _ENDINGS = ("ings", "ing", "ed", "es", "e", "s")
 _SHORTEST_STEM = 3
 
 
-def error_signature(message: str) -> str:
-    """What an error is recognised by: its telling line without numbers, addresses, folders and names of temporaries.
-
-    The telling line is the first that speaks of an error, or the last one: that is where Python puts it.
-    """
+def telling_line(message: str) -> str:
+    """Of an error the first line that speaks of one, or the last: that is where Python puts it."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    text = next((line for line in lines if _TELLING.search(line)), lines[-1])
+    return next((line for line in lines if _TELLING.search(line)), lines[-1]) if lines else ""
+
+
+def error_signature(message: str) -> str:
+    """What an error is recognised by: its telling line without numbers, addresses, folders and names of temporaries."""
+    text = telling_line(message)
     for pattern, instead in _TEMPORARIES:
         text = pattern.sub(instead, text)
     return re.sub(r"\s+", " ", text)[:_MOST_CHARACTERS].strip()

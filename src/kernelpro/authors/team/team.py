@@ -42,6 +42,11 @@ _CPU_DIRECTIONS = (
     ),
 )
 """Languages and decompositions for fresh designs, in turn: independent starts beat variations of one."""
+_FILL = (
+    "The file is given with marked spans (`<<<<<<< NAME` to `>>>>>>> NAME`; the marks are not part of the file). Send new text for "
+    "every span and nothing else: what lies outside stays as it is."
+)
+_ANEW = "The plan asks for a file that is written anew: send the whole of it."
 _OLD_FILE = 3_000
 """Tokens of a file that is to be written anew: enough to borrow from."""
 
@@ -129,18 +134,22 @@ class Team:
             language,
         )
         plan = planned.value
-        shown = plan.anchored.shown() if plan.anchored else windows.cut(a.parent.source, _OLD_FILE)
+        if plan.anchored:
+            work, shown = _FILL, windows.file("The file", plan.anchored.shown())
+        else:
+            old = windows.cut(a.parent.source, _OLD_FILE) if plan.language == language else ""
+            work, shown = _ANEW, windows.file("The file as it was", old)
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),
             "plan": plan.instructions,
-            "file": "The file" if plan.anchored else "The file as it was, to be written anew",
-            "source": shown.rstrip(),
+            "source": shown,
             "children": windows.sources("What others made of this file", _working(a.children), most=1),
             "cousins": windows.sources("Working patches near by", _working(a.cousins), most=1),
             "memory": windows.titled("What this run has learnt", a.memory),
         }
-        coded: Reply[str] = await self._ask(a, "code", self._models.code, CodeForm(plan.anchored), sections, plan.language)
+        form = CodeForm(plan.anchored)
+        coded: Reply[str] = await self._ask(a, "code", self._models.code, form, sections, plan.language, work=work)
         return Draft(
             coded.value,
             plan.transformation,
@@ -171,9 +180,11 @@ class Team:
         plan = f"fix: {made.diagnosis}"
         return Draft(made.source, plan, "", self._models.debug.name, reply.cost, facts=_facts(reply))
 
-    async def _ask(self, a: Assignment, role: str, model: Model, form: Any, sections: dict[str, str], language: str) -> Reply[Any]:
+    async def _ask(
+        self, a: Assignment, role: str, model: Model, form: Any, sections: dict[str, str], language: str, **words: str
+    ) -> Reply[Any]:
         contract = templates.prompt("contract", precision=a.precision, precision_words=windows.precision_words(a.precision))
-        values = {"contract": contract, "guide": _guide(language, a, pieces=role != "plan")}
+        values = {"contract": contract, "guide": _guide(language, a, pieces=role != "plan")} | words
         system = templates.prompt(f"{role}_system", **values)
         text = templates.prompt(role, **windows.fit(sections))
         checked: Form[Any] = _Checked(form)

@@ -21,7 +21,7 @@ from kernelpro.records import Status, Verdict
 CHARACTERS_PER_TOKEN = 4
 WINDOW_TOKENS = 24_000
 """Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
-_CAPS = {"source": 12_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
+_CAPS = {"source": 12_000, "plan": 8_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
 _CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
 _ORDER = [
     *("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "beside", "memory", "children"),
@@ -149,6 +149,10 @@ def sources(title: str, relatives: Iterable[Known], most: int = 2) -> str:
         for known in list(relatives)[:most]
     ]
     return "\n\n".join([f"\n# {title}", *parts]) + "\n" if parts else ""
+
+
+def file(title: str, source: str) -> str:
+    return f"# {title}\n```python\n{source.rstrip()}\n```" if source else ""
 
 
 def titled(title: str, text: str) -> str:
