@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from kernelpro.records import folders
 
 _PRIOR = 5.0
 """As if so many trials had turned out as promised."""
@@ -26,8 +27,7 @@ _MOST_RATIO = 3.0
 
 
 def default_path() -> Path:
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(home) / "kernelpro" / "track-record.jsonl"
+    return folders.data("track-record.jsonl")
 
 
 @dataclass

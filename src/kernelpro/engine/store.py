@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import BadInput, Outcome, RunConfig, Step, digest
+from kernelpro.records import BadInput, Outcome, RunConfig, Step, digest, folders
 
 _MIGRATIONS = (
     """
@@ -37,8 +37,7 @@ _BUSY_SECONDS = 10.0
 
 def default_home() -> Path:
     given = os.environ.get("KERNELPRO_RUNS")
-    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(given) if given else Path(data) / "kernelpro" / "runs"
+    return Path(given) if given else folders.data("runs")
 
 
 class Store:

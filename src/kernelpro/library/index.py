@@ -25,7 +25,7 @@ from kernelpro.library.chunks import chunks
 from kernelpro.library.scanner import definitions
 from kernelpro.library.trees import Listing, NotFound, Tree
 from kernelpro.library.words import WORD, Memo
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, folders
 
 SCHEMA = 1
 """Counts up when the tables, the tokens or the chunks change: older files are then built anew."""
@@ -76,7 +76,7 @@ def built(tree: Tree, listing: Listing) -> bool:
 
 
 def folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelpro" / "library"
+    return folders.cache("library")
 
 
 def _place(tree: Tree, listing: Listing) -> Path:

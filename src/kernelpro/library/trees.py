@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, folders
 
 _ENDINGS = """
     .h .hh .hpp .hxx .cuh .inl .inc .c .cc .cpp .cxx .cu .hip .cl .metal .ptx .sass .s .asm .ll .mlir .td .py .pyi .pyx .rs .go .jl
@@ -168,8 +168,7 @@ def forget(name: str) -> None:
 
 
 def _config() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(data) / "kernelpro" / "trees.json"
+    return folders.data("trees.json")
 
 
 def _registered() -> dict[str, str]:

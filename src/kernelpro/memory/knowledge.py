@@ -24,7 +24,7 @@ from typing import Any
 
 from kernelpro.memory.ledger import Ledger
 from kernelpro.memory.wording import method_key
-from kernelpro.records import BadInput, Record, digest
+from kernelpro.records import BadInput, Record, digest, folders
 
 _PRIOR = 3.0
 """As if so many trials under the same circumstances had gained nothing."""
@@ -44,8 +44,7 @@ CREATE TABLE IF NOT EXISTS observations (
 
 
 def default_path() -> Path:
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(home) / "kernelpro" / "knowledge.db"
+    return folders.data("knowledge.db")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Standard library only: the lab reads and writes these on hosts where nothing but torch is installed.
 """
 
+from kernelpro.records import folders
 from kernelpro.records.base import BadInput, Record, digest
 from kernelpro.records.energy import Energy, Objective
 from kernelpro.records.graph import Graph, Node
@@ -81,5 +82,6 @@ __all__ = [
     "Timeline",
     "Verdict",
     "digest",
+    "folders",
     "read_source",
 ]

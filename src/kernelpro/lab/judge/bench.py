@@ -27,7 +27,7 @@ from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference, unload
-from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
+from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, folders
 
 _CACHE_SHARE = 0.2
 _BURST_SHARE = 0.1
@@ -166,6 +166,6 @@ def _threads() -> dict[str, str]:
 
 def _compiler_cache() -> str:
     """Kept between runs: the reference is the user's own and trusted."""
-    path = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "kernelpro", "compiled")
-    os.makedirs(path, exist_ok=True)
-    return path
+    path = folders.cache("compiled")
+    path.mkdir(parents=True, exist_ok=True)
+    return str(path)

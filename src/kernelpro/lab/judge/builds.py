@@ -24,7 +24,7 @@ from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.lab.languages import cpp, cuda, cute, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
-from kernelpro.records import Candidate, Options, Status, digest
+from kernelpro.records import Candidate, Options, Status, digest, folders
 
 _BUILDS = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
 _MOST_KEPT = 256
@@ -132,10 +132,9 @@ def is_something(artifacts: bytes) -> bool:
 
 def _cache(candidate: Candidate, target: str) -> Path:
     """Where the build of this candidate with this toolchain is kept."""
-    home = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     arch = _architecture() if target == "cuda" else {}
     key = digest(candidate.id, target, json.dumps(arch), _toolchain(), platform.machine(), sys.version, str(cute.tree()))
-    return Path(home) / "kernelpro" / "candidates" / f"{key}.tar"
+    return folders.cache("candidates", f"{key}.tar")
 
 
 @lru_cache

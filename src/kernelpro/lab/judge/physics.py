@@ -19,7 +19,7 @@ import torch
 
 from kernelpro.lab.judge.oracle import tf32
 from kernelpro.lab.tasks.work import Work
-from kernelpro.records import digest
+from kernelpro.records import digest, folders
 
 _GRANTED_BANDWIDTH = 1.15
 """A read-only kernel beats a copy by a few percent (4.38 against 4.30 TB/s on an H200)."""
@@ -79,7 +79,7 @@ def measured(device: str, name: str) -> Ceilings:
     no ceiling: it is measured again and again (half a second, once a minute at most), and the best that was ever seen stands.
     """
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kernelpro" / f"ceilings-{key}.json"
+    cache = folders.cache(f"ceilings-{key}.json")
     known = _stored(cache)
     if known and (device == "cuda" or time.time() - cache.stat().st_mtime < _FRESH_SECONDS):
         return known

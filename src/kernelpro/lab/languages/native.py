@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import digest
+from kernelpro.records import digest, folders
 
 
 class BuildError(RuntimeError):
@@ -108,7 +108,7 @@ def _parameter(text: str, function: str) -> Parameter:
 def build_directory() -> Path:
     """Where libraries go: private to the candidate inside the judge, the user's cache elsewhere."""
     given = os.environ.get("KERNELPRO_BUILD_DIR")
-    path = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kernelpro" / "builds"
+    path = Path(given) if given else folders.cache("builds")
     path.mkdir(parents=True, exist_ok=True)
     return path
 
