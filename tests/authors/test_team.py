@@ -171,6 +171,12 @@ def test_designs_are_asked_for_in_the_languages_that_are_allowed(language: str) 
         _, (asked,) = written(replace(BASE, action="seed", parent=None, turn=turn, languages=(language,)))
         (direction,) = re.findall(r"^Write it (?:in|with) .*", asked.prompt, re.M)
         assert direction.split()[3].lower().rstrip(".,") == language, direction
+        assert "independently: \n" not in asked.prompt
+
+
+def test_who_is_asked_for_the_same_as_others_is_told_so() -> None:
+    first, second = (written(replace(BASE, action="seed", parent=None, turn=n, languages=("cute",)))[1][0].prompt for n in (0, 1))
+    assert "asked for the very same" not in first and "asked for the very same" in second
 
 
 def test_a_plan_may_not_leave_the_allowed_languages() -> None:

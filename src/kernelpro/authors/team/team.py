@@ -94,11 +94,11 @@ class Team:
     async def _design(self, a: Assignment) -> Draft:
         turns = _directions(a)
         language, direction = turns[a.turn % len(turns)]
-        others = windows.other_directions(text for _, text in turns if text != direction)
+        others = windows.other_directions((text for _, text in turns if text != direction), a.turn // len(turns))
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),
-            "direction": f"{direction}\n{others}",
+            "direction": f"{direction}\n{others}".strip(),
             "leaders": windows.summaries("What there is already: do something else", a.leaders),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),

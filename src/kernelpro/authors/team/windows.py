@@ -67,24 +67,28 @@ def ground(assignment: Assignment) -> str:
     hardware = assignment.hardware
     lines = [f"- target: {assignment.target}, {hardware.get('name', 'unknown device')}"]
     if bandwidth := hardware.get("bandwidth"):
-        cached = hardware.get("cached_bandwidth")
-        near = f", {_amount(cached)}B/s where everything stays in the caches" if cached else ""
+        cached = hardware.get("cached_bandwidth") or 0.0
+        near = f", {_amount(cached)}B/s where everything stays in the caches" if cached > bandwidth else ""
         lines.append(
             f"- measured ceilings: a copy moves {_amount(bandwidth)}B/s (read + written){near}" + _rates(hardware.get("rates", {}))
         )
     lines += [f"- {name}" for name in hardware.get("facts", ())]
     times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
     lines.append(f"- baselines: {times}; the fastest of them is the time to beat")
-    lines.append(
-        f"- floor: {assignment.floor_ms:.4f} ms (inputs and outputs moved once, at those ceilings; it may be out of reach)"
-    )
+    least = "inputs and outputs moved once, the fewest operations, at those ceilings; it may be out of reach"
+    lines.append(f"- floor: {assignment.floor_ms:.4f} ms ({least})")
     limit = f"; relative error (norm) up to {assignment.tolerance:.1e} on inputs as given" if assignment.tolerance else ""
     lines.append(f"- precision: {assignment.precision}{limit}")
     return "\n".join(lines)
 
 
-def other_directions(directions: Iterable[str]) -> str:
-    return "Others are at work on the same task, independently: " + " ".join(f"({text})" for text in directions)
+def other_directions(directions: Iterable[str], asked: int) -> str:
+    """What others are asked for. `asked`: how many have been asked for the very same."""
+    texts = [f"({text})" for text in directions]
+    lines = [f"Others are at work on the same task, independently: {' '.join(texts)}"] if texts else []
+    if asked:
+        lines.append("Others were asked for the very same: take another decomposition than the one that comes to mind first.")
+    return "\n".join(lines)
 
 
 def multiplies(assignment: Assignment) -> bool:
