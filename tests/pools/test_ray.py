@@ -16,7 +16,7 @@ import pytest
 from spooling import building, judging
 
 from kernelpro.pools.by_name import pool
-from kernelpro.records import Candidate, Job, Status
+from kernelpro.records import BadInput, Candidate, Job, Progress, Status
 
 JOBS = 200
 KILL_EVERY = 3.0
@@ -114,3 +114,16 @@ def test_judging_is_the_same_there(cluster: Any) -> None:
     assert right and right.status is Status.PASSED and right.candidate == "2"
     assert wrong and wrong.status is Status.WRONG
     assert any(stage.startswith("waiting with") for stage in stages), "the queue can be seen"
+
+
+def test_nobody_waits_for_a_pool_that_has_failed(cluster: Any) -> None:
+    def fails(step: Progress) -> None:
+        raise OSError("no space left")
+
+    with pool(f"ray:{cluster.address}") as there:
+        answers = [there.submit(job(1), fails), there.submit(job(2))]
+        for answer in answers:
+            with pytest.raises(BadInput, match=r"works no longer \(OSError: no space left"):
+                answer.result(timeout=100)
+        with pytest.raises(BadInput, match="works no longer"):
+            there.submit(job(3))

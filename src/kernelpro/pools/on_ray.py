@@ -181,7 +181,9 @@ class RayPool(Pool):
         """By task and target: the hardware that it is timed on."""
         self._unsuitable, self._told = 0, 0.0
         self._closing, self._something = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._lost = ""
+        """Why nothing is answered any more."""
+        self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _join(self, address: str) -> None:
@@ -196,6 +198,8 @@ class RayPool(Pool):
     def submit(self, job: Job, progress: Report = silent) -> Future[Result]:
         asked = _Asked(str(next(self._count)), job, progress, Future())
         with self._lock:
+            if self._lost:
+                raise BadInput(self._lost)
             self._waiting.put(asked)
         self._something.set()
         return asked.answer
@@ -209,12 +213,26 @@ class RayPool(Pool):
         self._closing.set()
         self._something.set()
         self._thread.join()
-        for hand in self._hands:
-            self._ray.kill(hand.actor)
+        if not self._lost:
+            for hand in self._hands:
+                self._ray.kill(hand.actor)
         if self._ours:
             self._ray.shutdown()
 
     # --- the loop ----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Whatever ends the loop ends the waiting: a cluster that is gone, or what nobody thought of."""
+        try:
+            self._loop()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            with self._lock:
+                self._lost = f"--pool ray: it works no longer ({said}); the same command goes on from here"
+                unanswered = [*self._waiting, *(asked for hand in self._hands for asked in hand.sent.values())]
+            for asked in unanswered:
+                if not asked.answer.done():
+                    asked.answer.set_exception(BadInput(self._lost))
 
     def _loop(self) -> None:
         while not self._closing.is_set():
