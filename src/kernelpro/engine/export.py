@@ -23,6 +23,7 @@ _ROOT = Path(__file__).parents[1]
 _CARRIED = {
     "kernelpro": "",
     "kernelpro.records": "records/base.py",
+    "kernelpro.records.folders": "records/folders.py",
     "kernelpro.lab": "",
     "kernelpro.lab.languages": "lab/languages/__init__.py",
     "kernelpro.lab.languages.native": "lab/languages/native.py",
@@ -31,7 +32,7 @@ _CARRIED = {
     "kernelpro.lab.languages.cute": "lab/languages/cute.py",
     "kernelpro.runtime": "runtime.py",
 }
-"""Modules and their files, each after those that it imports; of `records` the digest is all that is needed."""
+"""Modules and their files, each after those that it imports; of `records` little is needed."""
 _USE = """\
 Use it, from a program beside this file (called kernel.py here), under torch.no_grad():
     model = kernel.Optimized(*init)          # or kernel.Optimized.of(module): around a reference module, parameters by name
