@@ -20,7 +20,7 @@ demo: setup
 # Three at a time on two cores: they wait for processes some of the time.
 AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 test: setup
-	$(BIN)/python -m pytest -q -m "together and not long" -n 3 --dist loadfile --durations=15 || $(AGAIN)
+	$(BIN)/python -m pytest -q -m "together and not long" -n 3 --dist loadscope --no-loadscope-reorder --durations=15 || $(AGAIN)
 	$(BIN)/python -m pytest -q -m "alone and not long" --durations=40 || $(AGAIN)
 
 # More of the kinds that `make test` has one of.

@@ -79,30 +79,45 @@ what it says."""
 
 
 LONGEST = (
-    "engine/test_loop.py",
     "exploits/",
+    "engine/test_loop.py",
     "test_bad_input.py",
     "suites/test_bench.py",
     "test_profile.py",
     "authors/test_playbook_triton.py",
-    "defects/test_static.py",
     "pools/",
-    "engine/test_export.py",
+    "engine/test_export",
+    "defects/test_static.py",
 )
 """Files that take longest come first, so that at the end no core waits for one of them."""
 
 
+def _name(item: pytest.Item) -> str:
+    return str(item.path.relative_to(Path(__file__).parent))
+
+
 def _place(item: pytest.Item) -> int:
     """The sort is stable: within a file everything stays where it is."""
-    name = str(item.path.relative_to(Path(__file__).parent))
-    return next((place for place, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
+    return next((place for place, start in enumerate(LONGEST) if _name(item).startswith(start)), len(LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """One process after the other does what is prepared once: a file; of the exploits those of one task."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            return file + test.partition("[")[2].partition(",")[0] if file.endswith("test_exploits.py") else file
+
+    return Scheduler(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        place = str(item.path.relative_to(Path(__file__).parent))
         if not any(item.get_closest_marker(name) for name in ("together", "alone")):
-            item.add_marker(pytest.mark.together if place.startswith(TOGETHER) else pytest.mark.alone)
+            item.add_marker(pytest.mark.together if _name(item).startswith(TOGETHER) else pytest.mark.alone)
     items.sort(key=_place)
     if torch.cuda.is_available():
         return

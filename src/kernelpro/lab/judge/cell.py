@@ -243,6 +243,7 @@ class Cell:
 
     def _watch_limits(self) -> None:
         assert self._limits
+        _hasten(threading.get_native_id())
         while not self._closing.wait(0.1):
             family = self.family()
             if len(family) > MOST_PROCESSES:
@@ -260,16 +261,13 @@ class Cell:
         return resident if resident <= self._limits.memory_bytes else sum(map(_proportional_bytes, family))
 
     def family(self) -> list[int]:
-        """The child and all its living descendants."""
-        found, queue = [self.pid], [self.pid, self._guard]
-        while queue:
-            for child in _children_of(queue.pop()):
-                if child not in found:
-                    found.append(child)
-                    queue.append(child)
-            if len(found) > 2 * MOST_PROCESSES:
-                break
-        return found
+        """The child and all its living descendants; of too many, some: a fork bomb leaves no time to count."""
+        found, queue = {self.pid: None}, [self.pid, self._guard]
+        while queue and len(found) <= MOST_PROCESSES:
+            new = [child for child in _children_of(queue.pop()) if child not in found]
+            found |= dict.fromkeys(new)
+            queue += new
+        return list(found)
 
     def freeze_main(self) -> None:
         """Stop the child itself, at once."""
@@ -349,6 +347,8 @@ class Cell:
     def _slay(self) -> None:
         """Kill everything: PID 1 of a namespace takes all with it; elsewhere stop all, then kill all, until none is left."""
         if self.level == "namespaces":
+            for thread in _threads_of(self.pid):
+                _hasten(thread)
             _signal(self.pid, signal.SIGKILL)
             return
         for _ in range(100):
@@ -421,6 +421,12 @@ def _threads_of(pid: int) -> list[int]:
 def _bind(thread: int, cores: set[int]) -> None:
     with contextlib.suppress(OSError):  # gone, or not ours to move: it stays where it is
         os.sched_setaffinity(thread, cores)
+
+
+def _hasten(thread: int) -> None:
+    """Ahead of all others, where we may: root's processes know no limit but ours, and among a thousand of them nobody else runs."""
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
 
 
 def _children_of(pid: int) -> list[int]:
