@@ -243,7 +243,6 @@ class Cell:
 
     def _watch_limits(self) -> None:
         assert self._limits
-        _hasten(threading.get_native_id())
         while not self._closing.wait(0.1):
             family = self.family()
             if len(family) > MOST_PROCESSES:
@@ -255,10 +254,22 @@ class Cell:
                 return
 
     def _memory(self, family: list[int]) -> int:
-        """Resident bytes; where their plain sum is too much, pages that several processes share count once."""
+        """Resident bytes; where their plain sum is too much, pages that several processes share count once.
+
+        That takes long while a fork bomb goes off, whose processes hold their memory's lock: then the watch goes back to counting.
+        """
         assert self._limits
         resident = sum(map(_resident_bytes, family))
-        return resident if resident <= self._limits.memory_bytes else sum(map(_proportional_bytes, family))
+        if resident <= self._limits.memory_bytes:
+            return resident
+        held, counted = 0, time.monotonic()
+        for pid in family:
+            held += _proportional_bytes(pid)
+            if time.monotonic() - counted > 0.1:
+                if len(self.family()) > MOST_PROCESSES:
+                    break
+                counted = time.monotonic()
+        return held
 
     def family(self) -> list[int]:
         """The child and all its living descendants; of too many, some: a fork bomb leaves no time to count."""
@@ -347,8 +358,6 @@ class Cell:
     def _slay(self) -> None:
         """Kill everything: PID 1 of a namespace takes all with it; elsewhere stop all, then kill all, until none is left."""
         if self.level == "namespaces":
-            for thread in _threads_of(self.pid):
-                _hasten(thread)
             _signal(self.pid, signal.SIGKILL)
             return
         for _ in range(100):
@@ -421,12 +430,6 @@ def _threads_of(pid: int) -> list[int]:
 def _bind(thread: int, cores: set[int]) -> None:
     with contextlib.suppress(OSError):  # gone, or not ours to move: it stays where it is
         os.sched_setaffinity(thread, cores)
-
-
-def _hasten(thread: int) -> None:
-    """Ahead of all others, where we may: root's processes know no limit but ours, and among a thousand of them nobody else runs."""
-    with contextlib.suppress(PermissionError, ProcessLookupError):
-        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
 
 
 def _children_of(pid: int) -> list[int]:

@@ -128,8 +128,9 @@ class Participant:
         try:
             answer, _ = self.cell.channel.receive(seconds)
         except Late:
-            if (crowd := len(self.cell.family())) > MOST_PROCESSES:
-                raise Verdictable(Status.CRASHED, f"{_WORDS[operation]}: it had started {crowd} processes and was killed") from None
+            if len(self.cell.family()) > MOST_PROCESSES:
+                how = f"it started more than {MOST_PROCESSES} processes and was killed"
+                raise Verdictable(Status.CRASHED, f"{_WORDS[operation]}: {how}") from None
             raise Verdictable(Status.TIMED_OUT, f"{_WORDS[operation]}: took more than {seconds:g} s and was killed") from None
         except Gone:
             raise Verdictable(Status.CRASHED, self._obituary(operation)) from None
