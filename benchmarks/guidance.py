@@ -39,6 +39,7 @@ from kernelpro.records import BadInput, Candidate, Job, Limits, Options, RunConf
 from kernelpro.suites import problems  # noqa: E402
 
 AUTHORS = {"guided": "playbook", "random": "playbook:random"}
+OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
 class Plain(Playbook):
@@ -48,9 +49,6 @@ class Plain(Playbook):
         if assignment.action == "seed" and assignment.attempt:
             raise NoIdea("one design is enough")
         return await super().write(assignment)
-
-
-OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
 def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool) -> dict[str, Any] | None:

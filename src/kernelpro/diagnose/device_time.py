@@ -31,7 +31,7 @@ def idle_us(scene: Scene) -> float:
 def short_kernels(scene: Scene) -> bool:
     """Whether a call consists of many short kernels that the host starts at its usual pace.
 
-    The pace is that of untraced calls: nsys makes a launch twice as long.
+    The pace is that of untraced calls: a tracer makes launches longer.
     """
     line = scene.timeline
     if line.launches < MANY:
