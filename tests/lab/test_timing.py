@@ -7,7 +7,7 @@ import random
 import torch
 
 from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
-from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, charged, compare_clocks, decide, ratio_interval, widened
+from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, at_its_best, charged, compare_clocks, decide, ratio_interval, widened
 from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Interval
 
@@ -31,6 +31,12 @@ def rounds(candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0, seal
 
 def clocks(made: Rounds, correction_ms: float = 0.0) -> Clocks:
     return compare_clocks(made, "candidate", "base", "cuda", correction_ms)
+
+
+def test_a_baseline_that_went_cold_beside_the_candidate_counts_at_its_best() -> None:
+    found = Interval(8.0, 5.0, 9.0)
+    assert at_its_best(found, 0.1, 0.2) == Interval(4.0, 2.5, 9.0)
+    assert at_its_best(found, 0.099, 0.1) == at_its_best(found, 0.2, 0.1) == found
 
 
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:

@@ -49,9 +49,8 @@ def test_the_same_method_has_one_key() -> None:
 
 def test_a_long_plan_is_told_by_its_first_clauses() -> None:
     assert gist("unroll  by\n8.") == "unroll by 8"
-    long = (
-        "replace cummax (one thread, scalar, 4 MB of indices) by one native kernel, rows shared by both threads; "
-        + "then more " * 20
-    )
-    assert gist(long) == "replace cummax by one native kernel, rows shared by both threads"
+    long = "one native kernel for a row (one thread, scalar, 4 MB of indices), rows shared by both threads; " + "then more " * 20
+    assert gist(long) == "one native kernel for a row, rows shared by both threads"
+    part_of_the_sentence = "a warp per (bag, half of the columns) with the halves outermost, " + "and so on " * 20
+    assert gist(part_of_the_sentence) == "a warp per (bag, half of the columns) with the halves outermost"
     assert gist("word " * 100) == "word " * 31 + "..."

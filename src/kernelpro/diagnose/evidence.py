@@ -50,7 +50,8 @@ def _time(profile: Profile) -> Iterator[str]:
         outside = max(0.0, line.call_us - line.busy_us - line.gaps_us)
         yield (
             f"traced ({line.source}): {line.call_us:.1f} us = device busy {line.busy_us:.1f} + gaps {line.gaps_us:.1f} "
-            f"+ host before and after {outside:.1f}; {line.launches:g} launch{'' if line.launches == 1 else 'es'}"
+            f"+ host before and after {outside:.1f}, tracing itself included; "
+            f"{line.launches:g} launch{'' if line.launches == 1 else 'es'}"
         )
         for copy in line.copies:
             yield f"copies {copy.kind}: {copy.count:g}, {number(copy.nbytes)} bytes, {copy.microseconds:.1f} us"

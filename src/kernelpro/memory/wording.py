@@ -51,7 +51,7 @@ def gist(text: str, longest: int = _GIST) -> str:
     """A plan in short, on one line: without asides, up to the last clause that fits; between words where the first is too long."""
     line = " ".join(text.split()).rstrip(".;,")
     if len(line) > longest:
-        line = re.sub(r" \((?=(?:[^() ]+ ){3})[^()]*\)", "", line)  # of four words or more: fewer are often part of the sentence
+        line = re.sub(r" \((?=(?:[^() ]+ ){3})[^()]*\)(?=[.;:,]|$)", "", line)  # of four words or more, behind a clause
     if len(line) <= longest:
         return line
     ends = [match.start() for match in re.finditer(r"[.;:,] ", line[: longest + 1])]

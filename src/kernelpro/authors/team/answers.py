@@ -95,12 +95,13 @@ class PlanForm:
 
 transformation: <one sentence: the one change>
 hypothesis: <which number should move, from what to what, and why>
-expected: <how many times as fast as now, such as 1.4x>
+expected: <how many times as fast as the kernel above, such as 1.4x>
 finding: <name of the finding you act on, or none>
 kind: <edit or rewrite>
 language: <LANGUAGES>
 
-<Instructions for the coder: what to write in each span, or in the file; sizes, layouts, edge cases.>
+<Instructions for the coder: what to write in each span, or in the file; sizes, layouts, edge cases; pieces of code in fenced
+blocks where they say it best.>
 
 A rewrite has no spans. For an edit, quote each span by its first and last line exactly as they stand in the file (one line
 where the span is a single line). The first must occur once in the file; the span ends at the next line that reads like the last:

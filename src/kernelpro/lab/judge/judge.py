@@ -341,12 +341,15 @@ class Judge:
             raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
         self._require_authored(candidate, share)
         times = {"candidate": own} | {name: base.time(name) for name in base.variants}
-        speedup = {}
+        speedup, beside = {}, {}
         for name in base.variants:
             direct = name in rounds.samples
-            ratios = rounds.log_ratio(name if direct else base.anchor, "candidate")
-            found = timing.ratio_interval(ratios, None if direct else base.link(name))
+            timed = name if direct else base.anchor
+            found = timing.ratio_interval(rounds.log_ratio(timed, "candidate"), None if direct else base.link(name))
             speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
+            beside[timed] = float(rounds.own(timed).median())
+            if self.bench.target == "cuda":  # a CPU's speed depends on who else is at work meanwhile
+                speedup[name] = timing.at_its_best(speedup[name], times[timed].value, beside[timed])
         if busy:
             times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
         best = base.anchor
@@ -355,6 +358,7 @@ class Judge:
             "rounds": len(rounds.samples["candidate"]),
             "discarded_rounds": rounds.discarded,
             "against": best,
+            "beside_ms": beside,
             "hidden_ms": clocks.hidden.to_json(),
             "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
             "burst_ms": clocks.slope.to_json() if clocks.slope else None,

@@ -36,6 +36,8 @@ PROCESS_MS = 0.1
 """The protocol's cost differs by so much from process to process: what a short kernel may hide where bursts are not possible."""
 RESOLVED = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
+_ALIKE = 0.95
+"""Of its time beside a candidate: a baseline that is no faster by itself is not helped by more than noise."""
 SYSTEMATIC = 0.0075
 """Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (where
 their memory lies; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
@@ -167,6 +169,16 @@ def scattered(slopes: torch.Tensor, own_ms: float) -> bool:
 def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
     """The interval if the candidate really took `extra_ms` longer than it shows."""
     return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)
+
+
+def at_its_best(speedup: Interval, alone_ms: float, beside_ms: float) -> Interval:
+    """The interval where the baseline took `beside_ms` beside the candidate, but `alone_ms` among baselines.
+
+    Host code that waits while the other process works goes cold, and a baseline of many small kernels, all host, then takes up to
+    twice as long as its user will see. A win over that would be ours alone.
+    """
+    share = alone_ms / beside_ms
+    return speedup if share > _ALIKE else Interval(speedup.value * share, speedup.low * share, speedup.high)
 
 
 def charged(time: Interval, speedups: dict[str, Interval], extra_ms: float) -> tuple[Interval, dict[str, Interval]]:
