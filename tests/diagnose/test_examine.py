@@ -53,6 +53,13 @@ def test_the_tasks_own_bound_decides_and_counters_give_confidence(case: str) -> 
     assert (found.bound, found.confidence) == (bound, confidence) and words in found.why
 
 
+def test_what_the_tracer_costs_does_not_make_a_call_launch_bound() -> None:
+    softmax = load("softmax_cuda")
+    assert softmax.timeline
+    slow_host = replace(softmax.timeline, call_us=3 * softmax.timeline.call_us)
+    assert roofline.classify(replace(softmax, timeline=slow_host)).bound is Bound.MEMORY
+
+
 def test_the_position_lies_below_its_roof() -> None:
     place = roofline.position(SOFTMAX)
     assert place["of_floor"] == pytest.approx(SOFTMAX.floor_ms / SOFTMAX.time_ms)

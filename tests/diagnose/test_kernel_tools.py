@@ -99,6 +99,11 @@ def test_scattered_stores_are_found_as_such() -> None:
     assert finding is not None and "stores" in finding.cause and "loads" not in finding.cause
 
 
+def test_a_library_kernel_whose_copies_nobody_counted_is_not_accused() -> None:
+    copied = slow(scattered(LOAD, 16, 0) | {MEMORY: 88.0}, code={})
+    assert ask("uncoalesced_access", copied) is None and ask("sector_waste", copied) is None
+
+
 def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
     broadcast = slow(scattered(LOAD, 1, 4) | {MEMORY: 88.0})
     assert ask("uncoalesced_access", broadcast) is None and ask("sector_waste", broadcast) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kernelpro.diagnose.tool import Scene
-from kernelpro.records import Copy
+from kernelpro.records import Copy, Profile, Timeline
 
 SHORT = 10.0
 """Microseconds below which a kernel is over before the host has started the next: a launch from Python costs 5 to 10."""
@@ -28,16 +28,18 @@ def idle_us(scene: Scene) -> float:
     return max(0.0, scene.timeline.call_us - scene.timeline.busy_us)
 
 
-def short_kernels(scene: Scene) -> bool:
-    """Whether a call consists of many short kernels that the host starts at its usual pace.
+def untraced_us(profile: Profile, line: Timeline) -> float:
+    """A call without what its tracer costs: CUPTI adds 20 to 60 us to it on an H200, and nsys makes every launch twice as long."""
+    return min(line.call_us, 1e3 * profile.time_ms)
 
-    The pace is that of untraced calls: a tracer makes launches longer.
-    """
+
+def short_kernels(scene: Scene) -> bool:
+    """Whether a call consists of many short kernels that the host starts at its usual pace."""
     line = scene.timeline
     if line.launches < MANY:
         return False
-    call_us = min(line.call_us, 1e3 * scene.profile.time_ms)
-    return line.busy_us / line.launches < SHORT and (call_us - line.busy_us) / line.launches < 3 * LAUNCH
+    idle = untraced_us(scene.profile, line) - line.busy_us
+    return line.busy_us / line.launches < SHORT and idle / line.launches < 3 * LAUNCH
 
 
 def host_copies(scene: Scene) -> list[Copy]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kernelpro.diagnose.counters import COMPUTE, MEMORY
+from kernelpro.diagnose.device_time import untraced_us
 from kernelpro.records import Bound, Profile
 
 IDLE_SHARE = 0.35
@@ -65,12 +66,14 @@ def classify(profile: Profile) -> Classified:
 
 def _idle(profile: Profile) -> tuple[float, str] | None:
     line = profile.timeline
-    if line is None or line.call_us <= 0:
+    if line is None or line.call_us <= 0 or profile.time_ms <= 0:
         return None
-    outside = max(0.0, line.call_us - line.busy_us - line.gaps_us - GRANTED_US)
-    share = (line.gaps_us + outside) / line.call_us
-    text = f"the device works {line.busy_us:.0f} us of a call's {line.call_us:.0f}"
-    return share, f"{text}: {line.gaps_us:.0f} us idle between kernels, {outside:.0f} us before and after"
+    call = untraced_us(profile, line)
+    idle = max(0.0, call - line.busy_us)
+    gaps = min(line.gaps_us, idle)
+    outside = max(0.0, idle - gaps - GRANTED_US)
+    text = f"the device works {line.busy_us:.0f} us of a call's {call:.0f}"
+    return (gaps + outside) / call, f"{text}: {gaps:.0f} us idle between kernels, {outside:.0f} us before and after"
 
 
 def _analytic(profile: Profile) -> tuple[Bound, str]:

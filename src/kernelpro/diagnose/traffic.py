@@ -71,6 +71,8 @@ def accesses(scene: Scene) -> list[Access]:
             per_request = sectors / requests
             if kind == "loads" and (width := _copied(scene)):
                 used = min(float(SECTOR), width * int(scene.device.get("warp", 32)) / per_request)
+            if used == 0:  # asynchronous copies in code that could not be read: a library's
+                continue
             needed = max(1.0, per_request * used / SECTOR)
             found.append(Access(kind, per_request, used, max(0.0, 1 - needed / per_request), sectors / total))
     return found
