@@ -54,10 +54,14 @@ def gist(text: str, longest: int = _GIST) -> str:
         line = re.sub(r" \((?=(?:[^() ]+ ){3})[^()]*\)(?=[.;:,]|$)", "", line)  # of four words or more, behind a clause
     if len(line) <= longest:
         return line
-    ends = [match.start() for match in re.finditer(r"[.;:,] ", line[: longest + 1])]
+    ends = [match.start() for match in re.finditer(r"[.;:,] | \(", line[: longest + 1]) if _closed(line[: match.start()])]
     if ends and ends[-1] >= longest // 3:
         return line[: ends[-1]]
     return line[: longest - 3].rpartition(" ")[0] + " ..."
+
+
+def _closed(text: str) -> bool:
+    return text.count("(") == text.count(")")
 
 
 def _stem(word: str) -> str:

@@ -99,7 +99,7 @@ class Team:
             "task": windows.task(a),
             "ground": windows.ground(a),
             "direction": f"{direction}\n{others}".strip(),
-            "leaders": windows.summaries("What there is already: do something else", a.leaders),
+            "leaders": windows.summaries("What there is already: do something else", a.leaders, a.baselines),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
         }
@@ -114,16 +114,16 @@ class Team:
             "task": windows.task(a),
             "ground": windows.ground(a),
             "step": str(a.parent.number),
-            "time": windows.outcome(a.parent.verdict),
+            "time": windows.outcome(a.parent.verdict, a.baselines),
             "parent_plan": a.parent.plan or "none",
             "source": a.parent.source.rstrip(),
             "guidance": a.guidance or "It was not profiled.",
             "evidence": a.evidence,
             "beside": windows.beside(a.beside),
-            "leaders": windows.summaries("Other kernels of this run that work", a.leaders),
+            "leaders": windows.summaries("Other kernels of this run that work", a.leaders, a.baselines),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
-            "faster": windows.sources("A faster one, to borrow from", windows.faster(a.parent, a.leaders), most=1),
+            "faster": windows.first("A faster one, to borrow from", windows.faster(a.parent, a.leaders), a.baselines),
         }
         planned: Reply[Planned] = await self._ask(
             a,
@@ -144,8 +144,8 @@ class Team:
             "ground": windows.ground(a),
             "plan": plan.instructions,
             "source": shown,
-            "children": windows.sources("What others made of this file", _working(a.children), most=1),
-            "cousins": windows.sources("Working patches near by", _working(a.cousins), most=1),
+            "children": windows.first("What others made of this file", _working(a.children), a.baselines),
+            "cousins": windows.first("Working patches near by", _working(a.cousins), a.baselines),
             "memory": windows.titled("What this run has learnt", a.memory),
         }
         form = CodeForm(plan.anchored)
@@ -172,7 +172,7 @@ class Team:
             "step": str(a.parent.number),
             "source": a.parent.source.rstrip(),
             "failure": f"{verdict.status}: {verdict.reason}" if verdict else "it was not judged",
-            "siblings": windows.sources("Siblings that work", _working(a.siblings), most=1),
+            "siblings": windows.first("Siblings that work", _working(a.siblings), a.baselines),
             "memory": windows.titled("What this run has learnt", a.memory),
         }
         reply: Reply[Mended] = await self._ask(a, "debug", self._models.debug, DebugForm(a.parent.source), sections, language)

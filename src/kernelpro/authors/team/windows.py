@@ -2,7 +2,7 @@
 
     design   task, ground, direction; leaders in a line each (to be different from); memory, knowledge
     plan     task, ground, the kernel, guidance, evidence; what is made of it at the same time; leaders; memory (what was made of
-             it before, and elsewhere), knowledge; the source of a faster kernel in the same language
+             it before, and elsewhere), knowledge; the source of the fastest kernel, where it is faster
     code     task, ground, plan, the marked file; children; cousins (working patches to borrow); memory
     debug    task, ground, plan, the file, the failure; siblings; memory
 
@@ -12,7 +12,7 @@ A section has a cap of its own. Where all of them together exceed the window, th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernelpro.authors.author import Assignment, Known
 from kernelpro.memory.wording import gist
@@ -111,20 +111,22 @@ def task(assignment: Assignment) -> str:
     return f"The reference, which defines what is right:\n\n```python\n{assignment.task.source.strip()}\n```"
 
 
-def outcome(verdict: Verdict | None) -> str:
-    """How a candidate ended, in a line."""
+def outcome(verdict: Verdict | None, baselines: dict[str, float]) -> str:
+    """How a candidate ended, in a line. Its factor is over the run's baselines, which are the same for all: those that were timed
+    beside it may have been on another machine."""
     if verdict is None:
         return "not judged"
     if verdict.status is not Status.PASSED:
         return f"{verdict.status}: {verdict.reason.splitlines()[0][:200]}"
-    best = min(verdict.speedup.items(), key=lambda item: item[1].value)
-    return f"{verdict.times['candidate'].value:.4f} ms ({best[1].value:.2f}x over {best[0]})"
+    name, best = min(baselines.items(), key=lambda item: item[1])
+    ms = verdict.times["candidate"].value
+    return f"{ms:.4f} ms ({best / ms:.2f}x over {name})"
 
 
-def summaries(title: str, relatives: Iterable[Known]) -> str:
+def summaries(title: str, relatives: Iterable[Known], baselines: dict[str, float]) -> str:
     lines = [
         f"- step {known.number}{f', {known.verdict.language}' if known.verdict else ''}: {gist(known.plan) or 'no plan'} -> "
-        f"{outcome(known.verdict)}"
+        f"{outcome(known.verdict, baselines)}"
         for known in relatives
     ]
     return "\n".join(["", f"# {title}", *lines, ""]) if lines else ""
@@ -137,22 +139,20 @@ def beside(relatives: Iterable[Known]) -> str:
 
 
 def faster(parent: Known, others: Iterable[Known]) -> list[Known]:
-    """Of others, those in the parent's language that are faster than it."""
+    """Of others, those that are faster than the parent, in whatever language: a plan may rewrite."""
     if not (parent.verdict and parent.verdict.times):
         return []
-    language, ms = parent.verdict.language, parent.verdict.times["candidate"].value
-    works = [known for known in others if known.verdict and known.verdict.times and known.verdict.language == language]
-    return [known for known in works if known.verdict and known.verdict.times["candidate"].value < ms]
+    ms = parent.verdict.times["candidate"].value
+    return [known for known in others if known.verdict and known.verdict.times and known.verdict.times["candidate"].value < ms]
 
 
-def sources(title: str, relatives: Iterable[Known], most: int = 2) -> str:
-    """With their text: working ones to borrow from."""
-    parts = [
-        f"Step {known.number} ({gist(known.plan) or 'no plan'}; {outcome(known.verdict)}):"
-        f"\n\n```python\n{known.source.strip()}\n```"
-        for known in list(relatives)[:most]
-    ]
-    return "\n\n".join([f"\n# {title}", *parts]) + "\n" if parts else ""
+def first(title: str, relatives: Sequence[Known], baselines: dict[str, float]) -> str:
+    """The first of them with its text, to borrow from."""
+    if not relatives:
+        return ""
+    known = relatives[0]
+    told = f"Step {known.number} ({gist(known.plan) or 'no plan'}; {outcome(known.verdict, baselines)}):"
+    return f"\n# {title}\n\n{told}\n\n```python\n{known.source.strip()}\n```\n"
 
 
 def file(title: str, source: str) -> str:

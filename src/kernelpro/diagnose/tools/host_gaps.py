@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.device_time import LAUNCH, short_kernels
+from kernelpro.diagnose.device_time import LAUNCH, short_kernels, untraced_us
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence
 
@@ -17,8 +17,9 @@ def look(scene: Scene) -> Found | None:
     line = scene.timeline
     between = max(0.0, line.gaps_us - LAUNCH * line.launches)
     before = max(0.0, line.call_us - line.busy_us - line.gaps_us - _LEAD)
-    lost = between + before
-    if short_kernels(scene) or lost < _IDLE * line.call_us:
+    call = untraced_us(scene.profile, line)
+    lost = min(between + before, max(0.0, call - line.busy_us))
+    if short_kernels(scene) or lost < _IDLE * call:
         return None
     slow = {name: api["us"] for name, api in line.apis.items() if name.startswith(_ALLOCATING) and api.get("us", 0.0) > 0.1 * lost}
     evidence = [
@@ -42,9 +43,9 @@ def look(scene: Scene) -> Found | None:
         )
     return Found(
         tuple(evidence),
-        f"the device waits {lost:.0f} of {line.call_us:.0f} us for the host, {what}",
+        f"the device waits {lost:.0f} of {call:.0f} us for the host, {what}",
         tuple(advice),
-        lost / line.call_us,
+        lost / call,
         f"idle time of the device beyond {LAUNCH:.0f} us a launch and {_LEAD:.0f} us around the call",
     )
 
