@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.oracle import MatrixRounding, Oracle
 from kernelpro.lab.judge.probes import probe
 from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.tasks import parameters, work
@@ -29,6 +29,11 @@ def get_inputs(): return {inputs}
 def get_init_inputs(): return []
 """
     )
+
+
+@pytest.mark.parametrize("mode", [work._Counter, MatrixRounding])
+def test_watching_operators_does_not_import_the_compiler(mode: type) -> None:
+    assert not hasattr(mode.__torch_dispatch__, "__wrapped__")  # type: ignore[attr-defined]
 
 
 def test_constants_become_the_same_numbers_whatever_they_are_called() -> None:

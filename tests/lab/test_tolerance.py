@@ -96,6 +96,22 @@ def test_a_wrong_element_shows_although_the_norm_is_fine() -> None:
     assert "worst at [17, 4]" in errors.where
 
 
+@pytest.mark.parametrize("shape", [(40, 30), (7, 5, 20), (1200,), (300, 4), ()])
+def test_large_outputs_are_compared_piece_by_piece(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = torch.randn(shape, dtype=torch.float64)
+    truth.view(-1)[-1:] = math.inf
+    wrong, late = truth.float() * 1.001, truth.float()
+    late.view(-1)[-1:] = -math.inf
+    whole = [measure([output], [truth]) for output in (wrong, late, truth.float() + 0.0)]
+    cut = rounded(wrong, 8)
+    monkeypatch.setattr("kernelpro.lab.judge.tolerance._PIECE", 100)
+    monkeypatch.setattr("kernelpro.lab.judge.oracle._PIECE", 100)
+    for output, expected in zip((wrong, late, truth.float() + 0.0), whole, strict=True):
+        found = measure([output], [truth])
+        assert (found.norm, found.element) == pytest.approx((expected.norm, expected.element)) and found.where == expected.where
+    assert torch.equal(rounded(wrong, 8), cut)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_not_finite_never_passes_where_the_oracle_is_finite(bad: float) -> None:
     truth = torch.ones(8, dtype=torch.float64)

@@ -14,6 +14,8 @@ BAD = Path(__file__).parents[1] / "bad"
 def test_every_kind_of_job_is_answered_in_order() -> None:
     task = {"source": (BAD / "task.py").read_text(), "name": "tanh"}
     failing = {"source": task["source"].replace("return", "raise ValueError; return", 1), "name": "failing"}
+    after_three = "CALLS.append(x)\n        if len(CALLS) > 3: raise torch.OutOfMemoryError\n        return"
+    large = {"source": "CALLS = []\n" + task["source"].replace("return", after_three, 1), "name": "large"}
     broken = {"source": (BAD / "compiler_error.py").read_text()}
     options = {"effort": "quick", "baselines": ["eager_fp32"]}
     lines: list[Any] = [
@@ -25,6 +27,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
         {"id": "t", "kind": "probe", "target": "cpu"},
         {"id": "r", "kind": "probe", "task": failing, "target": "cpu", "options": options},
         {"id": "s", "kind": "study", "task": failing, "target": "cpu", "options": options},
+        {"id": "m", "kind": "probe", "task": large, "target": "cpu", "options": options},
         {"id": "again", "kind": "probe", "task": failing, "target": "cpu", "options": options},
     ]
     text = "not json\n" + "".join(json.dumps(line) + "\n" for line in lines)
@@ -34,6 +37,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     results = {answer["job"]: answer for answer in answers if answer["type"] == "result"}
     assert "is no job" in results[""]["error"]
     assert results["e"]["data"]["torch"] and results["e"]["data"]["sandbox"]
+    assert results["m"]["error"].startswith("task large: the device's memory is too small for it")
     assert results["b"]["data"]["status"] == "build_failed"
     assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
     assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]

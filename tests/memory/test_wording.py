@@ -53,6 +53,6 @@ def test_a_long_plan_is_told_by_its_first_clauses() -> None:
     assert gist(long) == "one native kernel for a row, rows shared by both threads"
     part_of_the_sentence = "a warp per (bag, half of the columns) with the halves outermost, " + "and so on " * 20
     assert gist(part_of_the_sentence) == "a warp per (bag, half of the columns) with the halves outermost"
-    cut_inside = "give reads and writes unequal priority in the second level (loads evict_first, " + "stores the other way " * 10 + ")"
-    assert gist(cut_inside) == "give reads and writes unequal priority in the second level"
+    cut_inside = "give reads and writes unequal priority in the second cache (loads evict_first, " + "stores last " * 10 + ")"
+    assert gist(cut_inside) == "give reads and writes unequal priority in the second cache"
     assert gist("word " * 100) == "word " * 31 + "..."

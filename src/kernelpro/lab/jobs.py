@@ -70,6 +70,11 @@ class Worker:
             return Result(job.id, data={"same_as": str(twin)})
         except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
+        except torch.OutOfMemoryError:
+            self.forget()
+            torch.cuda.empty_cache()
+            name = f"task {job.task.name}: " if job.task else ""
+            return Result(job.id, error=f"{name}the device's memory is too small for it, its float64 oracle and several inputs")
 
     def _await_build(self, job: Job) -> None:
         """While the device is still anybody's. What the build says is heard by whoever uses it."""

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelpro.lab import tree
 from kernelpro.lab.tasks.inputs import transform
 from kernelpro.lab.tasks.reference import BITS, Reference
+from kernelpro.lab.watcher import Watcher
 from kernelpro.records import BadInput
 
+_PIECE = 1 << 26
+"""Elements that are rounded at once: it takes five times their room in float64."""
 Outputs = list[torch.Tensor]
 T = TypeVar("T")
 
@@ -37,13 +39,17 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 def rounded(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
     """The tensor with `bits` significant bits: nearest, or cut off as tensor cores do with the float32 bits they are fed."""
-    mantissa, exponent = torch.frexp(tensor.double())
-    scaled = mantissa * 2.0**bits
-    scaled = scaled.trunc() if toward_zero else scaled.round()
-    return torch.ldexp(scaled / 2.0**bits, exponent).to(tensor.dtype)
+    result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    flat, made = tensor.flatten(), result.view(-1)
+    for first in range(0, tensor.numel(), _PIECE):
+        mantissa, exponent = torch.frexp(flat[first : first + _PIECE].double())
+        scaled = mantissa * 2.0**bits
+        scaled = scaled.trunc() if toward_zero else scaled.round()
+        made[first : first + _PIECE] = torch.ldexp(scaled / 2.0**bits, exponent)
+    return result
 
 
-class MatrixRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MatrixRounding(Watcher):
     """Rounds the operands of matrix products and convolutions: TF32 or bfloat16 units, emulated anywhere."""
 
     _OPERATORS = re.compile(r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*")

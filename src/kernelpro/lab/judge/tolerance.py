@@ -18,6 +18,7 @@ is looser, because a maximum has a long tail: twice the factor of the norm, at l
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,10 @@ SAMPLES = {"spikes": 6, "mild spikes": 6}
 """Inputs on which the reference's own error is looked at, the worst of which counts. Where few values are large, it depends on
 where they meet: of attention the largest error on an element differs by a factor of 1000 from one draw to the next, and an
 honest kernel was refused on one draw in seven. So candidates are also asked about the first of these inputs, and no others."""
+_PIECE = 1 << 26
+"""Elements that are compared at once."""
+_ROW = 16
+"""Elements from which on a row has a scale of its own."""
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is left out."""
 
@@ -68,43 +73,74 @@ def _measure_one(output: torch.Tensor, right: torch.Tensor, label: str) -> Error
     if not right.is_floating_point():
         share = float((output != right).double().mean())
         return Errors(share, share, f"{label}{share:.2%} of the elements differ" if share else "")
-    value, right = output.double(), right.double()
-    difference = (value - right).abs()
-    error, size = float(difference.norm()), float(right.norm())
-    if math.isfinite(error) and math.isfinite(size):
-        return _compared(value, right, difference, error, size, label)
-    finite = torch.isfinite(right)
-    if not bool(finite.all()):
-        same = (value == right) | (value.isnan() & right.isnan())
-        if not bool((same | finite).all()):
-            return _at(value, right, (~(same | finite)).double(), math.inf, math.inf, label)
-        value, right = torch.where(finite, value, 0.0), torch.where(finite, right, 0.0)
-    bad = ~torch.isfinite(value)
-    if bool(bad.any()):
-        return _at(value, right, bad.double(), math.inf, math.inf, label)
-    difference = (value - right).abs()
-    return _compared(value, right, difference, float(difference.norm()), float(right.norm()), label)
-
-
-def _compared(value: torch.Tensor, right: torch.Tensor, difference: torch.Tensor, error: float, size: float, label: str) -> Errors:
-    """Finite values; `error` and `size` are the norms of their difference and of what is right."""
+    pieces = _Pieces(output, right, label)
+    error, size = pieces.norms()
+    if not (math.isfinite(error) and math.isfinite(size)):
+        if where := pieces.first_bad():
+            return Errors(math.inf, math.inf, where)
+        pieces.finite = True
+        error, size = pieces.norms()
     if not size:
-        exact = not bool(difference.any())
-        return Errors(0.0, 0.0) if exact else _at(value, right, difference, math.inf, math.inf, label)
-    overall = size / math.sqrt(right.numel())
-    row = right.square().mean(-1, keepdim=True).sqrt() if right.dim() and right.shape[-1] >= 16 else torch.full_like(right, overall)
-    scale = torch.maximum(right.abs(), torch.where(row > 0, row, overall))
-    relative = difference / scale
-    return _at(value, right, relative, error / size, float(relative.max()), label)
+        return Errors(math.inf, math.inf, pieces.worst(1.0)[1]) if error else Errors(0.0, 0.0)
+    return Errors(error / size, *pieces.worst(size / math.sqrt(right.numel())))
 
 
-def _at(value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor, norm: float, element: float, label: str) -> Errors:
-    rows = weight.reshape(-1, weight.shape[-1] if weight.dim() else 1)
-    row = int(rows.amax(1).argmax())  # a maximum over rows is four times as fast as one argmax over everything
-    place = row * rows.shape[1] + int(rows[row].argmax())
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), value.shape)) if value.dim() else ()
-    got, want = float(value.flatten()[place]), float(right.flatten()[place])
-    return Errors(norm, element, f"{label}worst at {list(index)}: got {got:.7g}, should be {want:.7g}")
+class _Pieces:
+    """An output and what is right, in float64, a few rows at a time: all at once, a large output would not fit five times over."""
+
+    def __init__(self, output: torch.Tensor, right: torch.Tensor, label: str):
+        self._label, self._shape = label, right.shape
+        width = right.shape[-1] if right.dim() else 1
+        self._output, self._right = output.reshape(-1, width), right.reshape(-1, width)
+        self._step = max(1, _PIECE // width)
+        self._alone: tuple[int, torch.Tensor, torch.Tensor] | None = None
+        self.finite = False
+        """Both count as 0 where neither is finite."""
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        if self._alone and not self.finite:
+            yield self._alone
+            return
+        for first in range(0, len(self._right), self._step):
+            value, right = (rows[first : first + self._step].double() for rows in (self._output, self._right))
+            if self.finite:
+                value, right = (torch.where(torch.isfinite(right), rows, 0.0) for rows in (value, right))
+            elif self._step >= len(self._right):
+                self._alone = first, value, right
+            yield first, value, right
+
+    def norms(self) -> tuple[float, float]:
+        """Of the difference, and of what is right."""
+        found = [(float((value - right).norm()), float(right.norm())) for _, value, right in self]
+        return math.hypot(*(error for error, _ in found)), math.hypot(*(size for _, size in found))
+
+    def first_bad(self) -> str:
+        """Where a value is not finite, and should be; or is, and should not."""
+        for first, value, right in self:
+            same = (value == right) | (value.isnan() & right.isnan())
+            bad = torch.where(torch.isfinite(right), ~torch.isfinite(value), ~same)
+            if bool(bad.any()):
+                return self._place(first, value, right, bad.double())
+        return ""
+
+    def worst(self, overall: float) -> tuple[float, str]:
+        """The largest error relative to the scale of its row, and where it is; `overall`: the scale where a row has none."""
+        worst, where = -1.0, ""
+        for first, value, right in self:
+            row = right.square().mean(-1, keepdim=True).sqrt() if right.shape[1] >= _ROW else torch.zeros_like(right[:, :1])
+            relative = (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row, overall))
+            if (largest := float(relative.max())) > worst:
+                worst, where = largest, self._place(first, value, right, relative)
+        return worst, where
+
+    def _place(self, first: int, value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor) -> str:
+        row = int(weight.amax(1).argmax())  # a maximum over rows is four times as fast as one argmax over everything
+        column = int(weight[row].argmax())
+        place, index = (first + row) * weight.shape[1] + column, list[int]()
+        for size in reversed(self._shape):  # torch.unravel_index imports sympy first
+            place, here = divmod(place, size)
+            index.insert(0, here)
+        return f"{self._label}worst at {index}: got {float(value[row, column]):.7g}, should be {float(right[row, column]):.7g}"
 
 
 @dataclass(frozen=True)

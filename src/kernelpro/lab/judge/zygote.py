@@ -27,14 +27,15 @@ MAX_REQUEST = 1 << 16
 
 
 def main(descriptor: int) -> None:
-    import torch  # noqa: F401  (what the forks share)
+    import torch  # what the forks share
 
     from kernelpro import runtime  # noqa: F401
     from kernelpro.lab.judge import child  # noqa: F401
 
     jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _warm_triton()
+    if torch.version.cuda or torch.version.hip:
+        _warm_triton()
     requests = socket.socket(fileno=descriptor)
     try:
         requests.send(b"ready")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from kernelpro.lab import tree
 from kernelpro.lab.tasks.reference import Reference
+from kernelpro.lab.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Operator:
     """Read and written by it alone."""
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(Watcher):
     """Counts matrix products (those with sparse operands by what is not zero) and the elements of everything else."""
 
     def __init__(self) -> None:
