@@ -27,6 +27,16 @@ from kernelpro.records import Diagnosis, Kernel, Profile
 
 CANDIDATES = [path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.py")) if about(path)["static"] == "yes"]
 
+USUAL = (
+    "double_precision",
+    "narrow_access",
+    "serialized_wgmma",
+    "slow_mma_family",
+    "spills",
+    "tensor_cores_idle",
+    "tensor_cores_idle_triton",
+)
+"""What `make test` builds: each takes seconds."""
 CEILINGS = physics.Ceilings(4.23e12, 4.94e12, 62914560, {"fp32": 51.1e12, "tf32": 411e12, "bf16": 785e12})
 DEVICE = {
     "name": "NVIDIA H200",
@@ -58,9 +68,10 @@ def lacking(path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """All that can be built here, in parallel, once."""
-    paths = [str(path) for path in CANDIDATES if not lacking(path)]
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """All that this run asks for and that can be built here, in parallel, once."""
+    asked = [item.callspec.params["path"] for item in request.session.items if "built" in getattr(item, "fixturenames", ())]
+    paths = [str(path) for path in asked if not lacking(path)]
     program = Path(__file__).with_name("building.py")
     command = [sys.executable, program, tmp_path_factory.mktemp("built"), *paths]
     single = os.environ | {"OMP_NUM_THREADS": "1"}  # what is forked from a process with a team of threads waits for them for ever
@@ -103,7 +114,9 @@ def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
     return examine.diagnose(profile, registry().values())
 
 
-@pytest.mark.parametrize("path", CANDIDATES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem[2:] not in USUAL)) for path in CANDIDATES]
+)
 def test_a_defect_in_the_machine_code_is_the_first_finding(path: Path, built: dict[str, dict[str, Any]]) -> None:
     if why := lacking(path):
         pytest.skip(why)
