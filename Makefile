@@ -17,10 +17,10 @@ demo: setup
 	$(BIN)/kernelpro optimize examples/cpu/residual_layernorm/task.py --target cpu --author playbook --budget candidates=10
 
 # What judges or times can be disturbed by other work on the machine: what failed is run once more, and must pass then.
-# Four at a time on two cores: they wait for processes some of the time.
+# Six at a time on two cores: they wait for processes some of the time.
 AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 test: setup
-	$(BIN)/python -m pytest -q -m "together and not long" -n 4 --dist loadscope --no-loadscope-reorder --durations=15 || $(AGAIN)
+	$(BIN)/python -m pytest -q -m "together and not long" -n 6 --dist loadscope --no-loadscope-reorder --durations=15 || $(AGAIN)
 	$(BIN)/python -m pytest -q -m "alone and not long" --durations=40 || $(AGAIN)
 
 # More of the kinds that `make test` has one of.

@@ -128,14 +128,17 @@ def test_a_fix_says_what_was_wrong() -> None:
     assert draft.plan == "fix: the factor" and "x * 3" in draft.source
 
 
-def test_a_planner_sees_the_code_of_a_faster_kernel_in_its_language_only() -> None:
-    faster = replace(PASSED, times={"candidate": Interval(0.3, 0.29, 0.31)})
-    others = {"slower": PASSED, "faster": faster, "other": replace(faster, language="triton")}
+def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_one_factor_for_one_time() -> None:
+    elsewhere = {name: Interval(9.0, 8.9, 9.1) for name in PASSED.speedup}  # beside a slow baseline
+    faster = replace(PASSED, times={"candidate": Interval(0.3, 0.29, 0.31)}, language="triton", speedup=elsewhere)
+    others = {"slower": PASSED, "faster": faster}
     shown = {
         name: written(replace(BASE, leaders=(Known(9, f"# code of {name}", name, verdict),)))[1][0].prompt
         for name, verdict in others.items()
     }
     assert [name for name, prompt in shown.items() if f"# code of {name}" in prompt] == ["faster"]
+    name, best = min(BASE.baselines.items(), key=lambda item: item[1])
+    assert f"0.3000 ms ({best / 0.3:.2f}x over {name})" in shown["faster"] and "9.00x" not in shown["faster"]
 
 
 def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,10 +71,10 @@ class Worker:
         except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
         except torch.OutOfMemoryError:
-            self.forget()
-            torch.cuda.empty_cache()
-            name = f"task {job.task.name}: " if job.task else ""
-            return Result(job.id, error=f"{name}the device's memory is too small for it, its float64 oracle and several inputs")
+            pass  # what its frames hold goes with them
+        self.forget()
+        name = f"task {job.task.name}: " if job.task else ""
+        return Result(job.id, error=f"{name}the device's memory is too small for it, its float64 oracle and several inputs")
 
     def _await_build(self, job: Job) -> None:
         """While the device is still anybody's. What the build says is heard by whoever uses it."""
@@ -191,6 +191,7 @@ class Worker:
         elif self._at_hand:
             self._at_hand.close()
         self._judge, self._at_hand, self._key, self._profiled = None, None, None, None
+        torch.cuda.empty_cache()  # for the children of the next task
 
     def close(self) -> None:
         self.forget()

@@ -166,7 +166,6 @@ class Judge:
         except Verdictable as error:
             return self._verdict(candidate, error.status, error.reason, clock)
         except torch.OutOfMemoryError:  # here, although there was enough to prepare the task
-            torch.cuda.empty_cache()
             return self._verdict(candidate, Status.CRASHED, "it left too little of the device's memory to check its answers", clock)
         finally:
             health.check(self.bench.target)

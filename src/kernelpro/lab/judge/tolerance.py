@@ -129,8 +129,9 @@ class _Pieces:
         for first, value, right in self:
             row = right.square().mean(-1, keepdim=True).sqrt() if right.shape[1] >= _ROW else torch.zeros_like(right[:, :1])
             relative = (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row, overall))
-            if (largest := float(relative.max())) > worst:
-                worst, where = largest, self._place(first, value, right, relative)
+            if not (largest := float(relative.max())) <= worst:
+                worst = math.inf if math.isnan(largest) else largest
+                where = self._place(first, value, right, relative)
         return worst, where
 
     def _place(self, first: int, value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor) -> str:
