@@ -146,6 +146,7 @@ class Oracle:
         cast = [leaf.to(dtype, copy=True) if dtype and leaf.is_floating_point() else leaf.clone() for leaf in leaves]
         with torch.no_grad(), tf32(tf32_allowed):
             result = self._models[dtype](*tree.unpack(form, cast))
+        del cast  # of large tasks every tensor less counts
         outputs: Outputs = []
         tree.pack(result, outputs)
         return [output.detach().clone() for output in outputs]

@@ -169,6 +169,8 @@ class Tolerance:
         self.seed = seed
         self.limits: dict[str, Limit] = {}
         self.dropped: dict[str, str] = {}
+        self._products = -1
+        """Matrix products of the reference; -1: not counted yet. Without any, nothing is emulated."""
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
         for distribution in DISTRIBUTIONS:
             tries = [distribution, "mild spikes"] if distribution == "spikes" else [distribution]
@@ -188,13 +190,13 @@ class Tolerance:
         truth = oracle.truth(seed, distribution)
         if distribution != "as given" and not all(_sound(leaf) for leaf in truth):
             return None, "the oracle is not finite"
-        allowed, products = self._allowed(oracle, precision, bits, form, leaves, truth)
+        allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
         for other in (seed + 16 * n for n in range(1, SAMPLES.get(distribution, 1))):
             asked, right = oracle.inputs(other, distribution), oracle.truth(other, distribution)
-            allowed = allowed.worst(self._allowed(oracle, precision, bits, *asked, right)[0])
+            allowed = allowed.worst(self._allowed(oracle, precision, bits, *asked, right))
         if distribution != "as given" and allowed.norm > _ILL_CONDITIONED:
             return None, f"the reference itself is off by {allowed.norm:.1%}"
-        lower = self._lower(oracle, bits, form, leaves, truth, products)
+        lower = self._lower(oracle, bits, form, leaves, truth)
         many = min(leaf.numel() for leaf in truth) >= _MANY
         separates = lower.norm >= (_SEPARABLE_MANY if many else _SEPARABLE) * allowed.norm
         factor = min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
@@ -202,27 +204,26 @@ class Tolerance:
 
     def _allowed(
         self, oracle: Oracle, precision: str, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs
-    ) -> tuple[Errors, int]:
-        """Error of the reference at the allowed precision, and how many matrix products it has."""
+    ) -> Errors:
+        """Error of the reference at the allowed precision."""
         own = oracle.run(None, form, leaves, tf32_allowed=precision == "tf32")
         errors = measure(own, truth)
-        emulated, products = oracle.emulated(bits, form, leaves)
-        if products and precision == "tf32":
-            errors = errors.worst(measure(emulated, truth))
+        if self._products:
+            emulated, self._products = oracle.emulated(bits, form, leaves)
+            if self._products and precision == "tf32":
+                errors = errors.worst(measure(emulated, truth))
         sums = _accumulation(leaves, own)
         # 16-bit types are summed in float32: only their last rounding shows
         floors = [2.0 ** -BITS[leaf.dtype] * (sums if leaf.dtype.itemsize > 2 else 1.0) for leaf in own if leaf.dtype in BITS]
         floor = max(floors, default=0.0)
-        return errors.worst(Errors(floor, floor)), products
+        return errors.worst(Errors(floor, floor))
 
-    def _lower(
-        self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs, products: int
-    ) -> Errors:
+    def _lower(self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs) -> Errors:
         """Error at the next lower precision: matrix operands where there are products, else the inputs themselves.
 
         Without products TF32 means nothing, and float32 is what is allowed."""
-        lower = _NEXT_LOWER[bits if products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24]
-        if products:
+        lower = _NEXT_LOWER[bits if self._products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24]
+        if self._products:
             return measure(oracle.emulated(lower, form, leaves)[0], truth)
         cut = [rounded(leaf, lower) if leaf.is_floating_point() else leaf for leaf in leaves]
         return measure(oracle.answer(form, cut), truth)
