@@ -29,10 +29,11 @@ def attempt(cell: Cell, body: str) -> str:
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     caught = "except BaseException as e:\n    said = type(e).__name__ + ': ' + str(e)"
     source = f"said = 'done'\ntry:\n{lines}\n{caught}\nprint('SAID', said, flush=True)"
+    before = cell.log_tail().count("SAID")
     cell.channel.send({"op": "build", "source": source})
     cell.channel.receive(30)
     deadline = time.monotonic() + 5
-    while "SAID" not in cell.log_tail() and time.monotonic() < deadline:
+    while cell.log_tail().count("SAID") == before and time.monotonic() < deadline:
         time.sleep(0.01)
     return cell.log_tail().rpartition("SAID ")[2].strip()
 
@@ -72,6 +73,19 @@ def test_a_profiler_has_a_tmp_of_its_own(nursery: Nursery, tmp_path: Path) -> No
     finally:
         cell.kill()
     assert not Path("/tmp/of-nsys").exists()
+
+
+def test_what_many_children_need_is_imported_before_the_fork(nursery: Nursery) -> None:
+    module = "torch._inductor.runtime.cache_dir_utils"  # asks for the folder of temporary files
+    first = nursery.start("build", LIMITS, modules=(module, "no_such_module"))
+    later = nursery.start("build", LIMITS)
+    try:
+        for cell in (first, later):
+            body = f"import sys, os, tempfile; said = {module!r} in sys.modules, tempfile.gettempdir() == os.environ['TMPDIR']"
+            assert attempt(cell, body) == "(True, True)"
+    finally:
+        first.kill()
+        later.kill()
 
 
 def test_no_network(cell: Cell) -> None:

@@ -39,7 +39,7 @@ def _seeds(bench: Bench, variants: tuple[str, ...]) -> dict[str, Any]:
     seconds = bench.options.build_timeout
     seeds: list[dict[str, str]] = []
     missing = {}
-    child = bench.admit_reference(sets=0)
+    child = bench.admit_reference(variants, sets=0)
     try:
         buffer = io.BytesIO()
         torch.save({"task": bench.task}, buffer)

@@ -71,7 +71,7 @@ class Meter:
             bench, options = self._bench, self._bench.options
             self._report("starting the baseline for energy")
             self._reference = Baselines(
-                bench.admit_reference(bench.most_calls),
+                bench.admit_reference([self._anchor], bench.most_calls),
                 [self._anchor],
                 bench.expected,
                 bench.inputs,

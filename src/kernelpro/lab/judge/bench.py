@@ -9,7 +9,7 @@ import io
 import os
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,6 +30,8 @@ from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, folders
 
 _CACHE_SHARE = 0.2
+_COMPILER = ("torch._dynamo",)
+"""What torch.compile imports: three of the four seconds that it takes to compile what is in its cache."""
 _BURST_SHARE = 0.1
 """Of free device memory, for buffer sets."""
 
@@ -104,12 +106,14 @@ class Bench:
     def start_request(self) -> dict[str, Any]:
         return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
 
-    def admit_reference(self, sets: int = 1) -> Participant:
+    def admit_reference(self, variants: Collection[str], sets: int = 1) -> Participant:
         """A child for the reference itself, which may keep what compilers make for it; with buffers for inputs, or none."""
         cache = _compiler_cache()
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         regions = [self._region() for _ in range(sets)]
-        cell = self.nursery.start("baseline", shared=_fds(regions), environment=places | _threads(), trusted=[cache])
+        modules = _COMPILER if any(not name.startswith("eager") for name in variants) else ()
+        environment = places | _threads()
+        cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
         return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
 
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:

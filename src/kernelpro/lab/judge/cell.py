@@ -30,6 +30,8 @@ from kernelpro.lab.languages import cute
 LEVELS = ("namespaces", "landlock", "process")
 _KEEP = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "LANG", "LC_ALL", "CC", "CXX", "CUDAHOSTCXX", "OMP_NUM_THREADS")
 _KEEP_CUDA = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "KERNELPRO_CUTLASS", "KERNELPRO_CUDA_ARCH")
+_OWN = {"PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+"""torch.compile's headers, compiled beforehand, would lie in a cell's own /tmp and be made again in each, which takes seconds."""
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "localtime", "os-release")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "tty")
 _SCRATCH_BYTES = 2 << 30
@@ -74,7 +76,7 @@ def writable_paths() -> list[str]:
 
 def clean_environment() -> dict[str, str]:
     """What a child may know of the environment: toolchains, no keys."""
-    return {name: os.environ[name] for name in _KEEP + _KEEP_CUDA if name in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return {name: os.environ[name] for name in _KEEP + _KEEP_CUDA if name in os.environ} | _OWN
 
 
 class Nursery:
@@ -154,12 +156,14 @@ class Nursery:
         trusted: list[str] | None = None,
         allow: tuple[str, ...] = (),
         own_tmp: bool = False,
+        modules: tuple[str, ...] = (),
     ) -> Cell:
         """A new child in its own cell, ready for requests.
 
         With `trusted`, it may read everything and write below these paths: the same walls, so that both
         sides of a timing pay the same for them, but with doors. `allow` opens system calls that profilers need;
-        with `own_tmp` they may write to a /tmp of their own (in namespaces).
+        with `own_tmp` they may write to a /tmp of their own (in namespaces). `modules` are imported once, before the fork, for all
+        children that come.
         """
         with self._lock:
             self._await_zygote()
@@ -176,6 +180,7 @@ class Nursery:
             "scratch": str(scratch),
             "allow": allow,
             "own_tmp": own_tmp,
+            "modules": modules,
             "seed": self._seed if trusted is None else "",
             "env": clean_environment() | own | (environment or {}),
             "readable": readable_paths() if trusted is None else ["/"],

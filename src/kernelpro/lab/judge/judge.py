@@ -107,7 +107,7 @@ class Judge:
         if not any(name.startswith("eager") for name in wanted):
             wanted.insert(0, "eager_fp32")
         self._baselines = Baselines(
-            bench.admit_reference(),
+            bench.admit_reference(wanted),
             wanted,
             bench.expected,
             bench.inputs,

@@ -12,12 +12,14 @@ wait status last (`exit N`).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from typing import Any
 
@@ -45,9 +47,13 @@ def main(descriptor: int) -> None:
         data, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, 16)
         if not data:
             return
+        request = json.loads(data)
+        for name in request["modules"]:
+            with contextlib.suppress(Exception):  # the child will meet it too, and say so
+                importlib.import_module(name)
         if os.fork() == 0:
             requests.close()
-            _guard(json.loads(data), fds)
+            _guard(request, fds)
         for fd in fds:
             os.close(fd)
 
@@ -118,6 +124,7 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
         jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.environ.clear()
         os.environ.update(request["env"])
+        tempfile.tempdir = None  # a module may have asked for it before the fork
         scratch = request["scratch"]
         if request["level"] == "namespaces":
             kept = [*request["readable"], request["seed"]] if request["own_tmp"] else None
