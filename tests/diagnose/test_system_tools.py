@@ -166,6 +166,10 @@ def test_host_work_before_the_first_kernel_counts() -> None:
     assert found and found.severity is Severity.HIGH
 
 
+def test_host_time_that_only_the_tracer_made_does_not() -> None:
+    assert ask("host_gaps", scene([("a", 100.0, 1)], 1000.0, time_ms=0.105)) is None
+
+
 def test_a_transposition_that_the_candidate_wrote_is_no_needless_copy() -> None:
     assert ask("needless_copies", scene([("transpose_kernel", 130.0, 1)], 160.0, nbytes=5e8)) is None
 

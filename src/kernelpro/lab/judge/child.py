@@ -38,6 +38,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.archive import extract
 from kernelpro.lab.judge import cupti, gpu
 from kernelpro.lab.judge.memory import Slot, dtype_name, open_region
 from kernelpro.lab.judge.wire import Channel, Gone
@@ -353,9 +354,9 @@ def unpack_artifacts(data: bytes) -> None:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for member in archive.getmembers():
             name, _, rest = member.name.partition("/")
-            if name in _KEPT and rest and (member.isfile() or member.isdir()):
+            if name in _KEPT and rest:
                 member.name = rest
-                archive.extract(member, os.environ[name], filter="data")
+                extract(archive, member, os.environ[name])
 
 
 class Baseline(Worker):

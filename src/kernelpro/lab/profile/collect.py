@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.archive import unpack
 from kernelpro.lab.judge import environment, gpu
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.cell import Cell, Limits
@@ -287,8 +288,7 @@ class Collector:
         ended, blob = self._execute(commands, (), (str(database), str(report), "trace.qdstrm"))
         with tempfile.TemporaryDirectory(prefix="kernelpro-nsys-") as folder:
             if blob:
-                with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
-                    archive.extractall(folder, filter="data")
+                unpack(blob, folder)
             said = "".join(step["out"] + step["err"] for step in ended)
             return timeline_nsys.outcome(Path(folder), ended[-1]["code"], said)
 

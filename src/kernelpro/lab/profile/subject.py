@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.archive import unpack
 from kernelpro.lab.judge.child import Worker
 
 _WARM_CALLS = 3
@@ -95,8 +96,7 @@ class Subject(Worker):
     def execute(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Run commands one after the other in the cell; `files` in `tail` (a tar) are there first."""
         if tail:
-            with tarfile.open(fileobj=io.BytesIO(tail)) as archive:
-                archive.extractall(".", filter="data")
+            unpack(tail, ".")
         ended = []
         for argv in request["commands"]:
             begun = time.monotonic()
