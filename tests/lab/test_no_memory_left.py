@@ -9,7 +9,9 @@ import torch
 from court import Court
 
 from kernelpro.lab.judge import judge
-from kernelpro.records import Status
+from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Status, Task
 
 BAD = Path(__file__).parents[1] / "bad"
 pytestmark = pytest.mark.together
@@ -25,3 +27,34 @@ def test_it_ends_the_candidate_and_the_next_is_judged(court: Court, monkeypatch:
         verdict = court.judge_files(BAD / "task.py", BAD / "good.py")
     assert verdict.status is Status.CRASHED and "too little of the device's memory" in verdict.reason
     assert court.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
+
+
+GIVES_UP = """
+import torch
+CALLS = []
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        CALLS.append(x.dtype)
+        if len(CALLS) > {first} and x.dtype is torch.float64:
+            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+        return x.tanh()
+
+def get_inputs():
+    return [torch.rand(64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_oracle_is_less_exact_only_if_it_was_so_from_the_start() -> None:
+    def oracle(first: int) -> Oracle:
+        return Oracle(Reference(Task(GIVES_UP.replace("{first}", str(first)), "gives up"), "cpu", 1), 1 << 20)
+
+    never, later = oracle(0), oracle(1)
+    assert never.truth(1) and not never.exact
+    assert later.truth(1) and later.exact
+    with pytest.raises(torch.OutOfMemoryError):
+        later.truth(2)
+    assert later.exact

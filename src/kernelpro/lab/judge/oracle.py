@@ -1,6 +1,7 @@
 """The oracle: what the right answer is, computed in float64 by the parent alone.
 
-Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False.
+Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False. That is settled by the first
+answer: what a candidate does to the device's memory later cannot make the oracle less exact.
 Questions and answers are kept, newest first, within a share of the memory, because every candidate of a task is
 asked the same questions by a process that has never seen them.
 """
@@ -100,6 +101,7 @@ class Oracle:
     def __init__(self, reference: Reference, cache_bytes: int):
         self.reference = reference
         self.exact = True
+        self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._answers: _Shelf[Outputs] = _Shelf(cache_bytes // 2)
         self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes // 2)
@@ -131,12 +133,17 @@ class Oracle:
         """Float64 outputs for any inputs; the task's own type, TF32 off, where float64 cannot be had."""
         if self.exact:
             try:
-                return self.run(torch.float64, form, leaves)
-            except (RuntimeError, NotImplementedError, TypeError):  # what torch raises for operators without float64, or for memory
+                outputs = self.run(torch.float64, form, leaves)
+            except (RuntimeError, NotImplementedError, TypeError) as error:  # what torch raises without float64, or for memory
+                if self._settled:  # libraries' workspaces that do not fit are other errors, but nothing else can have changed
+                    raise torch.OutOfMemoryError(str(error)) from error
                 self.exact = False  # and every verdict says so
                 self._models.clear()
                 if self.reference.device == "cuda":
                     torch.cuda.empty_cache()
+            else:
+                self._settled = True
+                return outputs
         return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
 
     def run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor], tf32_allowed: bool = False) -> Outputs:
