@@ -48,6 +48,7 @@ TOGETHER = (
     "lab/test_graph.py",
     "lab/test_languages.py",
     "lab/test_machine.py",
+    "lab/test_reads.py",
     "lab/test_seeds.py",
     "lab/test_tasks.py",
     "lab/test_tolerance.py",
