@@ -81,8 +81,45 @@ def test_a_tool_speaks_once() -> None:
     assert guidance.write(twice) == guidance.write(diagnosis)
 
 
-def test_nothing_found_is_said() -> None:
-    assert "Nothing stands out" in guidance.write(replace(diagnosed(load("softmax_cuda")), findings=()))
+@pytest.mark.parametrize(
+    ("reached", "skipped", "words"),
+    [
+        (0.9, (Skipped("ncu", "it is forbidden"),), "Nothing stands out, so close to the floor. What is left lies in tuning"),
+        (0.02, (), "No tool says why: the cause is one that none of them knows."),
+        (0.02, (Skipped("ncu", "it is forbidden"),), "No tool says why. Not all could look: ncu."),
+        (0.02, tuple(Skipped(f"tool{i}", "it lacks a timeline") for i in range(8)), "tool4, tool5 and 2 more."),
+        (5.5, (), "less than the floor of 0.1268 ms: that floor is wrong here, and gains are not held against it."),
+    ],
+)
+def test_nothing_found_is_said_by_how_far_it_is_and_by_what_was_looked_at(
+    reached: float, skipped: tuple[Skipped, ...], words: str
+) -> None:
+    diagnosis = diagnosed(load("softmax_cuda"))
+    place = diagnosis.roofline | {"of_floor": reached}
+    text = guidance.write(replace(diagnosis, findings=(), roofline=place, skipped=skipped))
+    assert words in text and ("Nothing stands out" in text) == (reached == 0.9)
+
+
+def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one() -> None:
+    diagnosis = diagnosed(load("softmax_cuda"))
+    one = diagnosis.findings[0]
+
+    def told(speed: int, energy: int) -> list[str]:
+        fast = [replace(one, tool=f"fast{i}") for i in range(speed)]
+        lean = [replace(one, tool=f"lean{i}", objective="energy") for i in range(energy)]
+        lines = guidance.write(replace(diagnosis, findings=(*fast, *lean), energy=True)).splitlines()
+        return [line.split("] ")[1].split(" in ")[0] for line in lines if line[:2] in {f"{n}." for n in range(1, 10)}]
+
+    assert told(6, 4) == ["fast0", "fast1", "fast2", "fast3", "lean0"]
+    assert told(3, 4) == ["fast0", "fast1", "fast2", "lean0", "lean1"]
+    assert told(1, 4) == ["fast0", "lean0", "lean1", "lean2"]
+    assert told(6, 0) == ["fast0", "fast1", "fast2", "fast3", "fast4"]
+
+
+def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:
+    blind = replace(diagnosed(load("softmax_cuda")), energy=True, skipped=(Skipped(examine.ENERGY, "no tool looks for it here"),))
+    assert "no waste was found: no tool looks for it here." in guidance.write(blind)
+    assert "nothing that wastes it stands out." in guidance.write(replace(blind, skipped=()))
 
 
 @pytest.mark.parametrize(
