@@ -78,7 +78,7 @@ CHAIN = [
     {"name": "mul", "count": 2, "ms": 0.04},
     {"name": "native_layer_norm", "count": 1, "ms": 0.02},
 ]
-"""What torch computes in a call of 0.108 ms."""
+"""What torch computes in a call of 0.1 ms."""
 
 
 def torch_only(operators: list[dict[str, Any]], **dynamic: Any) -> Profile:
@@ -102,7 +102,7 @@ def test_threads_share_native_code_only() -> None:
 def test_a_chain_of_torchs_operators_is_to_become_one_pass() -> None:
     finding = ask("cpu_unfused_chain", torch_only(CHAIN))
     assert finding and "4 operators of torch (tanh, mul, native_layer_norm)" in finding.cause
-    assert finding.gain.factor == pytest.approx(1 / (1 - 0.06 / 0.108), abs=0.01), "the longest pass remains"
+    assert finding.gain.factor == pytest.approx(2.5, abs=0.01), "the longest pass remains"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,7 @@ def test_products_and_single_operators_are_no_chain(operators: list[dict[str, An
         (0.04, [], Bound.LAUNCH),
         (0.0, CHAIN, Bound.MEMORY),
         (0.0, CHAIN[2:], Bound.LAUNCH),
+        (0.04, CHAIN[2:], Bound.LAUNCH),
         (0.04, CHAIN[1:], Bound.MEMORY),
     ],
 )

@@ -84,13 +84,12 @@ def _idle(profile: Profile) -> tuple[float, str] | None:
 def _interpreted(profile: Profile) -> tuple[float, str] | None:
     """On the CPU: time in neither the candidate's native code nor torch's operators, of calls in a row."""
     seen = profile.cpu.get("dynamic", {})
-    call = seen.get("call_ms", 0.0)
-    if call <= 0 or "operators" not in seen:
+    if "operators" not in seen or min(seen["call_ms"], seen["best_ms"]) <= 0:
         return None
-    native, torch = seen["native_ms"], sum(operator["ms"] for operator in seen["operators"])
-    around = max(0.0, call - native - torch)
-    text = f"of a call's {call:.4f} ms {native:.4f} are in native code and {torch:.4f} in torch's operators"
-    return around / call, f"{text}: Python and waiting take the rest"
+    native = seen["native_ms"] / seen["call_ms"]
+    torch = sum(operator["ms"] for operator in seen["operators"]) / seen["best_ms"]  # both of the best call that was seen
+    text = f"of a call's {seen['call_ms']:.4f} ms {native:.0%} are in native code and {torch:.0%} in torch's operators"
+    return max(0.0, 1 - native - torch), f"{text}: Python and waiting take the rest"
 
 
 def _analytic(profile: Profile) -> tuple[Bound, str]:

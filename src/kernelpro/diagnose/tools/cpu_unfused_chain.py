@@ -27,7 +27,7 @@ def look(scene: Scene) -> Found | None:
     passes = sum(operator["count"] for operator in chain)
     if passes < 2 or not plain:
         return None
-    call, together = seen["call_ms"], sum(operator["ms"] for operator in chain)
+    call, together = seen["best_ms"], sum(operator["ms"] for operator in chain)
     kept = min(together, max(operator["ms"] / operator["count"] for operator in chain))
     share = (together - kept) / call
     if share < _NOTICEABLE:

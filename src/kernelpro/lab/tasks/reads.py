@@ -147,8 +147,7 @@ class Reads:
         self._sources: dict[int, Source] = {}
         for tensor, sparse in [*((t, t.is_floating_point()) for t in inputs), *((t, False) for t in parameters)]:
             if tensor.layout is torch.strided and tensor.numel():
-                place = tensor.untyped_storage().data_ptr()
-                self._sources.setdefault(place, Source(tensor, sparse)).hold(tensor)
+                self._sources.setdefault(tensor.untyped_storage()._cdata, Source(tensor, sparse)).hold(tensor)
 
     def see(self, function: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """An operator that has just been executed."""
@@ -172,7 +171,7 @@ class Reads:
     def _found(self, value: Any) -> Iterator[tuple[Source, Tensor]]:
         for tensor in tensors(value):
             if tensor.layout is torch.strided and tensor.numel():
-                source = self._sources.get(tensor.untyped_storage().data_ptr())
+                source = self._sources.get(tensor.untyped_storage()._cdata)
                 if source is not None and source.fits(tensor):
                     yield source, tensor
 
@@ -186,7 +185,7 @@ class Reads:
         for tensor in outputs:
             if tensor.layout is torch.strided and tensor.numel():
                 memory = tensor.untyped_storage()
-                place, source = memory.data_ptr(), self._sources.get(memory.data_ptr())
+                place, source = memory._cdata, self._sources.get(memory._cdata)
                 most[place] = source.written_bytes() if source else memory.nbytes()
                 sizes[place] = sizes.get(place, 0) + tensor.nbytes
         return sum(min(size, most[place]) for place, size in sizes.items())
@@ -202,7 +201,9 @@ def tensors(value: Any) -> list[Tensor]:
 def _part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> tuple[Tensor, Tensor | None] | None:
     """What an operator reads of this argument, or writes to: a view of it, and which of its elements, where not all.
 
-    None where that is not known."""
+    None where that is not known. Of a tensor without content (`meta`) it is all."""
+    if tensor.is_meta:
+        return tensor, None
     if name == "where" and position:
         wanted = args[0] if position == 1 else ~args[0]
         return (tensor, wanted.expand(result.shape)) if tensor.shape == result.shape else None
