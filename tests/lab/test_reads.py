@@ -75,6 +75,13 @@ READ = {
         324 + 64 + 4,
     ),
     "pools that leap": ("return F.max_pool2d(x[0], 1, 3)", IMAGE, "pass", 36),
+    "rows of a table that is kept to a norm": (
+        "return self.table(x[0])",
+        f"[{IDS}]",
+        "self.table = nn.Embedding(100, 16, max_norm=1.0)",
+        3 * 16 + 8,
+    ),
+    "more than is scattered": ("return x[0].scatter(0, x[1][:, None], x[2])", f"[{X}, {IDS}, {X}]", "pass", 1600 - 3 + 8),
     "rows replaced": ("return x[0].index_copy(0, x[1], x[2])", f"[{X}, {IDS}, torch.randn(4, 16)]", "pass", 97 * 16 + 8 + 64),
     "rows added to": ("return x[0].index_add(0, x[1], x[2])", f"[{X}, {IDS}, torch.randn(4, 16)]", "pass", 1600 + 8 + 64),
     "a point between others": (

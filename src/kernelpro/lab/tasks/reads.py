@@ -50,7 +50,7 @@ def _masked(chosen: Tensor, args: Any) -> None:
     chosen.copy_(args[1])
 
 
-_ROWS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only")
+_ROWS = ("embedding", "embedding_renorm_", "_embedding_bag", "_embedding_bag_forward_only")
 _CHOICES: dict[str, Callable[[Tensor, Any], None]] = {
     **dict.fromkeys(_ROWS, _rows),
     **dict.fromkeys(("index", "index_put", "index_put_", "_index_put_impl_"), _cells),
@@ -211,7 +211,7 @@ def _part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> t
         factor = other != 0
         return tensor, None if bool(factor.all()) else factor.expand(result.shape)
     if position:
-        return tensor, None
+        return None if _some_of(name, position, tensor, args) else (tensor, None)
     if name.startswith(_UNSURE):
         return (tensor, None) if name.startswith("upsample") and result.numel() > tensor.numel() else None
     if name in ("tril", "triu"):
@@ -222,6 +222,13 @@ def _part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> t
         dilation = args[4] if name.startswith("max") and len(args) > 4 else [1]
         return _one_each(tensor, args[1], args[2] if len(args) > 2 and args[2] else args[1], dilation), None
     return _fetched(name, tensor, args) if name in _CHOICES else (tensor, None)
+
+
+def _some_of(name: str, position: int, tensor: Tensor, args: Any) -> bool:
+    """Whether it gives what is scattered, and is longer than that."""
+    if name.startswith("masked_scatter"):
+        return position == 2
+    return name.startswith("scatter") and position == 3 and tensor.shape != args[2].shape
 
 
 def _fetched(name: str, tensor: Tensor, args: Any) -> tuple[Tensor, Tensor] | None:
