@@ -304,8 +304,12 @@ class Judge:
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
 
     def _energy(self, participant: Participant, verdict: Verdict) -> Energy:
+        wanted = self.options.energy_against if self.options.energy_against in self.baselines.variants else ""
+        if self._meter and wanted not in ("", self._meter.anchor):
+            self._meter.close()
+            self._meter = None
         if self._meter is None:
-            anchor = self.baselines.anchor
+            anchor = wanted or self.baselines.anchor
             self._meter = Meter(self.bench, anchor, verdict.times[anchor].value, lambda stage: self._report(stage))
 
         def check(outputs: list[torch.Tensor], seed: int) -> None:
