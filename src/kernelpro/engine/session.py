@@ -26,7 +26,7 @@ def target_of(pool: Pool) -> Target:
 
 def identity(config: RunConfig) -> str:
     """What decides how a run ends: not where its jobs are done, nor whether somebody waits for them."""
-    return replace(config, wait=False, pool="local", match="").dumps()
+    return replace(config, wait=False, pool="local", match="").said()
 
 
 def store_for(home: Path, config: RunConfig, name: str) -> Store:
