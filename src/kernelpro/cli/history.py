@@ -23,6 +23,7 @@ from kernelpro.engine.store import Store, default_home
 from kernelpro.llm.transcripts import FILE, Line, Transcripts
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.records import BadInput, Step, Verdict
+from kernelpro.records.energy import amount
 from kernelpro.report import front
 
 
@@ -131,7 +132,7 @@ def _asked(store: Store, step: Step) -> list[Line]:
 
 def _energy(step: Step) -> str:
     energy = step.verdict.energy if step.verdict else None
-    return f", {joules.amount(energy.joules['candidate'].value)}" if energy and not energy.refused else ""
+    return f", {amount(energy.joules['candidate'].value)}" if energy and not energy.refused else ""
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
