@@ -12,7 +12,7 @@ from kernelpro.authors.by_name import author
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.memory.knowledge import Knowledge, default_path
-from kernelpro.pools.pool import Pool
+from kernelpro.pools.pool import Outstanding, Pool
 from kernelpro.records import BadInput, Job, Outcome, RunConfig, Target
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -22,6 +22,15 @@ def target_of(pool: Pool) -> Target:
     """What a pool's workers have: a GPU, or only the CPU."""
     found = pool.ask(Job("environment", "environment")).data or {}
     return "cuda" if found.get("gpu") else "cpu"
+
+
+def no_energy(pool: Pool, target: Target) -> str:
+    """Why energy cannot be measured on a pool's workers; empty where it can, or where nobody is here to be asked."""
+    try:
+        found = pool.ask(Job("environment", "environment", target=target))
+    except Outstanding:
+        return ""
+    return found.error or str((found.data or {}).get("no_energy", ""))
 
 
 def identity(config: RunConfig) -> str:
