@@ -64,6 +64,7 @@ TOGETHER = (
     "report/",
     "search/",
     "suites/test_bench.py",
+    "suites/test_board.py",
     "suites/test_own.py",
     "suites/test_problems.py",
     "suites/test_statistics.py",
