@@ -114,12 +114,15 @@ def test_each_type_has_the_floor_of_its_own_unit() -> None:
 
 def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    old = Ceilings(1e30, 2e30, 1 << 20, {"fp32": 3e30})
+    old = Ceilings(1e30, 2e30, 1 << 20, {"fp32": 1e8})
     physics.measured("cpu", "here", "fp32")
     [cache] = tmp_path.rglob("ceilings-*.json")
     cache.write_text(json.dumps(asdict(old)))  # as an earlier version left it
     found = physics.measured("cpu", "here", "fp64")
     assert replace(found, rates={"fp32": found.rates["fp32"]}) == old and 1e8 < found.rates["fp64"] < 1e14
+    cache.write_text(json.dumps(asdict(replace(old, rates={"fp32": 1e30}))))
+    assert physics.measured("cpu", "here", "fp64").rates["fp64"] == 5e29, "half of float32's at least, whatever the load just now"
+    cache.write_text(json.dumps(asdict(found)))
     assert physics.measured("cpu", "here", "fp32") == physics.measured("cpu", "here", "fp64") == found
     os.utime(cache, (0, 0))
     assert physics.measured("cpu", "here", "fp32").rates["fp64"] == found.rates["fp64"], "measured anew, the rest stands"

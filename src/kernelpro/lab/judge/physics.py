@@ -98,9 +98,12 @@ def measured(device: str, name: str, unit: str) -> Ceilings:
     if known and fresh and unit in known.rates:
         return known
     found = known if known and fresh else _measure_cuda() if device == "cuda" else _measure_cpu()
-    if unit not in found.rates:
-        found = replace(found, rates=found.rates | {unit: _rate(device, unit)})
     best = found.with_best_of(known) if known else found
+    if unit not in found.rates:
+        rate = max(_rate(device, unit), best.rates.get(unit, 0.0))
+        if device == "cpu":  # a vector holds half as many float64: known however busy the machine is just now
+            rate = max(rate, best.rates["fp32"] / 2)
+        best = replace(best, rates=best.rates | {unit: rate})
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         partial = cache.with_suffix(f".{os.getpid()}")
