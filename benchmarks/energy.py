@@ -37,7 +37,6 @@ import torch  # noqa: E402
 from kernelpro.lab.energy.calibrate import calibrate  # noqa: E402
 from kernelpro.lab.energy.counter import Counter, NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.meter import compare  # noqa: E402
-from kernelpro.lab.energy.track import Unresolved  # noqa: E402
 from kernelpro.lab.energy.window import Side  # noqa: E402
 from kernelpro.lab.judge import environment, gpu, timing  # noqa: E402
 from kernelpro.lab.judge.bench import Bench  # noqa: E402
@@ -190,12 +189,14 @@ def repeatability(counter: Counter, table: Table, source: str) -> dict[str, Any]
 
 def pair(counter: Counter, table: Table, source: str, wastes: list[int]) -> dict[str, Any]:
     lean = table.seat(wasteful(source, 0))
-    amount, other = matched(table, source, wastes, lean)
     try:
-        times, energy = table.compared(counter, other, lean, "quick")
+        amount, other = matched(table, source, wastes, lean)
+        try:
+            times, energy = table.compared(counter, other, lean, "quick")
+        finally:
+            other.close()
     finally:
         lean.close()
-        other.close()
     apart = energy.joules["lean"].high < energy.joules["candidate"].low and energy.ratio["energy"].low > 1
     return times | {"waste": amount, "energy": energy.to_json(), "more": energy.ratio["energy"].value - 1, "apart": apart}
 
@@ -246,8 +247,8 @@ def tried(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         answer = question()
-    except (Unresolved, SystemExit) as reason:
-        answer = {"failed": str(reason)}
+    except (Exception, SystemExit) as reason:
+        answer = {"failed": f"{type(reason).__name__}: {reason}"}
     return answer | {"seconds": round(time.perf_counter() - begun, 1)}
 
 

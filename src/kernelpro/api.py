@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import BadInput, Candidate, Job, Limits, Mode, Options, Outcome, Precision, RunConfig, Target, Task, Verdict
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    Job,
+    Limits,
+    Mode,
+    Objective,
+    Options,
+    Outcome,
+    Precision,
+    RunConfig,
+    Target,
+    Task,
+    Verdict,
+)
 
 
 def task(
@@ -89,6 +103,8 @@ def optimize(
     author: str | None = None,
     model: str = "",
     compiler: bool = True,
+    objective: Objective = "speed",
+    speed_tolerance: float = 0.02,
     limits: Limits | None = None,
     target: Target | None = None,
     options: Options | None = None,
@@ -99,6 +115,7 @@ def optimize(
     """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
 
     Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
+    `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
     The same call goes on with a run that was stopped, and returns at once what a finished one found."""
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
@@ -107,6 +124,8 @@ def optimize(
     what, chosen = task(reference, inputs, **about), options or Options()
     with Pool(chosen.sandbox) as pool:
         where = target or session.target_of(pool)
+        if objective != "speed" and (reason := session.no_energy(pool, where)):
+            raise BadInput(f"objective {objective}: {reason}")
         config = RunConfig(
             what.for_target(where),
             where,
@@ -115,6 +134,8 @@ def optimize(
             limits=limits or Limits(),
             options=chosen,
             compiler=compiler,
+            objective=objective,
+            speed_tolerance=speed_tolerance,
         )
         store = session.store_for(Path(home) if home else default_home(), config, what.name)
         try:

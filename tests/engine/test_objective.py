@@ -15,7 +15,7 @@ from kernelpro.cli import history
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
+from kernelpro.records import Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:
@@ -42,6 +42,27 @@ def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> N
     held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, refused="the GPU was throttled")}
     assert objective.best(LEAN, held) == 1
     assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
+
+
+def test_nobody_takes_less_than_a_fastest_whose_energy_is_not_known() -> None:
+    held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, 2.5)}
+    assert objective.best(LEAN, held) == objective.best(EDP, held) == 1
+    assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
+
+
+def test_ratios_to_different_baselines_are_not_compared() -> None:
+    held = {1: verdict(0.500, 1.0), 2: beside("eager_fp32", verdict(0.501, 0.4)), 3: verdict(0.502, 0.9)}
+    assert objective.best(LEAN, held) == 3
+    assert [point.step for point in objective.front(held)] == [1, 3]
+    ranked = [Step(number, 0, "seed", "settled", verdict=one) for number, one in held.items()]
+    assert {s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)} == {1, 2, 3}, "each the least beside its own"
+
+
+def beside(baseline: str, found: Verdict) -> Verdict:
+    assert found.energy
+    energy = found.energy
+    joules = {"candidate": energy.joules["candidate"], baseline: energy.joules[energy.against]}
+    return replace(found, energy=replace(energy, against=baseline, joules=joules))
 
 
 def test_the_saving_is_told_with_what_it_costs() -> None:
@@ -106,9 +127,10 @@ def test_advice_for_energy_is_held_against_energy() -> None:
 
 
 def test_an_author_hears_the_objective_and_what_was_measured() -> None:
-    text = objective.words(LEAN, step(1, 0.5, 0.8))
-    assert "within 2% of the fastest" in text and "160 mJ" in text and "0.40 of compile's energy" in text
-    assert objective.words(SPEED, step(1, 0.5, 0.8)) == ""
+    assert "within 2% of the fastest" in objective.words(LEAN) and not objective.words(SPEED)
+    text = objective.measured(step(1, 0.5, 0.8))
+    assert "160 mJ" in text and "0.40 of compile's energy" in text
+    assert not objective.measured(step(1, 0.5))
 
 
 def test_the_final_word_follows_the_objective() -> None:
@@ -119,16 +141,18 @@ def test_the_final_word_follows_the_objective() -> None:
     for wanted, winner in ((SPEED, 1), (LEAN, 2), (EDP, 3)):
         outcome = asyncio.run(Finals("done", judge, wanted).decide(steps, []))
         assert outcome.best == winner
+    lean = asyncio.run(Finals("done", judge, LEAN).decide(steps, [replace(steps[1], author="torch.compile")]))
+    assert lean.notes[0] == "torch.compile's own code won: nothing else was better by this objective (step 2)"
 
 
-def test_a_finished_run_shows_energies_and_draws_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_energies_and_draws_the_front_finished_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.create(tmp_path, LEAN, "demo")
     for number, held in HELD.items():
         store.keep(Step(number, 0, "seed", "settled", verdict=held))
-    with pytest.raises(BadInput, match="has no energies"):
-        history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False)
+    history.show(store.id, None, str(tmp_path / "early.svg"), str(tmp_path), False)
     store.finish(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
     assert history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
+    assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
     assert "0.5050 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]

@@ -52,6 +52,8 @@ class Assignment:
     """Milliseconds by name."""
     tolerance: float = 0.0
     """Relative error that still counts as right, on inputs as given; 0: not known."""
+    objective: str = ""
+    """What is looked for besides speed, in words."""
     turn: int = 0
     """How many steps the author was asked for before this one."""
     attempt: int = 0

@@ -12,7 +12,7 @@ counts as skipped, with the reason. A tool that can do with less asks with `scen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kernelpro.diagnose.names import shown
@@ -84,6 +84,8 @@ class Scene:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.profile.device)
+        if self.kernel is not None and "mix" not in self.kernel.code:  # the compiler's report alone is no machine code
+            object.__setattr__(self, "kernel", replace(self.kernel, code={}))
 
     @property
     def it(self) -> Kernel:

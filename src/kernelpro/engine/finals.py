@@ -42,7 +42,8 @@ class Finals:
             return Outcome(self.reason, finalists=tuple(self.verdicts), notes=notes)
         authors = {step.number: step.author for step in given}
         if best in authors:
-            notes += (f"{authors[best]}'s own code won: nothing else was faster (step {best})",)
+            better = "faster" if self.config.objective == "speed" else "better by this objective"
+            notes += (f"{authors[best]}'s own code won: nothing else was {better} (step {best})",)
         if self.verdicts[best].faster == "no":
             notes += (f"the winner is {self.verdicts[best].reason.removeprefix('correct; ')}: keep that baseline",)
         notes += objective.notes(self.config, self._held(), best)

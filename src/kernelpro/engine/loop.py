@@ -27,7 +27,7 @@ from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import ground, learning, objective, profiling
+from kernelpro.engine import comparing, ground, learning, objective, profiling
 from kernelpro.engine.budget import Budget
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.scene import Scene, normalised
@@ -81,7 +81,6 @@ class Engine:
         self._config: RunConfig = store.config()
         self._policy = make(self._config.policy, **self._config.constants)
         self._budget = Budget(self._config.limits, store.wall_seconds)
-        self._trial = Trial(self._config, store, self._ask, self._tell)
         self._steps: dict[int, Step] = {}
         self._first: dict[str, int] = {}
         """The first step with some code, comments and layout aside."""
@@ -119,6 +118,7 @@ class Engine:
     async def _lay_ground(self) -> None:
         found = await ground.lay(self._store, self._config, self._ask)
         self._tree = Tree(found["baseline_ms"], found["floor_ms"])
+        self._trial = Trial(self._config, self._store, self._ask, self._tell, found["baselines"])
         self.ground = found
         self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
         self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
@@ -260,9 +260,8 @@ class Engine:
         twin = self._first[step.details["code"]]
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
-        baseline = self.ground["baseline_ms"]
-        metered = objective.metered_ms(self._config, baseline, self._steps.get(step.parent))
-        return await self._trial.of(done, baseline, self._machine_code_before(step), metered)
+        metered = objective.metered_ms(self._config, self.ground["baseline_ms"], self._steps.get(step.parent))
+        return await self._trial.of(done, self._machine_code_before(step), metered)
 
     def _machine_code_before(self, step: Step) -> dict[str, int]:
         """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
@@ -306,24 +305,29 @@ class Engine:
         self._tell("profiling", {"step": number})
         candidate = Candidate(self._store.source(step.final_source), f"step {number}")
         config = self._config
+        if config.target == "cuda":
+            step = self._advance(comparing.marked(step, self._steps.values(), self.ground["baselines"]))
         request = profiling.Request(
             config.task,
             candidate,
             config.target,
             config.options,
+            comparing.asked(step),
             at_once=config.target == "cuda" and not config.wait and config.pool.startswith("spool:"),
             energy=config.objective != "speed",
         )
         try:
             profile, diagnosis = await profiling.profile(self._ask, request, registry(), TrackRecord.load())
         except BadInput as error:
-            self._advance(replace(step, details=step.details | {"not_profiled": str(error)}))
+            self._advance(replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)}))
             return
         finally:
             self._tell("profiled", {"step": number})
-        said = (objective.words(self._config, step), guidance.write(diagnosis))
-        texts = {"guidance": "\n".join(filter(None, said)), "evidence": evidence.write(profile)}
-        self._advance(replace(self._steps[number], diagnosis=diagnosis, details=step.details | texts))
+        said = (objective.measured(step), guidance.write(diagnosis))
+        page = evidence.write(comparing.beside(profile, self._steps.values()))
+        texts = {"guidance": "\n".join(filter(None, said)), "evidence": page}
+        details = comparing.kept(profile, diagnosis.bound, step.details) | texts
+        self._advance(replace(self._steps[number], diagnosis=diagnosis, details=details))
 
     # --- 4: settling -----------------------------------------------------------------------------------
 
@@ -376,8 +380,7 @@ class Engine:
         if not self._config.finalists and step.verdict:
             return step.verdict
         self._tell("final", {"step": step.number})
-        full = replace(self._config.options, effort="full", energy=self._config.objective != "speed")
-        return await self._trial.verdict(step.number, self._store.source(step.final_source), full)
+        return await self._trial.at_full_length(step)
 
     @property
     def tree(self) -> Tree:

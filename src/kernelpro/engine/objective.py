@@ -19,6 +19,7 @@ A candidate without a measured energy counts as one with the baseline's power.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from kernelpro.records import Energy, Finding, Point, RunConfig, Step, Verdict
@@ -60,23 +61,28 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
     if fastest is None or fastest.ms is None:
         return steps[:few]
     near = [step for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest.ms]
-    least = min((told.ratio["energy"].high for step in near if (told := _told(step.verdict))), default=math.inf)
-    able = [step for step in near if (told := _told(step.verdict)) is None or told.ratio["energy"].low <= least]
+    told = {step.number: energy for step in near if (energy := _told(step.verdict))}
+    least = {
+        energy.against: min(e.ratio["energy"].high for e in told.values() if e.against == energy.against)
+        for energy in told.values()
+    }
+    able = [step for step in near if (mine := told.get(step.number)) is None or mine.ratio["energy"].low <= least[mine.against]]
     chosen = {step.number: step for step in (fastest, *able, *steps[:few])}
     return list(chosen.values())[: max(few, _MOST_FINALISTS)]
 
 
 def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
-    """The winner among those that passed. Where nobody's energy is known, the fastest."""
+    """The winner among those that passed: the fastest where its energy is not known, since nobody can be said to take less."""
     if not held:
         return None
     ms = {number: verdict.times["candidate"].value for number, verdict in held.items()}
     fastest = min(ms, key=lambda number: ms[number])
-    told = {number: energy for number, verdict in held.items() if (energy := _told(verdict))}
+    measured = _told(held[fastest])
+    if config.objective == "speed" or measured is None:
+        return fastest
+    told = {number: e for number, verdict in held.items() if (e := _told(verdict)) and e.against == measured.against}
     if config.objective == "energy-at-speed":
         told = {number: energy for number, energy in told.items() if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]}
-    if config.objective == "speed" or not told:
-        return fastest
     quantity = "edp" if config.objective == "edp" else "energy"
     return min(told, key=lambda number: told[number].ratio[quantity].value)
 
@@ -100,34 +106,38 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
     return (f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, and {slower:.1%} more time{sure}",)
 
 
-def words(config: RunConfig, step: Step) -> str:
-    """What an author who improves this step should know of the objective; empty where it is speed."""
-    if config.objective == "speed":
-        return ""
-    wanted = {
+def words(config: RunConfig) -> str:
+    """What every author should know of the objective; empty where it is speed."""
+    return {
+        "speed": "",
         "energy-at-speed": f"the least energy a call among kernels within {config.speed_tolerance:.0%} of the fastest",
         "edp": "the least product of energy and time of a call",
     }[config.objective]
+
+
+def measured(step: Step) -> str:
+    """What one who improves this step should know of its energy; empty where that is not known."""
     told = _told(step.verdict)
-    measured = ""
-    if told:
-        ratio, joules, watts = told.ratio["energy"], told.joules["candidate"], told.watts["candidate"]
-        measured = (
-            f" This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, {ratio.value:.2f} of {told.against}'s energy."
-        )
-    return f"The objective is {wanted}.{measured}"
+    if told is None:
+        return ""
+    ratio, joules, watts = told.ratio["energy"], told.joules["candidate"], told.watts["candidate"]
+    return f"This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, {ratio.value:.2f} of {told.against}'s energy."
 
 
 def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
-    """All candidates whose energy is known, fastest first; `best` marks those that no other beats in both time and energy."""
+    """All candidates whose energy is known, fastest first; `best` marks those that no other beats in both time and energy.
+
+    All of a run are measured beside the same baseline; one for whom that could not be had is left out.
+    """
     told = {number: (verdict, energy) for number, verdict in verdicts.items() if verdict and (energy := _told(verdict))}
     points = [
         Point(number, verdict.times["candidate"].value, energy.joules["candidate"].value, energy.ratio["energy"], energy.against)
         for number, (verdict, energy) in told.items()
     ]
+    usual = Counter(point.against for point in points).most_common(1)
     found: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.ms, p.energy.value, p.step)):
-        beaten = any(p.against == point.against and p.energy.value <= point.energy.value for p in found if p.best)
+    for point in sorted((p for p in points if p.against == usual[0][0]), key=lambda p: (p.ms, p.energy.value, p.step)):
+        beaten = any(p.energy.value <= point.energy.value for p in found if p.best)
         found.append(Point(point.step, point.ms, point.joules, point.energy, point.against, not beaten))
     return tuple(found)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelpro.authors.author import Assignment, Known
+from kernelpro.engine import objective
 from kernelpro.engine.store import Store
 from kernelpro.records import Graph, RunConfig, Step, digest
 from kernelpro.search.tree import Tree
@@ -40,6 +41,7 @@ class Scene:
             floor_ms=self.ground["floor_ms"],
             baselines=self.ground["baselines"],
             tolerance=self.ground.get("tolerance", {}).get("as given", 0.0),
+            objective=objective.words(self.config),
             turn=step.number - 1,
             attempt=self._attempt(step),
             graph=Graph.from_json(drawn) if (drawn := self.ground.get("graph")) else None,

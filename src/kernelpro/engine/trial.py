@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelpro.engine.profiling import Ask
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Candidate, Job, Options, Result, RunConfig, Status, Step, Verdict
+from kernelpro.records import BadInput, Candidate, Effort, Energy, Job, Options, Result, RunConfig, Status, Step, Verdict
 
 _HOPELESS = 3.0
 """Times the best baseline: a kernel beyond is timed for a few rounds only."""
@@ -20,15 +20,17 @@ class Trial:
     store: Store
     ask: Ask
     tell: Callable[[str, dict[str, Any]], None]
+    baselines: dict[str, float]
+    """Milliseconds."""
 
-    async def of(self, step: Step, baseline_ms: float, known: dict[str, int], metered_ms: float) -> Step:
+    async def of(self, step: Step, known: dict[str, int], metered_ms: float) -> Step:
         """The step with its verdict, and with its tunables at their best. `known`: earlier steps by their machine code.
 
         Energy is measured where it takes at most `metered_ms`.
         """
         self.tell("judging", {"step": step.number})
         source = self.store.source(step.source)
-        hopeless = replace(self.config.options, give_up_ms=_HOPELESS * baseline_ms)
+        hopeless = replace(self.config.options, give_up_ms=_HOPELESS * min(self.baselines.values()))
         job = self._job(step.number, source, hopeless)
         result = await self.ask(replace(job, known=tuple(known), tune=self.config.tune_points))
         told = result.data or {}
@@ -45,17 +47,28 @@ class Trial:
         return await self._metered(done) if done.ms and done.ms <= metered_ms else done
 
     async def _metered(self, step: Step) -> Step:
-        """Its verdict with energy; what goes wrong there decides the verdict."""
+        """Its verdict with energy. What the candidate does wrong there decides the verdict; what the machine does does not."""
         self.tell("metering", {"step": step.number})
-        options = replace(self.config.options, effort="quick", energy=True)
-        verdict = await self.verdict(step.number, self.store.source(step.final_source), options)
+        assert step.verdict
+        job = self._job(step.number, self.store.source(step.final_source), self.metering("quick"))
+        result = await self.ask(job)
+        if result.verdict is None:
+            refused = Energy(refused=result.error or "the worker gave no verdict")
+            return replace(step, verdict=replace(step.verdict, energy=refused))
+        verdict = result.verdict
         details = step.details | {"device_seconds": step.details["device_seconds"] + verdict.seconds}
-        if verdict.status is Status.PASSED and step.verdict:
+        if verdict.status is Status.PASSED:
             verdict = replace(step.verdict, energy=verdict.energy)
         return replace(step, verdict=verdict, details=details)
 
-    async def verdict(self, number: int, source: str, options: Options) -> Verdict:
-        return _verdict(await self.ask(self._job(number, source, options)))
+    async def at_full_length(self, step: Step) -> Verdict:
+        return _verdict(await self.ask(self._job(step.number, self.store.source(step.final_source), self.metering("full"))))
+
+    def metering(self, effort: Effort) -> Options:
+        """With energy, if it is an objective: beside the same baseline for a whole run, so that its ratios can be compared."""
+        against = min(self.baselines, key=lambda name: self.baselines[name])
+        energy = self.config.objective != "speed"
+        return replace(self.config.options, effort=effort, energy=energy, energy_against=against if energy else "")
 
     def _job(self, number: int, source: str, options: Options) -> Job:
         candidate = Candidate(source, f"step {number}")

@@ -156,11 +156,8 @@ class Worker:
         """The task's workbench: the one at hand, or a new one."""
         assert job.task
         target = self._target(job)
-        key = (
-            job.task.id,
-            target,
-            replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False).dumps(),
-        )
+        how = replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False, energy_against="")
+        key = job.task.id, target, how.dumps()
         if self._key != key or self._at_hand is None:
             self.forget()
             self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key

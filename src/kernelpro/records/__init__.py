@@ -12,6 +12,7 @@ from kernelpro.records.jobs import Job, Progress, Result
 from kernelpro.records.judging import (
     BASELINES,
     Candidate,
+    Effort,
     Mode,
     Options,
     Precision,
@@ -49,6 +50,7 @@ __all__ = [
     "Cost",
     "Counters",
     "Diagnosis",
+    "Effort",
     "Energy",
     "Evidence",
     "Finding",

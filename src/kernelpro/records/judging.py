@@ -99,11 +99,14 @@ class Status(enum.StrEnum):
     REFUSED = "refused"
 
 
+Effort = Literal["quick", "normal", "full"]
+
+
 @dataclass(frozen=True)
 class Options(Record):
     """How a judgement is made. What is decided is the judge's; this is only how long and what is allowed."""
 
-    effort: Literal["quick", "normal", "full"] = "normal"
+    effort: Effort = "normal"
     baselines: tuple[str, ...] = ("eager_fp32", "eager_tf32", "compile")
     """Of BASELINES; those that the target lacks are left out."""
     allow: tuple[str, ...] = ()
@@ -120,6 +123,8 @@ class Options(Record):
     """0: never; a candidate whose median after a few rounds is above this is timed no longer."""
     energy: bool = False
     """Whether a candidate that passes is also measured in joules, which takes half a minute."""
+    energy_against: str = ""
+    """The baseline beside which it is measured, since only ratios to the same one can be compared; empty: the fastest."""
 
 
 BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")

@@ -70,6 +70,30 @@ def test_packages_and_memory_are_added_and_parts_of_a_package_are_not(tmp_path: 
     assert counter.joules() == pytest.approx(2.5) and counter.name == "RAPL package-0 + dram"
 
 
+def test_zones_that_are_shown_twice_count_once(tmp_path: Path) -> None:
+    paths = [zone(tmp_path, f"{way}:0", "package-0") for way in ("intel-rapl", "intel-rapl-mmio")]
+    counter = Rapl(tmp_path)
+    for path in paths:
+        put(path, 1_000_000)
+    assert counter.joules() == pytest.approx(1.0)
+
+
+def test_a_counter_without_a_known_range_never_goes_back(tmp_path: Path) -> None:
+    path = zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000)
+    (path.parent / "max_energy_range_uj").unlink()
+    counter = Rapl(tmp_path)
+    put(path, 500_000)
+    assert counter.joules() == pytest.approx(0.5)
+
+
+def test_a_counter_that_vanishes_is_no_counter(tmp_path: Path) -> None:
+    path = zone(tmp_path, "intel-rapl:0", "package-0")
+    counter = Rapl(tmp_path)
+    path.unlink()
+    with pytest.raises(NoCounter, match="could not be read any more"):
+        counter.joules()
+
+
 def test_a_counter_that_begins_again_at_zero_loses_nothing(tmp_path: Path) -> None:
     path = zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, most=10_000_000)
     counter = Rapl(tmp_path)

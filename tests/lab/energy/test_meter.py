@@ -6,11 +6,15 @@ So two kernels that take the same time, one computing and one sleeping, are know
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from court import Court
 from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, kernel, quick_windows
 
 from kernelpro.lab.energy import meter
+from kernelpro.lab.judge.participant import Participant
 from kernelpro.records import Candidate, Energy, Status, Verdict
 
 BOASTS = """
@@ -99,3 +103,27 @@ def test_without_a_counter_the_verdict_stands_and_says_why(court: Court, monkeyp
     monkeypatch.setattr(meter, "find", none)
     verdict, energy = measured(court, kernel())
     assert energy.refused == "this CPU counts no energy" and verdict.faster
+
+
+def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = meter.Meter._started
+
+    def killed(self: meter.Meter) -> Participant:
+        participant = started(self)
+        os.kill(participant.cell.pid, signal.SIGKILL)
+        return participant
+
+    with monkeypatch.context() as patched:
+        patched.setattr(meter.Meter, "_started", killed)
+        verdict, energy = measured(court, kernel())
+    assert "the baseline" in energy.refused and "failed while its energy was measured" in energy.refused and verdict.faster
+    _, energy = measured(court, kernel())
+    assert not energy.refused, energy.refused
+
+
+def test_energy_is_measured_beside_the_baseline_that_is_asked_for(court: Court) -> None:
+    for wanted in ("eager_fp32", "compile"):
+        verdict = court.judge(
+            TASK, kernel(), energy=True, allow=("all",), energy_against=wanted, baselines=("eager_fp32", "compile")
+        )
+        assert verdict.energy and verdict.energy.against == wanted, verdict.energy

@@ -75,6 +75,8 @@ def ground(assignment: Assignment) -> str:
     lines += [f"- {name}" for name in hardware.get("facts", ())]
     times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
     lines.append(f"- baselines: {times}; the fastest of them is the time to beat")
+    if assignment.objective:
+        lines.append(f"- objective: {assignment.objective}")
     least = "inputs and outputs moved once, the fewest operations, at those ceilings; it may be out of reach"
     lines.append(f"- floor: {assignment.floor_ms:.4f} ms ({least})")
     limit = f"; relative error (norm) up to {assignment.tolerance:.1e} on inputs as given" if assignment.tolerance else ""

@@ -39,6 +39,7 @@ class Load:
     def __init__(self, target: Target):
         self._operands = [torch.randn(_SIZE[target], _SIZE[target], device=target) for _ in range(2)]
         self._target, self.done, self._stop = target, 0, threading.Event()
+        self._product()  # the first one also loads the library
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -51,12 +52,15 @@ class Load:
             thread.join()
 
     def _run(self) -> None:
-        a, b = self._operands
         while not self._stop.is_set():
-            a @ b
-            if self._target == "cuda":
-                torch.cuda.synchronize()
+            self._product()
             self.done += 1
+
+    def _product(self) -> None:
+        a, b = self._operands
+        a @ b
+        if self._target == "cuda":
+            torch.cuda.synchronize()
 
 
 def calibrate(target: Target, report: Callable[[str], None], counter: Counter | None = None) -> dict[str, Any]:

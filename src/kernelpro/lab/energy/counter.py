@@ -15,10 +15,12 @@ State = dict[str, int | None]
 _POWERCAP = Path("/sys/class/powercap")
 _COUNTED = ("package", "dram")
 """RAPL zones that do not contain each other; `core` and `uncore` are parts of their package, `psys` holds everything."""
+_TWIN = "-mmio"
+"""The same zones once more, by another way to the same registers."""
 
 
 class NoCounter(Exception):
-    """This machine counts no energy that we may read; the message is one sentence with what to do."""
+    """This machine counts no energy that we may read, or stopped to; the message is one sentence with what to do."""
 
 
 class Counter(Protocol):
@@ -40,7 +42,10 @@ class Nvml:
             raise NoCounter("NVML gives no total energy here: it needs the driver's libnvidia-ml and a GPU since Volta")
 
     def joules(self) -> float:
-        return (self._sensors.energy_mj() or 0) / 1e3
+        value = self._sensors.energy_mj()
+        if value is None:
+            raise NoCounter("NVML gave no total energy any more, which it had given before")
+        return value / 1e3
 
     def state(self) -> State:
         return self._sensors.read()
@@ -48,7 +53,8 @@ class Nvml:
 
 class Rapl:
     def __init__(self, root: Path = _POWERCAP):
-        self._zones = [path for path in sorted(root.glob("*:*")) if _text(path / "name").startswith(_COUNTED)]
+        zones = (path for path in sorted(root.glob("*:*")) if _TWIN not in path.name)
+        self._zones = [path for path in zones if _text(path / "name").startswith(_COUNTED)]
         if not self._zones:
             raise NoCounter(
                 f"this CPU counts no energy that Linux shows: {root} has no RAPL zone (ARM and most virtual machines have none)"
@@ -65,12 +71,16 @@ class Rapl:
         self._total = 0
 
     def _read(self) -> list[int]:
-        return [int((zone / "energy_uj").read_text()) for zone in self._zones]
+        try:
+            return [int((zone / "energy_uj").read_text()) for zone in self._zones]
+        except OSError as error:
+            raise NoCounter(f"the CPU's energy counter could not be read any more ({error.strerror})") from None
 
     def joules(self) -> float:
         now = self._read()
         for before, after, size in zip(self._last, now, self._ranges, strict=True):
-            self._total += after - before if after >= before else after - before + size  # it starts again at 0 beyond its range
+            turned = after < before  # it starts again at 0 beyond its range
+            self._total += after - before + (max(size, before) if turned else 0)
         self._last = now
         return self._total / 1e6
 

@@ -8,8 +8,9 @@
 
 The number of rounds is fixed before the candidate is seen. The baseline runs in a cell of its own with as many buffer sets
 as the candidate has, so that caches help both alike. No number is given where the counter cannot resolve it, where too few
-windows were undisturbed, or where a side took another time in the loop than it was judged to take: the reason is given
-instead.
+windows were undisturbed, where a side took another time in the loop than it was judged to take, or where the baseline failed or
+found no room beside the candidate: the reason is given instead. Joules, watts and their product are known no better than the
+worst window's edges (track.py), whatever the windows agree on.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import torch
 
 from kernelpro.lab.energy.counter import Counter, NoCounter, find
 from kernelpro.lab.energy.track import Unresolved, at_rest
-from kernelpro.lab.energy.window import Side, Window, Windows
+from kernelpro.lab.energy.window import BaselineFailed, Side, Window, Windows
 from kernelpro.lab.judge import timing
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.participant import Participant
-from kernelpro.records import Energy, Target
+from kernelpro.records import BadInput, Energy, Interval, Target
 
 ROUNDS = {"quick": 3, "normal": 5, "full": 5}
 """Windows of the same kernel differ by 0.2 %: more would not narrow an interval that grants 0.75 % to what all windows share."""
@@ -52,7 +53,7 @@ class Meter:
 
     def __init__(self, bench: Bench, anchor: str, own_ms: float, report: Callable[[str], None]):
         """`anchor`: the baseline, which takes `own_ms` a call."""
-        self._bench, self._anchor, self._own_ms, self._report = bench, anchor, own_ms, report
+        self._bench, self.anchor, self._own_ms, self._report = bench, anchor, own_ms, report
         self._reference: Baselines | None = None
 
     def measure(self, participant: Participant, own_ms: float, seeds: list[int], check: Check) -> Energy:
@@ -60,10 +61,16 @@ class Meter:
         try:
             counter = find(self._bench.target)
             participant.cell.freeze()
-            baseline = Side(self._anchor, self._started(), self._own_ms, {"variant": self._anchor})
+            baseline = Side(self.anchor, self._started(), self._own_ms, {"variant": self.anchor})
             return compare(self._bench, counter, Side("candidate", participant, own_ms, {}, check), baseline, seeds, self._report)
         except (NoCounter, Unresolved) as reason:
             return Energy(refused=str(reason))
+        except (BaselineFailed, BadInput) as reason:
+            self.close()
+            return Energy(refused=str(reason))
+        except torch.OutOfMemoryError:
+            self.close()
+            return Energy(refused="the device's memory is too small for the candidate, the baseline and what both are held against")
 
     def _started(self) -> Participant:
         """The baseline in a cell of its own, loaded and called once."""
@@ -71,8 +78,8 @@ class Meter:
             bench, options = self._bench, self._bench.options
             self._report("starting the baseline for energy")
             self._reference = Baselines(
-                bench.admit_reference([self._anchor], bench.most_calls),
-                [self._anchor],
+                bench.admit_reference([self.anchor], bench.most_calls),
+                [self.anchor],
                 bench.expected,
                 bench.inputs,
                 options.build_timeout,
@@ -83,8 +90,10 @@ class Meter:
         return self._reference.participant
 
     def close(self) -> None:
+        """The baseline's cell; the next candidate gets a new one."""
         if self._reference:
             self._reference.close()
+            self._reference = None
 
 
 def compare(
@@ -138,7 +147,11 @@ def _told(source: str, against: str, rounds: list[dict[str, Window]], every: lis
         "power": lambda window: window.watts,
         "edp": lambda window: window.joules_a_call * window.call_seconds,
     }
-    told = {quantity: {name: timing.median_interval(values(read, name)) for name in names} for quantity, read in quantities.items()}
+    doubt = max(window.doubt for made in rounds for window in made.values())
+    told = {
+        quantity: {name: _doubted(timing.median_interval(values(read, name)), doubt) for name in names}
+        for quantity, read in quantities.items()
+    }
     ratio = {
         quantity: timing.ratio_interval((values(read, "candidate") / values(read, against)).log())
         for quantity, read in quantities.items()
@@ -155,3 +168,7 @@ def _told(source: str, against: str, rounds: list[dict[str, Window]], every: lis
         idle_watts=idle,
         windows=tuple(window.to_json() for window in every),
     )
+
+
+def _doubted(found: Interval, doubt: float) -> Interval:
+    return Interval(found.value, found.low * (1 - doubt), found.high * (1 + doubt))

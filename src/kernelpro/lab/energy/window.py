@@ -33,7 +33,7 @@ import torch
 from kernelpro.lab.energy.counter import Counter
 from kernelpro.lab.energy.track import FINEST, Step, Track, Unresolved, watch
 from kernelpro.lab.judge import gpu
-from kernelpro.lab.judge.participant import Expected, Loop, Participant
+from kernelpro.lab.judge.participant import Expected, Loop, Participant, Verdictable
 
 _WARM_SECONDS = 0.5
 """Clocks and the sensor follow a new load within a few tenths of a second."""
@@ -49,8 +49,8 @@ _CHANGES = 3
 """Buffer sets that get other inputs during a window."""
 
 
-Change = tuple[int, int, list[torch.Tensor]]
-"""A buffer set, a seed, and the inputs of that seed."""
+class BaselineFailed(Exception):
+    """The side that is trusted crashed, hung or gave up: nobody else's fault."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,14 @@ class Windows:
         self._dice = random.Random()
 
     def of(self, side: Side) -> Window:
+        try:
+            return self._of(side)
+        except Verdictable as error:
+            if side.check:
+                raise
+            raise BaselineFailed(f"the baseline {side.name} failed while its energy was measured: {error.reason}") from None
+
+    def _of(self, side: Side) -> Window:
         held = self._dice.sample(self._seeds, side.sets)
         for index, seed in enumerate(held):
             side.participant.write(index, self._inputs(seed))

@@ -304,8 +304,12 @@ class Judge:
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
 
     def _energy(self, participant: Participant, verdict: Verdict) -> Energy:
+        wanted = self.options.energy_against if self.options.energy_against in self.baselines.variants else ""
+        if self._meter and wanted not in ("", self._meter.anchor):
+            self._meter.close()
+            self._meter = None
         if self._meter is None:
-            anchor = self.baselines.anchor
+            anchor = wanted or self.baselines.anchor
             self._meter = Meter(self.bench, anchor, verdict.times[anchor].value, lambda stage: self._report(stage))
 
         def check(outputs: list[torch.Tensor], seed: int) -> None:
@@ -337,7 +341,7 @@ class Judge:
         if clocks.lie and not busy:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
-        least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.precision, self.bench.target)
+        least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
         if own.value < least:
             reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here"
             raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
