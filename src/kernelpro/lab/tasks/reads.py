@@ -158,7 +158,7 @@ class Reads:
         for position, value in enumerate(args):
             alias = schema[position].alias_info
             for source, tensor in self._found(value):
-                part = _part(name, position, tensor, args, result)
+                part = _known_part(name, position, tensor, args, result)
                 if part is not None and (position or name not in _FRESH):
                     source.reads(*part)
                 if part is not None and alias is not None and alias.is_write:
@@ -196,6 +196,13 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return [t for item in value for t in tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _known_part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> tuple[Tensor, Tensor | None] | None:
+    try:
+        return _part(name, position, tensor, args, result)
+    except (RuntimeError, IndexError, TypeError):  # arguments in a form that nobody foresaw, or no room for a mask
+        return None
 
 
 def _part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> tuple[Tensor, Tensor | None] | None:
