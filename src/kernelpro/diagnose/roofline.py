@@ -44,7 +44,7 @@ class Classified:
 def least_ms(profile: Profile) -> dict[str, float]:
     """Milliseconds that bytes, matrix operations and other operations need at least."""
     work, rates = profile.work, profile.ceilings["rates"]
-    matrix = rates.get("bf16" if profile.precision == "native" else profile.precision, rates["fp32"])
+    matrix = rates.get(profile.matrix_unit, rates["fp32"])
     return {
         "memory": 1e3 * (work["read_bytes"] + work["written_bytes"]) / profile.ceilings["bandwidth"],
         "matrix": 1e3 * work["matrix_flops"] / matrix,
@@ -125,7 +125,7 @@ def position(profile: Profile) -> dict[str, Any]:
     nbytes = work["read_bytes"] + work["written_bytes"]
     seconds = profile.time_ms / 1e3
     rates = profile.ceilings["rates"]
-    roof = rates.get("bf16" if profile.precision == "native" else profile.precision, rates["fp32"])
+    roof = rates.get(profile.matrix_unit, rates["fp32"])
     if work["matrix_flops"] == 0:
         roof = rates["fp32"]
     return {

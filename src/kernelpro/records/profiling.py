@@ -136,6 +136,8 @@ class Profile(Record):
     device: dict[str, Any]
     """Properties of the device: see lab/profile/facts.py."""
     precision: str
+    unit: str = ""
+    """Of the ceilings' rates, the one that the task's matrix products may use at best; empty in old profiles."""
     language: str = ""
     source: str = ""
     kernels: tuple[Kernel, ...] = ()
@@ -152,6 +154,10 @@ class Profile(Record):
     references: dict[str, Profile] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def matrix_unit(self) -> str:
+        return self.unit or ("bf16" if self.precision == "native" else self.precision)
 
 
 @dataclass(frozen=True)

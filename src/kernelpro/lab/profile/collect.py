@@ -87,6 +87,7 @@ class Collector:
                 ceilings=asdict(bench.ceilings),
                 device=facts.device(bench.target, bench.ceilings),
                 precision=bench.precision,
+                unit=bench.unit,
                 language=detect(self._candidate.source).name,
                 source=self._candidate.source,
                 graph=tuple(asdict(op) for op in bench.work.graph),
