@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from kernelpro.cli.place import Place
-from kernelpro.diagnose import evidence, examine, guidance
+from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
 from kernelpro.engine.profiling import Request, profile
@@ -61,8 +61,6 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
             return await asyncio.wrap_future(where.submit(job, lambda step: _show(status, step)))
 
         found, diagnosis = asyncio.run(profile(ask, request, toolbox, record))
-    if wanted.everything:
-        diagnosis = examine.diagnose(found, toolbox.values(), record, wanted.energy, every=True)
     if wanted.plot:
         _write(
             Path(wanted.plot), roofline.svg(diagnosis.roofline, f"{request.task.name}: {candidate.name} on {found.device['name']}")

@@ -24,7 +24,7 @@ class Request:
     references: tuple[str, ...] = ()
     tracer: str = "auto"
     all_counters: bool = False
-    """Collect for every tool, whatever the class: for comparison."""
+    """Collect for every tool and ask it, whatever the class."""
     at_once: bool = False
     """All of a GPU's counters in the first job: where an answer is a journey away, a second one costs more than they do."""
     energy: bool = False
@@ -48,7 +48,7 @@ async def profile(
             found = _uncompared(found, f"no counters are read where the class is {bound}", "--all-counters")
     elif found.target == "cpu" and request.references:
         found = _uncompared(found, "baselines are compared by a GPU's counters")
-    return found, examine.diagnose(found, chosen, record, request.energy)
+    return found, examine.diagnose(found, chosen, record, request.energy, every=request.all_counters)
 
 
 def _uncompared(found: Profile, why: str, enable: str = "") -> Profile:
