@@ -39,7 +39,7 @@ class Settings:
     poll: float = 1.0
     """Inbox: seconds between two looks."""
     scope: str = ""
-    """Inbox: the run. An answer to another run's question with the same key is not taken."""
+    """Inbox: the run's name, with which the names of its files begin."""
     progress: Callable[[str], None] = field(default=lambda line: None)
     """Told, in a line, what is being waited for."""
 
