@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import signal
@@ -57,11 +58,12 @@ def limits(texts: tuple[str, ...], base: Limits) -> Limits:
     """`candidates=75`, `wall=2h`, `floor=0.9` ...: what is not said stays."""
     for text in texts:
         name, _, value = text.partition("=")
-        amount = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([smhd]?)", value)
-        if name == "floor" and amount and not amount[2] and float(amount[1]) <= 1:
-            base = replace(base, floor_share=float(amount[1]))
-        elif name in _LIMITS and amount and (bool(amount[2]) <= (name in ("wall", "device"))):
-            number = float(amount[1]) * _SECONDS.get(amount[2], 1.0)
+        amount = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e\+?\d+)?)([smhd]?)", value)
+        number = float(amount[1]) * _SECONDS.get(amount[2], 1.0) if amount else math.inf
+        unit = amount[2] if amount else ""
+        if name == "floor" and not unit and number <= 1:
+            base = replace(base, floor_share=number)
+        elif name in _LIMITS and math.isfinite(number) and (bool(unit) <= (name in ("wall", "device"))):
             whole = name in ("candidates", "tokens")
             base = replace(base, **{_LIMITS[name]: int(number) if whole else number})  # type: ignore[arg-type]
         else:
