@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import BadInput, Candidate, Job, Limits, Mode, Options, Outcome, Precision, RunConfig, Target, Task, Verdict
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    Job,
+    Limits,
+    Mode,
+    Options,
+    Outcome,
+    Precision,
+    Role,
+    RunConfig,
+    Target,
+    Task,
+    Verdict,
+)
 
 
 def task(
@@ -88,6 +102,8 @@ def optimize(
     *,
     author: str | None = None,
     model: str = "",
+    roles: dict[str, Role] | None = None,
+    prices: dict[str, str] | None = None,
     compiler: bool = True,
     limits: Limits | None = None,
     target: Target | None = None,
@@ -99,12 +115,15 @@ def optimize(
     """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
 
     Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
+    `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
     The same call goes on with a run that was stopped, and returns at once what a finished one found."""
+    from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
     from kernelpro.pools.local import Pool
 
     what, chosen = task(reference, inputs, **about), options or Options()
+    folder = Path(home) if home else default_home()
     with Pool(chosen.sandbox) as pool:
         where = target or session.target_of(pool)
         config = RunConfig(
@@ -115,8 +134,10 @@ def optimize(
             limits=limits or Limits(),
             options=chosen,
             compiler=compiler,
+            roles=roles or {},
+            prices=prices or {},
         )
-        store = session.store_for(Path(home) if home else default_home(), config, what.name)
+        store = session.store_for(folder, absolute(config, folder), what.name)
         try:
             outcome = asyncio.run(session.work(store, pool, report))
             winner = store.step(outcome.best) if outcome.best is not None else None

@@ -14,10 +14,11 @@ from typing import Any
 
 from kernelpro import report
 from kernelpro.authors.author import LANGUAGES
-from kernelpro.authors.by_name import author
+from kernelpro.authors.by_name import absolute, author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
 from kernelpro.cli.place import Place
+from kernelpro.cli.roles import prices, roles
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import Store, default_home
@@ -52,6 +53,8 @@ class Wanted:
     tolerance: float = 0.02
     tune: int = 12
     languages: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    prices: tuple[str, ...] = ()
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
@@ -76,10 +79,12 @@ def optimize(
     path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
 ) -> int:
     task = Task.from_file(path, mode, precision)
-    chosen = choose(wanted.author, wanted.models, os.environ)
+    named, asked = roles(wanted.roles)
+    chosen = choose(wanted.author, wanted.models | named, os.environ)
     budget = chosen.capped(limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort])))
     folder = Path(home) if home else default_home()
-    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models)
+    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models, limits=budget, roles=asked, prices=prices(wanted.prices))
+    draft = absolute(draft, folder)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     policy, constants = read(wanted.policy)
     wanted.place.require(target)
@@ -90,18 +95,16 @@ def optimize(
             raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
         if wanted.objective != "speed":
             _require_counter(pool, where, wanted.objective)
-        config = RunConfig(
+        config = replace(
+            draft,
             task=task.for_target(where),
             target=where,
-            author=chosen.author,
-            models=chosen.models,
             temperature=wanted.temperature,
             wait=wanted.place.wait,
             pool=wanted.place.pool,
             match=wanted.place.match,
             policy=policy,
             constants=constants,
-            limits=budget,
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
             seed=wanted.seed,
@@ -118,12 +121,14 @@ def optimize(
         return _work(store, pool, json_lines, f"{words}{why}; {chosen.why}" if chosen.why else "")
 
 
-def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
+def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
     store = Store.open(Path(home) if home else default_home(), run)
     store.lock()
     config = store.config()
-    if budget or pool:
-        config = replace(config, limits=limits(budget, config.limits), pool=pool or config.pool)
+    if budget or price or pool:
+        known = config.prices | prices(price)
+        config = replace(config, limits=limits(budget, config.limits), prices=known, pool=pool or config.pool)
+        author(config, store.folder)  # what cannot go on is said before anything is changed
         store.keep_config(config)
     with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
         return _work(store, there, json_lines)

@@ -37,14 +37,15 @@ async def work(
     parallel: int,
     report: Report,
     done: Callable[[Assignment], None],
+    note: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """All of them, `parallel` at a time; returns how many wait for answers from outside."""
+    """All of them, `parallel` at a time; returns how many wait for answers from outside. `note`: what should not be overlooked."""
     gate = asyncio.Semaphore(parallel)
 
     async def one(assignment: Assignment) -> bool:
         async with gate:
             try:
-                ledger.add(await _run(assignment, pool, ledger.folder / "runs", report))
+                ledger.add(await _run(assignment, pool, ledger.folder / "runs", report, note))
             except Paused as paused:
                 report(assignment.problem.label, str(paused))
                 return False
@@ -55,11 +56,13 @@ async def work(
     return finished.count(False)
 
 
-async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report) -> Entry:
+async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, note: Callable[[str], None]) -> Entry:
     label = assignment.problem.label
     store = session.store_for(home, assignment.config, label)
 
     def follow(kind: str, data: dict[str, Any]) -> None:
+        if kind == "note":
+            note(f"{label}: {data['line']}")
         report(label, f"step {data['step']}: {kind}" if "step" in data else str(data.get("stage", kind)))
 
     try:
