@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from llm.server import Fail, Say, serving
 
 from kernelpro.authors.author import Assignment, Known
 from kernelpro.authors.by_name import absolute, author
+from kernelpro.authors.team import templates
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput, Limits, Role, RunConfig, Status, Task, Verdict
 
@@ -88,6 +91,17 @@ def test_the_notes_of_an_exchange_that_failed_are_told_too(tmp_path: Path) -> No
         asyncio.run(author(config(server.url), tmp_path, told.append).write(assignment(1)))
     assert len(told) == 1 and "its price is not known" in told[0]
     assert [line.status for line in Transcripts(tmp_path / FILE).lines()] == ["failed"]
+
+
+def test_exchanges_are_kept_with_the_version_of_their_prompts(tmp_path: Path) -> None:
+    with serving(DESIGN) as server:
+        asyncio.run(author(config(server.url), tmp_path).write(assignment(1)))
+    (line,) = Transcripts(tmp_path / FILE).lines()
+    assert line.prompts == templates.version() and re.fullmatch(rf"{templates.NUMBER}-[0-9a-f]{{8}}", line.prompts)
+    data = json.loads((tmp_path / FILE).read_text())
+    del data["prompts"]
+    (tmp_path / FILE).write_text(json.dumps(data))
+    assert [line.prompts for line in Transcripts(tmp_path / FILE).lines()] == [""], "transcripts from before have none"
 
 
 def test_a_configuration_means_the_same_wherever_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,15 +63,17 @@ def absolute(config: RunConfig, home: Path) -> RunConfig:
 
 
 def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Author:
+    from kernelpro.authors.team import templates
     from kernelpro.authors.team.team import Models, Team
     from kernelpro.library.tools import TOOLS
     from kernelpro.llm.by_name import model
     from kernelpro.llm.cap import Purse
     from kernelpro.llm.question import Tool
-    from kernelpro.llm.transcripts import Transcripts
+    from kernelpro.llm.transcripts import FILE, Transcripts
 
     _check_roles(config)
-    purse, transcripts = Purse(config.limits.money, config.limits.tokens), Transcripts(folder / "transcripts.jsonl")
+    purse = Purse(config.limits.money, config.limits.tokens)
+    transcripts = Transcripts(folder / FILE, templates.version())
     purse.recall(transcripts.spent())
     made, tell = {}, _once(report)
     for role in _ROLES:

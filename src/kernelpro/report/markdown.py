@@ -29,6 +29,8 @@ def markdown(data: dict[str, Any]) -> str:
         parts += ["## What would be next", _next(data["winner"])]
         parts += ["## The winner", f"<details><summary>step {data['winner']['step']}, by {_text(verdict['by'])}</summary>"]
         parts += [_fenced(data["winner"]["source"], "python"), "</details>"]
+    if data["cost"]["roles"]:
+        parts += ["## What the models cost", _roles(data["cost"]["roles"])]
     if data["notes"]:
         parts += ["## To keep in mind", "\n".join(f"- {_text(note)}" for note in data["notes"])]
     commands = "\n".join(f"# {item['what']}\n{item['command']}" for item in data["reproduce"])
@@ -91,6 +93,11 @@ def _steps(steps: list[dict[str, Any]]) -> str:
     table = _table(("step", "from", "by", "outcome", "speed-up", "hypothesis held", "plan"), rows)
     left = len(steps) - len(chosen)
     return table + (f"\n\n{left} more in the HTML report." if left else "")
+
+
+def _roles(roles: list[dict[str, Any]]) -> str:
+    rows = [(r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['money']:.4f}") for r in roles]
+    return _table(("role", "calls", "tokens in", "tokens out", "dollars"), rows)
 
 
 def _next(winner: dict[str, Any]) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelpro.engine import session
+from kernelpro.engine import exchanges, session
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import Store
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Cost, Result, RunConfig, Status, Verdict, digest
+from kernelpro.records import BadInput, Result, RunConfig, Status, Verdict, digest
 from kernelpro.suites.asking import Report
 from kernelpro.suites.ledger import Entry, Ledger
 from kernelpro.suites.problems import Problem
@@ -76,7 +76,7 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
         steps = store.steps()
         store.close()
     seconds = sum(float(step.details.get("device_seconds", 0.0)) for step in steps)
-    return Entry(assignment.key, result, seconds, sum((step.cost for step in steps), Cost()))
+    return Entry(assignment.key, result, seconds, exchanges.read(store.folder, steps).total)
 
 
 def _failure(store: Store) -> Verdict | None:
