@@ -138,7 +138,7 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     first = bench(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
     questions = outstanding(inbox)
-    assert {waiting.path.name for waiting in questions} == {"1-1-square-1__step-1__design.md", "1-2-scale-1__step-1__design.md"}
+    assert sorted(waiting.path.name[:6] for waiting in questions) == ["1-1-sq", "1-2-sc"], "each run has its own file"
     for waiting in questions:
         what = "x.square()" if "x * x" in waiting.path.read_text() else "torch.tanh(x)"
         answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{KERNEL.format(what=what)}```\n"
