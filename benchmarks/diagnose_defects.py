@@ -115,8 +115,7 @@ def count(
         }
         environment |= {"TORCH_EXTENSIONS_DIR": f"{folder}/e"}
         begun, pages = time.monotonic(), []
-        for command in ncu.commands(program, target, metrics, False, ()):
-            command = ["1000" if word == "40" else word for word in command]
+        for command in ncu.commands(program, target, metrics, False, (), launches=1000):
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
             if done.returncode:
                 print(f"ncu: {(done.stdout + done.stderr)[-1500:]}")

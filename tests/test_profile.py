@@ -97,6 +97,16 @@ def test_the_picture_is_svg(answer: dict[str, Any], picture: Path) -> None:
     assert any("d_math_calls" in (text.text or "") for text in root.iter("{http://www.w3.org/2000/svg}text"))
 
 
+def test_energy_reaches_the_diagnosis_and_every_skip_is_told(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_TOOL.format(name="own", saved=0.5).replace('scene.cpu["dynamic"]', 'scene.cpu["x"]'))
+    done = kernelpro("profile", *CPU, "--energy", "--raw", "--tool", tmp_path / "own.py")
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert "Energy counts here as well; no waste was found: no tool looks for it on this target." in done.stdout
+    notes = done.stdout.split("Not looked at:\n")[1].splitlines()
+    assert "- own: it failed: KeyError: 'x'" in notes and any(note.startswith("- wasted energy: ") for note in notes)
+    assert "## Time of a call" in done.stdout and "## Not measured" not in done.stdout
+
+
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The text on a slow candidate, with a tool from a file and an installed one; the record says that the first exaggerates."""
@@ -163,15 +173,41 @@ def test_missing_files_and_bad_options_are_one_line(tmp_path: Path) -> None:
     assert "tool file not found" in refused("profile", *CPU, "--tool", tmp_path / "none.py")
     assert "--tracer" in refused("profile", *CPU, "--tracer", "strace")
     assert "--compare" in refused("profile", *CPU, "--compare", "cublas")
+    assert "name a file that ends in .svg" in refused("profile", *CPU, "--plot", tmp_path / "roofline.png")
+    assert "there is no folder" in refused("profile", *CPU, "--plot", tmp_path / "none" / "roofline.svg")
+    (tmp_path / "taken.svg").mkdir()
+    assert "cannot be written" in refused("profile", *CPU, "--plot", tmp_path / "taken.svg")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("import nowhere", "ModuleNotFoundError"), ("def f(:", "SyntaxError"), ("TOOL = 3", "is not a tool"), ("", "is not a tool")],
+    [
+        ("import nowhere", "ModuleNotFoundError"),
+        ("def f(:", "SyntaxError"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("TOOL = 3", "is not a tool"),
+        ("", "is not a tool"),
+    ],
 )
 def test_a_tool_file_with_an_error_is_one_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "tool.py").write_text(text)
     assert message in refused("tools", "--tool", tmp_path / "tool.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("import nowhere", "No module named 'nowhere'"), ("raise SystemExit(0)", "SystemExit"), ("", "is not a tool")],
+)
+def test_an_installed_tool_that_cannot_be_imported_is_left_out_with_a_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text("[kernelpro.tools]\nworse = broken_tool\n")
+    (tmp_path / "broken_tool.py").write_text(text)
+    site = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = kernelpro("tools", "--json", PYTHONPATH=site)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(registry())
+    [line] = done.stderr.splitlines()
+    assert "the installed tool worse (broken_tool) is left out" in line and message in line
 
 
 def test_the_list_of_tools(tmp_path: Path) -> None:
@@ -184,6 +220,10 @@ def test_the_list_of_tools(tmp_path: Path) -> None:
     for one in told:
         assert one["level"] in ("kernel", "instruction", "system") and one["target"] in ("cuda", "cpu")
         assert one["trigger"] and one["remedy"] and one["expects"]
+    needs = {one["tool"]: one["needs"] for one in told}
+    assert needs["launch_overhead"] == ["timeline"] and needs["bank_conflicts"] == ["code", "lines"]
+    assert needs["own"] == needs["cpu_page_faults"] == ["cpu"] and needs["energy_idle_clocks"] == ["timeline", "power"]
+    assert "code, lines, 6 counters" in " ".join(table.stdout.split())
 
 
 def test_the_reference_page_is_current() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from kernelpro import api
-from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
+from kernelpro.records import BadInput, Candidate, Interval, Job, Limits, Options, RunConfig, Status, Task, Verdict
 
 
 def passed(**changes: object) -> Verdict:
@@ -71,3 +73,14 @@ def test_a_file_with_two_sizes_is_two_tasks() -> None:
     assert small.for_target("cpu") == small and small.for_target("cuda") == both
     plain = Task("n = 3\n")
     assert plain.for_target("cpu") == plain
+
+
+def test_an_identity_stays_when_a_later_version_adds_a_field() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Later(Options):
+        more: tuple[str, ...] = ()
+
+    assert Options(effort="full").said() == Later(effort="full").said() == '{"effort":"full"}'
+    assert Later(more=("x",)).said() != Later().said() == "{}"
+    limits = replace(RunConfig(Task("t"), "cpu", "playbook"), limits=Limits(candidates=3))
+    assert '"limits":{"candidates":3}' in limits.said() and '"task":{"source":"t"}' in limits.said()

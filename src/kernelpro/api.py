@@ -14,6 +14,7 @@ from kernelpro.records import (
     Job,
     Limits,
     Mode,
+    Objective,
     Options,
     Outcome,
     Precision,
@@ -105,6 +106,8 @@ def optimize(
     roles: dict[str, Role] | None = None,
     prices: dict[str, str] | None = None,
     compiler: bool = True,
+    objective: Objective = "speed",
+    speed_tolerance: float = 0.02,
     limits: Limits | None = None,
     target: Target | None = None,
     options: Options | None = None,
@@ -116,6 +119,7 @@ def optimize(
 
     Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
     `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
+    `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
     The same call goes on with a run that was stopped, and returns at once what a finished one found."""
     from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
@@ -126,6 +130,8 @@ def optimize(
     folder = Path(home) if home else default_home()
     with Pool(chosen.sandbox) as pool:
         where = target or session.target_of(pool)
+        if objective != "speed" and (reason := session.no_energy(pool, where)):
+            raise BadInput(f"objective {objective}: {reason}")
         config = RunConfig(
             what.for_target(where),
             where,
@@ -136,6 +142,8 @@ def optimize(
             compiler=compiler,
             roles=roles or {},
             prices=prices or {},
+            objective=objective,
+            speed_tolerance=speed_tolerance,
         )
         store = session.store_for(folder, absolute(config, folder), what.name)
         try:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine import verdicts
 
 from kernelpro.cli import history
 from kernelpro.engine.store import Store
 from kernelpro.llm.question import Exchange, ModelError, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
-from kernelpro.records import Cost, Interval, Outcome, RunConfig, Status, Step, Task, Verdict
+from kernelpro.records import BadInput, Cost, Interval, Outcome, RunConfig, Status, Step, Task, Verdict
 
 
 class Anything:
@@ -84,3 +85,19 @@ def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixt
     record = json.loads(capsys.readouterr().out)
     assert [message["text"] for message in record["asked"][0]["messages"]] == ["be terse", "make it wider", "a = 2"]
     assert record["cost"]["money"] == pytest.approx(0.03)
+
+
+def test_speed_against_energy_is_drawn_before_a_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team", objective="edp"), "t")
+    picture = tmp_path / "front.svg"
+
+    def plot(found: Verdict) -> None:
+        store.keep(Step(1, 0, "seed", "settled", verdict=found))
+        history.show(store.id, None, str(picture), str(tmp_path), False)
+
+    with pytest.raises(BadInput, match="has no energies; they are measured with --objective"):
+        plot(verdict())
+    with pytest.raises(BadInput, match="has no energies: no counter"):
+        plot(verdicts.verdict(0.5, refused="no counter"))
+    plot(verdicts.verdict(0.5, 0.8))
+    assert "step 1" in picture.read_text() and "unfinished" in capsys.readouterr().out

@@ -97,7 +97,7 @@ def clinic() -> Iterator[Clinic]:
 )
 def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
     found, diagnosis = clinic.of(path)
-    assert found.cpu["sampled"]
+    assert found.cpu["sampled"] or not found.cpu["static"]["functions"], "only native code has loops to be sampled"
     for finding in diagnosis.findings:
         assert finding.evidence and finding.cause and finding.advice and finding.gain.how
         assert finding.gain.factor > 1

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from defects.building import about
 
 from kernelpro.diagnose import examine
@@ -82,7 +83,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
-    floor = physics.floor_ms(Work(**found["work"]), CEILINGS, found["precision"])
+    floor = physics.floor_ms(Work(**found["work"]), CEILINGS, physics.unit("cuda", found["precision"], torch.bfloat16))
     time_ms = floor * float(about(path)["expect"].removesuffix("x"))
     [(name, [code])] = found["kernels"].items()
     kernel = Kernel(

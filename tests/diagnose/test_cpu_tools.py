@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.diagnose import evidence
+import pytest
+
+from kernelpro.diagnose import evidence, roofline
 from kernelpro.diagnose.names import plain
 from kernelpro.diagnose.tool import Scene
 from kernelpro.diagnose.tools import registry
@@ -68,6 +70,76 @@ def test_threads_that_do_not_help_are_named_beside_a_single_call() -> None:
     finding = ask("cpu_call_overhead", fixed)
     assert finding and not any("threads" in text for text in finding.advice), "what one thread would take was not measured"
     assert "with one thread" not in evidence.write(fixed)
+
+
+TORCH = {"native": 0.0, "math": 0.0, "torch": 0.75, "memory": 0.05, "host": 0.2}
+CHAIN = [
+    {"name": "tanh", "count": 1, "ms": 0.04},
+    {"name": "mul", "count": 2, "ms": 0.04},
+    {"name": "native_layer_norm", "count": 1, "ms": 0.02},
+]
+"""What torch computes in a call of 0.1 ms."""
+
+
+def torch_only(operators: list[dict[str, Any]], **dynamic: Any) -> Profile:
+    """Of a candidate without native code."""
+    seen = {"native_ms": 0.0, "native_calls": 0.0, "operators": operators} | dynamic
+    return profile(seen, shares=TORCH, functions=[], loops=[], sampled=False)
+
+
+def test_a_candidate_without_native_code_is_not_told_of_its_one_call() -> None:
+    finding = ask("cpu_call_overhead", torch_only(CHAIN))
+    assert finding and "20% of the time is Python's" in finding.cause and "no native code" in finding.cause
+    assert "native call (C++)" in finding.advice[0] and finding.gain.factor == pytest.approx(1.25)
+
+
+def test_threads_share_native_code_only() -> None:
+    assert ask("cpu_single_thread", torch_only(CHAIN, effective_threads=1.0)) is None
+    half = ask("cpu_single_thread", profile({"effective_threads": 1.0, "native_ms": 0.054}, sampled=False, loops=[]))
+    assert half and "50%" in half.gain.how and half.gain.factor == pytest.approx(1 / 0.75, abs=0.01)
+
+
+def test_a_chain_of_torchs_operators_is_to_become_one_pass() -> None:
+    finding = ask("cpu_unfused_chain", torch_only(CHAIN))
+    assert finding and "4 operators of torch (tanh, mul, native_layer_norm)" in finding.cause
+    assert finding.gain.factor == pytest.approx(2.5, abs=0.01), "the longest pass remains"
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        [],
+        CHAIN[:1],
+        [{"name": "mm", "count": 4, "ms": 0.1}, {"name": "convolution", "count": 1, "ms": 0.1}],
+        [{"name": "native_layer_norm", "count": 2, "ms": 0.1}],
+        [{"name": "addmm", "count": 1, "ms": 0.1}, {"name": "relu", "count": 1, "ms": 0.004}],
+    ],
+)
+def test_products_and_single_operators_are_no_chain(operators: list[dict[str, Any]]) -> None:
+    assert ask("cpu_unfused_chain", torch_only(operators)) is None
+
+
+# --- the class -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("native", "operators", "bound"),
+    [
+        (0.1, [], Bound.MEMORY),
+        (0.04, [], Bound.LAUNCH),
+        (0.0, CHAIN, Bound.MEMORY),
+        (0.0, CHAIN[2:], Bound.LAUNCH),
+        (0.04, CHAIN[2:], Bound.LAUNCH),
+        (0.04, CHAIN[1:], Bound.MEMORY),
+    ],
+)
+def test_what_python_takes_up_is_bound_by_launches(native: float, operators: list[dict[str, Any]], bound: Bound) -> None:
+    found = roofline.classify(profile({"native_ms": native, "operators": operators}))
+    assert found.bound is bound
+    words = (
+        "in torch's operators: Python and waiting take the rest" if bound is Bound.LAUNCH else "on the CPU no counter"
+    )
+    assert words in found.why
 
 
 def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -> None:

@@ -11,7 +11,7 @@ import pytest
 from recorded_profiles import bare, load
 
 from kernelpro.diagnose import Found, Scene, Tool, examine, roofline, tools
-from kernelpro.diagnose.counters import COMPUTE, MEMORY
+from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY
 from kernelpro.diagnose.names import plain, shown
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tool import ANY, REPLACE
@@ -90,6 +90,64 @@ def test_only_the_counters_of_the_selected_tools_are_asked_for() -> None:
 def test_a_tool_without_its_counters_is_listed_as_skipped() -> None:
     skipped = {item.what: item.why for item in examine.diagnose(bare(SOFTMAX), TOOLS).skipped}
     assert "counter" in skipped["divergence"] and len(skipped) == len(set(skipped))
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("timeline", "it lacks a timeline"), ("cpu", "it lacks a profile of the CPU"), ("it", "it lacks a kernel")],
+)
+def test_what_is_missing_is_named(missing: str, words: str) -> None:
+    curious = Tool("curious", "system", "cuda", lambda scene: getattr(scene, missing), "t", "r", "e")
+    [note] = examine.diagnose(replace(SOFTMAX, timeline=None, skipped=()), [curious]).skipped
+    assert (note.what, note.why) == ("curious", words)
+
+
+def test_a_tool_that_fails_costs_its_own_word_alone() -> None:
+    def fails(scene: Scene) -> Found:
+        raise ValueError("no such thing\nas this")
+
+    returns = Tool("returns", "system", "cuda", lambda scene: "a text", "t", "r", "e")  # type: ignore[arg-type,return-value]
+    tools = [Tool("raises", "system", "cuda", fails, "t", "r", "e"), returns, claims("honest", 2.0)]
+    diagnosis = examine.diagnose(replace(SOFTMAX, floor_ms=0.001), tools)
+    assert [finding.tool for finding in diagnosis.findings] == ["honest"]
+    notes = {item.what: item.why for item in diagnosis.skipped}
+    assert notes["raises"] == "it failed: ValueError: no such thing" and "AttributeError" in notes["returns"]
+
+
+def test_tools_that_the_class_does_not_ask_are_named_in_one_line_and_can_be_asked() -> None:
+    counting = [claims(name, 2.0, metrics=(DRAM,), affinity=frozenset({Bound.COMPUTE})) for name in ("one", "two")]
+    [note] = examine.diagnose(replace(SOFTMAX, skipped=()), counting).skipped
+    assert note.why == "not asked in class memory: one, two" and "--all-counters" in note.enable
+    far = replace(SOFTMAX, skipped=(), floor_ms=0.001)
+    asked = examine.diagnose(far, counting, every=True)
+    assert {finding.tool for finding in asked.findings} == {"one", "two"} and not asked.skipped
+
+
+def test_a_launch_bound_candidate_is_not_asked_for_counters_and_says_so() -> None:
+    skipped = examine.diagnose(bare(load("launch_overhead")), TOOLS).skipped
+    [note] = [item for item in skipped if "not asked in class launch" in item.why]
+    assert "bank_conflicts" in note.why and not any(item.what == "bank_conflicts" for item in skipped)
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        (bare(SOFTMAX), "tools for it could not look, as counters were not read"),
+        (bare(load("launch_overhead")), "tools for it could not look, as counters are not read in class launch"),
+        (replace(bare(SOFTMAX), target="cpu", cpu={}), "no tool looks for it on this target"),
+        (counted(bare(SOFTMAX), 30.0, 80.0), "as the profile lacks what they need"),
+    ],
+)
+def test_where_tools_could_not_look_for_energy_that_is_said(profile: Profile, words: str) -> None:
+    notes = [item.why for item in examine.diagnose(profile, TOOLS, energy=True).skipped if item.what == examine.ENERGY]
+    assert len(notes) == 1 and words in notes[0]
+
+
+def test_a_floor_that_a_candidate_has_undercut_caps_nothing() -> None:
+    undercut = replace(SOFTMAX, floor_ms=5 * SOFTMAX.time_ms)
+    [finding] = examine.diagnose(undercut, [claims("tool", 2.0, level="system")]).findings
+    assert finding.gain.factor == pytest.approx(2.0) and "floor" not in finding.gain.how
+    assert not examine.diagnose(replace(SOFTMAX, floor_ms=1.02 * SOFTMAX.time_ms), [claims("tool", 2.0)]).findings
 
 
 def test_kernels_that_do_not_matter_are_not_looked_at() -> None:
@@ -193,6 +251,8 @@ def test_trials_survive_a_restart_and_broken_lines(tmp_path: Path) -> None:
         file.write(
             '{"tool": "tool", "expected": 2.0}\nnot json\n[1]\n' + json.dumps({"tool": "other", "expected": 4, "followed": 2})
         )
+    with path.open("ab") as binary:
+        binary.write(b'\n{"tool": "\xff\xfe"}\n\x00\xc3')
     again = TrackRecord.load(path)
     assert again.trials == {"tool": [2.0, -1.0], "other": [0.5]}
     assert again.worth("other", 4.0) == pytest.approx(4 ** (5.5 / 6))

@@ -14,6 +14,7 @@ import pytest
 from recorded_profiles import PROFILES, bare, load
 
 from kernelpro.diagnose import evidence, examine, guidance, roofline
+from kernelpro.diagnose.counters import WARP_CYCLES, stall
 from kernelpro.diagnose.tools import registry
 from kernelpro.records import Diagnosis, Evidence, Line, Profile, Skipped
 from kernelpro.report.roofline import svg
@@ -81,8 +82,45 @@ def test_a_tool_speaks_once() -> None:
     assert guidance.write(twice) == guidance.write(diagnosis)
 
 
-def test_nothing_found_is_said() -> None:
-    assert "Nothing stands out" in guidance.write(replace(diagnosed(load("softmax_cuda")), findings=()))
+@pytest.mark.parametrize(
+    ("reached", "skipped", "words"),
+    [
+        (0.9, (Skipped("ncu", "it is forbidden"),), "Nothing stands out, so close to the floor. What is left lies in tuning"),
+        (0.02, (), "No tool says why: the cause is one that none of them knows."),
+        (0.02, (Skipped("ncu", "it is forbidden"),), "No tool says why. Not all could look: ncu."),
+        (0.02, tuple(Skipped(f"tool{i}", "it lacks a timeline") for i in range(8)), "tool4, tool5 and 2 more."),
+        (5.5, (), "less than the floor of 0.1268 ms: that floor is wrong here, and gains are not held against it."),
+    ],
+)
+def test_nothing_found_is_said_by_how_far_it_is_and_by_what_was_looked_at(
+    reached: float, skipped: tuple[Skipped, ...], words: str
+) -> None:
+    diagnosis = diagnosed(load("softmax_cuda"))
+    place = diagnosis.roofline | {"of_floor": reached}
+    text = guidance.write(replace(diagnosis, findings=(), roofline=place, skipped=skipped))
+    assert words in text and ("Nothing stands out" in text) == (reached == 0.9)
+
+
+def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one() -> None:
+    diagnosis = diagnosed(load("softmax_cuda"))
+    one = diagnosis.findings[0]
+
+    def told(speed: int, energy: int) -> list[str]:
+        fast = [replace(one, tool=f"fast{i}") for i in range(speed)]
+        lean = [replace(one, tool=f"lean{i}", objective="energy") for i in range(energy)]
+        lines = guidance.write(replace(diagnosis, findings=(*fast, *lean), energy=True)).splitlines()
+        return [line.split("] ")[1].split(" in ")[0] for line in lines if line[:2] in {f"{n}." for n in range(1, 10)}]
+
+    assert told(6, 4) == ["fast0", "fast1", "fast2", "fast3", "lean0"]
+    assert told(3, 4) == ["fast0", "fast1", "fast2", "lean0", "lean1"]
+    assert told(1, 4) == ["fast0", "lean0", "lean1", "lean2"]
+    assert told(6, 0) == ["fast0", "fast1", "fast2", "fast3", "fast4"]
+
+
+def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:
+    blind = replace(diagnosed(load("softmax_cuda")), energy=True, skipped=(Skipped(examine.ENERGY, "no tool looks for it here"),))
+    assert "no waste was found: no tool looks for it here." in guidance.write(blind)
+    assert "nothing that wastes it stands out." in guidance.write(replace(blind, skipped=()))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +171,60 @@ def test_every_section_is_there_where_its_facts_are() -> None:
 def test_a_page_without_facts_is_short() -> None:
     page = evidence.write(replace(bare(load("softmax_cuda")), kernels=(), timeline=None, power={}))
     assert page.splitlines()[0] == "## Time of a call" and len(page.splitlines()) == 2
+
+
+def first(profile: Profile, **changes: float) -> Profile:
+    """The profile with other counters of its first kernel."""
+    kernel = profile.kernels[0]
+    return replace(profile, kernels=(replace(kernel, metrics=kernel.metrics | changes), *profile.kernels[1:]))
+
+
+def test_every_reason_to_wait_is_told_and_what_was_not_counted() -> None:
+    profile = load("softmax_cuda")
+    kernel = replace(profile.kernels[0], metrics={WARP_CYCLES: 10.0})
+    profile = replace(profile, kernels=(kernel,))
+    known = {"membar": 5.6, "gmma": 2.0, "wait": 0.5, "imc_miss": 0.1, "new_reason": 0.4, "membar_not_issued": 5.0}
+    page = evidence.write(first(profile, **{stall(reason): cycles for reason, cycles in known.items()}))
+    section = page.split("wait (share of their time)\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split(":")[0].split() for line in section[:4]] == [
+        ["56%", "membar"],
+        ["20%", "gmma"],
+        ["5%", "wait"],
+        ["4%", "new_reason"],
+    ]
+    assert section[4:] == ["less: imc_miss 1%", " 14%  reasons that were not counted"]
+
+
+def test_pipes_and_parts_are_told_by_whatever_counter_the_device_has() -> None:
+    part = "{}.avg.pct_of_peak_sustained_elapsed".format
+    parts = {"sm__pipe_fma_cycles_active": 31.0, "sm__inst_executed_pipe_lsu": 12.0, "lts__t_sectors": 44.0, "lts__quiet": 1.0}
+    page = evidence.write(first(load("softmax_cuda"), **{part(name): value for name, value in parts.items()}))
+    assert "| FMA pipe, % of peak | 31 |" in page and "| load/store unit (LSU), % of peak | 12 |" in page
+    assert "SM, busiest parts (% of peak): sm__pipe_fma_cycles_active 31, sm__inst_executed_pipe_lsu 12\n" in page
+    assert "memory, busiest parts (% of peak): lts__t_sectors 44" in page and "lts__quiet" not in page
+
+
+@pytest.mark.parametrize(
+    ("power", "words"),
+    [
+        ({"watts": 300.0}, "300 W"),
+        ({"watts": 300.0, "max_sm_mhz": 1980.0}, "300 W"),
+        ({"watts": 300.0, "capped": 0.0}, "300 W; not power-bound"),
+        ({"watts": 690.0, "limit_watts": 700.0, "capped": 0.9}, "690 of 700 W; power-bound"),
+    ],
+)
+def test_of_power_only_what_was_read_is_said(power: dict[str, float], words: str) -> None:
+    assert f"## Under sustained load\n{words}\n" in evidence.write(replace(load("softmax_cuda"), power=power))
+
+
+def test_what_the_compiler_alone_reported_is_shown_and_no_tool_takes_it_for_machine_code() -> None:
+    profile = load("spills")
+    report = {"registers": 32, "spill_stores": 760, "spill_loads": 880, "warnings": ["it is slow"]}
+    profile = replace(profile, kernels=(replace(profile.kernels[0], code=report),))
+    page = evidence.write(profile)
+    assert "| spilled bytes (stores, loads) | 760, 880 |" in page and "it is slow" in page
+    why = {note.what: note.why for note in diagnosed(profile).skipped}
+    assert why["spills"] == "it lacks machine code of this kernel"
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

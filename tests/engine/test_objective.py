@@ -15,7 +15,7 @@ from kernelpro.cli import history
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
+from kernelpro.records import Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:
@@ -145,14 +145,14 @@ def test_the_final_word_follows_the_objective() -> None:
     assert lean.notes[0] == "torch.compile's own code won: nothing else was better by this objective (step 2)"
 
 
-def test_a_finished_run_shows_energies_and_draws_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_energies_and_draws_the_front_finished_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.create(tmp_path, LEAN, "demo")
     for number, held in HELD.items():
         store.keep(Step(number, 0, "seed", "settled", verdict=held))
-    with pytest.raises(BadInput, match="has no energies"):
-        history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False)
+    history.show(store.id, None, str(tmp_path / "early.svg"), str(tmp_path), False)
     store.finish(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
     assert history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
+    assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
     assert "0.5050 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]

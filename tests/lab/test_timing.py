@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+from dataclasses import asdict, replace
+from pathlib import Path
 
+import pytest
 import torch
 
+from kernelpro.lab.judge import physics
 from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
 from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, at_its_best, charged, compare_clocks, decide, ratio_interval, widened
 from kernelpro.lab.tasks.work import Work
@@ -90,6 +96,36 @@ def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
     counting = Work(10**6, 10**6, 1e12)
     assert floor_ms(counting, ceilings, "fp32") == 100.0 and floor_ms(counting, ceilings, "tf32") == 10.0
     assert impossible_ms(counting, ceilings, "tf32", "cuda") == 2.5
+
+
+def test_each_type_has_the_floor_of_its_own_unit() -> None:
+    units = {
+        (device, dtype): physics.unit(device, "native", dtype)
+        for device in ("cuda", "cpu")
+        for dtype in (torch.float64, torch.float16, torch.bfloat16)
+    }
+    assert list(units.values()) == ["fp64", "fp16", "bf16", "fp64", "fp32", "fp32"]
+    assert physics.unit("cuda", "tf32", torch.float32) == "tf32" and physics.unit("cpu", "tf32", torch.float32) == "fp32"
+    ceilings = Ceilings(1e12, 4e12, 1 << 20, {"fp32": 5e13, "tf32": 4e14, "bf16": 8e14, "fp64": 5e13})
+    product = Work(10**6, 10**6, 1e12)
+    assert floor_ms(product, ceilings, "fp64") == 20.0, "and not the 1.25 ms of bfloat16"
+    assert impossible_ms(product, ceilings, "fp64", "cuda") == impossible_ms(product, ceilings, "bf16", "cuda")
+
+
+def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old = Ceilings(1e30, 2e30, 1 << 20, {"fp32": 1e8})
+    physics.measured("cpu", "here", "fp32")
+    [cache] = tmp_path.rglob("ceilings-*.json")
+    cache.write_text(json.dumps(asdict(old)))  # as an earlier version left it
+    found = physics.measured("cpu", "here", "fp64")
+    assert replace(found, rates={"fp32": found.rates["fp32"]}) == old and 1e8 < found.rates["fp64"] < 1e14
+    cache.write_text(json.dumps(asdict(replace(old, rates={"fp32": 1e30}))))
+    assert physics.measured("cpu", "here", "fp64").rates["fp64"] == 5e29, "half of float32's at least, whatever the load just now"
+    cache.write_text(json.dumps(asdict(found)))
+    assert physics.measured("cpu", "here", "fp32") == physics.measured("cpu", "here", "fp64") == found
+    os.utime(cache, (0, 0))
+    assert physics.measured("cpu", "here", "fp32").rates["fp64"] == found.rates["fp64"], "measured anew, the rest stands"
 
 
 def slopes(ms: float) -> torch.Tensor:

@@ -204,4 +204,20 @@ def test_energy_is_told_and_drawn_where_it_was_measured(tmp_path: Path) -> None:
     assert data["verdict"]["energy"]["joules"]["candidate"]["value"] == 0.02 and "windows" not in data["verdict"]["energy"]
     page = render(store, "html")
     assert 'id="energy"' in page and page.count("<circle") == 2 and "20 mJ" in page
+    assert "energy-delay 0.850 [0.833, 0.867]" in page and "<dt>energy-delay, of torch.compile's</dt><dd>0.85" in page
+    assert "energy-delay 0.850 [0.833, 0.867]" in render(store, "md")
     assert "| step 2 | 0.8 | 20 |" in render(store, "md")
+
+
+def test_energies_of_steps_are_a_column_and_a_front_before_the_run_has_ended(tmp_path: Path) -> None:
+    store = made_runs.metered(tmp_path)
+    data, page, text = gather(store), render(store, "html"), render(store, "md")
+    assert [(point["step"], point["best"]) for point in data["front"]] == [(7, True), (3, True)] and 'id="energy"' in page
+    lines = {line.split(" |")[0]: line for line in text.partition("## Steps")[2].splitlines()}
+    assert "| speed-up | mJ a call | energy | hypothesis held |" in lines["| step"]
+    assert "| 2.00x | 280 | 0.700 [0.693, 0.707] of torch.compile's | yes |" in lines["| 3"]
+    assert "| 1.00x |  |  |  |" in lines["| 1"], "refused: no number"
+    assert "mJ a call" in page.partition('class="steps-table"')[2]
+    assert "280 mJ a call at 280 W; 0.700 [0.693, 0.707] of torch.compile&#39;s energy, energy-delay 0.700 [0.693, 0.707]" in page
+    assert "not told: no counter" in page
+    assert "mJ a call" not in render(made_runs.won(tmp_path), "md") + render(made_runs.won(tmp_path), "html")

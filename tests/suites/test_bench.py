@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import torch
 
 import kernelpro
 from kernelpro.api import Optimized
+from kernelpro.engine.store import Store
+from kernelpro.lab.energy.counter import NoCounter, Rapl
 from kernelpro.llm import outstanding
-from kernelpro.records import Limits, Options, Status
+from kernelpro.records import BadInput, Limits, Options, Status
 
 TASK = """import torch
 class Model(torch.nn.Module):
@@ -39,6 +42,15 @@ class ModelNew(torch.nn.Module):
 """
 PROBLEMS = {"1_square": "x * x", "2_scale": "torch.tanh(x)", "3_random": "torch.rand_like(x) + x", "4_add": "x + 1.5"}
 KERNELS = {"1_square": "x.square()", "2_scale": "torch.tanh(x * 1.01)", "3_random": "x + 0.5"}
+
+
+@pytest.fixture(scope="module")
+def no_counter() -> str:
+    try:
+        Rapl()
+    except NoCounter as reason:
+        return str(reason)
+    pytest.skip("this CPU counts energy")
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +167,32 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
         (("--probe", "--ids", "9"), "no problem 9"),
         (("--kernels", "/nowhere"), "not a folder"),
         (("--author", "nobody"), "not an author"),
+        (("--author", "playbook", "--objective", "least"), "not one of speed, energy-at-speed, edp"),
+        (("--author", "playbook", "--energy"), "--energy goes with --kernels"),
+        (("--probe", "--objective", "edp"), "--objective edp goes with --author"),
+        (("--author", "playbook", "--tolerance", "5"), "--tolerance goes with --author and --objective"),
     ],
 )
 def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) -> None:
     found = bench(suite, *more)
     assert found.returncode == 2 and message in found.stderr and len(found.stderr.strip().splitlines()) == 1
+
+
+def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Path, no_counter: str) -> None:
+    kernels = ("--kernels", str(suite / "kernels"), "--ids", "1", "--format", "md")
+    plain, metered = bench(suite, *kernels), bench(suite, *kernels, "--energy")
+    assert "1 of 1 were answered before" not in metered.stderr, "another question"
+    assert "energy" not in plain.stdout and f"- energy not told of 1/1 square: {no_counter}" in metered.stdout
+
+
+def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(suite: Path, no_counter: str) -> None:
+    found = bench(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
+    assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: --objective edp: {no_counter}"
+    assert not (suite / "never").exists()
+    with pytest.raises(BadInput, match=f"^objective edp: {re.escape(no_counter)}$"):
+        task = suite / "tasks" / "level1" / "1_square.py"
+        kernelpro.optimize(task, target="cpu", objective="edp", home=suite / "never")
+    assert not (suite / "never").exists()
 
 
 @pytest.mark.long
@@ -177,6 +210,7 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
             [torch.randn(1024, 1024)],
             author=f"files:{tmp_path / 'written'}",
             compiler=False,
+            speed_tolerance=0.05,
             limits=Limits(candidates=1),
             target="cpu",
             options=Options(effort="quick", baselines=("eager_fp32",)),
@@ -187,7 +221,7 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
     torch.manual_seed(1)
     found = optimise()
     assert found.verdict and found.verdict.status is Status.PASSED and found.source == KERNEL.format(what="x.square()")
-    assert told.count("settled") == 1
+    assert told.count("settled") == 1 and Store(found.run).config().speed_tolerance == 0.05
     torch.manual_seed(1)
     again = optimise()
     assert again.run == found.run and again.outcome == found.outcome, "a finished run is not begun again"

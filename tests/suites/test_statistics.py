@@ -7,9 +7,10 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from engine.verdicts import verdict
 
 from kernelpro.records import Interval
-from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, summarise
+from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, savings, summarise
 
 Results = list[Interval | None]
 
@@ -76,3 +77,13 @@ def test_twice_as_fast_everywhere_doubles_the_geomean() -> None:
         before, after = geomean(results), geomean(doubled)
         if before and after:
             assert after.value == pytest.approx(2 * before.value)
+
+
+def test_energies_beside_different_baselines_have_no_common_mean() -> None:
+    told = [verdict(0.5, 0.8), verdict(0.5, 1.25), verdict(1.0, 0.9, against="eager_tf32")]
+    found = savings([v.energy for v in told if v.energy])
+    assert {name: mean.problems for name, mean in found.items()} == {"compile": 2, "eager_tf32": 1}
+    mean = found["compile"]
+    assert mean.energy.value == pytest.approx(0.5) and mean.edp.value == pytest.approx(0.25)
+    assert math.log(mean.energy.high / mean.energy.value) == pytest.approx(math.log(1.01) / math.sqrt(2)), "known better than each"
+    assert savings([]) == {}

@@ -97,8 +97,8 @@ def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None
     from kernelpro.llm.prices import Price
     from kernelpro.llm.settings import Settings
 
-    said = config.roles["code"].said() if role == "design" and "code" in config.roles else {}
-    said |= config.roles[role].said() if role in config.roles else {}
+    said = config.roles["code"].given() if role == "design" and "code" in config.roles else {}
+    said |= config.roles[role].given() if role in config.roles else {}
     usual = {"temperature": _TEMPERATURES[role]} if config.temperature else {}
     prices = {name: Price.parse(text) for name, text in config.prices.items()}
     try:

@@ -10,6 +10,15 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="GPU kernels, judged honestly.")
 
+# options that `optimize` has, and `bench` with --author
+_OBJECTIVES = ("speed", "energy-at-speed", "edp")
+_Objective = Annotated[
+    str, typer.Option(help="speed, energy-at-speed (least energy among the about equally fast) or edp (energy x delay).")
+]
+_Tolerance = Annotated[
+    float, typer.Option(min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal.")
+]
+
 
 @app.command()
 def judge(
@@ -125,12 +134,8 @@ def optimize(
     baseline: Annotated[
         list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
     ] = None,
-    objective: Annotated[
-        str, typer.Option(help="speed, energy-at-speed (least energy among the about equally fast) or edp (energy x delay).")
-    ] = "speed",
-    tolerance: Annotated[
-        float, typer.Option(min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal.")
-    ] = 2.0,
+    objective: _Objective = "speed",
+    tolerance: _Tolerance = 2.0,
     tune: Annotated[int, typer.Option(min=0, help="Points of a candidate's tunables that are tried; 0: none.")] = 12,
     language: Annotated[
         list[str] | None, typer.Option(help="Only kernels in this language: triton, cuda, cute or cpp. Repeatable; default: all.")
@@ -154,7 +159,7 @@ def optimize(
     _check("--precision", precision, ("fp32", "tf32", "native"))
     _check("--mode", mode, ("train", "eval"))
     _check("--effort", effort, ("quick", "normal", "max"))
-    _check("--objective", objective, ("speed", "energy-at-speed", "edp"))
+    _check("--objective", objective, _OBJECTIVES)
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for known in baseline or ():
         _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
@@ -197,11 +202,14 @@ def bench(
     role: Annotated[list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")] = None,
     price: Annotated[list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")] = None,
     budget: Annotated[list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")] = None,
+    objective: _Objective = "speed",
+    tolerance: _Tolerance = 2.0,
     parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
     plain: Annotated[bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")] = False,
     level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
     ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
     sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
+    energy: Annotated[bool, typer.Option("--energy", help="With --kernels: also joules a call, as for judge.")] = False,
     target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
     mode: Annotated[str, typer.Option(help="The modules' mode: train (as KernelBench runs them) or eval.")] = "train",
@@ -227,6 +235,7 @@ def bench(
     _check("--target", target, ("cuda", "cpu"))
     _check("--precision", precision, ("fp32", "tf32", "native"))
     _check("--mode", mode, ("train", "eval"))
+    _check("--objective", objective, _OBJECTIVES)
     _check("--format", form, ("table", "md", "json"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for name in baseline or ():
@@ -234,9 +243,9 @@ def bench(
     if quick and full:
         _misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
-    settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox}
+    settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox, "energy": energy}
     options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
-    what = (suite, probe, kernels, author, model, tuple(budget or ()), parallel, not plain)
+    what = (suite, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
     wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()))
     raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))

@@ -16,7 +16,7 @@ from rich.table import Table as Drawing
 from kernelpro.authors.by_name import absolute, author
 from kernelpro.cli.place import Place
 from kernelpro.cli.roles import prices, roles
-from kernelpro.cli.running import limits
+from kernelpro.cli.running import limits, require_counter
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import default_home
 from kernelpro.pools.pool import Pool
@@ -33,6 +33,8 @@ class Wanted:
     author: str | None
     model: str
     budget: tuple[str, ...]
+    objective: Any
+    tolerance: float
     parallel: int
     compiler: bool
     levels: tuple[int, ...]
@@ -52,16 +54,30 @@ class Wanted:
     def evaluated(self) -> str:
         if self.probe:
             return "probe"
-        return f"kernels of {self.kernels}" if self.kernels else f"author {self.author} {self.model}".strip()
+        if self.kernels:
+            return f"kernels of {self.kernels}"
+        wanted = f", objective {self.objective}" if self.objective != "speed" else ""
+        return f"author {self.author} {self.model}".strip() + wanted
+
+    def check(self) -> None:
+        """What cannot be meant."""
+        if sum(map(bool, (self.probe, self.kernels, self.author))) != 1:
+            raise BadInput("say what to evaluate: --probe, --kernels DIR or --author NAME, one of them")
+        if self.options.energy and not self.kernels:
+            raise BadInput("--energy goes with --kernels; an author looks for less energy with --objective energy-at-speed or edp")
+        if self.objective != "speed" and not self.author:
+            raise BadInput(f"--objective {self.objective} goes with --author; kernels are measured with --energy")
+        if self.tolerance != RunConfig.speed_tolerance and self.objective == "speed":
+            raise BadInput("--tolerance goes with --author and --objective energy-at-speed or edp")
 
 
 def run(wanted: Wanted, place: Place) -> int:
     """0: everything is answered; 3: answers or results from outside are outstanding."""
-    if sum(map(bool, (wanted.probe, wanted.kernels, wanted.author))) != 1:
-        raise BadInput("say what to evaluate: --probe, --kernels DIR or --author NAME, one of them")
+    wanted.check()
     place.require(wanted.target)
     with place.open(wanted.options.sandbox) as pool:
         target: Target = wanted.target or target_of(pool)
+        require_counter(pool, target, wanted.objective)
         chosen = problems.find(wanted.suite, wanted.levels, wanted.ids, target, wanted.mode, wanted.precision)
         with Ledger(_folder(wanted)) as ledger:
             if ledger.unreadable:
@@ -125,6 +141,8 @@ def _author(
         options=wanted.options,
         compiler=wanted.compiler,
         knowledge=False,
+        objective=wanted.objective,
+        speed_tolerance=wanted.tolerance,
         roles=asked,
         prices=prices(wanted.prices),
     )

@@ -25,6 +25,7 @@ from kernelpro.engine.store import Store, default_home
 from kernelpro.llm.transcripts import FILE, Line, Transcripts
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.records import BadInput, Step, Verdict
+from kernelpro.records.energy import amount
 from kernelpro.report import front
 
 
@@ -92,11 +93,14 @@ def show(run: str, number: int | None, plot: str | None, home: str | None, json_
 
 
 def _plot(store: Store, path: Path) -> None:
-    outcome = store.outcome()
-    if outcome is None or not outcome.front:
-        raise BadInput(f"--plot: run {store.id} has no energies; they are measured with --objective energy-at-speed or edp")
+    steps = store.steps()
+    points = front.points(store.outcome(), steps)
+    if not points:
+        refused = next((step.verdict.energy.refused for step in steps if step.verdict and step.verdict.energy), "")
+        why = f": {refused}" if refused else "; they are measured with --objective energy-at-speed or edp"
+        raise BadInput(f"--plot: run {store.id} has no energies{why}")
     try:
-        path.write_text(front.svg(outcome.front, f"{store.config().task.name}: speed against energy"), encoding="utf-8")
+        path.write_text(front.svg(points, f"{store.config().task.name}: speed against energy"), encoding="utf-8")
     except OSError as error:
         raise BadInput(f"--plot {path}: cannot be written ({error.strerror})") from None
 
@@ -149,7 +153,7 @@ def _asked(store: Store, step: Step) -> list[Line]:
 
 def _energy(step: Step) -> str:
     energy = step.verdict.energy if step.verdict else None
-    return f", {joules.amount(energy.joules['candidate'].value)}" if energy and not energy.refused else ""
+    return f", {amount(energy.joules['candidate'].value)}" if energy and not energy.refused else ""
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:

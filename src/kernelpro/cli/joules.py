@@ -1,4 +1,4 @@
-"""Energy for people: `kernelpro energy`, and how joules are written wherever a verdict is shown."""
+"""`kernelpro energy`, and the line that tells of a verdict's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from kernelpro.pools import local
-from kernelpro.records import BadInput, Energy, Interval, Job
+from kernelpro.records import BadInput, Energy, Job
+from kernelpro.records.energy import amount, portion
 
 
 def calibrate(target: Any, json_lines: bool) -> int:
@@ -44,14 +45,6 @@ def as_text(found: dict[str, Any]) -> str:
     )
 
 
-def amount(joules: float) -> str:
-    """With the prefix a person would choose."""
-    for size, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
-        if abs(joules) >= size:
-            return f"{joules / size:.3g} {prefix}J"
-    return f"{joules / 1e-9:.3g} nJ"
-
-
 def line(energy: Energy) -> str:
     """One line: what a call costs, or why that is not told."""
     if energy.refused:
@@ -60,17 +53,6 @@ def line(energy: Energy) -> str:
     word = {"yes": "less than", "no": "more than", "unclear": "not clearly different from"}[energy.less or "unclear"]
     return (
         f"{amount(joules['candidate'].value)} a call at {watts['candidate'].value:.0f} W, {word} {energy.against} "
-        f"({_ratio(ratio)} of its {amount(joules[energy.against].value)} at {watts[energy.against].value:.0f} W); "
-        f"energy-delay {_ratio(energy.ratio['edp'])}; idle {energy.idle_watts['before']:.0f} W"
+        f"({portion(ratio)} of its {amount(joules[energy.against].value)} at {watts[energy.against].value:.0f} W); "
+        f"energy-delay {portion(energy.ratio['edp'])}; idle {energy.idle_watts['before']:.0f} W"
     )
-
-
-def cells(energy: Energy | None) -> tuple[str, str, str]:
-    """For a table: joules a call, the ratio to the baseline, watts."""
-    if energy is None or energy.refused:
-        return "", "", ""
-    return amount(energy.joules["candidate"].value), _ratio(energy.ratio["energy"]), f"{energy.watts['candidate'].value:.0f}"
-
-
-def _ratio(x: Interval) -> str:
-    return f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]"

@@ -13,6 +13,7 @@ from kernelpro.cli import joules
 from kernelpro.cli.place import Place
 from kernelpro.pools.pool import Outstanding
 from kernelpro.records import BASELINES, BadInput, Candidate, Interval, Job, Options, Progress, Result, Status, Task, Verdict
+from kernelpro.records.energy import TITLES, cells
 
 
 def run(
@@ -107,7 +108,7 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
     for name in baselines:
         table.add_column(f"x {name}", justify="right")
     metered = any(v.energy for v in verdicts)
-    for name in ("faster", "error", "of floor", "own kernels", *(("J a call", "energy x baseline", "W") if metered else ())):
+    for name in ("faster", "error", "of floor", "own kernels", *(TITLES if metered else ())):
         table.add_column(name, justify="right")
     for v in verdicts:
         colour = _COLOURS.get(v.status, "yellow")
@@ -118,7 +119,7 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
             _error(v),
             _of_floor(v),
             "" if v.authored_share is None or not v.times else f"{v.authored_share:.0%}",
-            *(joules.cells(v.energy) if metered else ()),
+            *(cells(v.energy) if metered else ()),
         ]
         table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else 160)

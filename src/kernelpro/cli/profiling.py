@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from kernelpro.cli.place import Place
-from kernelpro.diagnose import evidence, guidance
+from kernelpro.diagnose import evidence, examine, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
 from kernelpro.engine.profiling import Request, profile
@@ -38,16 +39,18 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
     candidate = Candidate.from_file(path)
     options = Options(sandbox=wanted.sandbox)
     request = Request(
-        Task.from_file(task_path, mode, precision),
-        candidate,
-        target,
-        options,
-        wanted.compare,
-        wanted.tracer,
-        wanted.everything,
-        wanted.energy,
+        task=Task.from_file(task_path, mode, precision),
+        candidate=candidate,
+        target=target,
+        options=options,
+        references=wanted.compare,
+        tracer=wanted.tracer,
+        all_counters=wanted.everything,
+        energy=wanted.energy,
     )
-    toolbox = registry(map(Path, wanted.tools))
+    toolbox, record = registry(map(Path, wanted.tools)), TrackRecord.load()
+    if wanted.plot:
+        _check_plot(Path(wanted.plot))
     console = Console(stderr=True)
     quiet = wanted.json_lines or not console.is_terminal
     with place.open(wanted.sandbox) as where, console.status("starting") as status:
@@ -57,7 +60,9 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
         async def ask(job: Job) -> Result:
             return await asyncio.wrap_future(where.submit(job, lambda step: _show(status, step)))
 
-        found, diagnosis = asyncio.run(profile(ask, request, toolbox, TrackRecord.load()))
+        found, diagnosis = asyncio.run(profile(ask, request, toolbox, record))
+    if wanted.everything:
+        diagnosis = examine.diagnose(found, toolbox.values(), record, wanted.energy, every=True)
     if wanted.plot:
         _write(
             Path(wanted.plot), roofline.svg(diagnosis.roofline, f"{request.task.name}: {candidate.name} on {found.device['name']}")
@@ -71,6 +76,16 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
 
 def _show(status: Any, step: Progress) -> None:
     status.update(step.stage)
+
+
+def _check_plot(path: Path) -> None:
+    """Before anything is measured: can the picture be written there?"""
+    if path.suffix.lower() != ".svg":
+        raise BadInput(f"--plot {path}: the picture is SVG; name a file that ends in .svg")
+    if not path.parent.is_dir():
+        raise BadInput(f"--plot {path}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadInput(f"--plot {path}: cannot be written")
 
 
 def _write(path: Path, text: str) -> None:
@@ -89,8 +104,8 @@ def as_json(found: Profile, diagnosis: Diagnosis, raw: bool) -> dict[str, Any]:
 def as_text(found: Profile, diagnosis: Diagnosis, raw: bool) -> str:
     parts = [guidance.write(diagnosis)]
     if raw:
-        parts.append(evidence.write(found).rstrip())
-    elif diagnosis.skipped:
+        parts.append(evidence.write(replace(found, skipped=())).rstrip())
+    if diagnosis.skipped:
         notes = [f"{s.what}: {s.why}" + (f"; to enable it, {s.enable}" if s.enable else "") for s in diagnosis.skipped]
         parts.append("Not looked at:\n" + "\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"

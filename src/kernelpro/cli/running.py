@@ -20,12 +20,12 @@ from kernelpro.cli.display import Display
 from kernelpro.cli.place import Place
 from kernelpro.cli.roles import prices, roles
 from kernelpro.engine.loop import Engine, Paused
-from kernelpro.engine.session import target_of
+from kernelpro.engine.session import no_energy, target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
-from kernelpro.pools.pool import Outstanding, Pool
-from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Task
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Target, Task
 from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
@@ -93,8 +93,7 @@ def optimize(
         where = target or target_of(pool)
         if strange := [name for name in wanted.languages if name not in LANGUAGES[where]]:
             raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
-        if wanted.objective != "speed":
-            _require_counter(pool, where, wanted.objective)
+        require_counter(pool, where, wanted.objective)
         config = replace(
             draft,
             task=task.for_target(where),
@@ -134,12 +133,10 @@ def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str 
         return _work(store, there, json_lines)
 
 
-def _require_counter(pool: Pool, target: Any, objective: str) -> None:
+def require_counter(pool: Pool, target: Target, objective: str) -> None:
     """An objective that cannot be measured is said before anything is begun; by verdicts, where nobody is here to be asked."""
-    with suppress(Outstanding):
-        found = pool.ask(Job("environment", "environment", target=target))
-        if reason := found.error or (found.data or {}).get("no_energy"):
-            raise BadInput(f"--objective {objective}: {reason}")
+    if objective != "speed" and (reason := no_energy(pool, target)):
+        raise BadInput(f"--objective {objective}: {reason}")
 
 
 def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:

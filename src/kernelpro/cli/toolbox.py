@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kernelpro.diagnose.needs import needs
 from kernelpro.diagnose.tool import EVERY, Tool
 from kernelpro.diagnose.tools import registry
 
@@ -26,17 +27,22 @@ def run(files: list[str], page: bool, json_lines: bool) -> int:
             print(json.dumps(_about(tool), separators=(",", ":")))
     else:
         table = Table()
-        for title in ("tool", "target", "objective", "level", "classes", "counters", "speaks when"):
+        for title in ("tool", "target", "objective", "level", "classes", "needs", "speaks when"):
             table.add_column(title, overflow="fold")
         for tool in tools:
-            counters = str(len(tool.metrics) or "none")
-            table.add_row(tool.name, tool.target, tool.objective, tool.level, _classes(tool), counters, tool.trigger)
+            table.add_row(tool.name, tool.target, tool.objective, tool.level, _classes(tool), _short(tool), tool.trigger)
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
 
 
 def _classes(tool: Tool) -> str:
     return "all" if tool.affinity == EVERY or not tool.metrics else ", ".join(sorted(tool.affinity))
+
+
+def _short(tool: Tool) -> str:
+    """`code, lines, 4 counters`; the counters' names are in the JSON."""
+    count = len(tool.metrics)
+    return ", ".join([*needs(tool), *[f"{count} counter{'s' if count > 1 else ''}"] * bool(count)]) or "time alone"
 
 
 def _about(tool: Tool) -> dict[str, object]:
@@ -46,6 +52,7 @@ def _about(tool: Tool) -> dict[str, object]:
         "level": tool.level,
         "objective": tool.objective,
         "classes": sorted(tool.affinity),
+        "needs": needs(tool),
         "metrics": tool.metrics,
         "trigger": tool.trigger,
         "remedy": tool.remedy,

@@ -1,23 +1,27 @@
 """The evidence pack: what an expert who is asked to improve a kernel wants on one page.
 
 Time split into device and host, on the CPU by functions, loops and threads; the configuration that ran; each kernel
-beside the library's or compiler's, column by column; stall reasons; the worst lines with their machine code; clock and
-power; the compiler's remarks. Sections come most valuable first, and are cut to a budget of tokens from the end: the same
+beside the library's or compiler's, column by column: launch, bytes between the levels of memory, use of each pipe; what the
+high-level percentages are made of; all stall reasons; the worst lines with their machine code; clock and power; the
+compiler's remarks. Sections come most valuable first, and are cut to a budget of tokens from the end: the same
 profile always gives the same page.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from kernelpro.diagnose import occupancy
-from kernelpro.diagnose.counters import WARP_CYCLES, stall
+from kernelpro.diagnose.counters import COMPUTE, DRAM, DURATION, ISSUE, MEMORY, WARP_CYCLES, stall
 from kernelpro.diagnose.guidance import number
 from kernelpro.diagnose.names import plain, shown
 from kernelpro.diagnose.tool import Missing, Scene
-from kernelpro.diagnose.waiting import REASONS
+from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L1_LOADED, L1_STORED, L2_READ, SECTOR
+from kernelpro.diagnose.waiting import WORDS
 from kernelpro.records import Bound, Kernel, Profile
 
 CHARACTERS_PER_TOKEN = 4
@@ -25,6 +29,8 @@ CHARACTERS_PER_TOKEN = 4
 _MOST_KERNELS = 3
 _MOST_LINES = 12
 _LEAST_STALL = 0.03
+_LEAST_PART, _MOST_PARTS = 5.0, 6
+"""Of a high-level percentage: from which percentage a part is told, and how many."""
 _LEAST_SHARE = 0.01
 _LEAST_LOOP = 0.08
 _MOST_FUNCTIONS = 5
@@ -97,24 +103,35 @@ def _configuration(profile: Profile) -> Iterator[str]:
         yield from (f"{name}: {text}" for name, text in chosen.items())
 
 
+_LOCAL = tuple(f"l1tex__t_requests_pipe_lsu_mem_local_op_{operation}.sum" for operation in ("st", "ld"))
+
 _ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
-    ("time, us", lambda k: f"{k.microseconds:.1f}"),
+    ("time in a call, us", lambda k: f"{k.microseconds:.1f}" if k.microseconds else ""),
+    ("time of a launch under ncu, us", lambda k: _scaled(k, DURATION, 1e-3)),
     ("launches", lambda k: f"{k.launches:g}"),
     ("grid x block", lambda k: f"{'x'.join(map(str, k.grid))} x {'x'.join(map(str, k.block))}" if k.grid else ""),
-    ("registers", lambda k: str(k.registers or "")),
+    ("registers", lambda k: str(k.registers or k.code.get("registers", ""))),
     ("shared memory, bytes", lambda k: str(k.static_shared + k.dynamic_shared or "")),
     ("spilled bytes (stores, loads)", lambda k: _spills(k)),
     ("occupancy achieved, %", lambda k: _metric(k, "sm__warps_active.avg.pct_of_peak_sustained_active")),
     ("waves", lambda k: _metric(k, "launch__waves_per_multiprocessor")),
-    ("SM busy, % of peak", lambda k: _metric(k, "sm__throughput.avg.pct_of_peak_sustained_elapsed")),
-    ("memory busy, % of peak", lambda k: _metric(k, "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed")),
-    ("DRAM busy, % of peak", lambda k: _metric(k, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed")),
-    ("DRAM read, MB a launch", lambda k: _megabytes(k, "dram__bytes_read.sum")),
-    ("DRAM written, MB a launch", lambda k: _megabytes(k, "dram__bytes_write.sum")),
-    ("L1 hit rate, %", lambda k: _metric(k, "l1tex__t_sector_hit_rate.pct")),
-    ("L2 hit rate, %", lambda k: _metric(k, "lts__t_sector_hit_rate.pct")),
-    ("tensor pipe, % of peak", lambda k: _metric(k, "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")),
-    ("issue slots used, %", lambda k: _metric(k, "smsp__issue_active.avg.pct_of_peak_sustained_active")),
+    ("SM busy, % of peak", lambda k: _metric(k, COMPUTE)),
+    ("memory busy, % of peak", lambda k: _metric(k, MEMORY)),
+    ("DRAM busy, % of peak", lambda k: _metric(k, DRAM)),
+    ("DRAM read, MB a launch", lambda k: _scaled(k, DRAM_READ, 1e-6)),
+    ("DRAM written, MB a launch", lambda k: _scaled(k, DRAM_WRITTEN, 1e-6)),
+    ("L2 to L1, MB a launch", lambda k: _scaled(k, L2_READ, SECTOR * 1e-6)),
+    ("L1 to registers (global), MB a launch", lambda k: _scaled(k, L1_LOADED, SECTOR * 1e-6)),
+    ("stored (global), MB a launch", lambda k: _scaled(k, L1_STORED, SECTOR * 1e-6)),
+    ("shared memory, million wavefronts a launch", lambda k: _scaled(k, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1e-6)),
+    ("L2 hit rate of reads, %", lambda k: _metric(k, "lts__t_sector_op_read_hit_rate.pct")),
+    ("FMA pipe, % of peak", lambda k: _pipe(k, "fma")),
+    ("ALU pipe, % of peak", lambda k: _pipe(k, "alu")),
+    ("special functions (XU), % of peak", lambda k: _pipe(k, "xu")),
+    ("FP64 pipe, % of peak", lambda k: _pipe(k, "fp64")),
+    ("load/store unit (LSU), % of peak", lambda k: _pipe(k, "lsu")),
+    ("tensor pipe, % of peak", lambda k: _pipe(k, "tensor")),
+    ("issue slots used, %", lambda k: _metric(k, ISSUE)),
 )
 
 
@@ -123,22 +140,36 @@ def _metric(kernel: Kernel, name: str) -> str:
     return "" if value is None else number(round(value, 2))
 
 
-def _megabytes(kernel: Kernel, name: str) -> str:
+def _scaled(kernel: Kernel, name: str, factor: float) -> str:
     value = kernel.metrics.get(name)
-    return "" if value is None else f"{value / 1e6:.1f}"
+    return "" if value is None else f"{value * factor:.1f}"
+
+
+def _pipe(kernel: Kernel, name: str) -> str:
+    """Use of a pipe by whichever counter of it there is: while SMs are active, else over the whole launch."""
+    forms = [
+        f"sm__{form}.avg.pct_of_peak_sustained_{over}"
+        for over in ("active", "elapsed")
+        for form in (f"pipe_{name}_cycles_active", f"inst_executed_pipe_{name}")
+    ]
+    return next((text for form in forms if (text := _metric(kernel, form))), "")
 
 
 def _spills(kernel: Kernel) -> str:
     if "spill_stores" in kernel.code:
         return f"{kernel.code['spill_stores']}, {kernel.code.get('spill_loads', 0)}"
-    mix = kernel.code.get("mix", {})
-    return f"{mix.get('local_store', 0)}, {mix.get('local_load', 0)} instructions" if mix else ""
+    if mix := kernel.code.get("mix", {}):
+        return f"{mix.get('local_store', 0)}, {mix.get('local_load', 0)} instructions"
+    requests = [_metric(kernel, name) for name in _LOCAL]
+    return f"{', '.join(requests)} requests" if all(requests) else ""
 
 
 def _kernels(profile: Profile) -> Iterator[str]:
     columns = [(shown(kernel, profile.kernels), kernel) for kernel in profile.kernels[:_MOST_KERNELS]]
-    columns += [
-        (f"{name}: {plain(kernel.name)}", kernel) for name, other in profile.references.items() for kernel in other.kernels[:1]
+    columns += [  # their time in a call was not traced
+        (f"{name}: {plain(kernel.name)}", replace(kernel, microseconds=0.0))
+        for name, other in profile.references.items()
+        for kernel in other.kernels[:1]
     ]
     if not columns:
         return
@@ -154,16 +185,40 @@ def _kernels(profile: Profile) -> Iterator[str]:
             holds = occupancy.of(Scene(profile, Bound.MIXED, kernel))
             blocks = f"{holds.blocks} block{'s' if holds.blocks > 1 else ''}"
             yield f"occupancy is limited by {holds.limiter}: {blocks} an SM, {holds.share:.0%} of its warps"
+        yield from _parts(kernel)
+
+
+_PART = re.compile(r"(\w+__\w+)\.(?:avg|sum|max)\.pct_of_peak_sustained_elapsed")
+
+
+def _parts(kernel: Kernel) -> Iterator[str]:
+    """What the busy SM and the busy memory are made of, by ncu's own names: they differ from chip to chip."""
+    found = {match[1]: value for name, value in kernel.metrics.items() if (match := _PART.fullmatch(name))}
+    parts = {name: value for name, value in found.items() if not name.endswith("throughput") and value >= _LEAST_PART}
+    inside = [name for name in parts if name.startswith(("sm__", "smsp__", "idc__"))]
+    for title, names in (("SM", inside), ("memory", [name for name in parts if name not in inside])):
+        if names:
+            largest = sorted(names, key=lambda name: -parts[name])[:_MOST_PARTS]
+            yield f"{title}, busiest parts (% of peak): " + ", ".join(f"{name} {parts[name]:.0f}" for name in largest)
+
+
+_STALL = re.compile(re.escape(stall("REASON")).replace("REASON", r"(\w+?)(?<!_not_issued)"))
 
 
 def _stalls(profile: Profile) -> Iterator[str]:
     for kernel in profile.kernels[:1]:
         cycles = kernel.metrics.get(WARP_CYCLES, 0.0)
-        shares = {reason: kernel.metrics.get(stall(reason), 0.0) / cycles for reason in REASONS} if cycles else {}
-        told = [(reason, share) for reason, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= _LEAST_STALL]
-        if told:
-            yield f"## Why warps of {plain(kernel.name)} wait (share of their time)"
-            yield from (f"{share:4.0%}  {reason}: {REASONS[reason].words}" for reason, share in told)
+        counts = {match[1]: value for name, value in kernel.metrics.items() if (match := _STALL.fullmatch(name))}
+        if not cycles or not counts:
+            continue
+        ranked = sorted(((reason, value / cycles) for reason, value in counts.items()), key=lambda item: -item[1])
+        yield f"## Why warps of {plain(kernel.name)} wait (share of their time)"
+        yield from (f"{share:4.0%}  {reason}: {WORDS.get(reason, reason)}" for reason, share in ranked if share >= _LEAST_STALL)
+        small = [(reason, share) for reason, share in ranked if _LEAST_STALL > share >= _LEAST_SHARE / 2]
+        if small:
+            yield "less: " + ", ".join(f"{reason} {share:.0%}" for reason, share in small)
+        if (rest := 1 - sum(share for _, share in ranked)) >= _LEAST_SHARE:
+            yield f"{rest:4.0%}  reasons that were not counted"
 
 
 def _lines(profile: Profile) -> Iterator[str]:
@@ -182,9 +237,10 @@ def _power(profile: Profile) -> Iterator[str]:
     power = profile.power
     if "watts" in power:
         yield "## Under sustained load"
-        clock = f", SM clock {power['sm_mhz']:.0f} of {power['max_sm_mhz']:.0f} MHz" if "max_sm_mhz" in power else ""
+        known = "sm_mhz" in power and "max_sm_mhz" in power
+        clock = f", SM clock {power['sm_mhz']:.0f} of {power['max_sm_mhz']:.0f} MHz" if known else ""
         limit = f" of {power['limit_watts']:.0f}" if "limit_watts" in power else ""
-        bound = "; power-bound" if power.get("capped", 0.0) > 0.5 else "; not power-bound"
+        bound = f"; {'' if power['capped'] > 0.5 else 'not '}power-bound" if "capped" in power else ""
         yield f"{power['watts']:.0f}{limit} W{clock}{bound}"
 
 

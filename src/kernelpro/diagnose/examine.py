@@ -20,12 +20,18 @@ _LEAST_SHARE = 0.05
 """Of device time: a kernel below is not looked at; removing it entirely would not be felt."""
 _LEAST_GAIN = 1.03
 """A finding that promises less is not worth a line: repeated measurements differ by as much."""
+ENERGY = "wasted energy"
+"""What was not looked at, where tools for energy could not."""
 
 
 def selected(tools: Iterable[Tool], bound: Bound, target: str, energy: bool = False) -> list[Tool]:
     """The affinity filter; tools that look for energy only where it is an objective."""
-    asked = (tool for tool in tools if tool.target == target and (energy or tool.objective == "speed"))
-    return [tool for tool in asked if not tool.metrics or bound in tool.affinity]
+    return [tool for tool in _fitting(tools, target, energy) if not tool.metrics or bound in tool.affinity]
+
+
+def _fitting(tools: Iterable[Tool], target: str, energy: bool) -> list[Tool]:
+    """Those for this target and for what counts."""
+    return [tool for tool in tools if tool.target == target and (energy or tool.objective == "speed")]
 
 
 def wanted(
@@ -45,28 +51,66 @@ def everything(tools: Iterable[Tool], target: str, references: tuple[str, ...] =
     return Counters(tuple(metrics), True, references)
 
 
-def diagnose(profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None, energy: bool = False) -> Diagnosis:
-    """Class, findings (what the author can change first, causes before symptoms, then by gain), and what could not be looked at."""
+def diagnose(
+    profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None, energy: bool = False, every: bool = False
+) -> Diagnosis:
+    """Class, findings (what the author can change first, causes before symptoms, then by gain), and what could not be looked at.
+
+    `every`: also ask tools that the class does not select, where their counters were read all the same.
+    """
     classified = roofline.classify(profile)
-    chosen = selected(tools, classified.bound, profile.target, energy)
+    fitting = _fitting(tools, profile.target, energy)
+    chosen = fitting if every else selected(fitting, classified.bound, profile.target, energy)
     findings: list[Finding] = []
     skipped = list(profile.skipped)
+    looked = []
     for tool in chosen:
-        for scene in _scenes(profile, classified.bound, tool):
-            try:
-                found = tool.look(scene)
-            except Missing as missing:
-                skipped.append(Skipped(tool.name, f"{missing} is not there"))
-                continue
-            if found is not None:
-                finding = scene.finding(tool, found)
-                if finding.gain.factor >= _LEAST_GAIN:
-                    findings.append(finding)
+        scenes = _scenes(profile, classified.bound, tool)
+        found, kept = _asked(tool, scenes)
+        findings += found
+        skipped += kept
+        if len(kept) < len(scenes):
+            looked.append(tool)
     foreign = {shown(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
     ranked = _ranked(findings, {tool.name: tool for tool in chosen}, foreign, record or TrackRecord())
+    if unasked := [tool.name for tool in fitting if tool not in chosen]:
+        why = f"not asked in class {classified.bound}: {', '.join(unasked)}"
+        skipped.append(Skipped("tools for other classes", why, "ask all with --all-counters"))
+    saving = [tool for tool in fitting if tool.objective == "energy"]
+    if energy and (unseen := _unseen(profile, classified.bound, saving, looked)):
+        skipped.append(Skipped(ENERGY, unseen))
     once = tuple(dict.fromkeys(skipped))
     place = roofline.position(profile)
     return Diagnosis(classified.bound, classified.confidence, classified.why, place, tuple(ranked), once, energy)
+
+
+def _asked(tool: Tool, scenes: list[Scene]) -> tuple[list[Finding], list[Skipped]]:
+    """What a tool found, and what kept it from looking. One of a third party may raise anything: that costs its own word alone."""
+    findings, skipped = [], []
+    for scene in scenes:
+        try:
+            found = tool.look(scene)
+            finding = scene.finding(tool, found) if found is not None else None
+        except Missing as missing:
+            skipped.append(Skipped(tool.name, f"it lacks {missing}"))
+        except Exception as error:
+            skipped.append(Skipped(tool.name, f"it failed: {type(error).__name__}: {error}".splitlines()[0]))
+        else:
+            if finding is not None and finding.gain.factor >= _LEAST_GAIN:
+                findings.append(finding)
+    return findings, skipped
+
+
+def _unseen(profile: Profile, bound: Bound, saving: list[Tool], looked: list[Tool]) -> str:
+    """Why tools that look for wasted energy could not; empty where all could."""
+    blind = sum(tool not in looked for tool in saving)
+    if not saving:
+        return "no tool looks for it on this target"
+    if not blind:
+        return ""
+    counted = any(kernel.metrics for kernel in profile.kernels)
+    why = "counters are not read in class launch" if bound is Bound.LAUNCH else "counters were not read"
+    return f"{blind} of {len(saving)} tools for it could not look, as {'the profile lacks what they need' if counted else why}"
 
 
 def _scenes(profile: Profile, bound: Bound, tool: Tool) -> list[Scene]:

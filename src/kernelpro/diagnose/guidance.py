@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.examine import ENERGY
+from kernelpro.diagnose.tool import FLOOR_HOLDS
 from kernelpro.records import Diagnosis, Evidence, Finding
 
 MOST_DIRECTIVES = 5
+"""Those for energy among them: one at least where there is one."""
 _MOST_ENERGY = 3
+_NEAR = 0.8
+"""Of the floor: few kernels come closer."""
+_MOST_NAMES = 6
 _MOST_EVIDENCE = 3
 _MOST_ADVICE = 2
 _SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
@@ -14,30 +20,51 @@ _SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 
 def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
     """Deterministic text: the class, the directives, best first, and a line for each symptom that goes with them."""
-    place = diagnosis.roofline
-    time_ms, floor_ms = place["time_ms"], place["floor_ms"]
-    lines = [
-        f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
-        f"It takes {time_ms:.4f} ms in its profile; the floor is {floor_ms:.4f} ms ({place['of_floor']:.0%} reached).",
-    ]
-    told = [f for f in _distinct(diagnosis.findings) if f.objective == "speed"][:most]
+    lines = [f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.", _reached(diagnosis)]
+    distinct = _distinct(diagnosis.findings)
+    told = [f for f in distinct if f.objective == "speed"]
+    saving = [f for f in distinct if f.objective == "energy" and not f.explained_by] if diagnosis.energy else []
+    saving = saving[: min(_MOST_ENERGY, max(1, most - len(told)))]
+    told = told[: most - len(saving)]
     directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]
     if not told:
-        lines.append("Nothing stands out. What is left lies in tuning, or in another algorithm.")
+        lines.append(_nothing(diagnosis))
     for number, finding in enumerate(directives, 1):
         lines += ["", *_directive(number, finding)]
     if symptoms:
         lines += ["", "Symptoms, which should go with their causes:"]
         lines += [f"- {f.tool}{_place(f)}, from {f.explained_by}: {f.cause}." for f in symptoms]
     if diagnosis.energy:
-        lines += ["", *_energy(diagnosis.findings, len(directives))]
+        lines += ["", *_energy(diagnosis, saving, len(directives))]
     return "\n".join(lines)
 
 
-def _energy(findings: tuple[Finding, ...], before: int) -> list[str]:
-    told = [f for f in _distinct(findings) if f.objective == "energy" and not f.explained_by][:_MOST_ENERGY]
+def _reached(diagnosis: Diagnosis) -> str:
+    place = diagnosis.roofline
+    taken, floor = f"It takes {place['time_ms']:.4f} ms in its profile", f"{place['floor_ms']:.4f} ms"
+    if place["of_floor"] > FLOOR_HOLDS:
+        return f"{taken}, less than the floor of {floor}: that floor is wrong here, and gains are not held against it."
+    return f"{taken}; the floor is {floor} ({place['of_floor']:.0%} reached)."
+
+
+def _nothing(diagnosis: Diagnosis) -> str:
+    """Nothing was found: what that means, by how far it is from the floor and by what was looked at."""
+    reached = diagnosis.roofline["of_floor"]
+    if _NEAR <= reached <= FLOOR_HOLDS:
+        return "Nothing stands out, so close to the floor. What is left lies in tuning, or in another algorithm."
+    names = list(dict.fromkeys(item.what for item in diagnosis.skipped))
+    if names:
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return f"No tool says why. Not all could look: {', '.join(names[:_MOST_NAMES])}{more}."
+    return "No tool says why: the cause is one that none of them knows. Compare with another algorithm or a library's kernel."
+
+
+def _energy(diagnosis: Diagnosis, told: list[Finding], before: int) -> list[str]:
     if not told:
-        return ["Energy counts here as well; nothing that wastes it stands out."]
+        unseen = next((item.why for item in diagnosis.skipped if item.what == ENERGY), "")
+        return [
+            f"Energy counts here as well; {f'no waste was found: {unseen}' if unseen else 'nothing that wastes it stands out'}."
+        ]
     lines = ["Energy counts here as well. Without losing speed:"]
     for number, finding in enumerate(told, before + 1):
         lines += _directive(number, finding)

@@ -42,7 +42,7 @@ class TrackRecord:
         path = path or default_path()
         record = cls(path=path)
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_bytes().splitlines()
         except OSError:
             return record
         for line in lines:

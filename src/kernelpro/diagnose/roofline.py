@@ -6,7 +6,8 @@ the device busy at all?) and, once counters are there, how busy its units are. W
 analytic view decides, because it is the ceiling of the problem and not of today's implementation; the
 answer says so.
 
- 1. the device idles through a large part of a call                    -> launch (system)
+ 1. the device idles through a large part of a call; on the CPU, it is
+    neither in native code nor in torch's operators                    -> launch (system)
  2. the task is so small that its floor lies below a kernel's latency  -> latency
  3. memory and arithmetic need about the same time                     -> mixed
  4. else whichever needs more                                          -> memory or compute
@@ -43,7 +44,7 @@ class Classified:
 def least_ms(profile: Profile) -> dict[str, float]:
     """Milliseconds that bytes, matrix operations and other operations need at least."""
     work, rates = profile.work, profile.ceilings["rates"]
-    matrix = rates.get("bf16" if profile.precision == "native" else profile.precision, rates["fp32"])
+    matrix = rates.get(profile.matrix_unit, rates["fp32"])
     return {
         "memory": 1e3 * (work["read_bytes"] + work["written_bytes"]) / profile.ceilings["bandwidth"],
         "matrix": 1e3 * work["matrix_flops"] / matrix,
@@ -58,13 +59,17 @@ def classify(profile: Profile) -> Classified:
     analytic, why = _analytic(profile)
     observed, seen = _observed(profile)
     if observed is None:
-        return Classified(analytic, "medium", f"{why}; counters were not read")
+        unseen = "counters were not read" if profile.target == "cuda" else "on the CPU no counter confirms it"
+        return Classified(analytic, "medium", f"{why}; {unseen}")
     if observed is analytic or Bound.MIXED in (observed, analytic):
         return Classified(analytic, "high", f"{why}; counters agree ({seen})")
     return Classified(analytic, "low", f"{why}; counters say {observed} ({seen}), but the task's own bound decides")
 
 
 def _idle(profile: Profile) -> tuple[float, str] | None:
+    """The share of a call in which nothing computes, and the same in words; None where that was not seen."""
+    if profile.target == "cpu":
+        return _interpreted(profile)
     line = profile.timeline
     if line is None or line.call_us <= 0 or profile.time_ms <= 0:
         return None
@@ -74,6 +79,17 @@ def _idle(profile: Profile) -> tuple[float, str] | None:
     outside = max(0.0, idle - gaps - GRANTED_US)
     text = f"the device works {line.busy_us:.0f} us of a call's {call:.0f}"
     return (gaps + outside) / call, f"{text}: {gaps:.0f} us idle between kernels, {outside:.0f} us before and after"
+
+
+def _interpreted(profile: Profile) -> tuple[float, str] | None:
+    """On the CPU: time in neither the candidate's native code nor torch's operators, of calls in a row."""
+    seen = profile.cpu.get("dynamic", {})
+    if "operators" not in seen or min(seen["call_ms"], seen["best_ms"]) <= 0:
+        return None
+    native = seen["native_ms"] / seen["call_ms"]
+    torch = sum(operator["ms"] for operator in seen["operators"]) / seen["best_ms"]  # both of the best call that was seen
+    text = f"of a call's {seen['call_ms']:.4f} ms {native:.0%} are in native code and {torch:.0%} in torch's operators"
+    return max(0.0, 1 - native - torch), f"{text}: Python and waiting take the rest"
 
 
 def _analytic(profile: Profile) -> tuple[Bound, str]:
@@ -109,7 +125,7 @@ def position(profile: Profile) -> dict[str, Any]:
     nbytes = work["read_bytes"] + work["written_bytes"]
     seconds = profile.time_ms / 1e3
     rates = profile.ceilings["rates"]
-    roof = rates.get("bf16" if profile.precision == "native" else profile.precision, rates["fp32"])
+    roof = rates.get(profile.matrix_unit, rates["fp32"])
     if work["matrix_flops"] == 0:
         roof = rates["fp32"]
     return {

@@ -12,7 +12,7 @@ counts as skipped, with the reason. A tool that can do with less asks with `scen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kernelpro.diagnose.names import shown
@@ -24,11 +24,13 @@ HIGH, MEDIUM = 1.25, 1.08
 _MOST_SAVED = 0.98
 ANY = "*"
 """In `symptom_of`: whatever a tool that looks into the kernel has found there."""
+FLOOR_HOLDS = 1.05
+"""Times as fast as the floor: beyond, the floor is wrong. Ceilings are known to a few percent."""
 REPLACE = "this kernel is a library's and cannot be changed: replace it by one of your own that also does the steps beside it"
 
 
 class Missing(Exception):
-    """A fact that a tool needs is not in the profile."""
+    """A fact that a tool needs is not in the profile; the text names it: `a timeline`."""
 
 
 @dataclass(frozen=True)
@@ -82,29 +84,31 @@ class Scene:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.profile.device)
+        if self.kernel is not None and "mix" not in self.kernel.code:  # the compiler's report alone is no machine code
+            object.__setattr__(self, "kernel", replace(self.kernel, code={}))
 
     @property
     def it(self) -> Kernel:
         if self.kernel is None:
-            raise Missing("no kernel was seen")
+            raise Missing("a kernel")
         return self.kernel
 
     @property
     def timeline(self) -> Timeline:
         if self.profile.timeline is None:
-            raise Missing("no timeline")
+            raise Missing("a timeline")
         return self.profile.timeline
 
     @property
     def code(self) -> dict[str, Any]:
         if not self.it.code:
-            raise Missing("no machine code of this kernel")
+            raise Missing("machine code of this kernel")
         return self.it.code
 
     @property
     def cpu(self) -> dict[str, Any]:
         if not self.profile.cpu:
-            raise Missing("no profile of the CPU")
+            raise Missing("a profile of the CPU")
         return self.profile.cpu
 
     def metric(self, name: str) -> float:
@@ -127,6 +131,11 @@ class Scene:
         return max(1.0, self.profile.time_ms / self.profile.floor_ms) if self.profile.floor_ms > 0 else float("inf")
 
     @property
+    def floor_holds(self) -> bool:
+        """Whether the floor can be believed: what runs faster than it proves it wrong."""
+        return self.profile.floor_ms <= FLOOR_HOLDS * self.profile.time_ms
+
+    @property
     def weight(self) -> float:
         """The subject's share of a call's time."""
         if self.kernel is None or self.profile.target == "cpu":
@@ -134,13 +143,13 @@ class Scene:
         return min(1.0, self.kernel.microseconds / (1e3 * self.profile.time_ms)) if self.profile.time_ms > 0 else self.kernel.share
 
     def gain(self, found: Found, objective: str = "speed") -> Gain:
-        """Amdahl's law over the subject's share of the call, never beyond the floor in time. Energy is shared as time is."""
+        """Amdahl's law over the subject's share of the call, never beyond a floor that holds. Energy is shared as time is."""
         saved = min(max(found.saved, 0.0), _MOST_SAVED) * self.weight
         factor = 1 / (1 - saved)
         how = found.how
         if self.weight < 0.95:
             how += f"; the kernel is {self.weight:.0%} of a call"
-        if objective == "speed" and factor > self.headroom:
+        if objective == "speed" and self.floor_holds and factor > self.headroom:
             factor = self.headroom
             how += f"; no more than the floor allows ({self.headroom:.2f}x)"
         return Gain(round(factor, 3), how)

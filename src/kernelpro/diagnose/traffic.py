@@ -18,6 +18,7 @@ FEW_BYTES = 7.5
 """Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+L1_STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 LOADED_BYTES_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
 L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 _OPERATIONS = {"loads": "ld", "stores": "st"}

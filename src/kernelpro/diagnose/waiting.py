@@ -74,3 +74,18 @@ REASONS = {
         ("let blocks live longer and store earlier", "store in full, contiguous lines"),
     ),
 }
+
+WORDS = {reason: known.words for reason, known in REASONS.items()} | {
+    "barrier": "other warps of the block at a barrier",
+    "membar": "a memory fence",
+    "gmma": "the matrix unit (wgmma) to take or to give back operands",
+    "not_selected": "its turn: it was ready, and another warp issued",
+    "selected": "nothing: it issued",
+    "branch_resolving": "the target of a branch",
+    "dispatch_stall": "the dispatcher, which held the instruction back",
+    "imc_miss": "a constant that is not in its cache",
+    "sleeping": "the end of a nanosleep",
+    "tex_throttle": "a full queue of texture instructions",
+    "misc": "something that has no name",
+}
+"""What a warp waits for, of every reason that ncu knows."""

@@ -1,7 +1,7 @@
 """The ground of a run, laid once and kept: can the task be scored, how fast are its baselines, what is it made of?
 
-baselines, baseline_ms, floor_ms, precision, tolerance, hardware, work    from the probe, without which there is no run
-graph, no_graph, seeds, no_seeds                                          from the study, without which there is one
+baselines, baseline_ms, floor_ms, precision, unit, tolerance, hardware, work    from the probe, without which there is no run
+graph, no_graph, seeds, no_seeds                                                from the study, without which there is one
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
         raise BadInput(f"this task cannot be scored: {result.data['reason']}")
     times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
     ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
-    return ground | {name: result.data[name] for name in ("precision", "tolerance", "hardware", "work")}
+    told = {name: result.data[name] for name in ("precision", "tolerance", "hardware", "work")}
+    return ground | told | {"unit": result.data.get("unit", "")}  # workers of earlier versions do not say it
 
 
 async def _study(config: RunConfig, ask: Ask) -> dict[str, Any]:

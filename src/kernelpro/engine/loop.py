@@ -27,7 +27,7 @@ from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import ground, learning, objective, profiling
+from kernelpro.engine import comparing, ground, learning, objective, profiling
 from kernelpro.engine.budget import Budget
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.scene import Scene, normalised
@@ -305,24 +305,29 @@ class Engine:
         self._tell("profiling", {"step": number})
         candidate = Candidate(self._store.source(step.final_source), f"step {number}")
         config = self._config
+        if config.target == "cuda":
+            step = self._advance(comparing.marked(step, self._steps.values(), self.ground["baselines"]))
         request = profiling.Request(
             config.task,
             candidate,
             config.target,
             config.options,
+            comparing.asked(step),
             at_once=config.target == "cuda" and not config.wait and config.pool.startswith("spool:"),
             energy=config.objective != "speed",
         )
         try:
             profile, diagnosis = await profiling.profile(self._ask, request, registry(), TrackRecord.load())
         except BadInput as error:
-            self._advance(replace(step, details=step.details | {"not_profiled": str(error)}))
+            self._advance(replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)}))
             return
         finally:
             self._tell("profiled", {"step": number})
         said = (objective.measured(step), guidance.write(diagnosis))
-        texts = {"guidance": "\n".join(filter(None, said)), "evidence": evidence.write(profile)}
-        self._advance(replace(self._steps[number], diagnosis=diagnosis, details=step.details | texts))
+        page = evidence.write(comparing.beside(profile, self._steps.values()))
+        texts = {"guidance": "\n".join(filter(None, said)), "evidence": page}
+        details = comparing.kept(profile, diagnosis.bound, step.details) | texts
+        self._advance(replace(self._steps[number], diagnosis=diagnosis, details=details))
 
     # --- 4: settling -----------------------------------------------------------------------------------
 

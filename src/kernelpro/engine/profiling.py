@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelpro.diagnose import examine, roofline
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tool import Tool
-from kernelpro.records import BadInput, Candidate, Counters, Diagnosis, Job, Options, Profile, Result, Target, Task
+from kernelpro.records import BadInput, Candidate, Counters, Diagnosis, Job, Options, Profile, Result, Skipped, Target, Task
 
 Ask = Callable[[Job], Awaitable[Result]]
 
@@ -37,18 +37,28 @@ async def profile(
     """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
     chosen = list(tools.values())
     everything = examine.everything(chosen, "cuda", request.references)
-    found = _profile(await ask(_job(request, everything if request.at_once else Counters(tracer=request.tracer))))  # type: ignore[arg-type]
+    found = _profile(await ask(_job(request, everything if request.at_once else Counters())))
     if found.target == "cuda" and not request.at_once:
         bound = roofline.classify(found).bound
         wanted = examine.wanted(chosen, found, bound, request.references, request.energy)
         counters = everything if request.all_counters else wanted
         if counters.metrics:
             found = _profile(await ask(_job(request, counters)))
+        elif request.references:
+            found = _uncompared(found, f"no counters are read where the class is {bound}", "--all-counters")
+    elif found.target == "cpu" and request.references:
+        found = _uncompared(found, "baselines are compared by a GPU's counters")
     return found, examine.diagnose(found, chosen, record, request.energy)
 
 
+def _uncompared(found: Profile, why: str, enable: str = "") -> Profile:
+    return replace(found, skipped=(*found.skipped, Skipped("compare", why, enable)))
+
+
 def _job(request: Request, counters: Counters) -> Job:
-    return Job("profile", "profile", request.task, request.candidate, request.target, request.options, counters)
+    """Whatever is counted: a worker that does not know the candidate any more traces it anew."""
+    traced = replace(counters, tracer=request.tracer)  # type: ignore[arg-type]
+    return Job("profile", "profile", request.task, request.candidate, request.target, request.options, traced)
 
 
 def _profile(result: Result) -> Profile:

@@ -12,7 +12,7 @@ from kernelpro.authors.by_name import author
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.memory.knowledge import Knowledge, default_path
-from kernelpro.pools.pool import Pool
+from kernelpro.pools.pool import Outstanding, Pool
 from kernelpro.records import BadInput, Job, Outcome, RunConfig, Target
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -24,9 +24,18 @@ def target_of(pool: Pool) -> Target:
     return "cuda" if found.get("gpu") else "cpu"
 
 
+def no_energy(pool: Pool, target: Target) -> str:
+    """Why energy cannot be measured on a pool's workers; empty where it can, or where nobody is here to be asked."""
+    try:
+        found = pool.ask(Job("environment", "environment", target=target))
+    except Outstanding:
+        return ""
+    return found.error or str((found.data or {}).get("no_energy", ""))
+
+
 def identity(config: RunConfig) -> str:
     """What decides how a run ends: not where its jobs are done, nor whether somebody waits for them."""
-    return replace(config, wait=False, pool="local", match="").dumps()
+    return replace(config, wait=False, pool="local", match="").said()
 
 
 def store_for(home: Path, config: RunConfig, name: str) -> Store:

@@ -241,6 +241,7 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "scorable": judge.not_scorable is None,
         "reason": judge.not_scorable,
         "precision": judge.bench.precision,
+        "unit": judge.bench.unit,
         "hardware": _hardware(judge),
         "work": {name: value for name, value in asdict(judge.bench.work).items() if name != "graph"},
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},

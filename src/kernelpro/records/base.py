@@ -93,3 +93,17 @@ class Record:
 
     def dumps(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
+
+    def said(self) -> str:
+        """JSON of what differs from the defaults: for identities, which must not change when a later version adds a field."""
+        return json.dumps(_said(self), separators=(",", ":"))
+
+
+def _said(record: Record) -> dict[str, Any]:
+    found = {}
+    for f in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, f.name)
+        default = f.default_factory() if callable(f.default_factory) else f.default
+        if value != default:
+            found[f.name] = _said(value) if isinstance(value, Record) else _encode(value)
+    return found

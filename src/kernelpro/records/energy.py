@@ -1,4 +1,4 @@
-"""What a call costs in joules, or why that cannot be told."""
+"""What a call costs in joules, or why that cannot be told; and how joules are written wherever a verdict is shown."""
 
 from __future__ import annotations
 
@@ -41,3 +41,27 @@ class Energy(Record):
             raise ValueError("energy is either told or refused with a reason")
         if self.joules and not (self.against in self.joules and "candidate" in self.joules and self.ratio and self.less):
             raise ValueError("energy that is told has a candidate, a baseline and their ratio")
+
+
+TITLES = ("J a call", "energy x baseline", "W")
+"""Columns of energy in a table."""
+
+
+def cells(energy: Energy | None) -> tuple[str, str, str]:
+    """Under `TITLES`; empty where nothing is told."""
+    if energy is None or energy.refused:
+        return "", "", ""
+    return amount(energy.joules["candidate"].value), portion(energy.ratio["energy"]), f"{energy.watts['candidate'].value:.0f}"
+
+
+def amount(joules: float) -> str:
+    """With the prefix a person would choose."""
+    for size, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
+        if abs(joules) >= size:
+            return f"{joules / size:.3g} {prefix}J"
+    return f"{joules / 1e-9:.3g} nJ"
+
+
+def portion(x: Interval) -> str:
+    """A ratio to a baseline's; a digit more than for times, since energies differ by less."""
+    return f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]"

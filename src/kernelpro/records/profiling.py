@@ -85,7 +85,7 @@ class Kernel(Record):
     """Whether the candidate brought it, or a library."""
     metrics: dict[str, float] = field(default_factory=dict)
     code: dict[str, Any] = field(default_factory=dict)
-    """Static facts, see lab/profile/sass.py; empty where the machine code was not found."""
+    """Static facts, see lab/profile/sass.py; without `mix` where only the compiler's report was found, empty where nothing was."""
     lines: tuple[Line, ...] = ()
 
 
@@ -132,10 +132,12 @@ class Profile(Record):
     work: dict[str, float]
     """`read_bytes`, `written_bytes`, `matrix_flops`, `vector_flops` of the reference."""
     ceilings: dict[str, Any]
-    """`bandwidth`, `cached_bandwidth`, `cache_bytes`, `rates` (operations a second by precision)."""
+    """`bandwidth`, `cached_bandwidth`, `cache_bytes`, `rates` (operations a second by unit; fp16 and fp64 where needed)."""
     device: dict[str, Any]
     """Properties of the device: see lab/profile/facts.py."""
     precision: str
+    unit: str = ""
+    """Of the ceilings' rates, the one that the task's matrix products may use at best; empty in old profiles."""
     language: str = ""
     source: str = ""
     kernels: tuple[Kernel, ...] = ()
@@ -152,6 +154,10 @@ class Profile(Record):
     references: dict[str, Profile] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def matrix_unit(self) -> str:
+        return self.unit or ("bf16" if self.precision == "native" else self.precision)
 
 
 @dataclass(frozen=True)

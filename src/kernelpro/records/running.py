@@ -59,7 +59,7 @@ class Role(Record):
     timeout: float | None = None
     """Seconds one request may take."""
 
-    def said(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_json().items() if value is not None}
 
 

@@ -7,6 +7,7 @@ A store comes in, text goes out. `data.gather` makes one plain dictionary of eve
     sentence.py  the verdict in words                   curves.py    what the charts show, as numbers
     page.py      HTML, with assets/ (templates, style, charts, the chart library)
     markdown.py  for a pull request                     roofline.py  one profile's roofline, SVG
+    front.py     a run's speed against energy, SVG
 """
 
 from __future__ import annotations

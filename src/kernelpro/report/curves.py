@@ -49,7 +49,7 @@ def roofline(ground: dict[str, Any], stops: list[dict[str, Any]]) -> dict[str, A
     if not flops or not nbytes:
         return None
     rates = hardware["rates"]
-    wanted = "bf16" if ground["precision"] == "native" else ground["precision"]
+    wanted = ground.get("unit") or ("bf16" if ground["precision"] == "native" else ground["precision"])
     unit = wanted if work["matrix_flops"] and wanted in rates else "fp32"
     for stop in stops:
         stop["flops_per_second"] = 1e3 * flops / stop["ms"]

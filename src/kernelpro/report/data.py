@@ -22,7 +22,7 @@ from typing import Any
 from kernelpro.engine import exchanges
 from kernelpro.engine.store import Store
 from kernelpro.records import Outcome, RunConfig, Step, Verdict
-from kernelpro.report import curves, reproduce, sentence, steps
+from kernelpro.report import curves, front, reproduce, sentence, steps
 
 SCHEMA = 1
 _VERDICT = (
@@ -97,7 +97,7 @@ def gather(store: Store) -> dict[str, Any]:
         "cost": _cost(run),
         "progress": curves.progress(run.known.values(), store),
         "roofline": curves.roofline(run.ground, _stops(run)),
-        "front": [point.to_json() for point in run.outcome.front] if run.outcome else [],
+        "front": [point.to_json() for point in front.points(run.outcome, run.known.values())],
         "steps": _steps(run),
         "winner": _winner(run),
         "reference": {"name": run.config.task.name, "source": run.config.task.source},
@@ -157,11 +157,12 @@ def _verdict(run: _Read) -> dict[str, Any]:
     headline = sentence.won(verdict, best)
     if run.outcome is None:
         headline = f"Not finished; best so far, judged once: {headline}"
-    taken = verdict.times["candidate"]
+    taken, energy = verdict.times["candidate"], steps.energy(verdict)
+    metered = f"Energy: {sentence.joules(energy)}." if energy else ""
     return {
         "result": "unfinished" if run.outcome is None else sentence.result(verdict),
         "headline": headline,
-        "sentences": [text for text in (sentence.correct(verdict), sentence.distance(verdict)) if text],
+        "sentences": [text for text in (sentence.correct(verdict), sentence.distance(verdict), metered) if text],
         "step": best.number,
         "author": best.author,
         "by": sentence.by(best.author),
@@ -184,7 +185,7 @@ def _verdict(run: _Read) -> dict[str, Any]:
         "rounds": verdict.measurement.get("rounds"),
         "verified_calls": verdict.measurement.get("verified_calls"),
         "control": verdict.measurement.get("a_a"),
-        "energy": steps.energy(verdict),
+        "energy": energy,
     }
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
-from kernelpro.records import Point
+from kernelpro.engine import objective
+from kernelpro.records import Outcome, Point, Step
 
 _WIDTH, _HEIGHT = 720, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 24, 44, 52
 _INK, _FRONT, _REST, _GRID = "#24292f", "#1a7f37", "#8c959f", "#d8dee4"
 _LINES = 5
+
+
+def points(outcome: Outcome | None, steps: Iterable[Step]) -> tuple[Point, ...]:
+    """Of a run: as it was told at its end; before that, from the verdicts that are there."""
+    told = outcome.front if outcome else ()
+    return told or objective.front({step.number: step.verdict for step in steps})
 
 
 def svg(points: Sequence[Point], title: str) -> str:

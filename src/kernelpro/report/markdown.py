@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelpro.report import sentence
+from kernelpro.report.steps import told
 
 _MOST_STEPS = 40
 _LONGEST_CELL = 120
@@ -68,11 +69,8 @@ def _baselines(data: dict[str, Any]) -> str:
 def _front(points: list[dict[str, Any]]) -> str:
     rows = []
     for point in points:
-        share = point["energy"]
-        shown = f"{share['value']:.3f} [{share['low']:.3f}, {share['high']:.3f}] of {point['against']}'s"
-        rows.append(
-            (f"step {point['step']}", f"{point['ms']:.4g}", f"{1e3 * point['joules']:.4g}", shown, "yes" if point["best"] else "")
-        )
+        energy = (sentence.millijoules(point["joules"]), sentence.of(point["energy"], point["against"]))
+        rows.append((f"step {point['step']}", f"{point['ms']:.4g}", *energy, "yes" if point["best"] else ""))
     return _table(("", "ms a call", "mJ a call", "energy", "on the front"), rows)
 
 
@@ -82,6 +80,7 @@ def _steps(steps: list[dict[str, Any]]) -> str:
     if len(steps) > _MOST_STEPS:
         ranked = sorted(steps, key=lambda s: (not s["on_path"], s["ms"]["value"] if s["ms"] else float("inf")))
         chosen = sorted(ranked[:_MOST_STEPS], key=lambda s: s["number"])
+    metered = any(map(told, steps))
     rows = []
     for step in chosen:
         mark = " **winner**" if step["winner"] else ""
@@ -89,10 +88,19 @@ def _steps(steps: list[dict[str, Any]]) -> str:
         kept = {True: "yes", False: "no", None: ""}[step["confirmed"]]
         made = f"{step['action']} of {step['parent'] or 'reference'}"
         by = step["by"] if step["author"] else ""
-        rows.append((f"{step['number']}{mark}", made, by, step["state"], speed, kept, step["plan"] or step["note"]))
-    table = _table(("step", "from", "by", "outcome", "speed-up", "hypothesis held", "plan"), rows)
+        energy = _energy(step) if metered else ()
+        rows.append((f"{step['number']}{mark}", made, by, step["state"], speed, *energy, kept, step["plan"] or step["note"]))
+    titles = ("mJ a call", "energy") if metered else ()
+    table = _table(("step", "from", "by", "outcome", "speed-up", *titles, "hypothesis held", "plan"), rows)
     left = len(steps) - len(chosen)
     return table + (f"\n\n{left} more in the HTML report." if left else "")
+
+
+def _energy(step: dict[str, Any]) -> tuple[str, str]:
+    if not told(step):
+        return "", ""
+    energy = step["energy"]
+    return sentence.millijoules(energy["joules"]["candidate"]["value"]), sentence.of(energy["ratio"]["energy"], energy["against"])
 
 
 def _roles(roles: list[dict[str, Any]]) -> str:

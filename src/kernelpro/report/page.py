@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from kernelpro.records import Point
 from kernelpro.report import front, sentence
+from kernelpro.report.steps import told
 
 _ASSETS = Path(__file__).parent / "assets"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -64,6 +65,7 @@ def html(data: dict[str, Any]) -> str:
                 "path": _path([step["number"] for step in steps if step["on_path"]]),
                 "states": [state for state in sentence.STATES if state in {step["state"] for step in steps}],
                 "has_compiler": any(step["compiler"] for step in steps),
+                "metered": any(map(told, steps)),
                 "contents": _contents(data),
                 "charts": _charts(data, floor),
                 "front_svg": _front(data),
@@ -143,11 +145,13 @@ def _environment() -> Environment:
         "diff": _diff,
         "duration": sentence.duration,
         "figure": lambda value: f"{value:.4g}",
+        "joules": sentence.joules,
         "language": lambda name: _LANGUAGES.get(name, name),
         "lower_first": lambda text: text[:1].lower() + text[1:].rstrip("."),
+        "millijoules": sentence.millijoules,
         "money": lambda value: f"${value:.2f}" if value else "$0",
         "ms": lambda value: f"{value:.4g} ms",
-        "portion": lambda ratio: f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]",
+        "of": sentence.of,
         "power": lambda value: f"{value:.1e}",
         "promise": sentence.promise,
         "scaled": sentence.scaled,

@@ -60,7 +60,7 @@ def _search(config: RunConfig) -> list[str]:
     for role, option in (("code", "--model"), ("plan", "--plan-model"), ("debug", "--debug-model")):
         words += [option, config.models[role]] if config.models.get(role) else []
     for role, asked in config.roles.items():
-        words += ["--role", f"{role}:{','.join(f'{key}={value}' for key, value in asked.said().items())}"]
+        words += ["--role", f"{role}:{','.join(f'{key}={value}' for key, value in asked.given().items())}"]
     for model, price in config.prices.items():
         words += ["--price", f"{model}={price}"]
     words += [] if config.temperature else ["--no-temperature"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kernelpro.records import Interval, Outcome, Step, Verdict
+from kernelpro.records.energy import portion
 
 _COMPILERS = {
     "torch.compile": "torch.compile's own output",
@@ -105,6 +106,26 @@ def distance(verdict: Verdict) -> str:
     if taken < verdict.floor_ms:
         return f"{text}, which it passes: part of its data was still in a cache."
     return f"{text} ({share(verdict.floor_ms / taken)} of it is reached)."
+
+
+def joules(energy: dict[str, Any]) -> str:
+    """What a call costs, beside a baseline's; or why that is not told."""
+    if energy["refused"]:
+        return f"not told: {energy['refused']}"
+    taken, power, ratio = energy["joules"]["candidate"], energy["watts"]["candidate"], energy["ratio"]
+    return (
+        f"{millijoules(taken['value'])} mJ a call at {power['value']:.4g} W; {of(ratio['energy'], energy['against'])} energy, "
+        f"energy-delay {portion(Interval(**ratio['edp']))}"
+    )
+
+
+def millijoules(joules: float) -> str:
+    return f"{1e3 * joules:.4g}"
+
+
+def of(ratio: dict[str, float], name: str) -> str:
+    """A ratio to a baseline's: `0.850 [0.840, 0.860] of torch.compile's`."""
+    return f"{portion(Interval(**ratio))} of {baseline(name)}'s"
 
 
 def spent(cost: dict[str, Any]) -> str:

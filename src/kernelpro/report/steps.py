@@ -107,6 +107,11 @@ def energy(verdict: Verdict | None) -> dict[str, Any] | None:
     return {name: value for name, value in verdict.energy.to_json().items() if name != "windows"}
 
 
+def told(step: dict[str, Any]) -> bool:
+    """Whether a step, described as above, has a measured energy."""
+    return bool(step["energy"]) and not step["energy"]["refused"]
+
+
 def _code(step: Step, parent: Step | None, store: Store) -> dict[str, Any] | None:
     """The difference to its parent, or the whole text where there is none to compare with; long ones are cut."""
     if not step.final_source:

@@ -31,7 +31,7 @@ class Question:
     @property
     def key(self) -> str:
         what = self.candidate.id if self.candidate else "probe"
-        return digest("question", self.problem.task.id, what, self.target, self.options.dumps())
+        return digest("question", self.problem.task.id, what, self.target, self.options.said())
 
     def job(self) -> Job:
         kind = "judge" if self.candidate else "probe"

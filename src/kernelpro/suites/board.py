@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernelpro.records import BASELINES, Cost, Interval, Record, Status, Verdict
+from kernelpro.records import BASELINES, Cost, Energy, Interval, Record, Status, Verdict
+from kernelpro.records.energy import TITLES, cells, portion
 from kernelpro.suites.ledger import Entry
 from kernelpro.suites.problems import Problem
-from kernelpro.suites.statistics import Summary, summarise
+from kernelpro.suites.statistics import Saving, Summary, savings, summarise
 
 BEST = "best"
 """Against whichever baseline is the fastest on the problem."""
@@ -34,9 +35,16 @@ class Row(Record):
     floor_ms: float | None = None
     speedup: dict[str, Interval] = field(default_factory=dict)
     """Against each baseline and the best of them; empty unless it passed."""
+    energy: Energy | None = None
+    """Without the single windows, which are in the ledger; None: not asked for."""
     authored_share: float | None = None
     seconds: float = 0.0
     cost: Cost = field(default_factory=Cost)
+
+    @property
+    def metered(self) -> Energy | None:
+        """Its energy, where it was told."""
+        return self.energy if self.energy and not self.energy.refused else None
 
     @property
     def scored(self) -> bool:
@@ -57,6 +65,8 @@ class Board(Record):
     cost: Cost
     places: tuple[str, ...]
     """Hardware and torch; more than one: the rows cannot be compared."""
+    energy: dict[str, Saving] = field(default_factory=dict)
+    """By the baseline beside which it was measured; empty where none was."""
 
 
 def board(
@@ -89,6 +99,7 @@ def board(
         sum(row.seconds for row in rows),
         sum((row.cost for row in rows), Cost()),
         tuple(sorted(places)),
+        savings([row.metered for row in scored if row.metered]),
     )
 
 
@@ -112,6 +123,7 @@ def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
         ms=best.times["candidate"].value,
         floor_ms=best.floor_ms,
         speedup=best.speedup | {BEST: slowest},
+        energy=replace(best.energy, windows=()) if best.energy else None,
         authored_share=best.authored_share,
     )
 
@@ -141,13 +153,16 @@ Table = tuple[list[str], list[list[str]]]
 
 def problem_table(found: Board) -> Table:
     names = [name for name in found.summary if name != BEST or found.rows]
-    titles = ["problem", "status", "ms", *(f"x {name}" for name in names), "of floor", "device s", "cost"]
+    metered = any(row.metered for row in found.rows)
+    told = [*TITLES, "energy against"] if metered else []
+    titles = ["problem", "status", "ms", *(f"x {name}" for name in names), "of floor", *told, "device s", "cost"]
     lines = []
     for row in found.rows:
         shown = f"{row.ms:.4f}" if row.ms else ""
         of_floor = f"{row.floor_ms / row.ms:.0%}" if row.ms and row.floor_ms else ""
         ratios = [interval(row.speedup.get(name)) for name in names]
-        lines.append([row.problem, row.status, shown, *ratios, of_floor, f"{row.seconds:.1f}", money(row.cost)])
+        energy = [*cells(row.energy), row.metered.against if row.metered else ""] if metered else []
+        lines.append([row.problem, row.status, shown, *ratios, of_floor, *energy, f"{row.seconds:.1f}", money(row.cost)])
     return titles, lines
 
 
@@ -163,7 +178,7 @@ def summary_table(found: Board) -> Table:
 
 def remarks(found: Board) -> list[str]:
     """What the tables do not say, a line each."""
-    lines = []
+    lines = _energies(found)
     if any(row.samples > 1 for row in found.rows):
         lines.append(f"best of up to {max(row.samples for row in found.rows)} samples a problem")
     lines.append(f"in all: {found.seconds:.0f} s of the device, {money(found.cost) or 'no tokens'}")
@@ -174,8 +189,22 @@ def remarks(found: Board) -> list[str]:
         lines.append(f"{len(found.left_out)} left out of all means:")
         lines += [f"  {row.problem}: {row.status}: {row.reason}" for row in found.left_out]
     if found.open:
-        lines.append(f"{len(found.open)} not answered yet: {', '.join(found.open[:10])}{' ...' if len(found.open) > 10 else ''}")
+        lines.append(f"{len(found.open)} not answered yet: {_some(found.open)}")
     return lines
+
+
+def _energies(found: Board) -> list[str]:
+    """Means, a line for each baseline; then who has no energy, and why."""
+    lines = [
+        f"energy against {name}: geomean {portion(mean.energy)}, energy-delay {portion(mean.edp)} "
+        f"({mean.problems} problem{'s' * (mean.problems != 1)})"
+        for name, mean in found.energy.items()
+    ]
+    refused: dict[str, list[str]] = {}
+    for row in found.rows:
+        if row.energy and row.energy.refused:
+            refused.setdefault(row.energy.refused, []).append(row.problem)
+    return lines + [f"energy not told of {_some(names)}: {reason}" for reason, names in refused.items()]
 
 
 def markdown(table: Table) -> str:
@@ -191,6 +220,10 @@ def interval(x: Interval | None) -> str:
 def money(cost: Cost) -> str:
     tokens = cost.tokens_in + cost.tokens_out
     return f"${cost.money:.2f}, {tokens} tokens" if tokens or cost.money else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
 
 def _share(likely: float, sure: float) -> str:

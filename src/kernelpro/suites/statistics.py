@@ -5,6 +5,8 @@ A problem's result against a baseline is its speed-up, or None where no kernel w
     fast_p    share of all problems whose kernel is right and more than p times as fast; failures count in the denominator
     sure_p    the same, counting only speed-ups whose whole interval lies above p
     geomean   geometric mean of the speed-ups of right kernels; failures are in the correct rate, not in here
+
+Energies are ratios to that of a baseline, below 1 is less; their geomean is over the kernels whose energy was told.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernelpro.records import Interval, Record
+from kernelpro.records import Energy, Interval, Record
 
 THRESHOLDS = (1.0, 1.2, 1.5, 2.0, 5.0)
 
@@ -34,18 +36,30 @@ class Summary(Record):
         return self.correct / self.problems if self.problems else 0.0
 
 
+@dataclass(frozen=True)
+class Saving(Record):
+    """Over the problems whose energy was measured beside one and the same baseline: geomeans of candidate over baseline."""
+
+    problems: int
+    energy: Interval
+    edp: Interval
+
+
 def fast_p(speedups: Sequence[float | None], p: float) -> float:
     return sum(s is not None and s > p for s in speedups) / len(speedups) if speedups else 0.0
 
 
 def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
-    """Errors of measuring are independent from problem to problem: half-widths of the logarithms add up as squares do."""
+    """Of those that are there; None where none is."""
     right = [s for s in speedups if s is not None]
-    if not right:
-        return None
-    middle = sum(math.log(s.value) for s in right) / len(right)
-    below = math.sqrt(sum(math.log(s.value / s.low) ** 2 for s in right)) / len(right)
-    above = math.sqrt(sum(math.log(s.high / s.value) ** 2 for s in right)) / len(right)
+    return _mean(right) if right else None
+
+
+def _mean(ratios: Sequence[Interval]) -> Interval:
+    """Errors of measuring are independent from problem to problem: half-widths of the logarithms add up as squares do."""
+    middle = sum(math.log(r.value) for r in ratios) / len(ratios)
+    below = math.sqrt(sum(math.log(r.value / r.low) ** 2 for r in ratios)) / len(ratios)
+    above = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r in ratios)) / len(ratios)
     return Interval(math.exp(middle), math.exp(middle - below), math.exp(middle + above))
 
 
@@ -59,3 +73,14 @@ def summarise(speedups: Sequence[Interval | None]) -> Summary:
         {f"{p:g}": fast_p(values, p) for p in THRESHOLDS},
         {f"{p:g}": fast_p(lows, p) for p in THRESHOLDS},
     )
+
+
+def savings(energies: Sequence[Energy]) -> dict[str, Saving]:
+    """By baseline, since ratios to different ones have no common mean. `energies`: those that were told."""
+    names = dict.fromkeys(energy.against for energy in energies)
+    return {name: _saving([energy for energy in energies if energy.against == name]) for name in names}
+
+
+def _saving(energies: Sequence[Energy]) -> Saving:
+    energy, edp = (_mean([energy.ratio[quantity] for energy in energies]) for quantity in ("energy", "edp"))
+    return Saving(len(energies), energy, edp)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kernelpro import runtime
 from kernelpro.lab.languages.cpp import command
-from kernelpro.lab.profile import cpu, cpu_code, cpu_remarks
+from kernelpro.lab.profile import cpu, cpu_code, cpu_operators, cpu_remarks
 from kernelpro.lab.profile.cpu_counters import Counters
 from kernelpro.lab.profile.subject import Subject
 
@@ -280,3 +281,11 @@ kernel.cpp:9:12: remark: loop not vectorized: call instruction cannot be vectori
 def test_the_docstring_names_every_key_of_a_loop(facts: dict[str, Any]) -> None:
     text = Path(cpu.__file__).read_text()
     assert all(f'"{key}"' in text for key in facts["loops"][0])
+
+
+def test_operators_of_torch_are_counted_and_timed_but_not_what_calling_them_costs() -> None:
+    large, small = torch.randn(512, 512), torch.randn(4)
+    found = {one["name"]: one for one in cpu_operators.observe(lambda: ((large @ large).tanh_().t(), small * 2, small * 3))}
+    assert set(found) == {"mm", "tanh_", "mul"} and found["mul"]["count"] == 2, "views are no work"
+    assert found["mul"]["ms"] < 0.1 * found["tanh_"]["ms"]
+    assert cpu_operators.observe(lambda: None) == []

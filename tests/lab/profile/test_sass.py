@@ -302,6 +302,17 @@ def test_what_cannot_be_read_is_said() -> None:
     assert "broken.cubin" in skipped.what and "nvdisasm failed" in skipped.why and "nvidia-cuda-nvdisasm" in skipped.enable
 
 
+@needs_nvcc
+def test_without_a_disassembler_the_compilers_report_remains(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sass, "tool", lambda name: None)
+    reported = sass.analyse(files, KERNELS)
+    [facts] = reported.kernels["spilled"]
+    assert facts["registers"] == 32 and facts["spill_stores"] > 0 and facts["spill_loads"] > 0 and "mix" not in facts
+    assert facts["anchor"].startswith("candidate.py:") and facts["signature"] == "spilled(float*, int)"
+    assert sass.match(reported, "spilled(float*, int)", 32, 1024, 0) is facts
+    assert [note.what for note in reported.skipped] == ["machine code"]
+
+
 def test_without_tools_there_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Real lookups, pointed at places that are empty.
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -19,9 +20,18 @@ GROUP = "kernelpro.tools"
 def registry(files: Iterable[Path] = ()) -> dict[str, Tool]:
     """All tools by name: the shipped ones, installed ones, then those in `files`. A later one replaces an earlier of its name."""
     found = [_tool(importlib.import_module(f"{__name__}.{module.name}"), module.name) for module in pkgutil.iter_modules(__path__)]
-    found += [_tool(point.load(), point.name) for point in entry_points(group=GROUP)]
+    found += _installed()
     found += [_from_file(path) for path in files]
     return {tool.name: tool for tool in found}
+
+
+def _installed() -> Iterator[Tool]:
+    """Tools of other packages. One that cannot be imported is left out, with a line on stderr: the others still work."""
+    for point in entry_points(group=GROUP):
+        try:
+            yield _tool(point.load(), point.name)
+        except (Exception, SystemExit) as error:
+            print(f"kernelpro: the installed tool {point.name} ({point.value}) is left out: {_said(error)}", file=sys.stderr)
 
 
 def _tool(thing: object, name: str) -> Tool:
@@ -38,6 +48,11 @@ def _from_file(path: Path) -> Tool:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise BadInput(f"tool file {path} cannot be imported: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"tool file {path} cannot be imported: {_said(error)}") from None
     return _tool(module, str(path))
+
+
+def _said(error: BaseException) -> str:
+    """One line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -24,16 +24,25 @@ def look(scene: Scene) -> Found | None:
     shares, time_ms = scene.cpu["shares"], scene.profile.time_ms
     if shares["host"] < _LEAST:
         return None
-    around = 1 - shares["native"] - shares["math"]
     calls = dynamic.get("native_calls")
+    none = calls == 0
+    around = shares["host"] if none else 1 - shares["native"] - shares["math"]
     single = calls is not None and calls < _ONE
     evidence = [
         Evidence("time in the interpreter", shares["host"], _LEAST, "of 1"),
-        Evidence("time outside native code of the candidate", around, unit="of 1"),
+        Evidence("time outside native code of the candidate", 1 - shares["native"] - shares["math"], unit="of 1"),
         Evidence("time of a call", time_ms, unit="ms"),
     ]
     if calls is not None:
         evidence.insert(1, Evidence("native calls in a call", calls, 1))
+    if none:
+        return Found(
+            evidence=tuple(evidence),
+            cause=f"{around:.0%} of the time is Python's, between torch's operators: the candidate has no native code",
+            advice=_NONE,
+            saved=around,
+            how=f"torch's operators are {1 - around:.0%} of the time and remain",
+        )
     return Found(
         evidence=tuple(evidence),
         cause=f"{around:.0%} of the time is spent around the native code: "
@@ -44,6 +53,10 @@ def look(scene: Scene) -> Found | None:
     )
 
 
+_NONE = (
+    "write the work as one native call (C++): pass the sizes and loop inside",
+    "fewer operators: in place where that is allowed, out= into a buffer of your own, one fused operator of torch for several",
+)
 _SEVERAL = (
     "one native call for the whole work: pass the sizes and loop inside",
     "no views and no small tensors in forward; keep the output in a buffer of your own",
@@ -72,5 +85,5 @@ TOOL = Tool(
     look=look,
     trigger="at least 15 % of the samples lie in the interpreter and its extension modules",
     remedy="one native call for all the work; where there is one, less Python around it and no more threads than help",
-    expects="all time outside native code goes",
+    expects="all time outside native code goes; without native code, the interpreter's",
 )

@@ -17,7 +17,9 @@ def look(scene: Scene) -> Found | None:
     if cores < 2 or effective >= ALONE:
         return None
     shares = scene.cpu["shares"]
-    native = shares["native"] + shares["math"] if scene.cpu["sampled"] else 1.0
+    native = shares["native"] + shares["math"] if scene.cpu["sampled"] else min(1.0, seen["native_ms"] / seen["call_ms"])
+    if native <= 0:
+        return None
     return Found(
         evidence=(
             Evidence("threads' worth of work", effective, ALONE),
@@ -41,7 +43,7 @@ TOOL = Tool(
     target="cpu",
     look=look,
     trigger="fewer than 1.2 threads' worth of work (work of all threads over that of the busiest, "
-    "waiting excluded) on two or more cores",
+    "waiting excluded) on two or more cores, some of it in native code of the candidate",
     remedy="OpenMP over the outermost independent loop",
     expects="the time in native code is divided by the number of cores",
 )

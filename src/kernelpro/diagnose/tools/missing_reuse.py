@@ -51,7 +51,7 @@ def _product(scene: Scene, flops: float) -> Found | None:
         return None
     weight = pressure(scene)
     rates = scene.profile.ceilings.get("rates", {})
-    rate = rates.get("bf16" if scene.profile.precision == "native" else scene.profile.precision) or rates.get("fp32")
+    rate = rates.get(scene.profile.matrix_unit) or rates.get("fp32")
     left = flops / (rate * ATTAINABLE) / (1e-6 * kernel.microseconds) if rate and kernel.microseconds else 0.0
     return _found(
         scene,

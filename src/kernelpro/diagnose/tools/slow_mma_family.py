@@ -19,7 +19,7 @@ def look(scene: Scene) -> Found | None:
     if major not in _ASYNCHRONOUS or not products or scene.mix("hgmma", hot=False) or not flops:
         return None
     rates, work = ceilings.get("rates", {}), scene.profile.work
-    rate = rates.get("tf32" if scene.profile.precision == "tf32" else "bf16", 0.0)
+    rate = rates.get(scene.profile.matrix_unit, 0.0)
     moving = (work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)) / ceilings["bandwidth"]
     if rate and moving > flops / rate / _REACHES:
         return None  # memory is slower than mma.sync: the family does not matter

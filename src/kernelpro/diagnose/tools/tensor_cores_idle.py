@@ -6,14 +6,15 @@ from kernelpro.diagnose.pipes import MATRIX, TENSOR, hot_code
 from kernelpro.diagnose.tool import Found, Missing, Scene, Tool
 from kernelpro.records import Bound, Evidence, Kernel
 
+_UNITS = ("tf32", "bf16", "fp16")
 _IDLE = 2.0
 """Use of the tensor pipe in percent up to which it is idle: shared-memory instructions alone show as 0.4 %."""
 
 
 def look(scene: Scene) -> Found | None:
-    unit = {"tf32": "tf32", "native": "bf16"}.get(scene.profile.precision)
+    unit = scene.profile.matrix_unit
     flops, rates = scene.profile.work.get("matrix_flops", 0.0), scene.profile.ceilings.get("rates", {})
-    if unit is None or not flops or not _carries_the_products(scene.it, scene.profile.kernels):
+    if unit not in _UNITS or not flops or not _carries_the_products(scene.it, scene.profile.kernels):
         return None
     if unit not in rates or "fp32" not in rates:
         raise Missing(f"the rates of fp32 and {unit}")

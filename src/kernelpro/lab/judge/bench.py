@@ -58,6 +58,8 @@ class Bench:
             self.secret = random.Random(secrets.token_bytes(16))
             self.reference = Reference(self.task, self.target, self.seed)
             self.precision = self.reference.precision()
+            dtype = self.reference.dtype() if self.precision == "native" else torch.float32
+            self.unit = physics.unit(self.target, self.precision, dtype)
             self.oracle = Oracle(self.reference, int(_CACHE_SHARE * self._free_bytes()))
             seed = self.new_seed()
             self._form, leaves = self.oracle.inputs(seed)
@@ -71,8 +73,8 @@ class Bench:
 
     def measure_ceilings(self) -> None:
         name = environment.snapshot(self.target).get("gpu") or cpu_name()
-        self.ceilings = physics.measured(self.target, name)
-        self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.precision)
+        self.ceilings = physics.measured(self.target, name, self.unit)
+        self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.unit)
 
     def quiet(self) -> AbstractContextManager[None]:
         """While something is timed: nothing of ours runs beside it on the same silicon."""

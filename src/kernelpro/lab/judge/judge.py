@@ -341,7 +341,7 @@ class Judge:
         if clocks.lie and not busy:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
-        least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.precision, self.bench.target)
+        least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
         if own.value < least:
             reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here"
             raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")

@@ -35,45 +35,58 @@ class Ceilings:
     """The same for copies that fit the last-level cache."""
     cache_bytes: int
     rates: dict[str, float]
-    """Operations a second of square matrix products by precision."""
+    """Operations a second of square matrix products by unit: fp64 and fp16 where a task has needed them."""
 
     def with_best_of(self, other: Ceilings) -> Ceilings:
         return replace(
             self,
             bandwidth=max(self.bandwidth, other.bandwidth),
             cached_bandwidth=max(self.cached_bandwidth, other.cached_bandwidth),
-            rates={unit: max(rate, other.rates.get(unit, 0.0)) for unit, rate in self.rates.items()},
+            rates={unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0)) for unit in self.rates | other.rates},
         )
 
 
-def floor_ms(work: Work, ceilings: Ceilings, precision: str) -> float:
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
+
+def unit(device: str, precision: str, dtype: torch.dtype) -> str:
+    """Which unit a task's matrix products may use at best.
+
+    On the CPU only float64 has a rate of its own: narrow types are computed in float32 where that is faster, and a product of
+    them takes seconds where the CPU does not know them.
+    """
+    if precision != "native":
+        return precision if device == "cuda" else "fp32"
+    if dtype == torch.float64:
+        return "fp64"
+    return "fp32" if device == "cpu" else "fp16" if dtype == torch.float16 else "bf16"
+
+
+def floor_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
     moved = (work.read_bytes + work.written_bytes) / ceilings.bandwidth
-    done = work.matrix_flops / ceilings.rates[_unit(precision, ceilings)]
+    done = work.matrix_flops / ceilings.rates[unit]
     return 1e3 * max(moved, done)
 
 
-def impossible_ms(work: Work, ceilings: Ceilings, precision: str, device: str) -> float:
-    """Below this time something is not computed."""
+def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> float:
+    """Below this time something is not computed. A task of other types than float32 may mix them: it gets the fastest unit."""
     if device == "cuda":
         moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
         seconds = max(0.0, moved) / (ceilings.bandwidth * _GRANTED_BANDWIDTH)
     else:
         seconds = (work.read_bytes + work.written_bytes) / (ceilings.cached_bandwidth * 2 * _GRANTED_BANDWIDTH)
-    best = max(ceilings.rates[_unit(precision, ceilings)], ceilings.rates.get("tf32", 0.0) / 3)
+    best = max(ceilings.rates[unit], ceilings.rates.get("tf32", 0.0) / 3)
+    if unit not in ("fp32", "tf32"):
+        best = max(ceilings.rates.values())
     return 1e3 * max(seconds, work.matrix_flops / (best * _GRANTED_ALGORITHM))
-
-
-def _unit(precision: str, ceilings: Ceilings) -> str:
-    wanted = "bf16" if precision == "native" else precision
-    return wanted if wanted in ceilings.rates else "fp32"
 
 
 _FRESH_SECONDS = 60.0
 """Load comes and goes within minutes; a suite of small tasks need not pay for each."""
 
 
-def measured(device: str, name: str) -> Ceilings:
-    """Ceilings of this device, kept on disk.
+def measured(device: str, name: str, unit: str) -> Ceilings:
+    """Ceilings of this device, kept on disk; those of `unit` among them.
 
     A GPU is measured once (about a second). A CPU is shared with whatever else runs, and what it shows under load is
     no ceiling: it is measured again and again (half a second, once a minute at most), and the best that was ever seen stands.
@@ -81,10 +94,16 @@ def measured(device: str, name: str) -> Ceilings:
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
     cache = folders.cache(f"ceilings-{key}.json")
     known = _stored(cache)
-    if known and (device == "cuda" or time.time() - cache.stat().st_mtime < _FRESH_SECONDS):
+    fresh = known is not None and (device == "cuda" or time.time() - cache.stat().st_mtime < _FRESH_SECONDS)
+    if known and fresh and unit in known.rates:
         return known
-    found = _measure_cuda() if device == "cuda" else _measure_cpu()
+    found = known if known and fresh else _measure_cuda() if device == "cuda" else _measure_cpu()
     best = found.with_best_of(known) if known else found
+    if unit not in found.rates:
+        rate = max(_rate(device, unit), best.rates.get(unit, 0.0))
+        if device == "cpu":  # a vector holds half as many float64: known however busy the machine is just now
+            rate = max(rate, best.rates["fp32"] / 2)
+        best = replace(best, rates=best.rates | {unit: rate})
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         partial = cache.with_suffix(f".{os.getpid()}")
@@ -135,25 +154,30 @@ def _matrix_rate(device: str, size: int, dtype: torch.dtype, synchronize: Callab
     return 2 * size**3 * inner / _best_seconds(products, 5, synchronize)
 
 
+def _rate(device: str, unit: str) -> float:
+    if device == "cpu":
+        return max(_matrix_rate("cpu", size, _DTYPES[unit], _nothing, 1) for size in (512, 1024))
+    size = 4096 if unit in ("fp32", "fp64") else 8192
+    with tf32(unit == "tf32"):
+        return _matrix_rate("cuda", size, _DTYPES[unit], torch.cuda.synchronize, 4)
+
+
 def _measure_cuda() -> Ceilings:
     sync = torch.cuda.synchronize
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    with tf32(False):
-        rates = {"fp32": _matrix_rate("cuda", 4096, torch.float32, sync, 4)}
-    with tf32(True):
-        rates["tf32"] = _matrix_rate("cuda", 8192, torch.float32, sync, 4)
-    rates["bf16"] = _matrix_rate("cuda", 8192, torch.bfloat16, sync, 4)
+    rates = {unit: _rate("cuda", unit) for unit in ("fp32", "tf32", "bf16")}
     return Ceilings(_copy_rate("cuda", 2 << 30, sync, 4), _copy_rate("cuda", cache // 4, sync, 50), cache, rates)
 
 
 def _measure_cpu() -> Ceilings:
-    def nothing() -> None:
-        pass
-
     cache = last_level_cache()
-    cached = max(_copy_rate("cpu", size, nothing, 20) for size in (128 << 10, 1 << 20, 4 << 20))
-    rate = max(_matrix_rate("cpu", size, torch.float32, nothing, 1) for size in (512, 1024))
-    return Ceilings(_copy_rate("cpu", max(256 << 20, 4 * cache), nothing, 1), cached, cache, {"fp32": rate})
+    cached = max(_copy_rate("cpu", size, _nothing, 20) for size in (128 << 10, 1 << 20, 4 << 20))
+    rates = {"fp32": _rate("cpu", "fp32")}
+    return Ceilings(_copy_rate("cpu", max(256 << 20, 4 * cache), _nothing, 1), cached, cache, rates)
+
+
+def _nothing() -> None:
+    """The CPU has done what it was told when the call returns."""
 
 
 def last_level_cache() -> int:

@@ -43,6 +43,7 @@ _LEAST_SHARE = 0.03
 """Of the device time: kernels below are not worth a counter."""
 _MOST_KERNELS = 6
 _NCU_SECONDS = 240.0
+_UNTIMED = "times of the kernels"
 _DOORS = ("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "socket")
 """What ncu and nsys need to watch their target, in a cell whose other processes are theirs."""
 
@@ -86,6 +87,7 @@ class Collector:
                 ceilings=asdict(bench.ceilings),
                 device=facts.device(bench.target, bench.ceilings),
                 precision=bench.precision,
+                unit=bench.unit,
                 language=detect(self._candidate.source).name,
                 source=self._candidate.source,
                 graph=tuple(asdict(op) for op in bench.work.graph),
@@ -143,6 +145,9 @@ class Collector:
         self._skipped += [Skipped.from_json(note) for note in static.get("skipped", ())]
         code = sass.Static(static.get("kernels", {}))
         own = authored_kernels(self._candidate.source)
+        if line is None and (kernels := _of_the_code(code, profile.time_ms)):
+            why = "not known without a timeline: until they are counted, each kernel in the machine code is given an equal part"
+            self._skipped.append(Skipped(_UNTIMED, why))
         kernels = [
             replace(
                 kernel,
@@ -256,26 +261,69 @@ class Collector:
             return profile
         self._report("counting with ncu")
         worth = [k for k in profile.kernels if k.share >= _LEAST_SHARE][:_MOST_KERNELS]
-        names = () if counters.references else tuple(dict.fromkeys(sass.plain_name(k.name) for k in worth))
-        target = [sys.executable, "-m", "kernelpro.lab.profile.target", "bundle.pt", "ncu"]
-        commands = ncu.commands(program, target, counters.metrics, counters.lines, names)
+        all_of_them = counters.references or profile.timeline is None
+        names = () if all_of_them else tuple(dict.fromkeys(sass.plain_name(k.name) for k in worth))
         with self._clock("ncu"):
-            ended, _ = self._execute(commands, counters.references)
+            ended = self._ncu(program, counters, names)
         if len(ended) < 2 or ended[1]["code"]:
-            self._skipped.append(ncu.refusal(ended[-1]["out"] + ended[-1]["err"]))
+            refused = ncu.refusal(ended[-1]["out"] + ended[-1]["err"])
+            if counters.references and refused.enable != ncu.PERMISSION:  # they may be what failed, or took too long
+                self._skipped.append(Skipped("compare", refused.why))
+                return self._counted(profile, replace(counters, references=()))
+            self._skipped.append(refused)
             return profile
         found = ncu.read_raw(ended[1]["out"], 1 + len(counters.references))
         sources = profile.compiler["sources"] | {"candidate.py": self._candidate.source}
         lines = ncu.read_lines(ended[2]["out"], sources) if len(ended) > 2 and not ended[2]["code"] else {}
+        room = _launches(counters)
+        cut = f"it stops after {room} launches" if ncu.launches(ended[1]["out"]) >= room else ""
         if not found[0]:
             self._skipped.append(Skipped("ncu", "it counted no kernel of the candidate"))
-        plain = replace(profile, timeline=None, source="", compiler={}, power={}, graph=())
+        elif cut:
+            self._skipped.append(Skipped("ncu", f"{cut}: later ones are not counted"))
+        for name, counted in zip(counters.references, found[1:], strict=True):
+            if not counted:
+                why = f"{cut}, which the kernels before it used up" if cut else "it did not run under ncu, or has no kernel"
+                self._skipped.append(Skipped(f"compare {name}", why))
+        bare = replace(profile, timeline=None, source="", compiler={}, power={}, graph=())
         references = {
-            name: replace(plain, kernels=_bare(counted), time_ms=_total_ms(counted))
+            name: replace(bare, kernels=counted_only(counted), time_ms=_total_ms(counted))
             for name, counted in zip(counters.references, found[1:], strict=True)
             if counted
         }
+        if profile.timeline is None and found[0]:
+            profile = self._timed_by_ncu(profile, found[0])
         return replace(with_counts(profile, found[0], lines), references=references)
+
+    def _ncu(self, program: str, counters: Counters, names: tuple[str, ...]) -> list[dict[str, Any]]:
+        """What its commands printed; run once more without the metrics that this device turns out not to have."""
+        target = [sys.executable, "-m", "kernelpro.lab.profile.target", "bundle.pt", "ncu"]
+
+        def run(without: frozenset[str]) -> list[dict[str, Any]]:
+            commands = ncu.commands(program, target, counters.metrics, counters.lines, names, _launches(counters), without)
+            ended: list[dict[str, Any]] = self._execute(commands, counters.references)[0]
+            return ended
+
+        ended = run(frozenset())
+        if missing := ncu.unknown("\n".join(one["out"] + one["err"] for one in ended), counters.metrics):
+            self._skipped.append(Skipped("counters", f"ncu cannot read {', '.join(sorted(missing))} here"))
+            ended = run(missing)
+        return ended
+
+    def _timed_by_ncu(self, profile: Profile, counted: dict[str, ncu.Counted]) -> Profile:
+        """The kernels that ran, with their times under ncu; those in the machine code give their facts."""
+        own, code = authored_kernels(self._candidate.source), {kernel.name: kernel.code for kernel in profile.kernels}
+        kernels = [
+            replace(
+                kernel,
+                code=next((code[name] for name in sass.instances(kernel.name, code)), {}),
+                authored=sass.plain_name(kernel.name) in own,
+            )
+            for kernel in counted_only(counted)
+        ]
+        self._skipped = [note for note in self._skipped if note.what != _UNTIMED]
+        self._skipped.append(Skipped(_UNTIMED, "without a timeline, those under ncu are used"))
+        return replace(profile, kernels=tuple(kernels))
 
     def _nsys(self) -> Trace | Skipped:
         """The timeline by nsys, in a cell of its own."""
@@ -297,9 +345,9 @@ def with_counts(profile: Profile, counted: dict[str, ncu.Counted], lines: dict[s
     """The profile with each kernel's counters and worst lines."""
     kernels = []
     for kernel in profile.kernels:
-        name = sass.plain_name(kernel.name)
-        metrics = counted[name].metrics if name in counted else {}
-        kernels.append(replace(kernel, metrics=metrics, lines=lines.get(name, ())))
+        found = ncu.merged(counted[name] for name in sass.instances(kernel.name, counted))
+        worst = next((lines[name] for name in sass.instances(kernel.name, lines)), ())
+        kernels.append(replace(kernel, metrics=found.metrics if found else {}, lines=worst))
     return replace(profile, kernels=tuple(kernels))
 
 
@@ -314,8 +362,8 @@ def _total_ms(counted: dict[str, ncu.Counted]) -> float:
     return sum(one.nanoseconds for one in counted.values()) / 1e6
 
 
-def _bare(counted: dict[str, ncu.Counted]) -> tuple[Kernel, ...]:
-    """Kernels of which only counters are known."""
+def counted_only(counted: dict[str, ncu.Counted]) -> tuple[Kernel, ...]:
+    """Kernels as ncu alone knows them, by share."""
     total = sum(one.nanoseconds for one in counted.values()) or 1.0
     made = [
         Kernel(
@@ -323,13 +371,28 @@ def _bare(counted: dict[str, ncu.Counted]) -> tuple[Kernel, ...]:
             microseconds=one.nanoseconds / 1e3,
             launches=one.launches,
             share=one.nanoseconds / total,
+            grid=one.grid,
+            block=one.block,
             registers=int(one.metrics.get("launch__registers_per_thread", 0)),
+            static_shared=int(one.metrics.get("launch__shared_mem_per_block_static", 0)),
+            dynamic_shared=int(one.metrics.get("launch__shared_mem_per_block_dynamic", 0)),
             authored=False,
             metrics=one.metrics,
         )
         for one in counted.values()
     ]
     return tuple(sorted(made, key=lambda kernel: -kernel.share))
+
+
+def _of_the_code(code: sass.Static, time_ms: float) -> list[Kernel]:
+    """Kernels of which only the machine code is known: one for each symbol, in equal parts of a call."""
+    names = list(dict.fromkeys(facts["signature"] for variants in code.kernels.values() for facts in variants))
+    return [Kernel(name, 1e3 * time_ms / len(names), 1, 1 / len(names)) for name in names]
+
+
+def _launches(counters: Counters) -> int:
+    """How many ncu counts: so that a candidate of many kernels leaves room for what is beside it."""
+    return ncu.MOST_LAUNCHES * (1 + len(counters.references))
 
 
 def _here() -> str:

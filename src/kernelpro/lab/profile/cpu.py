@@ -13,6 +13,7 @@ candidate, `join` puts both together into `Profile.cpu`:
                  "threads": [{"cpu_ms", "work_ms"}],      # busiest first; work excludes waiting and Python
                  "effective_threads",                     # sum of work over the busiest thread's: how many threads' worth was got
                  "alone_ms",                              # best call with one OpenMP thread; absent with one core
+                 "operators": [{"name", "count", "ms"}],  # torch's, of a call, longest first (cpu_operators)
                  "samples": {...},                        # see cpu_samples.Sampler.summary
                  "counters": {"cycles", "instructions", "cache_references", "cache_misses", "branches", "branch_misses"},
                  "skipped": [...]},
@@ -47,7 +48,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.languages.native import METER, BuildError, LaunchError
-from kernelpro.lab.profile import cpu_code, cpu_remarks
+from kernelpro.lab.profile import cpu_code, cpu_operators, cpu_remarks
 from kernelpro.lab.profile.cpu_counters import Counters
 from kernelpro.lab.profile.cpu_instructions import Instruction
 from kernelpro.lab.profile.cpu_join import join
@@ -111,7 +112,7 @@ def _shape(code: Mapping[str, Sequence[Instruction]]) -> dict[str, list[tuple[in
 
 def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
     """The dynamic half: calls in the candidate's process for about `seconds`, up to three times that where samples
-    come slowly. `call` runs at least three times."""
+    come slowly. `call` runs at least six times."""
     skipped: list[Skipped] = []
     call()
     idle, begun = _thread_seconds(), time.perf_counter()
@@ -164,6 +165,7 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         "minor_faults": (after.ru_minflt - usage.ru_minflt) / calls,
         "voluntary_switches": (after.ru_nvcsw - usage.ru_nvcsw) / calls,
         "involuntary_switches": (after.ru_nivcsw - usage.ru_nivcsw) / calls,
+        "operators": cpu_operators.observe(call),
         "samples": seen,
         "counters": {name: value / calls for name, value in counters.values.items()},
     }

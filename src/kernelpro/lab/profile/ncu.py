@@ -2,7 +2,7 @@
 
 `commands` says what to run (in a cell), `read_raw` and `read_lines` take what it printed. Only the metrics that were asked for
 are collected; kernels of several entries are told apart by the marker kernel that `target` launches before
-each; the launches of one kernel are merged, weighted by time.
+each; the launches of one kernel (one instance of a template) are merged, weighted by time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kernelpro.lab.profile.sass import plain_name
 from kernelpro.lab.profile.target import MARKER
+from kernelpro.lab.profile.timeline import readable
 from kernelpro.records import Line, Skipped
 
 TIME = "gpu__time_duration.sum"
@@ -31,10 +31,18 @@ ALWAYS = (
     "sm__warps_active.avg.pct_of_peak_sustained_active",
 )
 """The speed of light, bytes and occupancy: what stage 1 holds against the roofline. Launch properties come with every kernel."""
-LINES = "SourceCounters"
-"""The section that samples stalls by line; the same metrics by name give no columns on the source page."""
+PARTS = (
+    "breakdown:sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "breakdown:gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+)
+"""What the speed of light is made of: each pipe of the SMs, each part of L1, L2 and DRAM that this chip has. They are what the two
+throughputs are computed from: they should cost no pass more."""
+LINES = ("SourceCounters", "WarpStateStats")
+"""Sections for where and why warps wait. The first samples stalls by line; the same metrics by name give no columns on the source
+page. The second counts every reason that this chip knows; names of reasons differ from chip to chip."""
 _REPORT = "kernels.ncu-rep"
-_MOST_LAUNCHES = 40
+MOST_LAUNCHES = 40
+"""For each entry."""
 _MOST_LINES = 20
 _LEAST_STALL, _LEAST_SHARE = 0.05, 0.10
 """Of a line's samples: for a reason to be told, for an instruction to be shown."""
@@ -52,20 +60,35 @@ def find() -> str | None:
     return found or next((str(path) for path in sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)), None)
 
 
-def commands(ncu: str, target: list[str], metrics: tuple[str, ...], lines: bool, kernels: tuple[str, ...]) -> list[list[str]]:
-    """Collect, then print the raw page, then (with `lines`) the source page."""
-    wanted = dict.fromkeys((*ALWAYS, *metrics))
+def commands(
+    ncu: str,
+    target: list[str],
+    metrics: tuple[str, ...],
+    lines: bool,
+    kernels: tuple[str, ...],
+    launches: int = MOST_LAUNCHES,
+    without: frozenset[str] = frozenset(),
+) -> list[list[str]]:
+    """Collect, then print the raw page, then (with `lines`) the source page. `without`: metrics that this device does not have."""
+    wanted = dict.fromkeys(name for name in (*ALWAYS, *PARTS, *metrics) if name not in without)
     collect = [ncu, "--profile-from-start", "off", "--clock-control", "none", "--metrics", ",".join(wanted)]
-    collect += ["--launch-count", str(_MOST_LAUNCHES), "-f", "-o", _REPORT]
-    if lines:
-        collect += ["--section", LINES]
+    collect += ["--launch-count", str(launches), "-f", "-o", _REPORT]
+    for section in LINES if lines else ():
+        collect += ["--section", section]
     if kernels:
         collect += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, (MARKER, *kernels)))})$"]
-    show = [ncu, "--import", _REPORT, "--csv", "--print-units", "base"]
+    # Mangled, because every demangler writes template arguments in its own way: this name is demangled as the timeline's are.
+    show = [ncu, "--import", _REPORT, "--csv", "--print-units", "base", "--print-kernel-base", "mangled"]
     found = [[*collect, *target], [*show, "--page", "raw"]]
     if lines:
         found.append([*show, "--page", "source", "--print-source", "cuda,sass"])
     return found
+
+
+def unknown(text: str, metrics: tuple[str, ...]) -> frozenset[str]:
+    """Metrics that were asked for and that ncu's errors name: it then counts nothing at all."""
+    named = {word for line in text.splitlines() if "==ERROR==" in line for word in re.findall(r"[\w.:]+", line)}
+    return frozenset(named & {*ALWAYS, *PARTS, *metrics})
 
 
 @dataclass
@@ -73,8 +96,12 @@ class Counted:
     """One kernel of one entry."""
 
     name: str
+    """In full, template arguments and parameters included."""
     nanoseconds: float = 0.0
     launches: int = 0
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    """Of the first launch, as `grid`."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -90,19 +117,39 @@ def refusal(text: str) -> Skipped:
 
 
 def read_raw(text: str, entries: int) -> list[dict[str, Counted]]:
-    """The raw page: for each entry its kernels by plain name, launches merged."""
+    """The raw page: for each entry its kernels by name, launches merged."""
     found: list[dict[str, Counted]] = [{} for _ in range(entries)]
     entry = -1
     for row in _rows(text):
-        name = row.get("Kernel Name", "")
+        name = readable(row.get("Kernel Name", ""))
         if MARKER in name:
             entry += 1
             continue
         if not 0 <= entry < entries:
             continue
         values = {key: number for key, cell in row.items() if "__" in key and (number := _number(cell)) is not None}
-        _merge(found[entry].setdefault(plain_name(name), Counted(plain_name(name))), values)
+        grid, block = (_extents(row.get(column)) for column in ("Grid Size", "Block Size"))
+        _merge(found[entry].setdefault(name, Counted(name)), Counted(name, values.get(TIME, 0.0), 1, grid, block, values))
     return found
+
+
+def launches(text: str) -> int:
+    """How many launches the raw page tells of, markers included."""
+    return sum(1 for _ in _rows(text))
+
+
+def merged(counted: Iterable[Counted]) -> Counted | None:
+    """Several kernels as one; None where there is none."""
+    whole = None
+    for one in counted:
+        whole = whole or Counted(one.name)
+        _merge(whole, one)
+    return whole
+
+
+def _extents(cell: str | None) -> tuple[int, ...]:
+    """`(8192, 1, 1)` as numbers."""
+    return tuple(map(int, re.findall(r"\d+", cell or "")))
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
@@ -123,18 +170,19 @@ def _number(cell: str | None) -> float | None:
         return None
 
 
-def _merge(into: Counted, values: dict[str, float]) -> None:
+def _merge(into: Counted, more: Counted) -> None:
     """All are averages over launches: of sums the plain one, of rates and shares the one weighted by time."""
-    elapsed = values.get(TIME, 0.0)
-    before, total = into.nanoseconds, into.nanoseconds + elapsed
-    for key, value in values.items():
+    total, launches = into.nanoseconds + more.nanoseconds, into.launches + more.launches
+    for key, value in more.metrics.items():
+        before = into.metrics.get(key, value)
         if key.endswith(".sum"):
-            into.metrics[key] = (into.metrics.get(key, 0.0) * into.launches + value) / (into.launches + 1)
+            into.metrics[key] = (before * into.launches + value * more.launches) / launches
         elif total > 0:
-            into.metrics[key] = (into.metrics.get(key, value) * before + value * elapsed) / total
+            into.metrics[key] = (before * into.nanoseconds + value * more.nanoseconds) / total
         else:
             into.metrics[key] = value
-    into.nanoseconds, into.launches = total, into.launches + 1
+    into.nanoseconds, into.launches = total, launches
+    into.grid, into.block = into.grid or more.grid, into.block or more.block
 
 
 def read_lines(text: str, sources: dict[str, str]) -> dict[str, tuple[Line, ...]]:
@@ -179,7 +227,7 @@ def _block(block: str, sources: dict[str, str]) -> tuple[str, list[Line]]:
     rows = list(csv.reader(io.StringIO(block)))
     about = {row[0]: row[1] for row in rows[:3] if len(row) >= 2}
     file = os.path.basename(about.get("File Path", ""))
-    kernel = plain_name(about.get("Function Name") or about.get("Kernel Name", ""))
+    kernel = readable(about.get("Function Name") or about.get("Kernel Name", ""))
     head = next((row for row in rows if row and row[0] == "Line No"), None)
     if head is None or MARKER in kernel:
         return "", []

@@ -25,10 +25,10 @@ from typing import Any
 
 from kernelpro.lab.languages.machine_code import gpu_images
 from kernelpro.lab.profile import flow, remarks
-from kernelpro.lab.profile.symbols import SECONDS, arguments, demangled, plain_name
+from kernelpro.lab.profile.symbols import SECONDS, arguments, demangled, instances, plain_name
 from kernelpro.records import Skipped
 
-__all__ = ["Static", "analyse", "match", "plain_name", "tool"]
+__all__ = ["Static", "analyse", "instances", "match", "plain_name", "tool"]
 
 _INSTALL = {
     "cuobjdump": "install nvidia-cuda-cuobjdump or the CUDA toolkit",
@@ -50,6 +50,7 @@ class Static:
     `instructions`, `mix`, `widths`, `loops`, `where` as in flow.facts; `registers`, `stack`, `shared` (static, bytes);
     `spill_stores`, `spill_loads` (bytes) where the compiler's log tells; `warnings`; `symbol` and `signature` (mangled, demangled);
     `anchor`, the line of the candidate that defines the kernel; for Triton `threads`, `dynamic_shared`, `num_warps`, `num_stages`.
+    Where nothing could be disassembled, only what the compiler's log tells.
     """
     warnings: list[str] = field(default_factory=list)
     """Remarks of the compiler that belong to no kernel."""
@@ -88,6 +89,7 @@ def analyse(files: dict[str, bytes], source: str = "") -> Static:
         static.warnings += [text for text in log.others if text not in static.warnings]
     if tool("nvdisasm") is None:
         static.skipped.append(Skipped("machine code", "nvdisasm not found", _INSTALL["nvdisasm"]))
+        _reported(static, list(logs.values()), source)
         return static
     found = [(name, cubin) for name, data in sorted(files.items()) for cubin in cubins(name, data, static.skipped)]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # nvdisasm starts slowly (0.6 s), an autotuner leaves dozens
@@ -98,10 +100,22 @@ def analyse(files: dict[str, bytes], source: str = "") -> Static:
         launch = _triton(_text(files, name, ".json"))
         for symbol, facts in kernels.items():
             facts |= ChainMap(*(log.resources.get(symbol, {}) for log in told)) | launch
-            facts["warnings"] = [text for log in told for text in log.on_kernels.get(symbol, [])]
-            facts |= {"symbol": symbol, "signature": names[symbol], "anchor": _definition(plain_name(symbol), source)}
-            static.kernels.setdefault(plain_name(symbol), []).append(facts)
+            _add(static, symbol, names[symbol], facts, told, source)
     return static
+
+
+def _reported(static: Static, logs: list[remarks.Remarks], source: str) -> None:
+    """What the compiler alone says of its kernels; there is no `mix` then."""
+    entries = {symbol: facts for log in logs for symbol, facts in log.resources.items() if "registers" in facts}
+    names = demangled(entries)
+    for symbol, facts in entries.items():
+        _add(static, symbol, names[symbol], dict(facts), logs, source)
+
+
+def _add(static: Static, symbol: str, signature: str, facts: dict[str, Any], logs: list[remarks.Remarks], source: str) -> None:
+    facts["warnings"] = [text for log in logs for text in log.on_kernels.get(symbol, [])]
+    facts |= {"symbol": symbol, "signature": signature, "anchor": _definition(plain_name(symbol), source)}
+    static.kernels.setdefault(plain_name(symbol), []).append(facts)
 
 
 def match(static: Static, name: str, registers: int, block: int, dynamic_shared: int) -> dict[str, Any]:

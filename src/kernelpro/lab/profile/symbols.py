@@ -62,6 +62,19 @@ def arguments(name: str) -> str:
     return _SUFFIX.sub(r"\1", _CAST.sub("", inside)).replace(" ", "")
 
 
+def instances(name: str, among: Iterable[str]) -> list[str]:
+    """Which of the names mean the kernel `name`: itself, else those with its template arguments, else all with its plain name."""
+    same = [other for other in among if plain_name(other) == plain_name(name)]
+    for form in (_packed, arguments):
+        if found := [other for other in same if form(other) == form(name)]:
+            return found
+    return same
+
+
+def _packed(name: str) -> str:
+    return name.replace(" ", "")
+
+
 def demangled(symbols: Iterable[str]) -> dict[str, str]:
     """Symbols as a person reads them; the symbol itself where it is no C++ name or there is no c++filt."""
     wanted = list(symbols)

@@ -5,7 +5,8 @@
 The file holds a list of bundles (torch.save): each a task, a seed and entries, which are candidates and variants of
 the reference. Each entry is loaded and warmed up outside the profiler's range. For ncu, every entry is called once, with a marker
 kernel before it: one start of Python, torch and the profiler serves all entries, and the marker tells them
-apart. For nsys, the first entry is called several times, each call in a range.
+apart. A variant that fails leaves its marker alone: what was counted before it is not lost. For nsys, the first entry is called
+several times, each call in a range.
 """
 
 from __future__ import annotations
@@ -34,17 +35,24 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
     arguments = tree.unpack(form, leaves)
     control: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     for entry in bundle["entries"]:
-        model = _model(bundle, entry)
         with torch.no_grad():
-            for _ in range(_WARM_CALLS):
-                model(*arguments)
-            torch.cuda.synchronize()
-            if profiler == "nsys":
-                timeline_nsys.perform(functools.partial(model, *arguments), torch.cuda.synchronize)
+            try:
+                call = functools.partial(_model(bundle, entry), *arguments)
+                for _ in range(_WARM_CALLS):
+                    call()
+                torch.cuda.synchronize()
+            except Exception as error:  # whatever a compiler raises
+                if "variant" not in entry:
+                    raise
+                print(f"{entry['variant']} does not run: {error}", file=sys.stderr)
+                call = None
+            if call and profiler == "nsys":
+                timeline_nsys.perform(call, torch.cuda.synchronize)
                 return
             control.cudaProfilerStart()
             torch.cuda._sleep(1000)  # type: ignore[no-untyped-call]
-            model(*arguments)
+            if call:
+                call()
             torch.cuda.synchronize()
             control.cudaProfilerStop()
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from kernelpro.lab import tree
+from kernelpro.lab.tasks.reads import Reads, tensors
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.lab.watcher import Watcher
 
@@ -16,9 +17,9 @@ from kernelpro.lab.watcher import Watcher
 @dataclass(frozen=True)
 class Work:
     read_bytes: int
-    """Every input and parameter once; zeros of an input (triangles, masks) need not be read."""
+    """Of inputs and parameters what is really read, once (reads.py); zeros of an input (triangles, masks) need not be read."""
     written_bytes: int
-    """Every output once."""
+    """Every output once; of one that lies in an input or parameter, what the call has written there."""
     matrix_flops: float
     """Multiply-adds on non-zero operands, times two."""
     vector_flops: float = 0.0
@@ -38,8 +39,9 @@ class Operator:
 class _Counter(Watcher):
     """Counts matrix products (those with sparse operands by what is not zero) and the elements of everything else."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads: Reads) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._reads = reads
         self.flops = self.elements = 0.0
         self.operators: list[Operator] = []
 
@@ -55,35 +57,23 @@ class _Counter(Watcher):
         elif function.is_view:
             return result
         else:
-            work = float(sum(t.numel() for t in _tensors(result)))
+            work = float(sum(t.numel() for t in tensors(result)))
             self.elements += work
-        touched = sum(t.numel() * t.element_size() for t in (*_tensors(args), *_tensors(result)))
+        self._reads.see(function, args, kwargs or {}, result)
+        touched = sum(t.numel() * t.element_size() for t in (*tensors(args), *tensors(result)))
         self.operators.append(Operator(function._overloadpacket.__name__, work, touched))
         return result
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """Tensors in an operator's arguments or results."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for item in value for t in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
 def count(reference: Reference, seed: int) -> Work:
     """Work of one call, counted while the reference runs once."""
     form, leaves = reference.inputs(seed)
     model = reference.model()
-    counter = _Counter()
+    reads = Reads(leaves, list(model.state_dict().values()))
+    counter = _Counter(reads)
     with torch.no_grad(), counter:
         result = model(*tree.unpack(form, leaves))
     outputs: list[torch.Tensor] = []
     tree.pack(result, outputs)
-    read = sum(_bytes_that_matter(leaf) for leaf in leaves)
-    read += sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    written = sum(leaf.numel() * leaf.element_size() for leaf in outputs)
+    read, written = reads.read_bytes(), reads.written_bytes(outputs)
     return Work(read, written, counter.flops, counter.elements, tuple(counter.operators))
-
-
-def _bytes_that_matter(leaf: torch.Tensor) -> int:
-    count = int(torch.count_nonzero(leaf)) if leaf.is_floating_point() else leaf.numel()
-    return count * leaf.element_size()

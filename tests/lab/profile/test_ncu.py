@@ -1,0 +1,203 @@
+"""What ncu prints becomes counters of the right kernels; what it does not give is said. Pages as version 2025.3 writes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kernelpro.diagnose import evidence
+from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.judge.participant import Participant, Verdictable
+from kernelpro.lab.profile import collect, ncu
+from kernelpro.lab.profile.collect import Collector
+from kernelpro.records import Candidate, Counters, Kernel, Options, Profile, Status, Timeline
+
+GELU, ADD = "_Z11elementwiseILi4E4GeluEvPfT0_", "_Z11elementwiseILi4E3AddEvPfT0_"
+NAMES = {GELU: "void elementwise<4, Gelu>(float*, Gelu)", ADD: "void elementwise<4, Add>(float*, Add)"}
+MARKER = "_ZN2at4cuda55_GLOBAL__N__11spin_kernelEl"
+COLUMNS = (ncu.TIME, "dram__bytes_read.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "launch__registers_per_thread")
+SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
+
+
+def page(*rows: tuple[str, float, float]) -> str:
+    """The raw page of launches: name, nanoseconds, bytes read."""
+    head = ("ID", "Kernel Name", "Block Size", "Grid Size", *COLUMNS, *SHARED, ncu.PARTS[0])
+    lines = ["==PROF== Connected to process 1", ",".join(f'"{name}"' for name in head), ",".join(['""'] * len(head))]
+    for number, (name, time, read) in enumerate(rows):
+        cells = (
+            number,
+            name,
+            "(256, 1, 1)",
+            "(512, 2, 1)",
+            f"{time:,.0f}",
+            f"{read:,.0f}",
+            time / 1e3,
+            40,
+            16,
+            1024,
+            "sm__a,sm__b",
+        )
+        lines.append(",".join(f'"{cell}"' for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def traced(*names: str) -> Profile:
+    kernels = tuple(Kernel(name, 10.0, 1, 1 / len(names)) for name in names)
+    work = dict.fromkeys(("read_bytes", "written_bytes", "matrix_flops", "vector_flops"), 1e6)
+    ceilings = {"bandwidth": 4e12, "rates": {"fp32": 5e13}}
+    line = Timeline("cupti", 5, 30.0, 20.0, 0.0, 2.0)
+    return Profile("cuda", 0.02, 0.01, work, ceilings, {}, "fp32", kernels=kernels, timeline=line, compiler={"sources": {}})
+
+
+class Watched(Collector):
+    """A collector whose commands print what was recorded; it keeps what it was asked for."""
+
+    def __init__(self, *runs: str | tuple[int, str]):
+        super().__init__(cast(Bench, SimpleNamespace(target="cuda")), Candidate("", "k.py"), lambda _: None)
+        self._runs, self.asked = list(runs), list[list[list[str]]]()
+
+    def _execute(self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()) -> tuple[Any, bytes]:
+        self.asked.append(commands)
+        run = self._runs.pop(0)
+        if isinstance(run, str):
+            return [{"code": 0, "out": "", "err": ""}, {"code": 0, "out": run, "err": ""}], b""
+        return [{"code": run[0], "out": run[1], "err": ""}], b""
+
+    def _sustain(self, participant: Participant) -> dict[str, float]:
+        return {}  # no GPU whose power could be read
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_NCU", "/opt/ncu")
+
+
+COUNTED = Counters(("smsp__issue_active.avg.pct_of_peak_sustained_active",))
+
+
+def notes(profile: Profile) -> dict[str, str]:
+    return {note.what: note.why for note in profile.skipped}
+
+
+# --- one kernel each ---------------------------------------------------------------------------------------------------
+
+
+def test_instances_of_a_template_keep_their_own_numbers() -> None:
+    profile = traced(*NAMES.values())
+    [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700), (GELU, 2000, 300)), 1)
+    assert set(counted) == set(NAMES.values())
+    gelu, add = collect.with_counts(profile, counted, {}).kernels
+    assert (gelu.metrics["dram__bytes_read.sum"], add.metrics["dram__bytes_read.sum"]) == (200, 700)
+    assert gelu.metrics[COLUMNS[2]] == pytest.approx((4 * 4000 + 2 * 2000) / 6000), "shares are weighted by time"
+
+
+@pytest.mark.parametrize("name", ["void elementwise<(int)4, Gelu>(float *, T2)", "void elementwise<4,Gelu>(float*,Gelu)"])
+def test_demanglers_that_write_differently_mean_the_same(name: str) -> None:
+    [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
+    assert collect.with_counts(traced(name), counted, {}).kernels[0].metrics["dram__bytes_read.sum"] == 100
+
+
+def test_a_name_without_arguments_means_all_instances() -> None:
+    [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
+    [kernel] = collect.with_counts(traced("elementwise"), counted, {}).kernels
+    assert kernel.metrics["dram__bytes_read.sum"] == 400 and kernel.metrics[COLUMNS[2]] == pytest.approx(17e6 / 5e6)
+
+
+def test_lines_belong_to_an_instance_too() -> None:
+    block = (
+        '"File Path","/x/kernel.cu"\n"Function Name","{}"\n"Line No","Source","#","SASS","stall_long_sb"\n"{}","y = x;","","","9"\n'
+    )
+    lines = ncu.read_lines(block.format(GELU, 7) + block.format(ADD, 8), {})
+    profile = collect.with_counts(traced(*NAMES.values()), {}, lines)
+    assert [kernel.lines[0].where for kernel in profile.kernels] == ["kernel.cu:7", "kernel.cu:8"]
+
+
+# --- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def test_all_reasons_and_parts_come_without_naming_them() -> None:
+    """Names of reasons and pipes differ from chip to chip; one that is not there would cost the whole run."""
+    collecting, *_ = ncu.commands("ncu", ["target"], ("a__b.sum",), True, ())
+    assert [collecting[i + 1] for i, word in enumerate(collecting) if word == "--section"] == ["SourceCounters", "WarpStateStats"]
+    metrics = collecting[collecting.index("--metrics") + 1].split(",")
+    assert "a__b.sum" in metrics and set(ncu.PARTS) < set(metrics)
+    assert "--section" not in ncu.commands("ncu", ["target"], (), False, ())[0]
+
+
+def test_a_metric_that_the_device_does_not_have_is_left_out() -> None:
+    asked = Counters(("a__known.sum", "a__unknown.sum"))
+    collector = Watched((1, "==ERROR== Failed to find metric a__unknown.sum\n"), page((MARKER, 1, 0), (GELU, 4000, 100)))
+    profile = collector.collect(asked, traced(NAMES[GELU]))
+    first, second = (commands[0][commands[0].index("--metrics") + 1].split(",") for commands in collector.asked)
+    assert set(first) - set(second) == {"a__unknown.sum"} and profile.kernels[0].metrics
+    assert notes(profile)["counters"] == "ncu cannot read a__unknown.sum here"
+
+
+# --- beside a reference ------------------------------------------------------------------------------------------------
+
+
+def test_a_reference_has_its_launch_and_its_time_under_ncu() -> None:
+    told = page((MARKER, 1, 0), (GELU, 4000, 100), (MARKER, 1, 0), (ADD, 1000, 700))
+    profile = Watched(told).collect(replace(COUNTED, references=("compile",)), traced(NAMES[GELU]))
+    [beside] = profile.references["compile"].kernels
+    assert (beside.grid, beside.block, beside.registers) == ((512, 2, 1), (256, 1, 1), 40)
+    assert (beside.static_shared, beside.dynamic_shared) == (16, 1024)
+    text = evidence.write(profile)
+    assert "| time in a call, us | 10.0 |  |" in text and "| time of a launch under ncu, us | 4.0 | 1.0 |" in text
+    assert "| grid x block |  | 512x2x1 x 256x1x1 |" in text
+
+
+def test_a_candidate_of_many_launches_leaves_room_or_it_is_said() -> None:
+    asked = replace(COUNTED, references=("compile",))
+    crowd = page((MARKER, 1, 0), *[(GELU, 10, 1)] * (2 * ncu.MOST_LAUNCHES - 1))
+    collector = Watched(crowd)
+    told = notes(collector.collect(asked, traced(NAMES[GELU])))
+    command = collector.asked[0][0]
+    assert command[command.index("--launch-count") + 1] == str(2 * ncu.MOST_LAUNCHES)
+    assert "stops after 80 launches" in told["ncu"] and "used up" in told["compare compile"]
+
+
+def test_a_reference_that_takes_ncu_down_is_left_out() -> None:
+    collector = Watched((124, "timed out"), page((MARKER, 1, 0), (GELU, 4000, 100)))
+    profile = collector.collect(replace(COUNTED, references=("compile",)), traced(NAMES[GELU]))
+    assert profile.kernels[0].metrics and not profile.references and "timed out" in notes(profile)["compare"]
+
+
+# --- without a timeline ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_timeline_kernels_are_those_that_were_counted() -> None:
+    facts = {"mix": {"fma32": 1}, "signature": NAMES[GELU]}
+    known = replace(traced(NAMES[GELU]), timeline=None)
+    known = replace(known, kernels=(replace(known.kernels[0], code=facts),))
+    profile = Watched(page((MARKER, 1, 0), (GELU, 3000, 100), (ADD, 1000, 700))).collect(COUNTED, known)
+    gelu, add = profile.kernels
+    assert (gelu.name, gelu.microseconds, gelu.share, gelu.code) == (NAMES[GELU], 3.0, 0.75, facts)
+    assert gelu.metrics and add.share == 0.25 and gelu.grid == (512, 2, 1)
+    assert "under ncu" in notes(profile)["times of the kernels"]
+
+
+class Untraceable:
+    """A candidate's process that cannot be traced."""
+
+    cell = SimpleNamespace(has_ended=lambda: False)
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        if request["op"] == "trace":
+            raise Verdictable(Status.CRASHED, "CUPTI is not here")
+        facts = [{"signature": name, "symbol": symbol, "registers": 40, "mix": {"fma32": 1}} for symbol, name in NAMES.items()]
+        return {"kernels": {"elementwise": facts}}
+
+
+def test_without_a_timeline_the_machine_code_is_not_lost() -> None:
+    collector = Watched()
+    collector._bench.options = Options()
+    known = replace(traced(), timeline=None, compiler={})
+    profile = collector._watch_gpu(cast(Participant, Untraceable()), known, Counters())
+    assert [kernel.name for kernel in profile.kernels] == list(NAMES.values()) and profile.timeline is None
+    assert all(kernel.code["mix"] == {"fma32": 1} and kernel.share == 0.5 for kernel in profile.kernels)
+    told = {note.what: note.why for note in collector._skipped}
+    assert told["timeline"] == "CUPTI is not here" and "equal part" in told["times of the kernels"]

@@ -1,0 +1,78 @@
+"""The table of a bench, from verdicts made by hand: what it says of energy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine.verdicts import verdict
+
+from kernelpro.records import Result, Task, Verdict
+from kernelpro.suites.board import Board, board, markdown, problem_table, remarks
+from kernelpro.suites.ledger import Entry, Ledger
+from kernelpro.suites.problems import Problem
+
+
+def made(*verdicts: Verdict) -> Board:
+    """A problem for each verdict."""
+    problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(verdicts) + 1)]
+    keys = {(1, number): [str(number)] for number in range(1, len(verdicts) + 1)}
+    entries = {str(number): Entry(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)}
+    return board("mine", "kernels", "cuda", problems, keys, entries)
+
+
+def test_each_row_tells_its_energy_and_against_what() -> None:
+    found = made(verdict(0.5, 0.8), verdict(0.8), verdict(1.0, 0.9, against="eager_tf32"))
+    titles, lines = problem_table(found)
+    first = titles.index("J a call")
+    assert titles[first : first + 4] == ["J a call", "energy x baseline", "W", "energy against"]
+    assert [line[first : first + 4] for line in lines] == [
+        ["160 mJ", "0.400 [0.396, 0.404]", "320", "compile"],
+        ["", "", "", ""],
+        ["360 mJ", "0.900 [0.891, 0.909]", "360", "eager_tf32"],
+    ]
+    assert all(len(line) == len(titles) for line in lines) and "| 160 mJ |" in markdown((titles, lines))
+
+
+def test_means_are_told_for_each_baseline_by_itself() -> None:
+    found = made(verdict(0.5, 0.8), verdict(0.5, 1.25), verdict(1.0, 0.9, against="eager_tf32"))
+    first, second, *_ = remarks(found)
+    assert first == "energy against compile: geomean 0.500 [0.496, 0.504], energy-delay 0.250 [0.248, 0.252] (2 problems)"
+    assert second.startswith("energy against eager_tf32: geomean 0.900") and second.endswith("(1 problem)")
+
+
+def test_what_was_not_told_is_no_column_but_a_remark() -> None:
+    found = made(verdict(0.5, refused="no counter"), verdict(0.5, refused="no counter"), verdict(0.5))
+    assert "J a call" not in problem_table(found)[0] and not found.energy
+    assert remarks(found)[0] == "energy not told of 1/1 task, 1/2 task: no counter"
+
+
+def test_where_nobody_asked_nothing_is_said() -> None:
+    found = made(verdict(0.5))
+    assert "J a call" not in problem_table(found)[0] and "energy" not in " ".join(remarks(found))
+
+
+def test_json_carries_it_without_the_windows() -> None:
+    metered = verdict(0.5, 0.8)
+    assert metered.energy
+    found = made(replace(metered, energy=replace(metered.energy, windows=({"side": "candidate"},))))
+    data = json.loads(json.dumps(found.to_json()))
+    energy = data["rows"][0]["energy"]
+    assert energy["ratio"]["energy"]["value"] == pytest.approx(0.4) and energy["windows"] == []
+    assert data["energy"]["compile"]["problems"] == 1
+    assert Board.from_json(data) == found
+
+
+def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> None:
+    line = Entry("1", Result("1", verdict=verdict(0.5))).to_json()
+    del line["result"]["verdict"]["energy"]
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    with Ledger(tmp_path) as ledger:
+        assert not ledger.unreadable
+        found = board("mine", "kernels", "cuda", [Problem(1, 1, Task("", "1_task"))], {(1, 1): ["1"]}, ledger.entries)
+    assert found.rows[0].status == "passed" and found.rows[0].energy is None
+    old = found.to_json()
+    del old["energy"], old["rows"][0]["energy"]
+    assert Board.from_json(old) == found
