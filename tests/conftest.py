@@ -24,6 +24,7 @@ if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
 TOGETHER = (
     "authors/test_anchors.py",
     "authors/test_answers.py",
+    "authors/test_by_name.py",
     "authors/test_playbook",
     "authors/test_team.py",
     "cli/",

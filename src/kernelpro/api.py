@@ -18,6 +18,7 @@ from kernelpro.records import (
     Options,
     Outcome,
     Precision,
+    Role,
     RunConfig,
     Target,
     Task,
@@ -102,6 +103,8 @@ def optimize(
     *,
     author: str | None = None,
     model: str = "",
+    roles: dict[str, Role] | None = None,
+    prices: dict[str, str] | None = None,
     compiler: bool = True,
     objective: Objective = "speed",
     speed_tolerance: float = 0.02,
@@ -115,13 +118,16 @@ def optimize(
     """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
 
     Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
+    `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
     `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
     The same call goes on with a run that was stopped, and returns at once what a finished one found."""
+    from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
     from kernelpro.pools.local import Pool
 
     what, chosen = task(reference, inputs, **about), options or Options()
+    folder = Path(home) if home else default_home()
     with Pool(chosen.sandbox) as pool:
         where = target or session.target_of(pool)
         if objective != "speed" and (reason := session.no_energy(pool, where)):
@@ -134,10 +140,12 @@ def optimize(
             limits=limits or Limits(),
             options=chosen,
             compiler=compiler,
+            roles=roles or {},
+            prices=prices or {},
             objective=objective,
             speed_tolerance=speed_tolerance,
         )
-        store = session.store_for(Path(home) if home else default_home(), config, what.name)
+        store = session.store_for(folder, absolute(config, folder), what.name)
         try:
             outcome = asyncio.run(session.work(store, pool, report))
             winner = store.step(outcome.best) if outcome.best is not None else None

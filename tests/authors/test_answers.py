@@ -113,6 +113,17 @@ def test_a_span_that_breaks_the_file_is_refused() -> None:
         CodeForm(plan.anchored).parse("```python body\n  return (x\n```")
 
 
+@pytest.mark.parametrize(
+    "text", [f"x = {'-' * 100_000}1", f"x = 1{' + 1' * 20_000}", "x = '\ud800'"], ids=["depth", "length", "half a character"]
+)
+def test_code_that_the_parser_gives_up_on_is_explained_like_any_other(text: str) -> None:
+    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
+    with pytest.raises(BadInput, match="the file is not Python: "):
+        DesignForm().parse(f"plan: p\nhypothesis: h\n```python\n{text}\n```")
+    with pytest.raises(BadInput, match="with these spans the file is not Python: "):
+        CodeForm(plan.anchored).parse(f"```python body\n        {text}\n```")
+
+
 def test_a_fix_is_a_diagnosis_and_places_or_a_file() -> None:
     fix = "diagnosis: the factor was wrong\n```find a\n        y = x * 2\n```\n```python a\n        y = x * 3\n```"
     assert DebugForm(SOURCE).parse(fix).source == SOURCE.replace("x * 2", "x * 3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from engine import verdicts
 
 from kernelpro.cli import history
 from kernelpro.engine.store import Store
-from kernelpro.llm.question import Exchange, Question
+from kernelpro.llm.question import Exchange, ModelError, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput, Cost, Interval, Outcome, RunConfig, Status, Step, Task, Verdict
 
@@ -41,11 +42,14 @@ def run(tmp_path: Path) -> Store:
     store.keep(Step(2, 1, "improve", "settled", better, better, **told))  # type: ignore[arg-type]
     for step, prompt, answer in ((2, "make it wider", "a = 2"), (21, "not of step 2", "no")):
         question: Question[Any] = Question(f"step-{step}/plan", "plan", "be terse", prompt, Anything())  # type: ignore[arg-type]
-        exchange = Exchange(text=answer)
+        exchange = Exchange(text=answer, money=Decimal("0.01"), tokens_in=100, tokens_out=20, calls=1)
         exchange.add("system", "be terse")
         exchange.add("user", prompt)
         exchange.add("assistant", answer)
-        Transcripts(store.folder / FILE).append("m", question, exchange)
+        Transcripts(store.folder / FILE, "1-abc").append("m", question, exchange)
+    failed = Exchange(messages=[{"role": "user", "text": "x"}], money=Decimal("0.02"), tokens_in=300, calls=2)
+    asked: Question[Any] = Question("step-2/code", "code", "be terse", "write", Anything())  # type: ignore[arg-type]
+    Transcripts(store.folder / FILE, "1-abc").append("m", asked, failed, ModelError("it was malformed 3 times"))
     store.finish(Outcome("spent", 2, verdict(), (2,), ("a note",)))
     return store
 
@@ -53,11 +57,19 @@ def run(tmp_path: Path) -> Store:
 def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert history.show(run.id, 2, None, str(run.folder.parent), False) == 0
     shown = capsys.readouterr().out
-    for part in ("improve of step 1, by m", "wider loads", "narrow_access", "BLOCK=64 after 2", "0.0100 dollars", "1.00e-07"):
+    for part in ("improve of step 1, by m", "wider loads", "narrow_access", "BLOCK=64 after 2", "0.0300 dollars", "1.00e-07"):
         assert part in shown
     assert "=== plan: m, answered" in shown and "--- user\nmake it wider" in shown and "--- assistant\na = 2" in shown
     assert "not of step 2" not in shown
     assert "-a = 1\n+# by a model\n+a = 2" in shown and shown.rstrip().endswith("# by a model\na = 2")
+
+
+def test_what_each_role_cost_is_shown_with_what_failed(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    history.show(run.id, None, None, str(run.folder.parent), False)
+    shown = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
+    rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in shown}
+    assert rows["plan"] == ["2", "200", "40", "0.0200"] and rows["code"] == ["2", "300", "0", "0.0200"]
+    assert rows["in all"] == ["4", "500", "40", "0.0400"] and "prompts: 1-abc" in rows
 
 
 def test_what_the_compiler_wrote_is_called_so(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +84,7 @@ def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixt
     history.show(run.id, 2, None, str(run.folder.parent), True)
     record = json.loads(capsys.readouterr().out)
     assert [message["text"] for message in record["asked"][0]["messages"]] == ["be terse", "make it wider", "a = 2"]
+    assert record["cost"]["money"] == pytest.approx(0.03)
 
 
 def test_speed_against_energy_is_drawn_before_a_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

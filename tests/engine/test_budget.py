@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernelpro.cli.running import limits
@@ -39,7 +41,13 @@ def test_limits_are_read_as_people_write_them() -> None:
     assert found == Limits(12, 1.5, 2_000_000, 7200.0, 90.0, 0.9)
 
 
-@pytest.mark.parametrize("text", ["candidates", "candidates=many", "candidates=3h", "hours=3", "floor=2", "wall=-1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("candidates", "candidates=many", "candidates=3h", "hours=3", "floor=2", "wall=-1"),
+        *("dollars=1.2.3", "dollars=.", "candidates=1e999", "wall=1e308d", "floor=0.5h"),
+    ],
+)
 def test_a_limit_that_makes_no_sense_is_one_clear_line(text: str) -> None:
-    with pytest.raises(BadInput, match=f"--budget {text}: say NAME=NUMBER"):
+    with pytest.raises(BadInput, match=re.escape(f"--budget {text}: say NAME=NUMBER")):
         limits((text,), Limits())

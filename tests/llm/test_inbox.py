@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from llm.asking import KERNEL, SECRET, SOURCE, ask, question, search_tool
 
 from kernelpro.llm import Model, Outstanding, Settings, Transcripts, model, outstanding
+from kernelpro.llm.forms import Code
 from kernelpro.records import Cost
 
 RUN = Settings(scope="run-1", poll=0.01)
@@ -21,7 +23,7 @@ def inbox(folder: Path, settings: Settings = RUN) -> Model:
     return model(f"inbox:{folder}", settings)
 
 
-def put(folder: Path, text: str | bytes, name: str = "step-1__code") -> None:
+def put(folder: Path, text: str | bytes, name: str = "run-1__step-1__code") -> None:
     hidden = folder / "writing"
     hidden.write_bytes(text if isinstance(text, bytes) else text.encode())
     hidden.rename(folder / f"{name}.answer.md")
@@ -29,10 +31,10 @@ def put(folder: Path, text: str | bytes, name: str = "step-1__code") -> None:
 
 def test_round_trip(tmp_path: Path) -> None:
     tool = search_tool(lambda words: "found")
-    with pytest.raises(Outstanding, match=r"step-1/code waits for .*step-1__code\.answer\.md") as waiting:
+    with pytest.raises(Outstanding, match=r"step-1/code waits for .*run-1__step-1__code\.answer\.md") as waiting:
         ask(inbox(tmp_path), question(tools=(tool,)))
     assert waiting.value.key == "step-1/code" and waiting.value.cost == Cost()
-    page = (tmp_path / "step-1__code.md").read_text()
+    page = (tmp_path / "run-1__step-1__code.md").read_text()
     for part in ("Role: **code**", "You write kernels.", "Make it fast.", "kernelpro search WORDS", "opens with ```python"):
         assert part in page
     assert [(w.key, w.role, w.again) for w in outstanding(tmp_path)] == [("step-1/code", "code", False)]
@@ -43,7 +45,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert reply.value == SOURCE and reply.cost == Cost() and reply.notes == ()
     assert [message["role"] for message in reply.messages] == ["system", "user", "assistant"]
     assert [path.name for path in tmp_path.glob("*.md")] == []
-    assert len(list((tmp_path / "answered").glob("step-1__code.*"))) == 2
+    assert len(list((tmp_path / "answered").glob("run-1__step-1__code.*"))) == 2
 
     assert ask(inbox(tmp_path), question(tools=(tool,))).value == SOURCE, "asked again after a restart"
 
@@ -51,7 +53,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_a_prompt_with_titles_of_its_own_gets_none(tmp_path: Path) -> None:
     with pytest.raises(Outstanding):
         ask(inbox(tmp_path), replace(question(), prompt="# The task\n\nMake it fast."))
-    page = (tmp_path / "step-1__code.md").read_text()
+    page = (tmp_path / "run-1__step-1__code.md").read_text()
     assert "\n# The task\n" in page and "\n# Task\n" not in page
 
 
@@ -64,10 +66,10 @@ def test_a_malformed_answer_is_set_aside_and_the_question_says_what_was_wrong(tm
         put(tmp_path, bad)
         with pytest.raises(Outstanding, match="the last answer was malformed"):
             ask(inbox(tmp_path))
-        page = (tmp_path / "step-1__code.md").read_text()
+        page = (tmp_path / "run-1__step-1__code.md").read_text()
         assert page.index("# What was wrong with the last answer") < page.index("# Question")
         assert fault in page and page.count("# What was wrong") == 1 and page.count("# Task") == 1
-        assert (tmp_path / f"step-1__code.answer.{number}.bad.md").exists()
+        assert (tmp_path / f"run-1__step-1__code.answer.{number}.bad.md").exists()
         assert [w.again for w in outstanding(tmp_path)] == [True]
     put(tmp_path, KERNEL)
     assert ask(inbox(tmp_path)).value == SOURCE
@@ -81,7 +83,7 @@ def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path) -> None:
         task = asyncio.create_task(asked.ask(question()))
         while not told:
             await asyncio.sleep(0.01)
-        (tmp_path / "step-1__code.answer.md").write_text(KERNEL[:30])  # somebody is writing
+        (tmp_path / "run-1__step-1__code.answer.md").write_text(KERNEL[:30])  # somebody is writing
         await asyncio.sleep(0.1)
         assert not task.done() and not list(tmp_path.glob("*.bad.md"))
         put(tmp_path, KERNEL)
@@ -99,16 +101,46 @@ def test_an_answer_to_an_earlier_wording_is_taken_with_a_note(tmp_path: Path) ->
     assert reply.value == SOURCE and "earlier wording" in reply.notes[0]
 
 
-def test_an_answer_to_another_run_is_not_taken(tmp_path: Path) -> None:
+def test_runs_that_share_a_folder_do_not_touch_each_others_files(tmp_path: Path) -> None:
+    runs = [replace(RUN, scope=f"run-{number}") for number in (1, 2)]
+    for _ in range(2):
+        for run in runs:
+            with pytest.raises(Outstanding):
+                ask(inbox(tmp_path, run), question(prompt=f"The task of {run.scope}."))
+    assert [waiting.path.name for waiting in outstanding(tmp_path)] == ["run-1__step-1__code.md", "run-2__step-1__code.md"]
+    put(tmp_path, "```python\none\n```")
+    with pytest.raises(Outstanding):
+        ask(inbox(tmp_path, runs[1]))
+    assert "The task of run-2." in (tmp_path / "run-2__step-1__code.md").read_text()
+    put(tmp_path, "```python\ntwo\n```", "run-2__step-1__code")
+    assert [ask(inbox(tmp_path, run)).value for run in runs] == ["one\n", "two\n"]
+    assert not list(tmp_path.glob("*.md"))
+
+
+def test_an_answer_of_another_form_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(Outstanding):
         ask(inbox(tmp_path))
     put(tmp_path, KERNEL)
     with pytest.raises(Outstanding):
-        ask(inbox(tmp_path, replace(RUN, scope="run-2")), question(prompt="Another task."))
-    assert "Another task." in (tmp_path / "step-1__code.md").read_text()
-    assert (tmp_path / "step-1__code.answer.1.stale.md").read_text() == KERNEL
-    put(tmp_path, "```python\ntwo\n```")
-    assert ask(inbox(tmp_path, replace(RUN, scope="run-2")), question(prompt="Another task.")).value == "two\n"
+        ask(inbox(tmp_path), question(prompt="In CUDA.", form=Code("cuda")))
+    assert "In CUDA." in (tmp_path / "run-1__step-1__code.md").read_text()
+    assert (tmp_path / "run-1__step-1__code.answer.1.stale.md").read_text() == KERNEL
+    put(tmp_path, "```cuda\ntwo\n```")
+    assert ask(inbox(tmp_path), question(prompt="In CUDA.", form=Code("cuda"))).value == "two\n"
+
+
+def test_an_answer_that_is_no_file_is_malformed(tmp_path: Path) -> None:
+    with pytest.raises(Outstanding):
+        ask(inbox(tmp_path))
+    answer = tmp_path / "run-1__step-1__code.answer.md"
+    for number, make in enumerate((os.mkdir, os.mkfifo), 1):
+        make(answer)
+        assert outstanding(tmp_path) == []
+        with pytest.raises(Outstanding, match="a folder or the like"):
+            ask(inbox(tmp_path))
+        assert (tmp_path / f"run-1__step-1__code.answer.{number}.bad.md").exists()
+    put(tmp_path, KERNEL)
+    assert ask(inbox(tmp_path)).value == SOURCE
 
 
 ASKER = """

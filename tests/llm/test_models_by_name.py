@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelpro.llm import Settings, model
+from kernelpro.llm.by_name import absolute
 from kernelpro.records import BadInput
 
 
@@ -73,7 +74,25 @@ def test_the_library_is_imported_only_when_a_provider_is_used(tmp_path: Path) ->
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
-@pytest.mark.parametrize("wrong", [{"effort": "huge"}, {"timeout": 0}, {"retries": -1}, {"poll": 0}])
+def test_files_and_folders_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs" / "softmax-1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    assert absolute("inbox:questions", runs) == f"inbox:{tmp_path}/questions"
+    assert absolute("replay:softmax-1", runs) == f"replay:{runs}/softmax-1"
+    assert absolute("replay:runs/softmax-1", runs) == f"replay:{runs}/softmax-1"
+    assert absolute("replay:nowhere", runs) == f"replay:{tmp_path}/nowhere"
+    for other in ("openai:gpt-5", "http://localhost:8000/v1#m", "inbox:", "gpt-5"):
+        assert absolute(other, runs) == other
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"effort": "huge"}, {"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"poll": 0}),
+        *({"temperature": -0.1}, {"temperature": float("nan")}),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         Settings(**wrong)  # type: ignore[arg-type]

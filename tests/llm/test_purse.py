@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def test_a_cap_in_dollars_stops_a_re_ask(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(CapReached, match=r"cap of \$0\.02 is reached: \$0\.0225 is spent"):
             ask(model("openai-chat:gpt-5", QUICK, purse))
     assert purse.money == Decimal("0.0225") and len(server.requests) == 1
+
+
+def test_a_cap_in_dollars_needs_a_price() -> None:
+    with pytest.raises(BadInput, match=r"price is not known.* --price qwen=INPUT/OUTPUT .*cap the tokens"):
+        model("http://localhost:1/v1#qwen", QUICK, Purse(money=1))
+    purse = Purse(money=0.02)
+    with serving(Say("no code", (2000, 2000, 0, 0)), Say(KERNEL)) as server, pytest.raises(CapReached, match=r"\$0\.0225 is spent"):
+        ask(model(f"{server.url}/v1#qwen", replace(QUICK, prices={"qwen": Price.parse("1.25/10")}), purse))
+    model("openai:gpt-5", QUICK, Purse(money=1))
+    model("http://localhost:1/v1#qwen", QUICK, Purse(tokens=100))
 
 
 def test_an_answer_that_was_paid_for_is_given_even_if_it_empties_the_purse() -> None:

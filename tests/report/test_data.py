@@ -6,12 +6,16 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import made_runs
 import pytest
 
 from kernelpro.engine.store import Store
+from kernelpro.llm.forms import Text
+from kernelpro.llm.question import Exchange, ModelError, Question
+from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import Energy, Point, Status, Step
 from kernelpro.report import gather, render, write
 from kernelpro.report.curves import working_seconds
@@ -41,6 +45,25 @@ def test_what_it_cost_is_added_up(tmp_path: Path) -> None:
     assert cost["money"] == pytest.approx(0.10) and (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (7000, 2000, 5)
     assert cost["candidates"] == 7 and cost["wall_seconds"] == 321.0 and cost["device_seconds"] == 20.5
     assert cost["outcomes"] == {"passed": 4, "wrong": 1, "build_failed": 1, "duplicate": 1} and cost["tuning_points"] == 3
+
+
+def test_what_failed_was_paid_for_too_and_each_role_is_named(tmp_path: Path) -> None:
+    store = made_runs.won(tmp_path)
+    transcripts = Transcripts(store.folder / FILE, "1-abc")
+    for role, error in (("plan", None), ("code", ModelError("refused"))):
+        question = Question(f"step-3/{role}", role, "s", "p", Text())
+        exchange = Exchange([{"role": "user", "text": "p"}], text="x", money=Decimal("0.5"), tokens_in=1000, tokens_out=10, calls=1)
+        transcripts.append("m", question, exchange, error)
+    data = gather(store)
+    step = next(step for step in data["steps"] if step["number"] == 3)
+    elsewhere = sum(step["cost"]["money"] for step in data["steps"] if step["number"] != 3)
+    assert step["cost"]["money"] == 1.0 and data["cost"]["money"] == pytest.approx(1.0 + elsewhere) and elsewhere > 0
+    assert [(row["role"], row["money"], row["calls"]) for row in data["cost"]["roles"]] == [("plan", 0.5, 1), ("code", 0.5, 1)]
+    assert data["environment"]["prompts"] == ["1-abc"]
+    assert "| plan | 1 | 1000 | 10 | 0.5000 |" in render(store, "md")
+    page = render(store, "html")
+    assert "What the models cost" in page and "1-abc" in page
+    assert "What the models cost" not in render(made_runs.won(tmp_path), "html")
 
 
 def test_a_step_tells_what_led_to_it_and_whether_it_kept_its_promise(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import kernelpro
 from kernelpro.api import Optimized
 from kernelpro.engine.store import Store
 from kernelpro.lab.energy.counter import NoCounter, Rapl
+from kernelpro.llm import outstanding
 from kernelpro.records import BadInput, Limits, Options, Status
 
 TASK = """import torch
@@ -141,6 +142,22 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     assert len(list((suite / "out" / "runs").glob("*/run.db"))) == 2
     assert "2 of 2 were answered before" in bench(suite, *more).stderr
+
+
+def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    more = ("--author", "team", "--model", f"inbox:{inbox}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2")
+    first = bench(suite, *more)
+    assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
+    questions = outstanding(inbox)
+    assert sorted(waiting.path.name[:6] for waiting in questions) == ["1-1-sq", "1-2-sc"], "each run has its own file"
+    for waiting in questions:
+        what = "x.square()" if "x * x" in waiting.path.read_text() else "torch.tanh(x)"
+        answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{KERNEL.format(what=what)}```\n"
+        waiting.path.with_name(f"{waiting.path.stem}.answer.md").write_text(answer)
+    second = bench(suite, *more, "--format", "json")
+    assert second.returncode == 0, second.stderr
+    assert [row["status"] for row in json.loads(second.stdout)["rows"]] == ["passed", "passed"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -110,6 +111,11 @@ def optimize(
     model: Annotated[str, typer.Option(help="The LLM: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
     plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask a role in another way: plan:effort=high,temperature=0.7. Repeatable (docs/models.md)."),
+    ] = None,
+    price: Annotated[list[str] | None, typer.Option(help="MODEL=IN/OUT, dollars per million tokens. Repeatable.")] = None,
     cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
     policy: Annotated[
@@ -178,6 +184,8 @@ def optimize(
         tolerance / 100,
         tune,
         tuple(language or ()),
+        tuple(role or ()),
+        tuple(price or ()),
     )
     raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
@@ -191,6 +199,8 @@ def bench(
     ] = None,
     author: Annotated[str | None, typer.Option(help="Search for kernels, problem by problem: an author as for optimize.")] = None,
     model: Annotated[str, typer.Option(help="With --author: who answers, as for optimize.")] = "",
+    role: Annotated[list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")] = None,
+    price: Annotated[list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")] = None,
     budget: Annotated[list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")] = None,
     objective: _Objective = "speed",
     tolerance: _Tolerance = 2.0,
@@ -237,6 +247,7 @@ def bench(
     options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
     what = (suite, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
+    wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()))
     raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
 
 
@@ -244,6 +255,7 @@ def bench(
 def resume(
     run: Annotated[str, typer.Argument(help="A run, as `kernelpro runs` lists them.")],
     budget: Annotated[list[str] | None, typer.Option(help="New limits, as for optimize. Repeatable.")] = None,
+    price: Annotated[list[str] | None, typer.Option(help="Prices of models, as for optimize. Repeatable.")] = None,
     pool: Annotated[str | None, typer.Option(help="Another pool than so far, as for optimize.")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
@@ -251,7 +263,7 @@ def resume(
     """Go on with a run that was stopped or killed, or that has budget left."""
     from kernelpro.cli import running
 
-    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), pool, home, json_lines))
+    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), tuple(price or ()), pool, home, json_lines))
 
 
 @app.command()

@@ -13,8 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Drawing
 
-from kernelpro.authors.by_name import author
+from kernelpro.authors.by_name import absolute, author
 from kernelpro.cli.place import Place
+from kernelpro.cli.roles import prices, roles
 from kernelpro.cli.running import limits, require_counter
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import default_home
@@ -46,6 +47,8 @@ class Wanted:
     out: str | None
     retry: bool
     format: str
+    roles: tuple[str, ...] = ()
+    prices: tuple[str, ...] = ()
 
     @property
     def evaluated(self) -> str:
@@ -125,7 +128,8 @@ def _author(
 ) -> tuple[Keys, int]:
     """Problems are independent: nothing is learnt from one for the next."""
     assert wanted.author
-    models = {"code": wanted.model} if wanted.model else {}
+    named, asked = roles(wanted.roles)
+    models = ({"code": wanted.model} if wanted.model else {}) | named
     budget = limits(wanted.budget, Limits())
     common = RunConfig(
         chosen[0].task,
@@ -139,14 +143,17 @@ def _author(
         knowledge=False,
         objective=wanted.objective,
         speed_tolerance=wanted.tolerance,
+        roles=asked,
+        prices=prices(wanted.prices),
     )
+    common = absolute(common, ledger.folder / "runs")
     configs = [replace(common, task=problem.task) for problem in chosen]
     author(configs[0], ledger.folder / "unborn")  # a bad name shows before anything is begun
     every = [authoring.Assignment(problem, config) for problem, config in zip(chosen, configs, strict=True)]
     left = [item for item in every if ledger.lacks(item.key, wanted.retry)]
     with _Progress(len(every), len(left)) as progress:
-        runs = authoring.work(left, pool, ledger, wanted.parallel, progress.stage, lambda item: progress.done(item.problem.label))
-        outstanding = asyncio.run(runs)
+        done = lambda item: progress.done(item.problem.label)
+        outstanding = asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
     return {(item.problem.level, item.problem.number): [item.key] for item in every}, outstanding
 
 
@@ -206,6 +213,10 @@ class _Progress:
     def stage(self, problem: str, stage: str) -> None:
         if self._status:
             self._status.update(f"{self._done} of {self._total} done; {problem}: {stage}")
+
+    def note(self, line: str) -> None:
+        """Above the line that changes."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def done(self, problem: str) -> None:
         self._done += 1

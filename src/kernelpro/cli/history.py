@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kernelpro import report as reporting
 from kernelpro.cli import joules
 from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
+from kernelpro.engine import exchanges
 from kernelpro.engine import export as exporting
 from kernelpro.engine.store import Store, default_home
 from kernelpro.llm.transcripts import FILE, Line, Transcripts
@@ -70,7 +72,9 @@ def show(run: str, number: int | None, plot: str | None, home: str | None, json_
     store = Store.open(_home(home), run)
     if plot:
         _plot(store, Path(plot))
-    steps = {step.number: step for step in store.steps()}
+    known = store.steps()
+    asked = exchanges.read(store.folder, known)
+    steps = {step.number: replace(step, cost=asked.steps[step.number]) for step in known}
     for line in store.damaged:
         print(f"kernelpro: {line}", file=sys.stderr)
     if number is not None and number not in steps:
@@ -82,6 +86,7 @@ def show(run: str, number: int | None, plot: str | None, home: str | None, json_
             print(json.dumps(step.to_json() | extra, separators=(",", ":")))
     elif number is None:
         _tree(store, steps)
+        _models(asked)
     else:
         _step(store, steps, steps[number])
     return 0
@@ -118,6 +123,19 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     console.print(outcome.reason if outcome else f"unfinished: kernelpro resume {store.id}")
     for note in [*(outcome.notes if outcome else ()), *filter(None, [ground.get("no_seeds"), ground.get("no_graph")])]:
         console.print(f"note: {note}", markup=False)
+
+
+def _models(asked: exchanges.Exchanges) -> None:
+    """What each role of the team cost, failed questions among it."""
+    if asked.roles:
+        table = Table()
+        for title in ("role", "calls", "tokens in", "tokens out", "dollars"):
+            table.add_column(title, justify="left" if title == "role" else "right")
+        for role, cost in (asked.roles | {"in all": asked.total}).items():
+            table.add_row(role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.money:.4f}")
+        _console().print(table)
+    if asked.prompts:
+        print(f"prompts: {', '.join(asked.prompts)}")
 
 
 def _more(store: Store, step: Step) -> dict[str, object]:

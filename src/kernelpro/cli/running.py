@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import signal
@@ -13,10 +14,11 @@ from typing import Any
 
 from kernelpro import report
 from kernelpro.authors.author import LANGUAGES
-from kernelpro.authors.by_name import author
+from kernelpro.authors.by_name import absolute, author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
 from kernelpro.cli.place import Place
+from kernelpro.cli.roles import prices, roles
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.session import no_energy, target_of
 from kernelpro.engine.store import Store, default_home
@@ -51,17 +53,20 @@ class Wanted:
     tolerance: float = 0.02
     tune: int = 12
     languages: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    prices: tuple[str, ...] = ()
 
 
 def limits(texts: tuple[str, ...], base: Limits) -> Limits:
     """`candidates=75`, `wall=2h`, `floor=0.9` ...: what is not said stays."""
     for text in texts:
         name, _, value = text.partition("=")
-        amount = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([smhd]?)", value)
-        if name == "floor" and amount and not amount[2] and float(amount[1]) <= 1:
-            base = replace(base, floor_share=float(amount[1]))
-        elif name in _LIMITS and amount and (bool(amount[2]) <= (name in ("wall", "device"))):
-            number = float(amount[1]) * _SECONDS.get(amount[2], 1.0)
+        amount = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e\+?\d+)?)([smhd]?)", value)
+        number = float(amount[1]) * _SECONDS.get(amount[2], 1.0) if amount else math.inf
+        unit = amount[2] if amount else ""
+        if name == "floor" and not unit and number <= 1:
+            base = replace(base, floor_share=number)
+        elif name in _LIMITS and math.isfinite(number) and (bool(unit) <= (name in ("wall", "device"))):
             whole = name in ("candidates", "tokens")
             base = replace(base, **{_LIMITS[name]: int(number) if whole else number})  # type: ignore[arg-type]
         else:
@@ -74,10 +79,12 @@ def optimize(
     path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
 ) -> int:
     task = Task.from_file(path, mode, precision)
-    chosen = choose(wanted.author, wanted.models, os.environ)
+    named, asked = roles(wanted.roles)
+    chosen = choose(wanted.author, wanted.models | named, os.environ)
     budget = chosen.capped(limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort])))
     folder = Path(home) if home else default_home()
-    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models)
+    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models, limits=budget, roles=asked, prices=prices(wanted.prices))
+    draft = absolute(draft, folder)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     policy, constants = read(wanted.policy)
     wanted.place.require(target)
@@ -87,18 +94,16 @@ def optimize(
         if strange := [name for name in wanted.languages if name not in LANGUAGES[where]]:
             raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
         require_counter(pool, where, wanted.objective)
-        config = RunConfig(
+        config = replace(
+            draft,
             task=task.for_target(where),
             target=where,
-            author=chosen.author,
-            models=chosen.models,
             temperature=wanted.temperature,
             wait=wanted.place.wait,
             pool=wanted.place.pool,
             match=wanted.place.match,
             policy=policy,
             constants=constants,
-            limits=budget,
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
             in_flight=wanted.in_flight,
             seed=wanted.seed,
@@ -115,12 +120,14 @@ def optimize(
         return _work(store, pool, json_lines, f"{words}{why}; {chosen.why}" if chosen.why else "")
 
 
-def resume(run: str, budget: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
+def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
     store = Store.open(Path(home) if home else default_home(), run)
     store.lock()
     config = store.config()
-    if budget or pool:
-        config = replace(config, limits=limits(budget, config.limits), pool=pool or config.pool)
+    if budget or price or pool:
+        known = config.prices | prices(price)
+        config = replace(config, limits=limits(budget, config.limits), prices=known, pool=pool or config.pool)
+        author(config, store.folder)  # what cannot go on is said before anything is changed
         store.keep_config(config)
     with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
         return _work(store, there, json_lines)

@@ -76,5 +76,5 @@ def normalised(source: str) -> str:
     """A hash of the code, comments and layout aside; of the text where it is no Python."""
     try:
         return digest("code", ast.unparse(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return digest("text", source)

@@ -60,4 +60,5 @@ async def work(store: Store, pool: Pool, report: Report = lambda kind, data: Non
     store.lock()
     config = store.config()
     knowledge = Knowledge(default_path() if config.knowledge else None)
-    return await Engine(store, pool, author(config, store.folder), report, knowledge).run()
+    writer = author(config, store.folder, lambda line: report("note", {"line": line}))
+    return await Engine(store, pool, writer, report, knowledge).run()

@@ -26,7 +26,22 @@ def model(
     `provider:model`; `http://host:port/v1#model` or `openai-compatible:URL#model`; `inbox:DIR`; `replay:PATH`, where PATH
     may be the name of a run in `runs`. All roles of a run share a purse and transcripts.
     """
-    return Recorded(_source(spec.strip(), settings or Settings(), purse or Purse(), runs), transcripts)
+    settings = settings or Settings()
+    return Recorded(_source(spec.strip(), settings, purse or Purse(), runs), transcripts, settings.progress)
+
+
+def absolute(spec: str, runs: Path) -> str:
+    """The same model under a name that means the same in every working directory: files and folders by their whole path."""
+    kind, _, rest = spec.strip().partition(":")
+    if kind not in ("inbox", "replay") or not rest:
+        return spec.strip()
+    return f"{kind}:{(_recorded(rest, runs) if kind == 'replay' else Path(rest).expanduser()).absolute()}"
+
+
+def _recorded(name: str, runs: Path | None) -> Path:
+    """The file or folder of this name; else the run."""
+    path = Path(name).expanduser()
+    return runs / name if runs and not path.exists() and (runs / name).exists() else path
 
 
 def _source(spec: str, settings: Settings, purse: Purse, runs: Path | None) -> Source:
@@ -36,8 +51,7 @@ def _source(spec: str, settings: Settings, purse: Purse, runs: Path | None) -> S
     if kind == "inbox" and rest:
         return Inbox(Path(rest).expanduser(), settings)
     if kind == "replay" and rest:
-        path = Path(rest).expanduser()
-        return Replay(runs / rest if runs and not path.exists() and (runs / rest).exists() else path)
+        return Replay(_recorded(rest, runs))
     if kind in ("http", "https", "openai-compatible") or (kind in PROVIDERS and rest):
         from kernelpro.llm.conversation import Provider
 

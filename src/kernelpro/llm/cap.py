@@ -61,6 +61,10 @@ class Purse:
         """Dollars spent, exact."""
         return self._all.money
 
+    @property
+    def caps_money(self) -> bool:
+        return self._money > 0
+
     def by_role(self) -> dict[str, Cost]:
         return {role: account.cost for role, account in self._roles.items()}
 

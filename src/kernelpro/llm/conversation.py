@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from kernelpro.llm import failures, schema
 from kernelpro.llm.cap import Purse, estimate
@@ -22,6 +22,7 @@ from kernelpro.llm.providers import Tariff, connect
 from kernelpro.llm.question import Exchange, Malformed, ModelError, Question, Tool
 from kernelpro.llm.secrets import redact
 from kernelpro.llm.settings import Settings
+from kernelpro.records import BadInput
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
@@ -34,6 +35,8 @@ _LONGEST_RESULT = 60_000
 """Characters of a tool's result, about 20,000 tokens: a whole header of CUTLASS fits, a dump of a folder does not."""
 _CUT = "it was cut off at the limit of output tokens, so be briefer; "
 _AGAIN = "Please give the whole answer again, in that form."
+_OWN_TEMPERATURE = "claude"
+"""In the names of models that refuse a temperature while they think, whoever serves them."""
 _GRACE = 2
 """Rounds in which a model that has used up its tool calls is told so, before the question is given up."""
 
@@ -47,6 +50,9 @@ class Provider:
         self.model: LibraryModel = connect(spec)
         price = settings.prices.get(spec) or settings.prices.get(self.model.model_name)
         self.tariff = Tariff(price, self.model.system, self.model.model_name)
+        if purse.caps_money and not self.tariff.known:
+            give = f"give it with --price {self.model.model_name}=INPUT/OUTPUT (dollars per million tokens)"
+            raise BadInput(f"{spec}: its price is not known, so a cap in dollars would not hold; {give}, or cap the tokens instead")
         self._noted: set[str] = set()
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
@@ -61,21 +67,22 @@ class Provider:
     def library_settings(self, question: Question[Any]) -> ModelSettings:
         """The prompt's fixed part is cached where the provider has that; the conversation only if tools will make it long."""
         settings = self.settings
-        wanted: ModelSettings = {
+        wanted: dict[str, Any] = {
             "timeout": settings.timeout,
             "request_timeout": settings.timeout,
             "max_retries": 0,  # retrying is ours: each attempt passes the purse
             "cache": {"messages": bool(question.tools)},
         }
-        if settings.temperature is not None:
+        if settings.temperature is not None and not (settings.effort and _OWN_TEMPERATURE in self.model.model_name):
             wanted["temperature"] = settings.temperature
         if settings.effort is not None:
-            wanted["thinking"] = settings.effort
+            # of a server by its address the library does not know whether it has efforts; whoever asks for one does
+            wanted["openai_reasoning_effort" if "://" in self.name else "thinking"] = settings.effort
         if settings.max_output_tokens:
             wanted["max_tokens"] = settings.max_output_tokens
         for name in self.model.unsupported_settings:
             wanted.pop(name, None)
-        return wanted
+        return cast("ModelSettings", wanted)
 
 
 @dataclass
@@ -179,7 +186,7 @@ class _Conversation:
         money = provider.tariff.of(response, tokens)
         if money is None:
             money = Decimal(0)
-            provider.note_once(exchange, "its price is not known: tokens count, money does not; give a price, or cap the tokens")
+            provider.note_once(exchange, "its price is not known: tokens count, money does not; --price gives it")
         provider.purse.pay(self.question.role, self.question.key, money, tokens)
         exchange.money += money
         exchange.tokens_in += tokens.input

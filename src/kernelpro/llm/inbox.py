@@ -1,14 +1,15 @@
 """`inbox:DIR`: a person, a coding agent or a batch system is the model. Questions are files, answers are files beside them.
 
-    DIR/step-12__plan.md                      the question: written at once, in full
-    DIR/step-12__plan.answer.md               the answer: put there by whoever answers
-    DIR/step-12__plan.answer.1.bad.md         an answer without the form asked for; the question says on top what was wrong
-    DIR/answered/step-12__plan.<stamp>.md     the question, and ...
-    DIR/answered/step-12__plan.<stamp>.answer.md   ... the answer, once taken
+    DIR/RUN__step-12__plan.md                 the question: written at once, in full
+    DIR/RUN__step-12__plan.answer.md          the answer: put there by whoever answers
+    DIR/RUN__step-12__plan.answer.1.bad.md    an answer without the form asked for; the question says on top what was wrong
+    DIR/RUN__step-12__plan.answer.1.stale.md  an answer to a question of this name whose form was another
+    DIR/answered/RUN__step-12__plan.<stamp>.md     the question, and ...
+    DIR/answered/RUN__step-12__plan.<stamp>.answer.md   ... the answer, once taken
 
-The stamp is made of the key, the form and the run: asked again after a restart, a question finds its answer, even if its
-wording has changed since (a note says so); a question of another run does not. All moves are atomic renames, so several
-processes may look at a folder at the same time.
+The run's name is part of every name, so that runs share a folder without touching each other's files. The stamp is made of
+the key, the form and the run: asked again after a restart, a question finds its answer, even if its wording has changed
+since (a note says so). All moves are atomic renames, so several processes may look at a folder at the same time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Waiting:
 def outstanding(folder: Path) -> list[Waiting]:
     """The questions in a folder that nobody has answered yet, oldest first."""
     found: list[tuple[float, Waiting]] = []
-    for path in folder.glob("*.md") if folder.is_dir() else ():
+    for path in filter(Path.is_file, folder.glob("*.md") if folder.is_dir() else ()):
         try:
             text, written = path.read_text(errors="replace"), path.stat().st_mtime
         except FileNotFoundError:  # answered this very moment
@@ -99,7 +100,8 @@ class _Place(Generic[T]):
 
     def __init__(self, folder: Path, question: Question[T], scope: str) -> None:
         self._question = question
-        name, self._stamp = question.key.replace("/", "__"), digest(question.key, question.shape, scope)[:8]
+        name = "__".join(filter(None, (scope, *question.key.split("/"))))
+        self._stamp = digest(question.key, question.shape, scope)[:8]
         self._path = folder / f"{name}.md"
         self.answer = _answer_file(self._path)
         self._done = folder / "answered" / f"{name}.{self._stamp}.md"
@@ -137,7 +139,7 @@ class _Place(Generic[T]):
         return value, text, self._head_of(self._done)[1] in ("", self._question.content)
 
     def _put_question(self) -> None:
-        """The question stays as it was first put: somebody may be answering it. Another run's is replaced."""
+        """The question stays as it was first put: somebody may be answering it. One of another form is replaced."""
         stamp = self._head_of(self._path)[0]
         if stamp == self._stamp:
             return
@@ -161,7 +163,7 @@ class _Place(Generic[T]):
         """Stamp and content of a question's file; empty where there is none."""
         try:
             head = _HEAD.match(path.read_text(errors="replace"))
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return "", ""
         return (head[3], head[4]) if head else ("", "")
 
@@ -179,8 +181,13 @@ def _free(question: Path, pattern: str) -> Path:
 
 def _read(path: Path) -> str:
     """Raises Malformed where it is no text, FileNotFoundError where it is gone."""
-    with open(path, "rb") as file:
-        data = file.read(_LARGEST + 1)
+    if path.exists() and not path.is_file():
+        raise Malformed("the answer is a folder or the like, not a file")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+    except PermissionError:
+        raise Malformed("the answer may not be read by whoever runs this") from None
     if len(data) > _LARGEST:
         raise Malformed(f"the answer is larger than {_LARGEST // 2**20} MiB")
     try:

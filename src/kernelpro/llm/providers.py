@@ -7,6 +7,7 @@ features that fetch addresses or search the web are not used: a model is sent te
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 KEY_FOR_URL = "KERNELPRO_API_KEY"
 """For servers named by their address; keys of providers are never sent there."""
+_REPORTING = ("openrouter",)
+"""Providers that say with every answer what it cost."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ PROVIDERS = {
 
 def connect(spec: str) -> LibraryModel:
     """The library's model for `provider:model`, or for `URL#model`. Raises BadInput: what is missing, and where it goes."""
+    warnings.filterwarnings("ignore", "Sampling parameters", UserWarning)  # where a model takes no temperature, none is sent
     if "://" in spec:
         return _at_url(spec.removeprefix("openai-compatible:"))
     name, _, model = spec.partition(":")
@@ -99,6 +103,11 @@ class Tariff:
 
     def __init__(self, price: Price | None, system: str, model: str) -> None:
         self._price, self._system, self._model = price, system, model
+
+    @property
+    def known(self) -> bool:
+        """Whether an answer that has not come yet will have a price."""
+        return bool(self._price) or self._system in _REPORTING or self._table(Tokens(1, 1)) is not None
 
     def of(self, response: ModelResponse, tokens: Tokens) -> Decimal | None:
         """Dollars of an answer; None where nobody knows the price."""

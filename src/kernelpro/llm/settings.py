@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -39,16 +40,18 @@ class Settings:
     poll: float = 1.0
     """Inbox: seconds between two looks."""
     scope: str = ""
-    """Inbox: the run. An answer to another run's question with the same key is not taken."""
+    """Inbox: the run's name, with which the names of its files begin."""
     progress: Callable[[str], None] = field(default=lambda line: None)
-    """Told, in a line, what is being waited for."""
+    """Told, in a line, what is being waited for, and what a person should know about an answer."""
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in get_args(Effort):
             raise BadInput(f"effort {self.effort}: not one of {', '.join(get_args(Effort))}")
+        if self.temperature is not None and not 0 <= self.temperature <= 2:
+            raise BadInput(f"temperature {self.temperature}: must be from 0 to 2")
         for name in ("timeout", "backoff", "longest_wait", "poll"):
-            if getattr(self, name) <= 0:
-                raise BadInput(f"{name} {getattr(self, name)}: must be more than 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(f"{name} {getattr(self, name)}: must be a number of seconds above 0")
         for name in ("max_output_tokens", "retries", "reasks", "tool_rounds"):
             if getattr(self, name) < 0:
                 raise BadInput(f"{name} {getattr(self, name)}: must not be negative")

@@ -4,8 +4,9 @@ A line is written whole and synchronised before `append` returns. Processes that
 power cut tore is left out when reading, and the next one does not stick to it. An exchange is kept when it ends, however
 it ends; a process that is killed loses the exchanges that were in flight.
 
-    {"key", "content", "shape", "role", "model", "time", "status", "error", "text", "money", "cost", "notes", "messages"}
+    {"key", "content", "shape", "role", "model", "prompts", "time", "status", "error", "text", "money", "cost", "notes", "messages"}
 
+prompts: their version, where whoever asks has one.
 status: answered; failed (ModelError); capped (CapReached); stopped (cancelled, or an error of ours).
 """
 
@@ -44,13 +45,14 @@ class Line:
     cost: Cost
     notes: tuple[str, ...]
     messages: list[dict[str, Any]]
+    prompts: str
 
 
 class Transcripts:
-    """A file of exchanges; made when the first one is kept."""
+    """A file of exchanges; made when the first one is kept. `prompts` is the version of those that are asked from now on."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, prompts: str = "") -> None:
+        self.path, self._prompts = path, prompts
         self._answers: dict[tuple[str, str], Line] | None = None
         self._latest: dict[str, Line] = {}
 
@@ -62,6 +64,7 @@ class Transcripts:
             "shape": question.shape,
             "role": question.role,
             "model": model,
+            "prompts": self._prompts,
             "time": time.time(),
             "status": _status(error),
             "error": "" if error is None else str(error) or type(error).__name__,
@@ -163,4 +166,5 @@ def _line(data: dict[str, Any]) -> Line:
         cost=Cost.from_json(data["cost"]),
         notes=tuple(data["notes"]),
         messages=data["messages"],
+        prompts=data.get("prompts", ""),
     )

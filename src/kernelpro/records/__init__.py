@@ -38,7 +38,7 @@ from kernelpro.records.profiling import (
     Skipped,
     Timeline,
 )
-from kernelpro.records.running import Action, Cost, Limits, Outcome, Point, RunConfig, Stage, Step
+from kernelpro.records.running import Action, Cost, Limits, Outcome, Point, Role, RunConfig, Stage, Step
 
 __all__ = [
     "BASELINES",
@@ -73,6 +73,7 @@ __all__ = [
     "Progress",
     "Record",
     "Result",
+    "Role",
     "RunConfig",
     "Severity",
     "Skipped",

@@ -48,6 +48,22 @@ class Cost(Record):
 
 
 @dataclass(frozen=True)
+class Role(Record):
+    """How a role's model is asked, where that was said; None: as usual."""
+
+    temperature: float | None = None
+    effort: str | None = None
+    """How much it thinks first: minimal, low, medium, high, xhigh or max."""
+    max_output_tokens: int | None = None
+    """Of one answer, thinking included."""
+    timeout: float | None = None
+    """Seconds one request may take."""
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_json().items() if value is not None}
+
+
+@dataclass(frozen=True)
 class RunConfig(Record):
     """Everything that decides a run."""
 
@@ -85,6 +101,10 @@ class RunConfig(Record):
     objective: Objective = "speed"
     speed_tolerance: float = 0.02
     """energy-at-speed: candidates within this share of the fastest one's time count as equally fast."""
+    roles: dict[str, Role] = field(default_factory=dict)
+    """How design, plan, code and debug are asked for, where that was said."""
+    prices: dict[str, str] = field(default_factory=dict)
+    """INPUT/OUTPUT in dollars per million tokens, by a model's name; they go before the library's table."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ while `schema` stays the same.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from kernelpro.engine import exchanges
 from kernelpro.engine.store import Store
-from kernelpro.records import Cost, Outcome, RunConfig, Step, Verdict
+from kernelpro.records import Outcome, RunConfig, Step, Verdict
 from kernelpro.report import curves, front, reproduce, sentence, steps
 
 SCHEMA = 1
@@ -62,6 +63,7 @@ class _Read:
     """The winner; of a run that is not finished, the fastest step so far."""
     verdict: Verdict | None
     """The winner's last."""
+    asked: exchanges.Exchanges
 
     @property
     def precision(self) -> str | None:
@@ -106,7 +108,9 @@ def gather(store: Store) -> dict[str, Any]:
 
 
 def _read(store: Store) -> _Read:
-    outcome, known = store.outcome(), {step.number: step for step in store.steps()}
+    outcome, recorded = store.outcome(), store.steps()
+    asked = exchanges.read(store.folder, recorded)
+    known = {step.number: replace(step, cost=asked.steps[step.number]) for step in recorded}
     failure = ""
     for _, kind, data in store.events():
         if kind in ("begun", "failed"):
@@ -118,7 +122,7 @@ def _read(store: Store) -> _Read:
         passed = [step for step in known.values() if step.ms is not None]
         best = min(passed, key=lambda step: step.ms or 0.0, default=None)
         verdict = best.verdict if best else None
-    return _Read(store, store.config(), store.ground() or {}, outcome, known, failure, best, verdict)
+    return _Read(store, store.config(), store.ground() or {}, outcome, known, failure, best, verdict, asked)
 
 
 # --- the run and its verdict -------------------------------------------------------------------------------
@@ -220,12 +224,12 @@ def _baselines(run: _Read) -> list[dict[str, Any]]:
 
 def _cost(run: _Read) -> dict[str, Any]:
     known = run.known
-    total = sum((step.cost for step in known.values()), Cost())
     return {
         "candidates": sum(bool(step.source) for step in known.values()),
         "outcomes": dict(run.counts.most_common()),
         "tuning_points": sum(len(step.details.get("tuned", {}).get("tried", ())) for step in known.values()),
-        **total.to_json(),
+        **run.asked.total.to_json(),
+        "roles": [{"role": role} | cost.to_json() for role, cost in run.asked.roles.items()],
         "wall_seconds": run.store.wall_seconds,
         "device_seconds": sum(float(step.details.get("device_seconds", 0.0)) for step in known.values()),
     }
@@ -284,6 +288,7 @@ def _environment(run: _Read) -> dict[str, Any]:
         "bandwidth": hardware.get("bandwidth"),
         "rates": hardware.get("rates", {}),
         "sandbox": seen[-1].sandbox if seen else "",
+        "prompts": list(run.asked.prompts),
     }
 
 

@@ -30,6 +30,8 @@ def markdown(data: dict[str, Any]) -> str:
         parts += ["## What would be next", _next(data["winner"])]
         parts += ["## The winner", f"<details><summary>step {data['winner']['step']}, by {_text(verdict['by'])}</summary>"]
         parts += [_fenced(data["winner"]["source"], "python"), "</details>"]
+    if data["cost"]["roles"]:
+        parts += ["## What the models cost", _roles(data["cost"]["roles"])]
     if data["notes"]:
         parts += ["## To keep in mind", "\n".join(f"- {_text(note)}" for note in data["notes"])]
     commands = "\n".join(f"# {item['what']}\n{item['command']}" for item in data["reproduce"])
@@ -99,6 +101,11 @@ def _energy(step: dict[str, Any]) -> tuple[str, str]:
         return "", ""
     energy = step["energy"]
     return sentence.millijoules(energy["joules"]["candidate"]["value"]), sentence.of(energy["ratio"]["energy"], energy["against"])
+
+
+def _roles(roles: list[dict[str, Any]]) -> str:
+    rows = [(r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['money']:.4f}") for r in roles]
+    return _table(("role", "calls", "tokens in", "tokens out", "dollars"), rows)
 
 
 def _next(winner: dict[str, Any]) -> str:

@@ -98,6 +98,7 @@ def _contents(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("winner", "Source", data["winner"]),
         ("next", "What next", data["winner"]),
         ("steps", "Steps", data["steps"]),
+        ("models", "Models", data["cost"]["roles"]),
         ("notes", f"Notes ({len(data['notes'])})", data["notes"]),
         ("environment", "Environment", True),
         ("reproduce", "Reproduce", True),

@@ -59,6 +59,10 @@ def _search(config: RunConfig) -> list[str]:
         words += ["--objective", config.objective, "--tolerance", f"{100 * config.speed_tolerance:g}"]
     for role, option in (("code", "--model"), ("plan", "--plan-model"), ("debug", "--debug-model")):
         words += [option, config.models[role]] if config.models.get(role) else []
+    for role, asked in config.roles.items():
+        words += ["--role", f"{role}:{','.join(f'{key}={value}' for key, value in asked.given().items())}"]
+    for model, price in config.prices.items():
+        words += ["--price", f"{model}={price}"]
     words += [] if config.temperature else ["--no-temperature"]
     words += [] if config.compiler else ["--no-compiler"]
     words += [] if config.knowledge else ["--no-knowledge"]

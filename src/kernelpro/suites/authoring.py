@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelpro.engine import session
+from kernelpro.engine import exchanges, session
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import Store
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Cost, Result, RunConfig, Status, Verdict, digest
+from kernelpro.records import BadInput, Result, RunConfig, Status, Verdict, digest
 from kernelpro.suites.asking import Report
 from kernelpro.suites.ledger import Entry, Ledger
 from kernelpro.suites.problems import Problem
@@ -37,14 +37,15 @@ async def work(
     parallel: int,
     report: Report,
     done: Callable[[Assignment], None],
+    note: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """All of them, `parallel` at a time; returns how many wait for answers from outside."""
+    """All of them, `parallel` at a time; returns how many wait for answers from outside. `note`: what should not be overlooked."""
     gate = asyncio.Semaphore(parallel)
 
     async def one(assignment: Assignment) -> bool:
         async with gate:
             try:
-                ledger.add(await _run(assignment, pool, ledger.folder / "runs", report))
+                ledger.add(await _run(assignment, pool, ledger.folder / "runs", report, note))
             except Paused as paused:
                 report(assignment.problem.label, str(paused))
                 return False
@@ -55,11 +56,13 @@ async def work(
     return finished.count(False)
 
 
-async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report) -> Entry:
+async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, note: Callable[[str], None]) -> Entry:
     label = assignment.problem.label
     store = session.store_for(home, assignment.config, label)
 
     def follow(kind: str, data: dict[str, Any]) -> None:
+        if kind == "note":
+            note(f"{label}: {data['line']}")
         report(label, f"step {data['step']}: {kind}" if "step" in data else str(data.get("stage", kind)))
 
     try:
@@ -73,7 +76,7 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report) -
         steps = store.steps()
         store.close()
     seconds = sum(float(step.details.get("device_seconds", 0.0)) for step in steps)
-    return Entry(assignment.key, result, seconds, sum((step.cost for step in steps), Cost()))
+    return Entry(assignment.key, result, seconds, exchanges.read(store.folder, steps).total)
 
 
 def _failure(store: Store) -> Verdict | None:

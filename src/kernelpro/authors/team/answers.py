@@ -43,13 +43,19 @@ def whole_file(text: str) -> str:
     if not found:
         raise BadInput("there is no fenced block with the file: put it between ```python and ```")
     source = max(found, key=len)
-    try:
-        parsed = ast.parse(source)
-    except SyntaxError as error:
-        raise BadInput(f"the file is not Python: line {error.lineno}: {error.msg}") from None
+    parsed = _parsed(source, "the file is not Python")
     if not any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in parsed.body):
         raise BadInput("the file defines no class ModelNew at top level")
     return source
+
+
+def _parsed(source: str, complaint: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        raise BadInput(f"{complaint}: line {error.lineno}: {error.msg}") from None
+    except (MemoryError, RecursionError, ValueError) as error:  # nested too deeply; a zero byte
+        raise BadInput(f"{complaint}: {str(error) or 'it is nested too deeply'}") from None
 
 
 @dataclass(frozen=True)
@@ -185,10 +191,7 @@ class CodeForm:
         names = {span.name for span in self._anchored.spans}
         named = {fence.info: fence.body for fence in fences(text) if fence.language == "python" and fence.info in names}
         source = self._anchored.fill(named) if named else self._anchored.fill(self._anchored.check(whole_file(text)))
-        try:
-            ast.parse(source)
-        except SyntaxError as error:
-            raise BadInput(f"with these spans the file is not Python: line {error.lineno}: {error.msg}") from None
+        _parsed(source, "with these spans the file is not Python")
         return source
 
 
