@@ -40,17 +40,23 @@ def grow_with(name: str, steps: int, result: Result, in_flight: int = 1, seed: i
     for _ in range(steps):
         choice = policy.choose(tree, rng)
         parent = tree.nodes[choice.parent]
-        assert parent.state != "pending"
+        assert parent.state not in ("pending", "void")
         assert choice.action == ("seed" if parent.id == 0 else "improve" if parent.state == "ok" else "debug")
         pending.append((tree.add(choice.parent, choice.action).id, choice))
         if len(pending) == in_flight:
             id, settled = pending.pop(rng.randrange(in_flight))
-            tree.settle(id, result(tree, settled, rng))
+            ms = result(tree, settled, rng)
+            tree.settle(id, None if ms == math.inf else ms, void=ms == math.inf)
     return tree
 
 
 def mixed(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
     return None if rng.random() < 0.35 else rng.uniform(0.15, 2.0)
+
+
+def often_void(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+    """Infinity stands for a duplicate."""
+    return math.inf if rng.random() < 0.5 else mixed(tree, choice, rng)
 
 
 def fails(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
@@ -61,6 +67,13 @@ def fails(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
 @pytest.mark.parametrize("in_flight", [1, 2, 7])
 def test_choices_fit_the_tree_and_never_have_a_pending_parent(name: str, in_flight: int) -> None:
     assert len(grow_with(name, 200, mixed, in_flight)) == 201
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_what_leaves_nothing_to_mend_is_not_debugged(name: str, in_flight: int) -> None:
+    tree = grow_with(name, 200, often_void, in_flight)
+    assert len(tree) == 201 and not any(node.children for node in tree.nodes if node.state == "void")
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -24,10 +24,11 @@ def grown(seed: int, steps: int, baseline: float = 2.0, floor: float = 0.3) -> t
         pending = [node.id for node in tree.nodes if node.state == "pending"]
         if pending and rng.random() < 0.5:
             id, ms = rng.choice(pending), None if rng.random() < 0.4 else rng.uniform(0.2, 5.0)
-            tree.settle(id, ms)
-            events.append(("settle", id, ms))
+            void = ms is None and rng.random() < 0.3
+            tree.settle(id, ms, void)
+            events.append(("void" if void else "settle", id, ms))
         else:
-            choice = grow(rng.choice([node for node in tree.nodes if node.state != "pending"]))
+            choice = grow(rng.choice([node for node in tree.nodes if node.state in ("ok", "failed")]))
             tree.add(choice.parent, choice.action)
             events.append((choice.action, choice.parent, None))
     return tree, events
@@ -44,7 +45,7 @@ def test_statistics_equal_a_recount(seed: int) -> None:
         below = [tree.nodes[id] for id in subtree(tree, node.id)]
         rewards = [each.reward for each in below]
         assert node.flying == sum(each.state == "pending" for each in below)
-        assert node.failures == sum(each.state == "failed" for each in below)
+        assert node.failures == sum(each.state in ("failed", "void") for each in below)
         assert node.visits == len(below) - node.flying
         assert node.working == sum(each.state == "ok" for each in below)
         assert node.total == sum(rewards)
@@ -56,18 +57,18 @@ def test_statistics_equal_a_recount(seed: int) -> None:
     assert tree.leaders(5) == ranking[:5]
     assert list(tree.ranked()) == ranking
     assert tree.best().ms == min([2.0] + [node.ms for node in working if node.ms is not None])
-    assert tree.leaves == [node.id for node in tree.nodes[1:] if node.state != "pending" and not node.children]
+    assert tree.leaves == [node.id for node in tree.nodes[1:] if node.state in ("ok", "failed") and not node.children]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_order_of_results_leaves_no_trace(seed: int) -> None:
     tree, events = grown(seed, 150)
     rebuilt = Tree(2.0, 0.3)
-    results = {id: ms for what, id, ms in events if what == "settle"}
+    results = {id: (ms, what == "void") for what, id, ms in events if what in ("settle", "void")}
     for node in tree.nodes[1:]:
         rebuilt.add(node.parent or 0, node.action)
         if node.id in results:
-            rebuilt.settle(node.id, results[node.id])
+            rebuilt.settle(node.id, *results[node.id])
     assert rebuilt.nodes == tree.nodes
     assert (rebuilt.leaves, rebuilt.leaders(99)) == (tree.leaves, tree.leaders(99))
 
@@ -114,6 +115,8 @@ def test_it_refuses_what_makes_no_sense() -> None:
             tree.add(parent, action)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive"):
         tree.settle(tree.add(0, "seed").id, 0.0)
+    with pytest.raises(ValueError, match="void and have a time"):
+        tree.settle(tree.add(0, "seed").id, 1.0, void=True)
     with pytest.raises(ValueError, match="positive"):
         Tree(0.0, 0.5)
 

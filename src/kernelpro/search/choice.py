@@ -27,7 +27,7 @@ class Policy(Protocol):
     def name(self) -> str: ...
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
-        """Never a pending parent, and always an answer: no policy gives a task up."""
+        """Never a pending or void parent, and always an answer: no policy gives a task up."""
         ...
 
 
@@ -35,7 +35,7 @@ SEED = Choice(0, "seed")
 
 
 def grow(node: Node) -> Choice:
-    """The choice that expands a settled node by what it is: a seed, an improvement or a fix."""
+    """The choice that expands a settled node by what it is: a seed, an improvement or a fix. A void one is never grown."""
     if node.id == 0:
         return SEED
     return Choice(node.id, "improve" if node.state == "ok" else "debug")

@@ -18,7 +18,7 @@ A candidate is built, verified and timed when it is added, so expansion is the e
 4. A failed node is debugged, the root seeded, any other improved.
 
 Dead ends: a child is closed when
-   - nothing in its subtree works, after the failure and `tries` fixes of it; or
+   - nothing in its subtree works, after the failure and `tries` fixes of it, or at once where it is void; or
    - it works, and all of `dead` or more below it failed; or
    - `patience` or more nodes of its subtree leave it slower than its parent (never for a seed).
 Closing compares counts, so a result that comes late opens the branch again. The root is never closed: where all is closed,
@@ -77,7 +77,7 @@ class Mcts:
 
     def allowed(self, node: Node, tree: Tree) -> int:
         """How many live children the node may have: the widening law."""
-        if node.state == "failed":
+        if node.state != "ok":
             return 1
         width = self.width
         if node.parent is not None and node.reward > tree.nodes[node.parent].reward:
@@ -90,7 +90,7 @@ class Mcts:
         if child.state == "pending":
             return False
         if child.working == 0:
-            return size > self.tries
+            return child.state == "void" or size > self.tries
         if child.working == 1 and child.state == "ok" and size > self.dead:
             return True
         return parent.id != 0 and size >= self.patience and child.best < parent.reward

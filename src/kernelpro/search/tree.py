@@ -1,7 +1,7 @@
 """The tree of candidates: what came from what, what it gave, and what policies need to know of each subtree.
 
-Node 0 is the reference at the time of the best baseline. Every other node is added pending and settled once, as
-failed or with its measured time.
+Node 0 is the reference at the time of the best baseline. Every other node is added pending and settled once, with its
+measured time, as failed, or as void: a failure that leaves nothing to mend (a duplicate, an author without an idea).
 
 1. `add` appends the node and counts it as flying on the path to the root.
 2. `settle` moves it from flying to visits on that path, and adds its reward; O(depth).
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Action = Literal["root", "seed", "improve", "debug"]
-State = Literal["pending", "failed", "ok"]
+State = Literal["pending", "failed", "void", "ok"]
 
 AT_BASELINE = 0.2
 """Reward of a kernel exactly as fast as the baseline. A failure is 0: the room between is for kernels that work but are
@@ -50,7 +50,7 @@ class Node:
     flying: int = 0
     """Pending nodes in the subtree."""
     failures: int = 0
-    """Failed nodes in the subtree."""
+    """Failed and void nodes in the subtree."""
     total: float = 0.0
     """Sum of the rewards in the subtree."""
     best: float = 0.0
@@ -102,29 +102,33 @@ class Tree:
         above = self.nodes[parent]
         if above.state == "pending":
             raise ValueError(f"node {parent} is pending and cannot be a parent")
-        if not {"seed": parent == 0, "improve": above.state == "ok", "debug": above.state == "failed"}.get(action, False):
+        mendable = above.state in ("failed", "void")  # no policy mends a void one, but runs of before did
+        if not {"seed": parent == 0, "improve": above.state == "ok", "debug": mendable}.get(action, False):
             raise ValueError(f"action {action!r} does not fit node {parent} ({above.action}, {above.state})")
         node = Node(len(self.nodes), parent, action, depth=above.depth + 1)
         self.nodes.append(node)
-        if parent and not above.children:
+        if parent and not above.children and above.state != "void":
             self._leaves.pop(bisect_left(self._leaves, parent))
         above.children.append(node.id)
         for each in self.path(node.id):
             each.flying += 1
         return node
 
-    def settle(self, id: int, ms: float | None) -> None:
-        """The node's result: its time, or None where it failed (wrong, did not build, crashed, ...)."""
+    def settle(self, id: int, ms: float | None, void: bool = False) -> None:
+        """The node's result: its time, or None where it failed (wrong, did not build, crashed, ...) or is void."""
         node = self.nodes[id]
         if node.state != "pending":
             raise ValueError(f"node {id} is settled already ({node.state})")
         if ms is not None and not (math.isfinite(ms) and ms > 0):
             raise ValueError(f"ms must be a positive time or None, not {ms}")
-        node.state, node.ms = ("failed", None) if ms is None else ("ok", ms)
+        if void and ms is not None:
+            raise ValueError(f"node {id} cannot be void and have a time")
+        node.state, node.ms = "void" if void else "failed" if ms is None else "ok", ms
         if ms is not None:
             node.reward = self.reward(ms)
             insort(self._ranking, (ms, id))
-        insort(self._leaves, id)
+        if not void:
+            insort(self._leaves, id)
         for each in self.path(id):
             each.flying -= 1
             each.visits += 1
@@ -155,5 +159,5 @@ class Tree:
 
     @property
     def leaves(self) -> list[int]:
-        """Ids of settled candidates without children, in order; not to be changed."""
+        """Ids of settled candidates without children that can be grown, in order; not to be changed."""
         return self._leaves
