@@ -39,6 +39,7 @@ TOGETHER = (
     "engine/test_objective.py",
     "engine/test_profiling.py",
     "engine/test_store.py",
+    "engine/test_team_run.py",
     "exploits/",
     "lab/energy/test_pairs.py",
     "lab/profile/test_ncu.py",

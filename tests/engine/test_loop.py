@@ -250,7 +250,7 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
 
 def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None:
     store = Store.create(tmp_path, config(candidates=2, tune_points=0), "demo")
-    store.keep_ground({"baselines": {}, "baseline_ms": 1.0, "floor_ms": 0.1, "precision": "fp32", "hardware": {}})
+    store.keep_ground({"baselines": {"eager_fp32": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1, "precision": "fp32", "hardware": {}})
     for _ in range(2):
         with Spool(tmp_path / "spool", wait=False) as spool, pytest.raises(Paused, match=r"^1 answer and 1 result outstanding$"):
             asyncio.run(Engine(store, spool, _Reluctant(kernel(9), kernel(3))).run())

@@ -9,11 +9,19 @@ from kernelpro.records import Action, Cost, Finding, Graph, Target, Task, Verdic
 
 
 class NoIdea(Exception):
-    """The author has nothing (more) to offer for this assignment; the message says why."""
+    """The author has nothing (more) to offer for this assignment; the message says why, `cost` what it took to find out."""
+
+    def __init__(self, message: str, cost: Cost | None = None):
+        super().__init__(message)
+        self.cost = cost or Cost()
 
 
 class OutOfIdeas(NoIdea):
     """Nor for any other."""
+
+
+class Unanswered(NoIdea):
+    """This time: whoever was asked gave no usable answer. The same may be asked again."""
 
 
 class Waiting(Exception):

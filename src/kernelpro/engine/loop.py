@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Waiting
+from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Waiting
 from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
@@ -53,9 +53,9 @@ from kernelpro.search.tree import Tree
 
 Report = Callable[[str, dict[str, Any]], None]
 _MEMORY_TOKENS = 800
-_NO_IDEA = "no idea: "
+_NO_IDEA, _NO_ANSWER = "no idea: ", "no answer: "
 _IDLE_AUTHOR = 3
-"""Nodes in a row at which an author has no idea: then it has none."""
+"""Nodes in a row at which an author has no idea: then it has none. As many questions in a row without an answer end a run too."""
 
 
 class Paused(Exception):
@@ -89,7 +89,9 @@ class Engine:
         self._profiles: dict[int, asyncio.Task[None]] = {}
         self._without_idea, self._last_excuse = 0, ""
         self._barren: set[int] = set()
-        """Nodes at which the author had no idea, and those that never came to be."""
+        """Nodes at which the author had no idea."""
+        self._unanswered, self._stuck = 0, set[int]()
+        """Steps in a row that had no usable answer, and their nodes, which are left alone until one comes."""
         self.ground: dict[str, Any] = {}
 
     async def run(self) -> Outcome:
@@ -101,6 +103,9 @@ class Engine:
             outcome = await self._finish(await self._search())
         except (Waiting, Outstanding):
             raise Paused(await self._answers_outstanding(), self._pool.outstanding) from None
+        except BadInput:
+            await self._come_to_rest()  # what is under way was paid for, and is kept
+            raise
         finally:
             for task in (*self._open.values(), *self._profiles.values()):
                 task.cancel()
@@ -138,6 +143,7 @@ class Engine:
             self._budget.begin()
         for step in waiting:
             self._count(step)
+        self._unanswered = 0  # who calls again wants to ask again
         for step in known:
             if step.stage != "settled":
                 self._start(step)
@@ -171,13 +177,18 @@ class Engine:
             self._settle(step)
 
     async def _answers_outstanding(self) -> int:
-        """Let everything else come as far as it can; how many answers are then still waited for."""
-        ended = await asyncio.gather(*self._open.values(), return_exceptions=True)
-        return sum(isinstance(result, Waiting) for result in ended)
+        """How many answers are still waited for when all else is done."""
+        return sum(isinstance(result, Waiting) for result in await self._come_to_rest())
+
+    async def _come_to_rest(self) -> list[Any]:
+        """Let every open step come as far as it can, on disk; how each ended."""
+        return await asyncio.gather(*self._open.values(), return_exceptions=True)
 
     def _stop(self) -> str:
-        if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere() is None):
+        if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere(self._barren) is None):
             return f"the author has no further idea ({self._last_excuse})"
+        if self._unanswered >= _IDLE_AUTHOR:
+            return f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
         best = self._tree.best()
         ms = best.ms if best.id and self._config.objective == "speed" else None
         return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
@@ -186,8 +197,8 @@ class Engine:
         number = len(self._tree)
         given = number <= len(self._given)
         choice = SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
-        if choice.parent in self._barren and not given:
-            choice = self._elsewhere() or choice
+        if choice.parent in self._barren | self._stuck and not given:
+            choice = self._elsewhere(self._barren | self._stuck) or self._elsewhere(self._barren) or choice
         self._tree.add(choice.parent, choice.action)
         self._budget.begin()
         step = Step(number, choice.parent, choice.action)  # type: ignore[arg-type]
@@ -196,10 +207,10 @@ class Engine:
         self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
         self._start(step)
 
-    def _elsewhere(self) -> Choice | None:
-        """Where the author may still have an idea: at the best node for which it has not said otherwise, else at the root."""
-        node = next((node for node in self._tree.ranked() if node.id not in self._barren), None)
-        return grow(node) if node else None if 0 in self._barren else SEED
+    def _elsewhere(self, closed: set[int]) -> Choice | None:
+        """Where the author may still have an idea: at the best node that is not closed, else at the root."""
+        node = next((node for node in self._tree.ranked() if node.id not in closed), None)
+        return grow(node) if node else None if 0 in closed else SEED
 
     def _start(self, step: Step) -> None:
         self._drafted[step.number] = asyncio.Event()
@@ -239,7 +250,8 @@ class Engine:
             draft: Draft = await self._author.write(await self._assignment(step))
         except NoIdea as reason:
             details = step.details | {"out_of_ideas": isinstance(reason, OutOfIdeas)}
-            return replace(step, stage="drafted", note=f"{_NO_IDEA}{reason}", details=details)
+            word = _NO_ANSWER if isinstance(reason, Unanswered) else _NO_IDEA
+            return replace(step, stage="drafted", note=f"{word}{reason}", cost=reason.cost, details=details)
         key = self._store.put_source(draft.source)
         return replace(
             step,
@@ -344,14 +356,19 @@ class Engine:
 
     def _count(self, step: Step) -> None:
         """A result enters the tree and the budget."""
-        self._tree.settle(step.number, objective.cost_ms(self._config, step))
+        self._tree.settle(step.number, objective.cost_ms(self._config, step), void=step.verdict is None)
         self._budget.settle(step)
         if step.note.startswith(_NO_IDEA):
             self._last_excuse = step.note.removeprefix(_NO_IDEA)
             self._without_idea += _IDLE_AUTHOR if step.details.get("out_of_ideas") else step.parent not in self._barren
-            self._barren |= {step.parent, step.number}
+            self._barren.add(step.parent)
+        elif step.note.startswith(_NO_ANSWER):
+            self._last_excuse = step.note.removeprefix(_NO_ANSWER)
+            self._unanswered += 1
+            self._stuck |= {step.parent} - {0}  # every fresh design is another question
         else:
-            self._without_idea = 0
+            self._without_idea = self._unanswered = 0
+            self._stuck.clear()
         if step.number > len(self._given):  # what compilers wrote teaches nobody
             for event in learning.events(step, self._steps.get(step.parent)):
                 self._memory.add(event)

@@ -125,7 +125,7 @@ class Step(Record):
     cost: Cost = field(default_factory=Cost)
     verdict: Verdict | None = None
     note: str = ""
-    """Why there is no verdict of its own (a duplicate, an author without an idea), or what tuning found."""
+    """Why there is no verdict of its own (a duplicate, an author without an idea or an answer), or what tuning found."""
     diagnosis: Diagnosis | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -136,10 +136,11 @@ class Step(Record):
 
     @property
     def state(self) -> str:
-        """How it ended in a word or two: the verdict's status, duplicate, no idea; while it is on its way, its stage."""
+        """How it ended in a word or two: the verdict's status, duplicate, no idea, no answer; while it is on its way, its stage."""
         if self.verdict:
             return self.verdict.status.value
-        return "duplicate" if self.note.startswith("a duplicate") else "no idea" if self.note else self.stage
+        known = {"a duplicate": "duplicate", "no answer": "no answer"}
+        return next((state for begin, state in known.items() if self.note.startswith(begin)), "no idea" if self.note else self.stage)
 
 
 @dataclass(frozen=True)

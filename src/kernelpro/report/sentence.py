@@ -31,6 +31,7 @@ STATES = {
     "not_scorable": "could not be scored",
     "duplicate": "repeated an earlier one",
     "no idea": "times the author had no idea",
+    "no answer": "times no usable answer came",
 }
 
 
@@ -143,7 +144,7 @@ def scaled(value: float) -> str:
 
 def lost(outcome: Outcome, counts: dict[str, int]) -> str:
     """The headline of a finished run without a winner."""
-    written = {state: many for state, many in counts.items() if state != "no idea"}
+    written = {state: many for state, many in counts.items() if state not in ("no idea", "no answer")}
     tried = sum(written.values())
     if many := len(outcome.finalists):
         best = "the best candidate did not hold up" if many == 1 else f"none of the {many} best candidates held up"

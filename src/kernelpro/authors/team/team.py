@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, Waiting
+from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Waiting
 from kernelpro.authors.team import templates, windows
 from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
 from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, Outstanding, Question, Reply, Tool
@@ -47,6 +47,10 @@ _FILL = (
     "every span and nothing else: what lies outside stays as it is."
 )
 _ANEW = "The plan asks for a file that is written anew: send the whole of it."
+_NO_USE = ("the key in ", "the account has no credit", "the server does not know this model")
+"""How the LLM layer begins to say, after the model's name, that it will answer nothing: whoever started the run has to act."""
+_NOT_RECORDED = "no answer to "
+"""The same, of a replay that was asked for more than was recorded."""
 _OLD_FILE = 3_000
 """Tokens of a file that is to be written anew: enough to borrow from."""
 
@@ -149,7 +153,11 @@ class Team:
             "memory": windows.titled("What this run has learnt", a.memory),
         }
         form = CodeForm(plan.anchored)
-        coded: Reply[str] = await self._ask(a, "code", self._models.code, form, sections, plan.language, work=work)
+        try:
+            coded: Reply[str] = await self._ask(a, "code", self._models.code, form, sections, plan.language, work=work)
+        except NoIdea as reason:
+            reason.cost += planned.cost
+            raise
         return Draft(
             coded.value,
             plan.transformation,
@@ -196,7 +204,11 @@ class Team:
         except CapReached as cap:
             raise Exhausted(str(cap)) from None
         except ModelError as error:
-            raise BadInput(str(error)) from None
+            said = str(error).removeprefix(f"{model.name}: ")
+            if said.startswith(_NO_USE):
+                raise BadInput(str(error)) from None
+            kind = OutOfIdeas if said.startswith(_NOT_RECORDED) else Unanswered
+            raise kind(str(error), error.cost) from None
 
 
 def _directions(a: Assignment) -> list[tuple[str, str]]:

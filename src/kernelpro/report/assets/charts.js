@@ -25,7 +25,7 @@ const KernelProCharts = (() => {
   const rate = (value) => `${scaled(value)}FLOP/s`;
   const words = (state) => state.replace(/_/g, " ");
   const ratio = (step) => (step.against ? step.speedup[step.against].value : null);
-  const faded = ["duplicate", "no idea", "chosen", "drafted", "judged"];
+  const faded = ["duplicate", "no idea", "no answer", "chosen", "drafted", "judged"];
 
   const base = (look) => ({
     animation: false,

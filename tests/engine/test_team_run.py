@@ -1,0 +1,176 @@
+"""Whole runs of the team over a real server on loopback: what one failed question does to a run, and what a replay does.
+
+The lab's answers are given here; questions and answers go through the provider, the transcripts and the purse as they always do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine.known_lab import KnownLab
+from engine.verdicts import verdict
+from llm.asking import QUICK, SECRET
+from llm.server import Act, Fail, LoopbackServer, Say, serving
+
+from kernelpro.authors.team.team import Models, Team
+from kernelpro.engine.loop import Engine
+from kernelpro.engine.store import Store
+from kernelpro.llm.by_name import model
+from kernelpro.llm.cap import Purse
+from kernelpro.llm.transcripts import FILE, Transcripts
+from kernelpro.records import BadInput, Job, Limits, Outcome, RunConfig, Status, Task, Verdict
+from kernelpro.search.policy import read
+
+pytest.importorskip("pydantic_ai")
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_API_KEY", SECRET)
+
+
+class Lab(KnownLab):
+    """A kernel takes as many milliseconds as it says; one that says 0 is wrong."""
+
+    def verdict(self, job: Job, source: str) -> Verdict:
+        ms = float(re.findall(r"MS = (\S+)", source)[0])
+        return verdict(ms) if ms else Verdict("k", Status.WRONG, "off")
+
+
+def kernel(ms: float) -> str:
+    return f"MS = {ms}\n\n\nclass ModelNew:\n    pass\n"
+
+
+def design(ms: float) -> Say:
+    return Say(f"plan: design of {ms}\nhypothesis: none\n\n```python\n{kernel(ms)}```")
+
+
+def plan(ms: float) -> Say:
+    lines = "transformation: faster\nhypothesis: less time\nexpected: 1.4x\nkind: edit\nlanguage: cpp\n\nWrite it.\n\n"
+    return Say(f"{lines}```anchor time\nMS = {ms}\n```")
+
+
+def code(ms: float) -> Say:
+    return Say(f"```python time\nMS = {ms}\n```")
+
+
+NONSENSE = (Say("I cannot."),) * 3
+"""As often as one question is asked again."""
+
+
+def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, in_flight: int = 1) -> Store:
+    """`policy` as the command line names it."""
+    name, constants = read(policy)
+    config = RunConfig(Task("", "t"), "cpu", "team", policy=name, constants=constants, in_flight=in_flight, finalists=0)
+    return Store.create(home, replace(config, limits=Limits(candidates, floor_share=0.0)), "demo")
+
+
+def run(store: Store, spec: str) -> tuple[Outcome, Purse]:
+    purse = Purse()
+    asked = model(spec, QUICK, purse, Transcripts(store.folder / FILE))
+    return asyncio.run(Engine(store, Lab(), Team(Models(asked, asked, asked))).run()), purse  # type: ignore[arg-type]
+
+
+def served(store: Store, *script: Act) -> tuple[Outcome, Purse, LoopbackServer]:
+    with serving(*script) as server:
+        return *run(store, f"{server.url}/v1#m"), server
+
+
+def states(store: Store) -> list[str]:
+    return [step.state for step in store.steps()]
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (NONSENSE, "was malformed 3 times"),
+        ((Fail(500),) * 4, "given up after 4 attempts"),
+        ((Fail(400, message="the prompt violates our policy"),), "violates our policy"),
+    ],
+)
+def test_a_question_that_fails_for_good_is_a_failed_step_and_the_run_goes_on(
+    tmp_path: Path, failure: tuple[Act, ...], said: str
+) -> None:
+    store = begun(tmp_path)
+    outcome, purse, _ = served(store, design(0.5), *failure, design(0.4), design(0.3))
+    assert states(store) == ["passed", "no answer", "passed", "passed"]
+    assert outcome.best == 4 and "3 candidates" in outcome.reason, "no candidate was written, so none was used up"
+    failed = store.steps()[1]
+    assert said in failed.note
+    total = sum(step.cost.tokens_in for step in store.steps())
+    assert total == purse.spent.tokens_in > 0, "what the failed question cost is the step's"
+
+
+def test_a_plan_that_was_paid_for_counts_although_its_code_never_came(tmp_path: Path) -> None:
+    store = begun(tmp_path, "greedy", candidates=2)
+    _, purse, _ = served(store, design(0.5), plan(0.5), *NONSENSE, design(0.3))
+    assert [(step.action, step.state) for step in store.steps()] == [
+        ("seed", "passed"),
+        ("improve", "no answer"),
+        ("seed", "passed"),
+    ], "another node is tried first"
+    assert store.steps()[1].cost.calls == 4 and purse.spent.calls == 6
+
+
+def test_three_failures_in_a_row_end_the_run_with_a_winner_and_a_word(tmp_path: Path) -> None:
+    store = begun(tmp_path)
+    outcome, _, server = served(store, design(0.5), *NONSENSE * 3, design(0.4))
+    assert states(store) == ["passed", "no answer", "no answer", "no answer"] and len(server.script) == 1
+    assert outcome.best == 1 and outcome.reason.startswith("no usable answer came for 3 steps in a row; the last time: http")
+    again, _, _ = served(store, design(0.4), design(0.3))
+    assert again.best == 6 and "3 candidates" in again.reason, "who calls again asks again"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(401, "was refused"), (402, "no credit"), (404, "does not know this model")],
+)
+def test_what_no_question_will_survive_ends_the_run_and_loses_nothing(tmp_path: Path, status: int, said: str) -> None:
+    store = begun(tmp_path, in_flight=2)
+    slow = Fail(429, {"Retry-After": "1"})
+    with pytest.raises(BadInput, match=said):
+        served(store, design(0.5), *(Fail(status), slow, design(0.4)))
+    stages = sorted(step.stage for step in store.steps())
+    assert stages in (["chosen", "judged", "settled"], ["chosen", "judged"], ["chosen", "settled", "settled"]), (
+        "what was in flight is finished"
+    )
+    outcome, _, _ = served(store, *(design(0.3),) * 3)
+    assert outcome.best and "no answer" not in states(store), "with the key mended it goes on"
+
+
+def test_a_replay_that_leaves_the_recorded_path_ends_like_a_run(tmp_path: Path) -> None:
+    recorded = begun(tmp_path / "recorded", "greedy", candidates=2)
+    served(recorded, design(0.5), plan(0.5), code(0.4))
+    same = begun(tmp_path / "same", "greedy", candidates=2)
+    outcome, purse = run(same, f"replay:{recorded.folder}")
+    assert outcome.best == 2 and purse.spent.calls == 0
+    further = begun(tmp_path / "further", "greedy", candidates=9)
+    outcome, _ = run(further, f"replay:{recorded.folder}")
+    assert outcome.best == 2 and "no answer to step-3/plan was recorded" in outcome.reason
+
+
+def test_a_recorded_answer_that_does_not_fit_is_a_failed_step(tmp_path: Path) -> None:
+    recorded = begun(tmp_path / "recorded", "greedy", candidates=3)
+    served(recorded, design(0.5), plan(0.5), code(0.6), plan(0.5), code(0.4))
+    departed = begun(tmp_path / "departed", "greedy", candidates=3)
+    lines = (recorded.folder / FILE).read_text().replace("MS = 0.6", "MS = 0.2")
+    (tmp_path / "changed.jsonl").write_text(lines)
+    outcome, _ = run(departed, f"replay:{tmp_path / 'changed.jsonl'}")
+    assert outcome.best == 2 and states(departed) == ["passed", "passed", "no answer", "no idea"]
+    assert "does not fit the question now" in departed.steps()[2].note
+
+
+@pytest.mark.parametrize("policy", ["greedy", "epsilon-greedy:throttle=1", "mcts:seeds=1"])
+def test_a_duplicate_is_not_sent_to_the_debugger(tmp_path: Path, policy: str) -> None:
+    store = begun(tmp_path, policy, candidates=4)
+    served(store, design(0.5), plan(0.5), code(0.5), *(plan(0.5), code(0.5)), plan(0.5), code(0.4))
+    assert [(step.action, step.parent, step.state) for step in store.steps()] == [
+        ("seed", 0, "passed"),
+        ("improve", 1, "duplicate"),
+        ("improve", 1, "duplicate"),
+        ("improve", 1, "passed"),
+    ]
