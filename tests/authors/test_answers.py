@@ -69,7 +69,8 @@ def test_a_plan_names_spans_that_are_found() -> None:
     [
         ("y = x * 2", "y = x * 3", "no line reads 'y = x \\* 3'"),
         ("kind: edit", "kind: perhaps", "say edit or rewrite"),
-        ("1.4x", "much", "holds no number"),
+        ("1.4x", "much", "`expected: much`: say how many times as fast"),
+        ("1.4x", "40%", "`expected: 40%`: say how many times as fast"),
         ("language: torch", "language: cpp", "here it is triton or cuda or cute"),
         ("```anchor body", "```anchor", "needs a name"),
     ],
@@ -77,6 +78,38 @@ def test_a_plan_names_spans_that_are_found() -> None:
 def test_a_plan_that_does_not_fit_is_explained(old: str, new: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("said", "times"),
+    [
+        ("1.4x", 1.4),
+        ("about 1.4 times as fast", 1.4),
+        ("1,4x", 1.4),
+        ("~2", 2.0),
+        ("**1.25×**", 1.25),
+        ("1.3x to 1.5x", 1.3),
+        ("1.3-1.5x", 1.3),
+        ("2-fold", 2.0),
+        ("1.2x (0.60 ms -> 0.50 ms)", 1.2),
+        ("40% faster", 1.4),
+        ("a speed-up of 12.5 %", 1.125),
+        ("50% less time", 2.0),
+        ("20 percent shorter", 1.25),
+        ("from 0.5 ms to 0.25 ms", 2.0),
+        ("0.9 -> 0.6 ms", 1.5),
+        ("500 us to 0.25 ms", 2.0),
+        ("0.5 ms down to 400 µs", 1.25),
+    ],
+)
+def test_a_promise_is_understood_in_the_forms_people_write(said: str, times: float) -> None:
+    assert PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace("1.4x", said)).promised == pytest.approx(times)
+
+
+@pytest.mark.parametrize("said", ["40%", "0x", "1,400", "16x16 tiles", "100% less", "from 1 ms to 0 ms", "some", "3 kernels", "0.3 ms"])
+def test_a_promise_that_is_not_clear_is_sent_back(said: str) -> None:
+    with pytest.raises(BadInput, match="how many times as fast as the kernel above"):
+        PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace("1.4x", said))
 
 
 def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:

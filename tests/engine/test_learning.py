@@ -14,8 +14,9 @@ from kernelpro.engine import learning
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.scene import Scene
 from kernelpro.engine.store import Store
-from kernelpro.memory.run_memory import Attempt
-from kernelpro.records import Job, Limits, RunConfig, Status, Step, Task, Verdict
+from kernelpro.memory.knowledge import Knowledge
+from kernelpro.memory.run_memory import Attempt, RunMemory
+from kernelpro.records import Bound, Diagnosis, Job, Limits, RunConfig, Status, Step, Task, Verdict
 from kernelpro.search.tree import Tree
 
 SEEDS = ({"name": "torch.compile", "variant": "compile", "source": "seed = 1"},)
@@ -62,6 +63,24 @@ def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines
     broken = replace(fresh, verdict=Verdict("k", Status.WRONG, "off by one"))
     mended = attempt(Step(5, 3, "debug", source="c", plan="fix", verdict=verdict(0.5)), broken)
     assert (mended.gain, mended.fresh) == (2.0, True)
+
+
+def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
+    config = RunConfig(Task("", "t"), "cuda", "script")
+    diagnosis = Diagnosis(Bound.MEMORY, "high", "counters agree", {})
+    parent = Step(1, 0, "seed", source="a", plan="design", verdict=verdict(0.5), diagnosis=diagnosis)
+    steps = [parent]
+    for number, ms in ((2, 0.4), (3, 0.49)):
+        told = {"plan": f"plan {'xyz'[number - 2]}", "hypothesis": "loads are narrow", "details": {"promised": 1.3}}
+        steps.append(Step(number, 1, "improve", source=str(number), verdict=verdict(ms), **told))  # type: ignore[arg-type]
+    memory = RunMemory.replay(event for step in steps for event in learning.events(step, parent if step.parent else None))
+    digest = memory.digest(1, 800)
+    assert "expected 1.30x, confirmed (loads are narrow)" in digest and "expected 1.30x, refuted (loads are narrow)" in digest
+    knowledge = Knowledge(tmp_path / "knowledge.db")
+    knowledge.add(learning.observations(steps, config, "run-1"))
+    told = learning.advice(knowledge, config, "memory", "cuda", "")
+    assert "plan x: 1.06x expected (1 of 1 times faster); who tried it last expected 1.30x, confirmed (loads are narrow)" in told
+    assert "expected 1.30x, refuted (loads are narrow)" in told
 
 
 def test_what_the_compiler_wrote_is_neither_learnt_from_nor_a_leader(tmp_path: Path) -> None:

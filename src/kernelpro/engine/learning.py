@@ -2,7 +2,7 @@
 
 Within the run: attempts and errors follow from the steps themselves; facts are what authors report. Across runs:
 every improvement or loss of a step over its parent is an observation (method, class of the bottleneck, hardware,
-language, family of the task), read at the start of a run and added at its end.
+language, family of the task; its hypothesis, confirmed or refuted), read at the start of a run and added at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from kernelpro.memory.knowledge import Knowledge, Observation
-from kernelpro.memory.run_memory import Attempt, Error, Event, Fact
+from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, expectation
 from kernelpro.records import RunConfig, Status, Step
 
 _FAMILIES = (
@@ -83,10 +83,17 @@ def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator
             language=step.verdict.language,
             family=family(config.task.source),
             gain=math.log(parent.ms / step.ms),
+            conditions=_expected(step, parent),
             run=run,
             node=str(step.number),
             date=datetime.now(UTC).date().isoformat(),
         )
+
+
+def _expected(step: Step, parent: Step) -> str:
+    """Its hypothesis with the mark that the measurement gave it; empty where it promised nothing."""
+    attempts = (event for event in events(step, parent) if isinstance(event, Attempt))
+    return next((expectation(attempt) for attempt in attempts if attempt.confirmed is not None), "")
 
 
 def advice(knowledge: Knowledge, config: RunConfig, bound: str, hardware: str, language: str) -> str:
@@ -94,4 +101,9 @@ def advice(knowledge: Knowledge, config: RunConfig, bound: str, hardware: str, l
     if not knowledge.enabled:
         return ""
     found = knowledge.query(bound, hardware, family(config.task.source), language, _KNOWN)
-    return "\n".join(f"- {a.method}: {math.exp(a.expected):.2f}x expected ({a.wins} of {a.count} times faster)" for a in found)
+    lines = [
+        f"- {a.method}: {math.exp(a.expected):.2f}x expected ({a.wins} of {a.count} times faster)"
+        + (f"; who tried it last {a.conditions[0]}" if a.conditions else "")
+        for a in found
+    ]
+    return "\n".join(lines)

@@ -62,7 +62,7 @@ class Observation(Record):
     gain: float
     """log(times as fast as before); negative where it became slower."""
     conditions: str = ""
-    """Under which it is said to hold."""
+    """Under which it is said to hold: what was expected of it and why, and whether that was confirmed."""
     run: str = ""
     node: str = ""
     """Which candidate of the run: two trials that are otherwise alike are two."""

@@ -244,8 +244,14 @@ def _gained(attempt: Attempt) -> str:
     text = f"{attempt.ms:.4f} ms, " if attempt.ms else ""
     text += f"{attempt.gain:.2f}x as fast as " + ("the best baseline" if attempt.fresh else f"step {attempt.parent}")
     if attempt.promised and not attempt.fresh:
-        text += f"; expected {attempt.promised:.2f}x" + (f" ({gist(attempt.hypothesis)})" if attempt.hypothesis else "")
+        text += f"; {expectation(attempt)}"
     return text
+
+
+def expectation(attempt: Attempt) -> str:
+    """What was promised, why, and whether it came true."""
+    mark = {True: ", confirmed", False: ", refuted", None: ""}[attempt.confirmed]
+    return f"expected {attempt.promised:.2f}x{mark}" + (f" ({gist(attempt.hypothesis)})" if attempt.hypothesis else "")
 
 
 def _error_line(error: Recurring) -> str:

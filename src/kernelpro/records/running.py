@@ -139,8 +139,9 @@ class Step(Record):
         """How it ended in a word or two: the verdict's status, duplicate, no idea, no answer; while it is on its way, its stage."""
         if self.verdict:
             return self.verdict.status.value
-        known = {"a duplicate": "duplicate", "no answer": "no answer"}
-        return next((state for begin, state in known.items() if self.note.startswith(begin)), "no idea" if self.note else self.stage)
+        if self.note.startswith("a duplicate"):
+            return "duplicate"
+        return "no answer" if self.note.startswith("no answer") else "no idea" if self.note else self.stage
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from kernelpro.authors.anchors import Anchored, Quote, place
+from kernelpro.authors.team.expectation import times_as_fast
 from kernelpro.llm.markdown import fences
 from kernelpro.records import BadInput
 
@@ -126,9 +127,7 @@ where the span is a single line). The first must occur once in the file; the spa
     def parse(self, text: str) -> Planned:
         fields = header(text)
         _required(fields, "transformation", "hypothesis", "expected", "kind")
-        promised = re.search(r"\d+(?:\.\d+)?", fields["expected"])
-        if promised is None:
-            raise BadInput(f"`expected: {fields['expected']}` holds no number: say how many times as fast, such as 1.4x")
+        promised = times_as_fast(fields["expected"])
         kind = fields["kind"].lower().strip("`. ")
         if kind not in ("edit", "rewrite"):
             raise BadInput(f"`kind: {fields['kind']}`: say edit or rewrite")
@@ -138,9 +137,7 @@ where the span is a single line). The first must occur once in the file; the spa
         finding = fields.get("finding", "").strip("`. ")
         anchored = place(self._source, _quotes(text)) if kind == "edit" else None
         told = "" if finding.lower() == "none" else finding
-        return Planned(
-            fields["transformation"], fields["hypothesis"], float(promised[0]), told, anchored, language, _unquoted(text)
-        )
+        return Planned(fields["transformation"], fields["hypothesis"], promised, told, anchored, language, _unquoted(text))
 
 
 def _unquoted(text: str) -> str:

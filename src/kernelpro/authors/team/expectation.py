@@ -1,0 +1,53 @@
+"""What a plan promises, as a number: times as fast as the kernel it starts from.
+
+    1.4x, about 1.4 times, 1,4x, 1.3x to 1.5x (the least counts), 1.4    as they stand
+    from 0.5 ms to 0.3 ms, 500 us -> 0.3 ms                              before / after
+    40% faster, a speed-up of 40%                                        1 + p
+    30% less time, 30% shorter                                           1 / (1 - p)
+
+The first form that is there counts, in this order. A bare percentage can mean either, and is sent back.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kernelpro.records import BadInput
+
+_NUMBER = r"(?<![\d.,])(\d+(?:\.\d+|,\d{1,2})?)(?![\d.,]*\d)"
+_TO = r"\s*(?:-+>?|–|—|→|to|down to)\s*"
+_TIMES = re.compile(rf"(?:{_NUMBER}\s*x?{_TO})?{_NUMBER}\s*(?:x(?!\w)|×|times\b|-?fold\b)", re.IGNORECASE)
+_UNIT = r"\s*(ns|us|µs|μs|ms|s)"
+_FROM_TO = re.compile(rf"{_NUMBER}(?:{_UNIT}\b)?{_TO}{_NUMBER}{_UNIT}\b", re.IGNORECASE)
+_PERCENT = re.compile(rf"{_NUMBER}\s*(?:%|per ?cent\b)", re.IGNORECASE)
+_FASTER = re.compile(r"faster|speed-? ?up|quicker|throughput", re.IGNORECASE)
+_SHORTER = re.compile(r"less|lower|shorter|fewer|reduc|saved?\b|savings?\b|\boff\b", re.IGNORECASE)
+_ALONE = re.compile(rf"\W*(?:about|around|roughly|approx\w*\.?)?\s*[~≈]?\s*{_NUMBER}\W*", re.IGNORECASE)
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def times_as_fast(text: str) -> float:
+    """Raises BadInput where it is not clear."""
+    found = _factor(text)
+    if not found or found < 0:
+        raise BadInput(f"`expected: {text}`: say how many times as fast as the kernel above, such as 1.4x")
+    return found
+
+
+def _factor(text: str) -> float | None:
+    if match := _TIMES.search(text):
+        return _value(match[1] or match[2])
+    if match := _FROM_TO.search(text):
+        before, unit, after, last = match.groups()
+        ended = _value(after) * _SECONDS[last.lower()]
+        return _value(before) * _SECONDS[(unit or last).lower()] / ended if ended else None
+    if match := _PERCENT.search(text):
+        share = _value(match[1]) / 100
+        if bool(_FASTER.search(text)) == bool(_SHORTER.search(text)):
+            return None
+        return 1 + share if _FASTER.search(text) else 1 / (1 - share) if share < 1 else None
+    return _value(match[1]) if (match := _ALONE.fullmatch(text)) else None
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "."))
