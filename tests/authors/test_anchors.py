@@ -37,6 +37,17 @@ def test_anchors_are_found_by_their_first_and_last_line() -> None:
     assert "<<<<<<< size\nBLOCK = 128\n>>>>>>> size\n" in anchored.shown()
 
 
+def test_a_long_file_is_cut_away_from_its_anchors_never_in_them() -> None:
+    lines = [f"line_{number} = {number}" for number in range(4000)]
+    lines[3000:3003] = ["first = 1", "middle = 2", "last = 3"]
+    anchored = place("\n".join(lines) + "\n", [Quote("a", "first = 1", "last = 3"), Quote("b", "line_3500 = 3500")])
+    shown = anchored.shown(2000)
+    assert "<<<<<<< a\nfirst = 1\nmiddle = 2\nlast = 3\n>>>>>>> a\n" in shown and "<<<<<<< b\nline_3500 = 3500\n>>>>>>> b\n" in shown
+    assert "line_2999 = 2999\n<<<<<<< a" in shown and ">>>>>>> b\nline_3501 = 3501\n" in shown
+    assert shown.startswith("line_0 = 0\nline_1 = 1\n") and shown.count("lines left out]") == 3
+    assert len(shown) < 2200 and anchored.shown(10**6) == anchored.shown()
+
+
 def test_filling_changes_the_anchors_and_nothing_else() -> None:
     made = place(SOURCE, [BODY, SIZE]).fill({"size": "BLOCK = 256", "body": "    z = 2 * x + 1\n"})
     assert made == SOURCE.replace("BLOCK = 128", "BLOCK = 256").replace("    y = x * 2\n    z = y + 1\n", "    z = 2 * x + 1\n")
@@ -48,7 +59,7 @@ def test_filling_changes_the_anchors_and_nothing_else() -> None:
         ([Quote("a", "no such line")], "anchor a: no line reads 'no such line'"),
         ([Quote("a", "BLOCK = 128", "no such end")], "anchor a: no line after its first reads 'no such end'"),
         ([Quote("a", "y = x * 2", "return z"), Quote("b", "z = y + 1")], "anchors a and b overlap at line 8"),
-        ([Quote("a", "BLOCK = 128"), Quote("a", "return z")], "same name"),
+        ([Quote("a", "BLOCK = 128"), Quote("a", "return z")], "same name, a"),
     ],
 )
 def test_a_quote_that_does_not_fit_is_explained(quotes: list[Quote], complaint: str) -> None:

@@ -140,6 +140,25 @@ def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
         CodeForm(plan.anchored).parse(f"```python\n{changed.replace('BLOCK = 128', 'BLOCK = 64')}```")
 
 
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ("```python body\n        return x\n```\n```python helper\npass\n```", "there is no anchor helper; there are body"),
+        ("```python bdy\n        return x\n```", "there is no anchor bdy; there are body"),
+        ("```python body\n        return x\n```\n```python body\n        return 2 * x\n```", "two blocks ```python body"),
+    ],
+)
+def test_a_block_that_belongs_nowhere_or_comes_twice_is_sent_back(answer: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        CodeForm(PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN).anchored).parse(answer)
+
+
+def test_spans_that_a_coder_cannot_be_shown_are_refused() -> None:
+    long = SOURCE.replace("        y = x * 2\n", "        y = x * 2\n" + "        y = y + 0\n" * 2000)
+    with pytest.raises(BadInput, match=r"the spans hold 36\d+ characters.*name smaller ones, or plan a rewrite"):
+        PlanForm(long, "torch", LANGUAGES["cuda"]).parse(PLAN)
+
+
 def test_a_span_that_breaks_the_file_is_refused() -> None:
     plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     with pytest.raises(BadInput, match="with these spans the file is not Python"):

@@ -141,6 +141,15 @@ def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_
     assert f"0.3000 ms ({best / 0.3:.2f}x over {name})" in shown["faster"] and "9.00x" not in shown["faster"]
 
 
+def test_a_coder_sees_every_span_of_a_file_that_is_too_long_for_his_window() -> None:
+    head, tail = SOURCE.split("class ModelNew")
+    long = head + "# line\n" * 15_000 + "class ModelNew" + tail
+    _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
+    marked = "<<<<<<< body\n        y = x * 2\n        return y + 1\n>>>>>>> body"
+    assert marked in asked[1].prompt and "lines left out]" in asked[1].prompt and "characters left out" not in asked[1].prompt
+    assert "import torch" in asked[1].prompt and len(asked[1].prompt) < 4 * windows.WINDOW_TOKENS
+
+
 def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite"))
     monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")

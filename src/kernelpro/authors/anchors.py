@@ -8,7 +8,8 @@ as it is by construction; or it sends a whole file, which is accepted only if ev
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelpro.records import BadInput
@@ -44,23 +45,51 @@ class Anchored:
     def text(self, span: Span) -> str:
         return "".join(self.lines[span.start : span.end])
 
-    def shown(self) -> str:
-        """The source with a line before and after each span that names it."""
+    @property
+    def characters(self) -> int:
+        """Of all spans together."""
+        return sum(len(self.text(span)) for span in self.spans)
+
+    def shown(self, room: float = math.inf) -> str:
+        """The source with a line before and after each span that names it, in about `room` characters.
+
+        The spans are always there. What does not fit is left out from where it is farthest from them and from the file's top.
+        """
+        kept = self._kept(room)
         parts, at = [], 0
         for span in self.spans:
-            parts += [*self.lines[at : span.start], f"<<<<<<< {span.name}\n"]
+            parts += [*self._outside(at, span.start, kept), f"<<<<<<< {span.name}\n"]
             body = self.lines[span.start : span.end]
             parts += [*body, "" if not body or body[-1].endswith("\n") else "\n", f">>>>>>> {span.name}\n"]
             at = span.end
-        return "".join([*parts, *self.lines[at:]])
+        return "".join([*parts, *self._outside(at, len(self.lines), kept)])
+
+    def _kept(self, room: float) -> set[int]:
+        """Lines outside the spans that fit beside them: the nearest first."""
+        inside = {line for span in self.spans for line in range(span.start, span.end)}
+        edges = [0, *(edge for span in self.spans for edge in (span.start - 1, span.end))]
+        outside = (line for line in range(len(self.lines)) if line not in inside)
+        left, kept = room - self.characters, set[int]()
+        for line in sorted(outside, key=lambda line: min(abs(line - edge) for edge in edges)):
+            left -= len(self.lines[line])
+            if left < 0:
+                break
+            kept.add(line)
+        return kept
+
+    def _outside(self, start: int, end: int, kept: set[int]) -> Iterator[str]:
+        """Lines `start` to `end`; a note where some of them are not kept."""
+        for is_kept, group in itertools.groupby(range(start, end), kept.__contains__):
+            lines = [self.lines[line] for line in group]
+            yield from lines if is_kept else [f"[... {len(lines)} lines left out]\n"]
 
     def fill(self, texts: Mapping[str, str]) -> str:
         """The source with new text for every anchor; raises BadInput where one is missing or unknown."""
         names = [span.name for span in self.spans]
-        if missing := [name for name in names if name not in texts]:
-            raise BadInput(f"no text for anchor {', '.join(missing)}: answer every one of {', '.join(names)}")
         if unknown := [name for name in texts if name not in names]:
             raise BadInput(f"there is no anchor {', '.join(unknown)}; there are {', '.join(names)}")
+        if missing := [name for name in names if name not in texts]:
+            raise BadInput(f"no text for anchor {', '.join(missing)}: answer every one of {', '.join(names)}")
         parts, at = [], 0
         for span in self.spans:
             parts += ["".join(self.lines[at : span.start]), _ended(texts[span.name])]
@@ -125,7 +154,9 @@ def place(source: str, quotes: Sequence[Quote]) -> Anchored:
         if other.start < one.end:
             raise BadInput(f"anchors {one.name} and {other.name} overlap at line {other.start + 1}")
     if len({span.name for span in spans}) < len(spans):
-        raise BadInput("two anchors have the same name")
+        names = [span.name for span in spans]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"two anchors have the same name, {twice}")
     return Anchored(tuple(lines), tuple(spans))
 
 

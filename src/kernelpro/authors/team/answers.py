@@ -16,7 +16,8 @@ from kernelpro.llm.markdown import fences
 from kernelpro.records import BadInput
 
 _HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
-"""To write in, by target; torch is understood as well."""
+_LONGEST_SPANS = 24_000
+"""Characters that a plan may have changed in an edit: half of what a coder is shown of a file (windows.py)."""
 
 
 def header(text: str) -> dict[str, str]:
@@ -136,6 +137,9 @@ where the span is a single line). The first must occur once in the file; the spa
             raise BadInput(f"`language: {language}`: here it is {' or '.join(self._known)}")
         finding = fields.get("finding", "").strip("`. ")
         anchored = place(self._source, _quotes(text)) if kind == "edit" else None
+        if anchored and anchored.characters > _LONGEST_SPANS:
+            told = f"hold {anchored.characters} characters, and the coder is shown {_LONGEST_SPANS}"
+            raise BadInput(f"the spans {told}: name smaller ones, or plan a rewrite")
         told = "" if finding.lower() == "none" else finding
         return Planned(fields["transformation"], fields["hypothesis"], promised, told, anchored, language, _unquoted(text))
 
@@ -185,8 +189,12 @@ class CodeForm:
     def parse(self, text: str) -> str:
         if self._anchored is None:
             return whole_file(text)
-        names = {span.name for span in self._anchored.spans}
-        named = {fence.info: fence.body for fence in fences(text) if fence.language == "python" and fence.info in names}
+        named: dict[str, str] = {}
+        for fence in fences(text):
+            if fence.language == "python" and fence.info:
+                if fence.info in named:
+                    raise BadInput(f"there are two blocks ```python {fence.info}: send one for each span")
+                named[fence.info] = fence.body
         source = self._anchored.fill(named) if named else self._anchored.fill(self._anchored.check(whole_file(text)))
         _parsed(source, "with these spans the file is not Python")
         return source

@@ -139,7 +139,7 @@ class Team:
         )
         plan = planned.value
         if plan.anchored:
-            work, shown = _FILL, windows.file("The file", plan.anchored.shown())
+            work, shown = _FILL, windows.file("The file", plan.anchored.shown(windows.FILE))
         else:
             old = windows.cut(a.parent.source, _OLD_FILE) if plan.language == language else ""
             work, shown = _ANEW, windows.file("The file as it was", old)

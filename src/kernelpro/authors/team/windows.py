@@ -6,7 +6,8 @@
     code     task, ground, plan, the marked file; children; cousins (working patches to borrow); memory
     debug    task, ground, plan, the file, the failure; siblings; memory
 
-A section has a cap of its own. Where all of them together exceed the window, they are cut from the least valuable on.
+A section has a cap of its own. Where all of them together exceed the window, they are cut from the least valuable on. Of a
+marked file that is too long, the spans stay and what is far from them goes (anchors.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ WINDOW_TOKENS = 24_000
 """Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
 _CAPS = {"source": 12_000, "plan": 8_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
 _CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
+FILE = CHARACTERS_PER_TOKEN * _CAPS["source"] - 1_000
+"""Characters of a marked file, with room for its marks and its title."""
 _ORDER = [
     *("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "beside", "memory", "children"),
     *("leaders", "siblings", "cousins", "knowledge", "faster"),
