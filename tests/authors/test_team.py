@@ -16,7 +16,8 @@ import pytest
 from kernelpro.authors.author import Assignment, Draft, Exhausted, Known, Waiting
 from kernelpro.authors.team import templates, windows
 from kernelpro.authors.team.team import Models, Team
-from kernelpro.llm.question import CapReached, Outstanding, Question, Reply
+from kernelpro.library import TOOLS, definition, grep, read, register, search
+from kernelpro.llm.question import CapReached, Outstanding, Question, Reply, Tool
 from kernelpro.records import Cost, Interval, Status, Task, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -82,16 +83,16 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, failure: Exception | None = None):
+    def __init__(self, failure: Exception | None = None, messages: list[dict[str, Any]] | None = None):
         self.asked: list[Question[Any]] = []
-        self._failure = failure
+        self._failure, self._messages = failure, messages or []
 
     async def ask(self, question: Question[Any]) -> Reply[Any]:
         self.asked.append(question)
         if self._failure:
             raise self._failure
         text = ANSWERS[question.role]
-        return Reply(question.form.parse(text), text, Cost(0.01, 100, 50, 1), [])
+        return Reply(question.form.parse(text), text, Cost(0.01, 100, 50, 1), self._messages)
 
 
 def written(assignment: Assignment, failure: Exception | None = None) -> tuple[Draft, list[Question[Any]]]:
@@ -194,6 +195,51 @@ def test_who_is_asked_for_the_same_as_others_is_told_so() -> None:
 def test_a_plan_may_not_leave_the_allowed_languages() -> None:
     _, asked = written(replace(BASE, languages=("cute",)))
     assert "language: <cute>" in asked[0].form.description
+
+
+@pytest.fixture
+def own_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No tree is known here, and there is a folder to make one of."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("KERNELPRO_CUTLASS", str(tmp_path / "nowhere"))
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
+def tools() -> tuple[Tool, ...]:
+    return tuple(Tool(t.name, t.description, t.parameters, t.function) for t in TOOLS)
+
+
+@pytest.mark.parametrize("language", ["triton", "cuda", "cpp"])
+def test_code_search_is_offered_for_every_language_where_there_is_a_tree(own_trees: Path, language: str) -> None:
+    parent = Known(3, SOURCE, "one pass", replace(PASSED, language=language))
+    assignment = replace(BASE, parent=parent, languages=(language,))
+    for known in (False, True):
+        if known:
+            register("mine", str(own_trees))
+        model = Scripted()
+        asyncio.run(Team(Models(model, model, model), tools()).write(replace(assignment, action="debug")))
+        (asked,) = model.asked
+        assert [tool.name for tool in asked.tools] == [tool.name for tool in TOOLS if known]
+        assert all("Trees: mine. Always name one" in tool.description for tool in asked.tools)
+
+
+def test_what_was_looked_for_in_vain_is_no_fact(own_trees: Path) -> None:
+    (own_trees / "tile.cuh").write_text("__device__ void load_tile(int x);\n")
+    register("mine", str(own_trees))
+    answers = [
+        search("load_tile", "mine"),
+        search("zzz", "mine"),
+        grep("zzz", "mine"),
+        read("none.cuh", tree="mine"),
+        definition("zzz", "mine"),
+        read("tile.cuh", tree="cutlass"),
+    ]
+    messages = [{"role": "tool", "name": "search", "text": text} for text in answers]
+    messages.append({"role": "tool", "name": "search", "text": "the arguments are not JSON: x", "failed": True})  # type: ignore[dict-item]
+    model = Scripted(messages=messages)
+    draft = asyncio.run(Team(Models(model, model, model)).write(replace(BASE, action="debug")))
+    assert [fact.partition(":")[0] for fact in draft.facts] == ["search"] and "tile.cuh:1" in draft.facts[0]
 
 
 def test_no_answer_yet_and_an_empty_purse_reach_the_engine() -> None:

@@ -10,12 +10,13 @@ against the measurement when the step is settled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Waiting
 from kernelpro.authors.team import templates, windows
 from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
+from kernelpro.library import trees
 from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, Outstanding, Question, Reply, Tool
 from kernelpro.records import BadInput
 
@@ -51,6 +52,8 @@ _NO_USE = ("the key in ", "the account has no credit", "the server does not know
 """How the LLM layer begins to say, after the model's name, that it will answer nothing: whoever started the run has to act."""
 _NOT_RECORDED = "no answer to "
 """The same, of a replay that was asked for more than was recorded."""
+_NOTHING_FOUND = ("error:", "nothing matches", "no line matches", "(stopped:")
+"""How the library's answers begin that say nothing of any source."""
 _OLD_FILE = 3_000
 """Tokens of a file that is to be written anew: enough to borrow from."""
 
@@ -84,7 +87,8 @@ class Models:
 
 class Team:
     def __init__(self, models: Models, tools: tuple[Tool, ...] = (), name: str = "team"):
-        self._models, self._tools, self.name = models, tools, name
+        """`tools`: code search, offered where there is a tree to search in."""
+        self._models, self._tools, self.name = models, _over(tools, list(trees.known()) if tools else []), name
 
     async def write(self, assignment: Assignment) -> Draft:
         if assignment.action == "seed" or assignment.parent is None:
@@ -196,9 +200,8 @@ class Team:
         system = templates.prompt(f"{role}_system", **values)
         text = templates.prompt(role, **windows.fit(sections))
         checked: Form[Any] = _Checked(form)
-        tools = self._tools if language in ("cute", "cuda") else ()
         try:
-            return await model.ask(Question(f"step-{a.step}/{role}", role, system, text, checked, tools))
+            return await model.ask(Question(f"step-{a.step}/{role}", role, system, text, checked, self._tools))
         except Outstanding as waiting:
             raise Waiting(str(waiting)) from None
         except CapReached as cap:
@@ -209,6 +212,14 @@ class Team:
                 raise BadInput(str(error)) from None
             kind = OutOfIdeas if said.startswith(_NOT_RECORDED) else Unanswered
             raise kind(str(error), error.cost) from None
+
+
+def _over(tools: tuple[Tool, ...], known: list[str]) -> tuple[Tool, ...]:
+    """The tools with the names of the trees that there are; none where there is no tree."""
+    if not known:
+        return ()
+    told = f" Trees: {', '.join(known)}." + ("" if "cutlass" in known else " Always name one: the default, cutlass, is not here.")
+    return tuple(replace(tool, description=tool.description + told) for tool in tools)
 
 
 def _directions(a: Assignment) -> list[tuple[str, str]]:
@@ -248,10 +259,11 @@ def _working(relatives: Any) -> list[Any]:
 
 
 def _facts(reply: Reply[Any]) -> tuple[str, ...]:
-    """What was looked up on the way, so that it need not be looked up again."""
+    """What was found on the way, so that it need not be looked up again; not what was looked for in vain."""
     found = []
     for message in reply.messages:
-        if message.get("role") == "tool" and message.get("text"):
-            first = str(message["text"]).strip().splitlines()[:1]
-            found += [f"{message.get('name', 'search')}: {first[0][:200]}"] if first else []
+        if message.get("role") == "tool" and not message.get("failed"):
+            lines = [line for line in str(message.get("text", "")).strip().splitlines() if not line.startswith("note:")]
+            if lines and not lines[0].startswith(_NOTHING_FOUND):
+                found.append(f"{message.get('name', 'search')}: {lines[0][:200]}")
     return tuple(found)
