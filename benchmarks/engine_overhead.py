@@ -76,10 +76,12 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
         begun = time.perf_counter()
         choice = policy.choose(tree, dice)
         middle = time.perf_counter()
-        tree.add(choice.parent, choice.action)
+        tree.add(choice.parent, choice.action, choice.second)
         outcomes.append(None if dice.random() < 0.4 else 1.0 - 0.7 * dice.random())
         tree.settle(number, outcomes[-1])
-        step = replace(template, number=number, parent=choice.parent, action=choice.action, stage="settled")
+        step = replace(
+            template, number=number, parent=choice.parent, action=choice.action, second=choice.second or 0, stage="settled"
+        )
         if number > size - 100:
             begun_keep = time.perf_counter()
             store.keep(step)
@@ -93,7 +95,7 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     steps = again.steps()
     rebuilt = Tree(1.0, 0.1)
     for step in steps:
-        rebuilt.add(step.parent, step.action)
+        rebuilt.add(step.parent, step.action, step.second or None)
         rebuilt.settle(step.number, outcomes[step.number])
     return {"size": size, "choose_ms": 10 * chosen, "keep_ms": 10 * kept, "open_s": time.perf_counter() - begun}
 

@@ -62,6 +62,8 @@ WITHOUT: dict[str, dict[str, float]] = {
     "mean instead of best reward": {"top": 0.0},
     "no exploration term": {"explore": 0.0},
     "no virtual loss": {"loss": 0.0},
+    "no combinations": {"combine": 0},
+    "every third improvement a combination": {"combine": 3},
 }
 """Parts of mcts, switched off or changed one at a time."""
 MARK = "<!-- below: written by benchmarks/policies.py -->"
@@ -118,7 +120,7 @@ def growth(name: str, sizes: list[int]) -> list[float]:
     while len(tree) < sizes[-1] + 100:
         began = time.process_time()
         choice = policy.choose(tree, rng)
-        node = tree.add(choice.parent, choice.action)
+        node = tree.add(choice.parent, choice.action, choice.second)
         above = next(each for each in tree.path(choice.parent) if each.state == "ok").ms
         assert above is not None
         tree.settle(node.id, None if rng.random() < 0.33 else 0.1 + (above - 0.1) * rng.uniform(0.8, 1.2))
@@ -172,7 +174,7 @@ def character(kind: str, tasks: int) -> list[str]:
         tree, hidden = Tree(task.baseline_ms, task.floor_ms), [None]
         for _ in range(BUDGETS[-1]):
             choice = policy.choose(tree, rng)
-            node = tree.add(choice.parent, choice.action)
+            node = tree.add(choice.parent, choice.action, choice.second)
             outcome = task.attempt(tree, node, hidden, rng)
             hidden.append(outcome.hidden)
             tree.settle(node.id, outcome.ms)

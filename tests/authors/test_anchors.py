@@ -42,7 +42,9 @@ def test_a_long_file_is_cut_away_from_its_anchors_never_in_them() -> None:
     lines[3000:3003] = ["first = 1", "middle = 2", "last = 3"]
     anchored = place("\n".join(lines) + "\n", [Quote("a", "first = 1", "last = 3"), Quote("b", "line_3500 = 3500")])
     shown = anchored.shown(2000)
-    assert "<<<<<<< a\nfirst = 1\nmiddle = 2\nlast = 3\n>>>>>>> a\n" in shown and "<<<<<<< b\nline_3500 = 3500\n>>>>>>> b\n" in shown
+    assert (
+        "<<<<<<< a\nfirst = 1\nmiddle = 2\nlast = 3\n>>>>>>> a\n" in shown and "<<<<<<< b\nline_3500 = 3500\n>>>>>>> b\n" in shown
+    )
     assert "line_2999 = 2999\n<<<<<<< a" in shown and ">>>>>>> b\nline_3501 = 3501\n" in shown
     assert shown.startswith("line_0 = 0\nline_1 = 1\n") and shown.count("lines left out]") == 3
     assert len(shown) < 2200 and anchored.shown(10**6) == anchored.shown()

@@ -66,6 +66,9 @@ BASE = Assignment(
     memory="Tried from here: smaller blocks (wrong)",
     knowledge="- wide loads: 1.30x expected (3 of 4 times faster)",
 )
+SECOND = Known(
+    2, SOURCE.replace("x * 2", "x + x"), "another design", replace(PASSED, times={"candidate": Interval(0.45, 0.44, 0.46)})
+)
 ANSWERS = {
     "design": f"plan: one fused pass\nhypothesis: DRAM, 0.11 ms\n\n```python\n{SOURCE}```",
     "plan": (
@@ -101,18 +104,19 @@ def written(assignment: Assignment, failure: Exception | None = None) -> tuple[D
 
 
 def cases() -> dict[str, Question[Any]]:
-    """A question of every role."""
+    """A question of every role, and a plan that combines."""
     debug = replace(BASE, action="debug", parent=Known(4, SOURCE, "smaller blocks", WRONG))
     seed = replace(BASE, action="seed", parent=None, guidance="", evidence="")
     asked = [*written(seed)[1], *written(BASE)[1], *written(debug)[1]]
-    return {question.role: question for question in asked}
+    combine = replace(BASE, action="combine", second=SECOND)
+    return {question.role: question for question in asked} | {"combine": written(combine)[1][0]}
 
 
 def page(question: Question[Any]) -> str:
     return f"{question.system}\n=====\n{question.task}"
 
 
-@pytest.mark.parametrize("role", ["design", "plan", "code", "debug"])
+@pytest.mark.parametrize("role", ["design", "plan", "code", "debug", "combine"])
 def test_a_role_sees_its_window_and_nothing_else(role: str) -> None:
     assert page(cases()[role]) == (GOLDEN / f"{role}.md").read_text(encoding="utf-8")
 
@@ -149,6 +153,15 @@ def test_a_coder_sees_every_span_of_a_file_that_is_too_long_for_his_window() -> 
     marked = "<<<<<<< body\n        y = x * 2\n        return y + 1\n>>>>>>> body"
     assert marked in asked[1].prompt and "lines left out]" in asked[1].prompt and "characters left out" not in asked[1].prompt
     assert "import torch" in asked[1].prompt and len(asked[1].prompt) < 4 * windows.WINDOW_TOKENS
+
+
+def test_a_plan_that_combines_shows_both_kernels_and_the_coder_sees_one() -> None:
+    draft, (plan, code) = written(replace(BASE, action="combine", second=SECOND))
+    assert "y = x * 2" in plan.prompt and "y = x + x" in plan.prompt and "a combination" in plan.prompt
+    assert "y = x + x" not in code.prompt and "return x * 2 + 1" in draft.source
+    long = replace(SECOND, source=SECOND.source + "# line\n" * 20_000)
+    _, (plan, _) = written(replace(BASE, action="combine", second=long))
+    assert len(plan.prompt) < 4 * windows.WINDOW_TOKENS and "y = x * 2" in plan.prompt and "What this run has learnt" in plan.prompt
 
 
 def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.MonkeyPatch) -> None:

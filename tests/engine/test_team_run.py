@@ -16,6 +16,7 @@ from engine.verdicts import verdict
 from llm.asking import QUICK, SECRET
 from llm.server import Act, Fail, LoopbackServer, Say, serving
 
+from kernelpro.authors.author import Assignment, Draft
 from kernelpro.authors.team.team import Models, Team
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
@@ -23,6 +24,7 @@ from kernelpro.llm.by_name import model
 from kernelpro.llm.cap import Purse
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput, Job, Limits, Outcome, RunConfig, Status, Task, Verdict
+from kernelpro.report import render
 from kernelpro.search.policy import read
 
 pytest.importorskip("pydantic_ai")
@@ -174,3 +176,35 @@ def test_a_duplicate_is_not_sent_to_the_debugger(tmp_path: Path, policy: str) ->
         ("improve", 1, "duplicate"),
         ("improve", 1, "passed"),
     ]
+
+
+def test_two_good_branches_are_combined_and_the_run_goes_on_after_a_restart(tmp_path: Path) -> None:
+    script = (design(0.5), design(0.6), plan(0.5), code(0.45), plan(0.45), code(0.4))
+    store = begun(tmp_path, "mcts:seeds=2,combine=2,explore=0", candidates=4)
+    _, _, server = served(store, *script)
+    first, second, improved, combined = store.steps()
+    assert (combined.action, combined.parent, combined.second, combined.state) == (
+        "combine",
+        improved.number,
+        second.number,
+        "passed",
+    )
+    shown = server.requests[4].body["messages"][-1]["content"]
+    assert "MS = 0.45" in shown and "MS = 0.6" in shown and first.action == "seed"
+    engine = Engine(Store.open(tmp_path, store.id), Lab(), Team(Models(*(model(f"replay:{store.folder}"),) * 3)))  # type: ignore[arg-type]
+    asyncio.run(engine.run())
+    assert engine.tree.nodes[4].second == 2 and [step.state for step in engine.steps.values()] == ["passed"] * 4
+    assert "combine of 3 and 2" in render(store, "md")
+    assert 'a combination of <a href="#step-3">step 3</a> and <a href="#step-2">step 2</a>' in render(store, "html")
+
+
+def test_an_author_that_cannot_combine_is_asked_to_improve(tmp_path: Path) -> None:
+    class Alone:
+        name = "alone"
+
+        async def write(self, assignment: Assignment) -> Draft:
+            return Draft(kernel((0.5, 0.6, 0.45, 0.4)[assignment.turn]))
+
+    store = begun(tmp_path, "mcts:seeds=2,combine=2,explore=0", candidates=4)
+    asyncio.run(Engine(store, Lab(), Alone()).run())  # type: ignore[arg-type]
+    assert [(step.action, step.parent) for step in store.steps()] == [("seed", 0), ("seed", 0), ("improve", 1), ("improve", 3)]

@@ -14,6 +14,7 @@ import pytest
 
 from kernelpro.records import BadInput
 from kernelpro.search import POLICIES, Choice, Tree, make
+from kernelpro.search.choice import combination
 from kernelpro.search.epsilon_greedy import EpsilonGreedy
 from kernelpro.search.landscapes import KINDS, generate
 from kernelpro.search.mcts import Mcts
@@ -41,8 +42,9 @@ def grow_with(name: str, steps: int, result: Result, in_flight: int = 1, seed: i
         choice = policy.choose(tree, rng)
         parent = tree.nodes[choice.parent]
         assert parent.state not in ("pending", "void")
-        assert choice.action == ("seed" if parent.id == 0 else "improve" if parent.state == "ok" else "debug")
-        pending.append((tree.add(choice.parent, choice.action).id, choice))
+        growth = "improve" if choice.action == "combine" else choice.action
+        assert growth == ("seed" if parent.id == 0 else "improve" if parent.state == "ok" else "debug")
+        pending.append((tree.add(choice.parent, choice.action, choice.second).id, choice))
         if len(pending) == in_flight:
             id, settled = pending.pop(rng.randrange(in_flight))
             ms = result(tree, settled, rng)
@@ -160,6 +162,55 @@ class TestEpsilonGreedy:
         share = {parent: sum(choice.parent == parent for choice in drawn) / 4000 for parent in (1, 2, 3, 4)}
         assert share == pytest.approx({1: 0.7, 2: 0.1, 3: 0.1, 4: 0.1}, abs=0.03)
         assert Choice(3, "debug") in drawn
+
+
+class TestCombination:
+    """Two branches of one tree: 1 -> 3 and 2; a third seed is far behind."""
+
+    def grown(self, given: int = 0, slow: float = 0.6) -> Tree:
+        tree = Tree(2.0, 0.1, given)
+        put(tree, 0, 0.5, slow)
+        put(tree, 1, 0.45)
+        put(tree, 0, 1.9)
+        return tree
+
+    def test_it_takes_the_fastest_of_another_seed(self) -> None:
+        tree = self.grown()
+        assert combination(tree, tree.nodes[3], 1, 1.5) == Choice(3, "combine", 2)
+        assert combination(tree, tree.nodes[2], 1, 1.5) == Choice(2, "combine", 3)
+
+    def test_it_wants_two_written_branches_that_are_near_each_other(self) -> None:
+        assert combination(self.grown(slow=0.7), self.grown(slow=0.7).nodes[3], 1, 1.5) is None, "the other is too slow"
+        tree = self.grown()
+        assert combination(tree, tree.nodes[4], 1, 1.5) is None, "it is too slow itself"
+        for given in (1, 2):
+            compiled = self.grown(given)
+            assert combination(compiled, compiled.nodes[3], 1, 1.5) is None, "what compilers wrote is not combined"
+        assert combination(tree, tree.nodes[0], 1, 1.5) is None and combination(tree, tree.nodes[3], 0, 1.5) is None
+
+    def test_it_comes_every_so_many_improvements_and_borrows_from_a_kernel_once(self) -> None:
+        tree, due = self.grown(), []
+        for _ in range(6):
+            due.append(combination(tree, tree.nodes[3], 3, 1.5) is not None)
+            put(tree, 3, None)
+        assert due == [False, True, True, True, True, True], "once it is due it stays so"
+        tree.settle(tree.add(3, "combine", 2).id, None)
+        assert combination(tree, tree.nodes[3], 1, 1.5) is None, "it borrowed from that one before"
+        (faster,) = put(tree, 2, 0.55)
+        assert combination(tree, tree.nodes[3], 1, 1.5) == Choice(3, "combine", faster)
+        assert combination(tree, tree.nodes[1], 3, 1.5) is None, "not due again yet"
+
+    def test_mcts_combines_now_and_then_and_the_others_never(self) -> None:
+        def near(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
+            return rng.uniform(0.5, 0.6)
+
+        for name in POLICIES:
+            tree = grow_with(name, 150, near, 2)
+            combined = [node for node in tree.nodes if node.action == "combine"]
+            assert bool(combined) == (name == "mcts"), name
+            for node in combined:
+                assert node.second and tree.nodes[node.second].seed != node.seed
+        assert not any(node.action == "combine" for node in grow_with("mcts", 150, near, 2, combine=0).nodes)
 
 
 class TestMcts:

@@ -24,7 +24,7 @@ def recorded(kind: str, seed: int) -> tuple[Synthetic, Tree, list[Any]]:
     tree, hidden = Tree(task.baseline_ms, task.floor_ms), [None]
     for _ in range(60):
         choice = policy.choose(tree, rng)
-        node = tree.add(choice.parent, choice.action)
+        node = tree.add(choice.parent, choice.action, choice.second)
         outcome = task.attempt(tree, node, hidden, rng)
         hidden.append(outcome.hidden)
         tree.settle(node.id, outcome.ms)
@@ -140,7 +140,7 @@ def test_refining_beats_independent_samples_on_smooth_tasks() -> None:
 
 def test_a_recorded_run_becomes_a_landscape(tmp_path: Path) -> None:
     task, tree, _ = recorded("rugged", 1)
-    nodes = [{"id": node.id, "parent": node.parent, "action": node.action, "ms": node.ms} for node in tree.nodes]
+    nodes = [{"id": n.id, "parent": n.parent, "action": n.action, "ms": n.ms, "second": n.second} for n in tree.nodes]
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"baseline_ms": task.baseline_ms, "floor_ms": task.floor_ms, "nodes": nodes}))
     replay = Replay.from_file(path)
@@ -166,6 +166,30 @@ def test_a_replay_draws_from_parents_alike() -> None:
     for _ in range(30):
         assert replay.attempt(tree, tree.add(1, "improve"), [], rng).ms == pytest.approx(0.5)
         assert replay.attempt(tree, tree.add(2, "improve"), [], rng).ms is None
+
+
+def test_a_combination_is_drawn_from_combinations_or_where_there_are_none_from_improvements() -> None:
+    seeds = [{"id": id, "parent": 0, "action": "seed", "ms": 1.0} for id in (1, 2)]
+    improved = {"id": 3, "parent": 1, "action": "improve", "ms": 0.5}
+    combined = {"id": 4, "parent": 1, "action": "combine", "second": 2, "ms": 0.25}
+    for nodes, ms in (([*seeds, improved], 0.5), ([*seeds, improved, combined], 0.25)):
+        replay, tree = Replay({"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": nodes}), Tree(1.0, 0.1)
+        for _ in range(2):
+            tree.settle(tree.add(0, "seed").id, 1.0)
+        assert replay.attempt(tree, tree.add(2, "combine", 1), [], random.Random(0)).ms == pytest.approx(ms)
+
+
+def test_a_simulated_combination_takes_over_what_the_other_kernel_does() -> None:
+    rng, taken = random.Random(0), 0
+    for seed in range(40):
+        task, tree = generate("smooth", seed), Tree(1.0, 0.1)
+        for _ in range(2):
+            tree.settle(tree.add(0, "seed").id, 0.5)
+        lent = next(iter(task.applicable(Kernel(0, 0, 0.0))), None)
+        if lent is not None:
+            hidden = [None, Kernel(0, 0, 0.0), Kernel(1, 1 << lent, 0.0)]
+            taken += task.attempt(tree, tree.add(1, "combine", 2), hidden, rng).hidden.step == 1 << lent
+    assert taken >= 30
 
 
 @pytest.mark.parametrize(

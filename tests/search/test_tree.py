@@ -66,7 +66,7 @@ def test_the_order_of_results_leaves_no_trace(seed: int) -> None:
     rebuilt = Tree(2.0, 0.3)
     results = {id: (ms, what == "void") for what, id, ms in events if what in ("settle", "void")}
     for node in tree.nodes[1:]:
-        rebuilt.add(node.parent or 0, node.action)
+        rebuilt.add(node.parent or 0, node.action, node.second)
         if node.id in results:
             rebuilt.settle(node.id, *results[node.id])
     assert rebuilt.nodes == tree.nodes
@@ -115,6 +115,15 @@ def test_it_refuses_what_makes_no_sense() -> None:
             tree.add(parent, action)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive"):
         tree.settle(tree.add(0, "seed").id, 0.0)
+    first, second = tree.add(0, "seed"), tree.add(0, "seed")
+    for node in (first, second):
+        tree.settle(node.id, 0.8)
+    for parent, action, other in ((first.id, "combine", None), (first.id, "improve", second.id), (0, "combine", second.id)):
+        with pytest.raises(ValueError, match="does not fit"):
+            tree.add(parent, action, other)  # type: ignore[arg-type]
+    for other in (seed.id, first.id, 0):
+        with pytest.raises(ValueError, match=f"cannot be combined with node {other}"):
+            tree.add(first.id, "combine", other)
     with pytest.raises(ValueError, match="void and have a time"):
         tree.settle(tree.add(0, "seed").id, 1.0, void=True)
     with pytest.raises(ValueError, match="positive"):

@@ -74,6 +74,8 @@ class Assignment:
     """What may be written in; empty: whatever suits the target."""
     parent: Known | None = None
     """The candidate to improve or to mend; None for a fresh design."""
+    second: Known | None = None
+    """For a combination: a candidate of another design, to borrow from."""
     children: tuple[Known, ...] = ()
     """What was made of the parent before."""
     siblings: tuple[Known, ...] = ()
@@ -111,6 +113,8 @@ class Draft:
 
 
 class Author(Protocol):
+    """One that can borrow from a second candidate has `combines = True`; others are asked for an improvement instead."""
+
     name: str
 
     async def write(self, assignment: Assignment) -> Draft:

@@ -122,11 +122,12 @@ class Engine:
 
     async def _lay_ground(self) -> None:
         found = await ground.lay(self._store, self._config, self._ask)
-        self._tree = Tree(found["baseline_ms"], found["floor_ms"])
+        self._tree = Tree(found["baseline_ms"], found["floor_ms"], given=len(found.get("seeds", ())))
         self._trial = Trial(self._config, self._store, self._ask, self._tell, found["baselines"])
         self.ground = found
         self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
         self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
+        self._combines = getattr(self._author, "combines", False)
         self._author = Seeded(self._author, self._given)
         if reason := self.ground.get("no_seeds"):
             self._tell("note", {"line": f"no seed of the compiler: {reason}"})
@@ -139,7 +140,7 @@ class Engine:
             self._remember(step)
             while waiting and waiting[0].number <= step.number - self._config.in_flight:
                 self._count(waiting.pop(0))
-            self._tree.add(step.parent, step.action)
+            self._tree.add(step.parent, step.action, step.second or None)
             self._budget.begin()
         for step in waiting:
             self._count(step)
@@ -197,11 +198,13 @@ class Engine:
         number = len(self._tree)
         given = number <= len(self._given)
         choice = SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
+        if choice.action == "combine" and not self._combines:
+            choice = grow(self._tree.nodes[choice.parent])
         if choice.parent in self._barren | self._stuck and not given:
             choice = self._elsewhere(self._barren | self._stuck) or self._elsewhere(self._barren) or choice
-        self._tree.add(choice.parent, choice.action)
+        self._tree.add(choice.parent, choice.action, choice.second)
         self._budget.begin()
-        step = Step(number, choice.parent, choice.action)  # type: ignore[arg-type]
+        step = Step(number, choice.parent, choice.action, second=choice.second or 0)  # type: ignore[arg-type]
         self._store.keep(step)
         self._steps[number] = step
         self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
@@ -291,7 +294,7 @@ class Engine:
     # --- what an author may know -----------------------------------------------------------------------
 
     async def _assignment(self, step: Step) -> Assignment:
-        if step.action == "improve" and step.parent:
+        if step.action in ("improve", "combine") and step.parent:
             await self._profiled(step.parent)
         scene = Scene(self._config, self.ground, self._tree, self._steps, self._store)
         parent = self._steps.get(step.parent)

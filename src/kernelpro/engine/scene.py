@@ -48,6 +48,7 @@ class Scene:
             hardware=self.ground.get("hardware", {}),
             languages=self.config.languages,
             parent=self._known(parent) if parent else None,
+            second=self._known(self.steps[step.second]) if step.second else None,
             children=self._many(n for n in family if n != step.number),
             siblings=self._many(siblings),
             cousins=self._many(cousins),

@@ -235,7 +235,8 @@ def _rescued(number: int, data: str) -> Step | None:
     """The choice behind a step whose record is broken, if that much can be read."""
     try:
         raw = json.loads(data)
-        return replace(Step.from_json({"number": number, "parent": int(raw["parent"]), "action": raw["action"]}), stage="chosen")
+        chosen = {"number": number, "parent": int(raw["parent"]), "action": raw["action"], "second": int(raw.get("second", 0))}
+        return replace(Step.from_json(chosen), stage="chosen")
     except (TypeError, ValueError, KeyError):
         return None
 

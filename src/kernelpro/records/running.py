@@ -11,7 +11,7 @@ from kernelpro.records.interval import Interval
 from kernelpro.records.judging import Options, Target, Task, Verdict
 from kernelpro.records.profiling import Diagnosis
 
-Action = Literal["seed", "improve", "debug"]
+Action = Literal["seed", "improve", "debug", "combine"]
 Stage = Literal["chosen", "drafted", "judged", "settled"]
 
 
@@ -128,6 +128,8 @@ class Step(Record):
     """Why there is no verdict of its own (a duplicate, an author without an idea or an answer), or what tuning found."""
     diagnosis: Diagnosis | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    second: int = 0
+    """The step that a combination borrows from, beside its parent; 0: none."""
 
     @property
     def ms(self) -> float | None:

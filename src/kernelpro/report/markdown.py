@@ -86,7 +86,7 @@ def _steps(steps: list[dict[str, Any]]) -> str:
         mark = " **winner**" if step["winner"] else ""
         speed = f"{step['speedup'][step['against']]['value']:.2f}x" if step["ms"] else ""
         kept = {True: "yes", False: "no", None: ""}[step["confirmed"]]
-        made = f"{step['action']} of {step['parent'] or 'reference'}"
+        made = f"{step['action']} of {step['parent'] or 'reference'}" + (f" and {step['second']}" if step["second"] else "")
         by = step["by"] if step["author"] else ""
         energy = _energy(step) if metered else ()
         rows.append((f"{step['number']}{mark}", made, by, step["state"], speed, *energy, kept, step["plan"] or step["note"]))

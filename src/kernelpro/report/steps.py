@@ -24,6 +24,7 @@ def describe(step: Step, parent: Step | None, store: Store) -> dict[str, Any]:
         "number": step.number,
         "parent": step.parent,
         "action": step.action,
+        "second": step.second,
         "state": step.state,
         "author": step.author,
         "by": by(step.author),
@@ -35,7 +36,9 @@ def describe(step: Step, parent: Step | None, store: Store) -> dict[str, Any]:
         "confirmed": attempt.confirmed if attempt else None,
         "advice": step.details.get("advice", ""),
         "parent_bound": parent.diagnosis.bound.value if parent and parent.diagnosis else "",
-        "parent_findings": findings(parent.diagnosis) if parent and parent.diagnosis and step.action == "improve" else [],
+        "parent_findings": findings(parent.diagnosis)
+        if parent and parent.diagnosis and step.action in ("improve", "combine")
+        else [],
         "reason": verdict.reason if verdict else "",
         "note": step.note,
         "language": verdict.language if verdict else "",

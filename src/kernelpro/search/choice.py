@@ -13,11 +13,13 @@ from kernelpro.search.tree import Action, Node, Tree
 class Choice:
     """Where the tree grows next.
 
-    seed: a fresh design, child of the root; improve: child of a node that works; debug: a fix, child of a failed node.
+    seed: a fresh design, child of the root; improve: child of a node that works; debug: a fix, child of a failed node;
+    combine: an improvement that borrows from a `second` node that works, of another seed.
     """
 
     parent: int
     action: Action
+    second: int | None = None
 
 
 class Policy(Protocol):
@@ -39,6 +41,32 @@ def grow(node: Node) -> Choice:
     if node.id == 0:
         return SEED
     return Choice(node.id, "improve" if node.state == "ok" else "debug")
+
+
+def combination(tree: Tree, node: Node, every: int, within: float) -> Choice | None:
+    """A combination instead of an improvement of the node, where one is due; never with what compilers wrote.
+
+    1. Due: `every` - 1 improvements or more were chosen since the last combination; 0: never.
+    2. The node takes no more than `within` times as long as the fastest written candidate.
+    3. Its second is the fastest one of another seed; it too is that near, and was not borrowed from here before.
+    """
+    if not every or node.state != "ok" or node.seed <= tree.given or not _due(tree, every):
+        return None
+    fastest = next(other for other in tree.ranked() if other.seed > tree.given)
+    second = next((other for other in tree.ranked() if other.seed > tree.given and other.seed != node.seed), None)
+    if second is None or any(tree.nodes[child].second == second.id for child in node.children):
+        return None
+    near = all(each.ms and fastest.ms and each.ms <= within * fastest.ms for each in (node, second))
+    return Choice(node.id, "combine", second.id) if near else None
+
+
+def _due(tree: Tree, every: int) -> bool:
+    improved = 1  # the one that is to be chosen
+    for node in reversed(tree.nodes):
+        improved += node.action == "improve"
+        if improved > every or node.action == "combine":
+            break
+    return improved >= every
 
 
 def constant(default: float, low: float, high: float) -> Any:

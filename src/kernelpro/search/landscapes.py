@@ -166,7 +166,8 @@ class Synthetic:
             kernel = self._fixed(hidden[node.parent], rng)
         else:
             tried = {hidden[id].step for id in tree.nodes[node.parent].children if id != node.id}
-            kernel = self._improved(hidden[node.parent], tried, rng)
+            lent = hidden[node.second].mask if node.second is not None else 0
+            kernel = self._improved(hidden[node.parent], tried, rng, lent)
         if kernel.layers:
             return Outcome(None, None, kernel)
         true = self.true_ms(kernel)
@@ -189,9 +190,11 @@ class Synthetic:
                 kernel = Kernel(family, kernel.mask | 1 << at, kernel.slop)
         return self._broken(kernel, plain, self.families[family].fail, rng)
 
-    def _improved(self, parent: Kernel, tried: set[int], rng: random.Random) -> Kernel:
+    def _improved(self, parent: Kernel, tried: set[int], rng: random.Random, lent: int = 0) -> Kernel:
+        """`lent`: mask of the methods of another kernel, which are taken over first."""
         draw = rng.random()
         options = self.applicable(parent)
+        options = [at for at in options if lent >> at & 1] or options
         slop = max(0.0, parent.slop + rng.gauss(-0.01, self.kind.slop))
         if draw < 0.06:
             return Kernel(parent.family, parent.mask, parent.slop)

@@ -3,7 +3,8 @@
 1. Each recorded candidate becomes an example: its action, the reward of its nearest working ancestor (the root counts),
    and its outcome: failed, or its log-time relative to that ancestor.
 2. An attempt takes the NEIGHBOURS examples of the same action whose ancestors' rewards are nearest, draws one uniformly,
-   and applies it to the ancestor that the simulated tree has. An action that was never recorded fails.
+   and applies it to the ancestor that the simulated tree has. An action that was never recorded fails; a combination is
+   then an improvement.
 3. No time falls below the floor.
 
 So gains shrink as a kernel nears the floor where they did so in the recorded run, and failures and fixes come as often as
@@ -29,6 +30,7 @@ NEIGHBOURS = 8
 
 class Replay:
     """Built from {"baseline_ms", "floor_ms", "nodes": [{"id", "parent", "action", "ms"}, ...]}; ms is null where it failed.
+    A combination has its "second" too.
 
     The root (id 0) may be left out. Parents come before their children; ids are whole numbers in any numbering.
     """
@@ -40,12 +42,13 @@ class Replay:
             ids = {0: 0}
             for each in recorded["nodes"]:
                 if each["id"] != 0:
-                    node = tree.add(ids[each["parent"]], each["action"])
+                    second = ids[each["second"]] if each.get("second") else None
+                    node = tree.add(ids[each["parent"]], each["action"], second)
                     tree.settle(node.id, each["ms"])
                     ids[each["id"]] = node.id
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"the recorded run cannot be replayed: {type(error).__name__}: {error}") from None
-        examples: dict[str, list[tuple[float, float | None]]] = {"seed": [], "improve": [], "debug": []}
+        examples: dict[str, list[tuple[float, float | None]]] = {"seed": [], "improve": [], "debug": [], "combine": []}
         for node in tree.nodes[1:]:
             above = _working(tree, node)
             assert above.ms is not None
@@ -62,7 +65,7 @@ class Replay:
             raise BadInput(f"the recorded run cannot be read: {path} ({error})") from None
 
     def attempt(self, tree: Tree, node: Node, hidden: list[Any], rng: random.Random) -> Outcome:
-        examples = self._examples[node.action]
+        examples = self._examples[node.action] or (self._examples["improve"] if node.action == "combine" else [])
         if not examples:
             return Outcome(None, None, None)
         above = _working(tree, node)

@@ -52,7 +52,7 @@ def run(policy: Policy, landscape: Landscape, budget: int, in_flight: int, rng: 
     while len(curve) < budget:
         while len(pending) < in_flight and len(tree) <= budget:
             choice = policy.choose(tree, deciding)
-            node = tree.add(choice.parent, choice.action)
+            node = tree.add(choice.parent, choice.action, choice.second)
             outcome = landscape.attempt(tree, node, hidden, happening)
             hidden.append(outcome.hidden)
             true.append(outcome.true_ms)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-Action = Literal["root", "seed", "improve", "debug"]
+Action = Literal["root", "seed", "improve", "debug", "combine"]
 State = Literal["pending", "failed", "void", "ok"]
 
 AT_BASELINE = 0.2
@@ -42,6 +42,10 @@ class Node:
     ms: float | None = None
     """Measured time; only of an ok node."""
     depth: int = 0
+    seed: int = 0
+    """The fresh design that it descends from, itself included; 0: the root."""
+    second: int | None = None
+    """The other parent, of a combination; it is no part of that one's subtree."""
     children: list[int] = field(default_factory=list)
     reward: float = 0.0
     """Its own; 0 while pending and when failed."""
@@ -63,12 +67,13 @@ class Node:
 
 
 class Tree:
-    def __init__(self, baseline_ms: float, floor_ms: float) -> None:
-        """A floor of 0 means that none is known."""
+    def __init__(self, baseline_ms: float, floor_ms: float, given: int = 0) -> None:
+        """A floor of 0 means that none is known. `given`: the first so many seeds are what compilers wrote."""
         if not (math.isfinite(baseline_ms) and baseline_ms > 0):
             raise ValueError(f"baseline_ms must be a positive time, not {baseline_ms}")
         self.baseline_ms = baseline_ms
         self.floor_ms = floor_ms
+        self.given = given
         known = math.isfinite(floor_ms) and floor_ms > 0
         self._span = max(MIN_SPAN, math.log(baseline_ms / floor_ms)) if known else UNKNOWN_SPAN
         own = self.reward(baseline_ms)
@@ -97,15 +102,24 @@ class Tree:
             value = AT_BASELINE + (1 - AT_BASELINE) * (x if x <= 1 else 2 - 1 / x)
         return max(1.0, round(value * _GRAIN)) / _GRAIN
 
-    def add(self, parent: int, action: Action) -> Node:
-        """A new pending node below a settled one."""
+    def add(self, parent: int, action: Action, second: int | None = None) -> Node:
+        """A new pending node below a settled one; `second`: what a combination borrows from."""
         above = self.nodes[parent]
         if above.state == "pending":
             raise ValueError(f"node {parent} is pending and cannot be a parent")
         mendable = above.state in ("failed", "void")  # no policy mends a void one, but runs of before did
-        if not {"seed": parent == 0, "improve": above.state == "ok", "debug": mendable}.get(action, False):
+        fits = {
+            "seed": parent == 0,
+            "improve": above.state == "ok",
+            "debug": mendable,
+            "combine": above.state == "ok" and parent > 0,
+        }
+        if not fits.get(action, False) or (action == "combine") != (second is not None):
             raise ValueError(f"action {action!r} does not fit node {parent} ({above.action}, {above.state})")
-        node = Node(len(self.nodes), parent, action, depth=above.depth + 1)
+        if second is not None and (self.nodes[second].state != "ok" or self.nodes[second].seed in (0, above.seed)):
+            raise ValueError(f"node {parent} cannot be combined with node {second}: it must work, and come from another seed")
+        id = len(self.nodes)
+        node = Node(id, parent, action, depth=above.depth + 1, seed=above.seed or id, second=second)
         self.nodes.append(node)
         if parent and not above.children and above.state != "void":
             self._leaves.pop(bisect_left(self._leaves, parent))

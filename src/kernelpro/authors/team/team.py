@@ -2,6 +2,7 @@
 
     seed      one question: a complete, bold design; the direction (language, decomposition) varies from seed to seed
     improve   plan: one transformation with a hypothesis and anchors; then code: the anchors' new text, or a rewrite
+    combine   the same, with a second kernel in the plan's window to borrow from
     debug     one question: the cause, and the smallest change that removes it
 
 Each role may have a model of its own. Answers arrive checked against their form; the hypothesis travels with the draft, and is held
@@ -86,6 +87,8 @@ class Models:
 
 
 class Team:
+    combines = True
+
     def __init__(self, models: Models, tools: tuple[Tool, ...] = (), name: str = "team"):
         """`tools`: code search, offered where there is a tree to search in."""
         self._models, self._tools, self.name = models, _over(tools, list(trees.known()) if tools else []), name
@@ -118,6 +121,7 @@ class Team:
     async def _improve(self, a: Assignment) -> Draft:
         assert a.parent
         language = a.parent.verdict.language if a.parent.verdict else ""
+        faster = windows.faster(a.parent, a.leaders)
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),
@@ -131,7 +135,8 @@ class Team:
             "leaders": windows.summaries("Other kernels of this run that work", a.leaders, a.baselines),
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
-            "faster": windows.first("A faster one, to borrow from", windows.faster(a.parent, a.leaders), a.baselines),
+            "second": windows.second(a.second, a.baselines) if a.second else "",
+            "faster": "" if a.second else windows.first("A faster one, to borrow from", faster, a.baselines),
         }
         planned: Reply[Planned] = await self._ask(
             a,

@@ -2,7 +2,8 @@
 
     design   task, ground, direction; leaders in a line each (to be different from); memory, knowledge
     plan     task, ground, the kernel, guidance, evidence; what is made of it at the same time; leaders; memory (what was made of
-             it before, and elsewhere), knowledge; the source of the fastest kernel, where it is faster
+             it before, and elsewhere), knowledge; the source of the fastest kernel, where it is faster, or of the second
+             kernel of a combination
     code     task, ground, plan, the marked file; children; cousins (working patches to borrow); memory
     debug    task, ground, plan, the file, the failure; siblings; memory
 
@@ -23,11 +24,12 @@ CHARACTERS_PER_TOKEN = 4
 WINDOW_TOKENS = 24_000
 """Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
 _CAPS = {"source": 12_000, "plan": 8_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
-_CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "leaders": 1_500, "memory": 1_000, "knowledge": 500}
+_CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "second": 8_000}
+_CAPS |= {"leaders": 1_500, "memory": 1_000, "knowledge": 500}
 FILE = CHARACTERS_PER_TOKEN * _CAPS["source"] - 1_000
 """Characters of a marked file, with room for its marks and its title."""
 _ORDER = [
-    *("source", "task", "failure", "plan", "ground", "guidance", "direction", "evidence", "beside", "memory", "children"),
+    *("source", "task", "failure", "plan", "ground", "guidance", "direction", "second", "evidence", "beside", "memory", "children"),
     *("leaders", "siblings", "cousins", "knowledge", "faster"),
 ]
 """Most valuable first."""
@@ -158,6 +160,17 @@ def first(title: str, relatives: Sequence[Known], baselines: dict[str, float]) -
     known = relatives[0]
     told = f"Step {known.number} ({gist(known.plan) or 'no plan'}; {outcome(known.verdict, baselines)}):"
     return f"\n# {title}\n\n{told}\n\n```python\n{known.source.strip()}\n```\n"
+
+
+def second(known: Known, baselines: dict[str, float]) -> str:
+    """The other kernel of a combination, and what is asked for."""
+    title = f"A second kernel, of another design (step {known.number}, judged at {outcome(known.verdict, baselines)})"
+    asked = (
+        "This time the one transformation is a combination: change the kernel above so that it takes over what is better in "
+        "this one (an algorithm, a layout, a way to move data), and keep what is better in itself. Say which is which, and by "
+        "which number you see it. If nothing here is worth borrowing, plan the best other transformation."
+    )
+    return f"\n# {title}\n{asked}\nPlan that led to it: {known.plan or 'none'}\n\n```python\n{known.source.strip()}\n```\n"
 
 
 def file(title: str, source: str) -> str:
