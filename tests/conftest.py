@@ -45,6 +45,7 @@ TOGETHER = (
     "lab/profile/test_ncu.py",
     "lab/profile/test_sass.py",
     "lab/profile/test_recorder.py",
+    "lab/profile/test_sanitizer.py",
     "lab/profile/test_timeline",
     "lab/test_builds.py",
     "lab/test_cells.py",

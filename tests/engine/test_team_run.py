@@ -208,3 +208,22 @@ def test_an_author_that_cannot_combine_is_asked_to_improve(tmp_path: Path) -> No
     store = begun(tmp_path, "mcts:seeds=2,combine=2,explore=0", candidates=4)
     asyncio.run(Engine(store, Lab(), Alone()).run())  # type: ignore[arg-type]
     assert [(step.action, step.parent) for step in store.steps()] == [("seed", 0), ("seed", 0), ("improve", 1), ("improve", 3)]
+
+
+def test_only_a_run_on_a_gpu_asks_where_an_illegal_access_was(tmp_path: Path) -> None:
+    class Asked(Lab):
+        def __init__(self) -> None:
+            self.jobs: list[Job] = []
+
+        def verdict(self, job: Job, source: str) -> Verdict:
+            self.jobs.append(job)
+            return Verdict("k", Status.CRASHED, "illegal memory access\ncompute-sanitizer: at beyond() in kernel.cu:3")
+
+    for target in ("cpu", "cuda"):
+        store, lab = begun(tmp_path / target, "greedy", candidates=2), Asked()
+        store.keep_config(replace(store.config(), target=target))  # type: ignore[arg-type]
+        with serving(design(0.5), Say("diagnosis: the index\n```find a\nMS = 0.5\n```\n```python a\nMS = 0.4\n```")) as server:
+            asked = model(f"{server.url}/v1#m", QUICK)
+            asyncio.run(Engine(store, lab, Team(Models(asked, asked, asked))).run())  # type: ignore[arg-type]
+        assert {job.sanitize for job in lab.jobs} == {target == "cuda"}
+        assert "compute-sanitizer: at beyond() in kernel.cu:3" in server.requests[1].body["messages"][-1]["content"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelpro.lab.judge.oracle import Oracle, rounded
-from kernelpro.lab.judge.tolerance import Errors, Tolerance, measure
+from kernelpro.lab.judge.tolerance import Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
@@ -68,6 +68,21 @@ def test_bfloat16_tasks_refuse_float8() -> None:
     assert limit.excess(measure(oracle.run(None, form, leaves), truth)) < 1
     eighth = [leaf.to(torch.float8_e4m3fn).bfloat16() for leaf in leaves]
     assert limit.excess(measure(oracle.run(None, form, eighth), truth)) > 1
+
+
+def test_the_first_wrong_element_is_named_beside_the_worst() -> None:
+    right = torch.randn(40, 32, generator=torch.Generator().manual_seed(1)).double() + 3
+    output = right.clone()
+    output[2, 7] += 0.5
+    output[30, 1] += 9.0
+    assert first_wrong([output], [right], 1e-3) == f"first wrong at [2, 7]: got {output[2, 7]:.7g}, should be {right[2, 7]:.7g}"
+    assert measure([output], [right]).where.startswith("worst at [30, 1]: ")
+    assert first_wrong([output], [right], 100.0) == "" == first_wrong([right], [right], 0.0)
+    output[0, 0] = math.nan
+    assert first_wrong([right, output], [right, right], 1e-3).startswith("output 1 first wrong at [0, 0]: got nan")
+    inf = torch.full((4,), math.inf)
+    assert first_wrong([inf], [inf], 1e-3) == "", "what should not be finite, and is not, is right"
+    assert first_wrong([torch.tensor([1, 2, 4])], [torch.tensor([1, 2, 3])], 0.0) == "first wrong at [2]: got 4, should be 3"
 
 
 def test_float16_leaves_its_range_on_spikes() -> None:

@@ -289,6 +289,8 @@ class Engine:
         def progress(stage: Progress) -> None:
             self._report("progress", {"job": job.id, "stage": stage.stage})
 
+        if job.kind == "judge" and self._config.target == "cuda":
+            job = replace(job, sanitize=True)  # a debugger will ask where
         return await asyncio.wrap_future(self._pool.submit(job, progress))
 
     # --- what an author may know -----------------------------------------------------------------------

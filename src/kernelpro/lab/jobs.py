@@ -22,6 +22,7 @@ from kernelpro.lab.judge.judge import Judge, Twin
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
+from kernelpro.lab.profile.sanitizer import Sanitizer, helps
 from kernelpro.lab.study import study
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.tuner import TuneOptions, tune
@@ -92,7 +93,7 @@ class Worker:
                 verdict = self._warm(job, bench).judge(job.candidate, job.known)
                 if job.tune and verdict.status is Status.PASSED:
                     return self._tuned(job, job.candidate, verdict)
-                return Result(job.id, verdict=verdict)
+                return self._located(job, bench, verdict)
         except BadInput:
             self.forget()  # half open, or with a baseline that has failed
             raise
@@ -100,6 +101,15 @@ class Worker:
             return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
         assert job.candidate
         return Result(job.id, profile=self._profile(job, bench, job.candidate))
+
+    def _located(self, job: Job, bench: Bench, verdict: Verdict) -> Result:
+        """With the place of the access for which a GPU stopped it, if that is asked for and can be found."""
+        if not (job.sanitize and job.candidate and bench.target == "cuda" and helps(verdict)):
+            return Result(job.id, verdict=verdict)
+        begun = time.monotonic()
+        place = Sanitizer(bench, job.candidate, self._reporter(job)).check()
+        told = replace(verdict, reason=f"{verdict.reason}\n{place}") if place else verdict
+        return Result(job.id, verdict=told, data={"seconds": verdict.seconds + time.monotonic() - begun})
 
     def _tuned(self, job: Job, candidate: Candidate, verdict: Verdict) -> Result:
         try:

@@ -29,6 +29,9 @@ class Job(Record):
     """Baselines that a study job gives as candidates."""
     tune: int = 0
     """Points of its tunables that may be tried once a judge job's candidate has passed."""
+    sanitize: bool = False
+    """Whether a judge job's candidate that a GPU stops for its accesses is run once more under compute-sanitizer, where that is
+    installed: whoever mends it wants to know the line."""
 
 
 @dataclass(frozen=True)

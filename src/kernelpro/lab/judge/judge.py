@@ -30,7 +30,7 @@ from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
 from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.timing import Rounds
-from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, measure
+from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
 from kernelpro.records import BadInput, Candidate, Energy, Options, Status, Verdict
@@ -245,7 +245,10 @@ class Judge:
         if excess > 1:
             overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
             largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
-            raise Verdictable(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {errors.where}")
+            truth = self.bench.oracle.truth(seed, distribution)
+            first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
+            where = "; ".join(filter(None, (errors.where, first)))
+            raise Verdictable(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
         return errors, excess
 
     def _time(self, participant: Participant, errors: Errors, excess: float) -> tuple[Rounds, Errors, float]:

@@ -85,6 +85,14 @@ def _measure_one(output: torch.Tensor, right: torch.Tensor, label: str) -> Error
     return Errors(error / size, *pieces.worst(size / math.sqrt(right.numel())))
 
 
+def first_wrong(outputs: Outputs, truth: Outputs, limit: float) -> str:
+    """The first element, in the order of memory, whose error is above the limit, in words; empty where none is."""
+    for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
+        if right.numel() and (where := _Pieces(output, right, f"output {index} " if len(truth) > 1 else "").first_above(limit)):
+            return where
+    return ""
+
+
 class _Pieces:
     """An output and what is right, in float64, a few rows at a time: all at once, a large output would not fit five times over."""
 
@@ -127,21 +135,39 @@ class _Pieces:
         """The largest error relative to the scale of its row, and where it is; `overall`: the scale where a row has none."""
         worst, where = -1.0, ""
         for first, value, right in self:
-            row = right.square().mean(-1, keepdim=True).sqrt() if right.shape[1] >= _ROW else torch.zeros_like(right[:, :1])
-            relative = (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row, overall))
+            relative = _relative(value, right, overall)
             if not (largest := float(relative.max())) <= worst:
                 worst = math.inf if math.isnan(largest) else largest
                 where = self._place(first, value, right, relative)
         return worst, where
 
+    def first_above(self, limit: float) -> str:
+        size = self.norms()[1]
+        overall = size / math.sqrt(self._right.numel()) if math.isfinite(size) and size else 1.0
+        for first, value, right in self:
+            same = (value == right) | (value.isnan() & right.isnan())
+            wrong = ~same & ~(_relative(value, right, overall) <= limit)
+            if bool(wrong.any()):
+                row = int(wrong.any(1).nonzero()[0])
+                return self._at("first wrong", first, row, int(wrong[row].nonzero()[0]), value, right)
+        return ""
+
     def _place(self, first: int, value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor) -> str:
         row = int(weight.amax(1).argmax())  # a maximum over rows is four times as fast as one argmax over everything
-        column = int(weight[row].argmax())
-        place, index = (first + row) * weight.shape[1] + column, list[int]()
+        return self._at("worst", first, row, int(weight[row].argmax()), value, right)
+
+    def _at(self, which: str, first: int, row: int, column: int, value: torch.Tensor, right: torch.Tensor) -> str:
+        place, index = (first + row) * right.shape[1] + column, list[int]()
         for size in reversed(self._shape):  # torch.unravel_index imports sympy first
             place, here = divmod(place, size)
             index.insert(0, here)
-        return f"{self._label}worst at {index}: got {float(value[row, column]):.7g}, should be {float(right[row, column]):.7g}"
+        return f"{self._label}{which} at {index}: got {float(value[row, column]):.7g}, should be {float(right[row, column]):.7g}"
+
+
+def _relative(value: torch.Tensor, right: torch.Tensor, overall: float) -> torch.Tensor:
+    """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
+    row = right.square().mean(-1, keepdim=True).sqrt() if right.shape[1] >= _ROW else torch.zeros_like(right[:, :1])
+    return (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row, overall))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """The program that external profilers run: it calls what a bundle holds, inside the profiler's range.
 
-    python -m kernelpro.lab.profile.target BUNDLE ncu|nsys
+    python -m kernelpro.lab.profile.target BUNDLE ncu|nsys|memcheck
 
 The file holds a list of bundles (torch.save): each a task, a seed and entries, which are candidates and variants of
 the reference. Each entry is loaded and warmed up outside the profiler's range. For ncu, every entry is called once, with a marker
 kernel before it: one start of Python, torch and the profiler serves all entries, and the marker tells them
 apart. A variant that fails leaves its marker alone: what was counted before it is not lost. For nsys, the first entry is called
-several times, each call in a range.
+several times, each call in a range. For compute-sanitizer it is called once, with every tensor in an allocation of its own, so
+that a step beyond one is not a step into the next.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import signal
 import sys
 from typing import Any
 
@@ -27,6 +29,18 @@ from kernelpro.lab.tasks.reference import Reference
 MARKER = "spin_kernel"
 """The kernel behind torch.cuda._sleep."""
 _WARM_CALLS = 3
+_CHECKED_SECONDS = 60
+"""For compute-sanitizer: importing torch takes about ten, and a kernel that is checked runs ten to a hundred times as long."""
+
+
+def check(bundle: dict[str, Any]) -> None:
+    """One call of the first entry. The alarm ends a candidate that does not."""
+    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # read when the first tensor is made
+    signal.alarm(_CHECKED_SECONDS)
+    form, leaves = Reference(bundle["task"], "cuda", bundle["seed"]).inputs(bundle["seed"] + 1)
+    with torch.no_grad():
+        _model(bundle, bundle["entries"][0])(*tree.unpack(form, leaves))
+    torch.cuda.synchronize()
 
 
 def run(bundle: dict[str, Any], profiler: str) -> None:
@@ -76,4 +90,7 @@ def _model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
     for one in torch.load(sys.argv[1], weights_only=False):
-        run(one, sys.argv[2])
+        if sys.argv[2] == "memcheck":
+            check(one)
+        else:
+            run(one, sys.argv[2])

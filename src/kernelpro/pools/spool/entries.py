@@ -53,6 +53,7 @@ def post(job: Job, match: str = "") -> Posted:
     """The same question has the same key: names and ids are the asker's own affair."""
     asked = job.to_json() | {"id": "", "match": match}
     asked |= {"task": job.task and job.task.id, "candidate": job.candidate and job.candidate.id}
+    del asked["sanitize"]  # the verdict is the same without it
     key = digest("job", json.dumps(asked, sort_keys=True))
     return Posted(key, match, job)
 

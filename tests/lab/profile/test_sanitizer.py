@@ -1,0 +1,146 @@
+"""What compute-sanitizer says of a kernel that the GPU stopped, in a line: reports from NVIDIA's manual and a user's log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelpro.lab.jobs import Worker
+from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.profile import sanitizer
+from kernelpro.records import Candidate, Job, Options, Status, Task, Verdict
+
+MANUAL = """========= COMPUTE-SANITIZER
+Mallocing memory
+========= Invalid __global__ write of size 4 bytes
+=========     at unaligned_kernel():0x160 in memcheck_demo.cu:6
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f6510c00001 is misaligned
+=========
+========= ERROR SUMMARY: 1 error
+"""
+NEWER = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access at 0x7f241b0001e0 is out of bounds
+=========     and is 33 bytes after the nearest allocation at 0x7f241b000000 of size 448 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: main in oob_demo.cu:25 [0x8a81] in oob_demo
+=========
+========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" on CUDA API call to cudaFree.
+========= ERROR SUMMARY: 2 errors
+"""
+TASK = Task(
+    """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return x * 2
+def get_inputs(): return [torch.randn(8, 8)]
+def get_init_inputs(): return []
+"""
+)
+CANDIDATE = "import torch\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return x * 2\n"
+
+
+def test_the_first_error_is_told_in_a_line() -> None:
+    assert sanitizer.digest(MANUAL) == (
+        "compute-sanitizer: Invalid __global__ write of size 4 bytes; at unaligned_kernel():0x160 in memcheck_demo.cu:6; "
+        "by thread (0,0,0) in block (0,0,0); Address 0x7f6510c00001 is misaligned"
+    )
+    told = sanitizer.digest(NEWER)
+    assert "at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9" in told and told.endswith("of size 448 bytes")
+
+
+def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
+    shared = MANUAL.replace("__global__ write of size 4", "__shared__ read of size 16").replace("misaligned", "out of bounds")
+    assert "Invalid __shared__ read of size 16 bytes" in sanitizer.digest(shared)
+    freed = "========= Malloc/Free error encountered : Double free\n=========     at 0x79d8\n"
+    assert sanitizer.digest(freed) == ("compute-sanitizer: Malloc/Free error encountered : Double free; at 0x79d8")
+    for nothing in ("", "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", "RuntimeError: Invalid shape\n"):
+        assert sanitizer.digest(nothing) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "helps"),
+    [
+        (Status.CRASHED, "forward raised AcceleratorError: CUDA error: an illegal memory access was encountered", True),
+        (Status.CRASHED, "forward raised RuntimeError: Triton Error [CUDA]: misaligned address", True),
+        (Status.CRASHED, "forward raised RuntimeError: CUDA error: unspecified launch failure", True),
+        (Status.CRASHED, "forward raised ValueError: illegal value", False),
+        (Status.CRASHED, "calling it: the process was killed by signal 11", False),
+        (Status.WRONG, "an illegal memory access", False),
+    ],
+)
+def test_it_is_asked_where_the_gpu_stopped_a_kernel_for_its_accesses(status: Status, reason: str, helps: bool) -> None:
+    assert sanitizer.helps(Verdict("c", status, reason)) == helps
+
+
+def test_it_is_found_by_name_and_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "compute-sanitizer"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.delenv("KERNELPRO_SANITIZER", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert sanitizer.find() == str(program)
+    monkeypatch.setenv("KERNELPRO_SANITIZER", "")
+    assert sanitizer.find() is None
+
+
+def test_its_command_line_runs_the_target_on_the_bundle(tmp_path: Path) -> None:
+    """The stand-in takes options as the manual has them: each with a value, then the program and its arguments."""
+    stand_in = tmp_path / "compute-sanitizer"
+    stand_in.write_text('#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do echo "$1=$2"; shift 2; done\necho "$@"\n')
+    stand_in.chmod(0o755)
+    said = subprocess.run(sanitizer.command(str(stand_in)), capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {"--tool=memcheck", "--print-limit=3", "--show-backtrace=device", "--report-api-errors=no"} == set(said[:-1])
+    assert said[-1] == f"{sys.executable} -m kernelpro.lab.profile.target bundle.pt memcheck"
+
+
+def test_it_works_in_a_cell_that_holds_the_candidate(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in, in CUDA's folder, says what a sanitizer would, if the bundle is there."""
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    stand_in = tmp_path / "compute-sanitizer"
+    stand_in.write_text(f"#!/bin/sh\ntest -s bundle.pt && printf '{MANUAL}'\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("KERNELPRO_SANITIZER", str(stand_in))
+    bench = Bench(TASK, "cpu", Options(allow=("all",)), worker._nursery, worker._builds)
+    bench.open(lambda stage: None)
+    stages: list[str] = []
+    try:
+        told = sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check()
+    finally:
+        bench.close()
+    assert told == sanitizer.digest(MANUAL) and stages == ["looking for the access that failed"]
+    monkeypatch.setenv("KERNELPRO_SANITIZER", "")
+    assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check() == "", "without it nothing is done"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(sanitizer.find() is None, reason="compute-sanitizer is not installed")
+def test_a_real_access_is_located(worker: Worker) -> None:
+    source = '''
+import torch
+from kernelpro import runtime
+
+lib = runtime.cuda(r"""
+__global__ void beyond(const float* x, float* y, int n) { int i = threadIdx.x; if (i < n) y[i + (1ll << 40)] = x[i]; }
+extern "C" int go(const float* x, float* y, int n, cudaStream_t s) { beyond<<<1, 64, 0, s>>>(x, y, n); return cudaGetLastError(); }
+""")
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.go(x, y, x.numel())
+        return y
+'''
+    assert torch.cuda.is_available()
+    result = worker.run(Job("1", "judge", TASK, Candidate(source), "cuda", Options(effort="quick"), sanitize=True))
+    assert result.verdict and result.verdict.status is Status.CRASHED
+    assert "compute-sanitizer: Invalid __global__ write of size 4 bytes" in result.verdict.reason
+    assert "beyond" in result.verdict.reason and ".cu:" in result.verdict.reason
