@@ -11,7 +11,7 @@ from string import Template
 
 from kernelpro.records import digest
 
-NUMBER = 1
+NUMBER = 2
 """Of the prompts; raised when they ask for something else, not when they say the same in better words."""
 
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kernelpro.authors.author import Assignment, Known
+from kernelpro.authors.team import templates
 from kernelpro.memory.wording import gist
 from kernelpro.records import Status, Verdict
 
@@ -164,13 +165,8 @@ def first(title: str, relatives: Sequence[Known], baselines: dict[str, float]) -
 
 def second(known: Known, baselines: dict[str, float]) -> str:
     """The other kernel of a combination, and what is asked for."""
-    title = f"A second kernel, of another design (step {known.number}, judged at {outcome(known.verdict, baselines)})"
-    asked = (
-        "This time the one transformation is a combination: change the kernel above so that it takes over what is better in "
-        "this one (an algorithm, a layout, a way to move data), and keep what is better in itself. Say which is which, and by "
-        "which number you see it. If nothing here is worth borrowing, plan the best other transformation."
-    )
-    return f"\n# {title}\n{asked}\nPlan that led to it: {known.plan or 'none'}\n\n```python\n{known.source.strip()}\n```\n"
+    time, plan = outcome(known.verdict, baselines), known.plan or "none"
+    return "\n" + templates.prompt("second", step=known.number, time=time, plan=plan, source=known.source.strip())
 
 
 def file(title: str, source: str) -> str:
