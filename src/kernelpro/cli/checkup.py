@@ -97,7 +97,7 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def _profilers() -> Iterator[Finding]:
-    from kernelpro.lab.profile import ncu, sass, timeline_nsys
+    from kernelpro.lab.profile import ncu, sanitizer, sass, timeline_nsys
     from kernelpro.lab.profile.cpu_counters import Counters
 
     found = ncu.find()
@@ -112,6 +112,8 @@ def _profilers() -> Iterator[Finding]:
         "ok" if nsys else "missing",
         nsys or "timelines by --tracer nsys: install Nsight Systems (CUPTI needs nothing)",
     )
+    advice = "where a kernel left its memory: install the CUDA toolkit (debuggers do without)"
+    yield "tool compute-sanitizer", "ok" if (path := sanitizer.find()) else "missing", path or advice
     for name in ("cuobjdump", "nvdisasm"):
         advice = "machine code: install the CUDA toolkit, or Triton, whose wheel has it"
         yield f"tool {name}", "ok" if (path := sass.tool(name)) else "missing", path or advice

@@ -116,7 +116,8 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
         time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x{_energy(step)})" if step.ms else step.state
         by = f" by {step.author}" if step.author else ""
-        label = f"{crown}{step.number} {step.action}{by}: {time}  {step.plan or step.note}"
+        other = f" with {step.second}" if step.second else ""
+        label = f"{crown}{step.number} {step.action}{other}{by}: {time}  {step.plan or step.note}"
         places[step.number] = places.get(step.parent, drawing).add(label)
     console = _console()
     console.print(drawing)
@@ -157,7 +158,8 @@ def _energy(step: Step) -> str:
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
-    source = f"of step {step.parent}, " if step.parent else ""
+    other = f" and step {step.second}" if step.second else ""
+    source = f"of step {step.parent}{other}, " if step.parent else ""
     parts = [f"step {step.number} of {store.id}: {step.action} {source}by {step.author or 'nobody'}: {step.state}"]
     told = {
         "plan": step.plan,

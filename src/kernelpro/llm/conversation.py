@@ -19,7 +19,7 @@ from kernelpro.llm import failures, schema
 from kernelpro.llm.cap import Purse, estimate
 from kernelpro.llm.prices import Tokens
 from kernelpro.llm.providers import Tariff, connect
-from kernelpro.llm.question import Exchange, Malformed, ModelError, Question, Tool
+from kernelpro.llm.question import Exchange, Malformed, ModelError, Question, Tool, Unusable
 from kernelpro.llm.secrets import redact
 from kernelpro.llm.settings import Settings
 from kernelpro.records import BadInput
@@ -145,7 +145,7 @@ class _Conversation:
             wait = settings.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
             wait = min(wait, settings.longest_wait) if failure.retry_after is None else failure.retry_after
             if not failure.passing:
-                raise ModelError(failure.text)
+                raise (Unusable if failure.unusable else ModelError)(failure.text)
             if attempt > settings.retries:
                 raise ModelError(f"{failure.text}; given up after {attempt} attempts")
             if wait > settings.longest_wait:

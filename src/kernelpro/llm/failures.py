@@ -25,6 +25,8 @@ class Failure:
     """Worth trying again."""
     retry_after: float | None = None
     """Seconds, where the server said."""
+    unusable: bool = False
+    """Of every question, not of this one."""
 
 
 def judge(error: Exception, name: str) -> Failure:
@@ -34,17 +36,20 @@ def judge(error: Exception, name: str) -> Failure:
     def final(text: str) -> Failure:
         return Failure(f"{name}: {text}", False)
 
+    def unusable(text: str) -> Failure:
+        return Failure(f"{name}: {text}", False, unusable=True)
+
     def passing(text: str) -> Failure:
         return Failure(f"{name}: {text}", True, getattr(error, "retry_after", None))
 
     words = _words(error)
     status = f" ({error.status_code})" if isinstance(error, known.ModelHTTPError) else ""
     if isinstance(error, known.ModelAuthenticationError):
-        return final(f"the key in {_variables(name)} was refused{status}: {words}")
+        return unusable(f"the key in {_variables(name)} was refused{status}: {words}")
     if isinstance(error, known.ModelQuotaExceededError):
-        return final(f"the account has no credit left{status}: {words}")
+        return unusable(f"the account has no credit left{status}: {words}")
     if isinstance(error, known.ModelNotFoundError):
-        return final(f"the server does not know this model or address{status}: {words}")
+        return unusable(f"the server does not know this model or address{status}: {words}")
     if isinstance(error, known.ModelContextWindowExceededError):
         return final(f"the prompt is longer than the model can read{status}: {words}")
     if isinstance(error, (known.ModelRequestTimeout, known.ModelTimeoutError)):

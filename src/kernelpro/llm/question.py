@@ -38,6 +38,14 @@ class ModelError(NoAnswer):
     """It failed for good. The message is one line: which model, what happened, what to do."""
 
 
+class Unusable(ModelError):
+    """The model will answer nothing: its key is refused, its account empty, its name unknown. Whoever named it has to act."""
+
+
+class NotRecorded(ModelError):
+    """A replay was asked for more than was recorded."""
+
+
 class CapReached(NoAnswer):
     """The purse is empty, or does not hold what the next request needs."""
 

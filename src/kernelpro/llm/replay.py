@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from kernelpro.llm.question import Exchange, Malformed, ModelError, Question
+from kernelpro.llm.question import Exchange, Malformed, ModelError, NotRecorded, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput
 
@@ -27,7 +27,7 @@ class Replay:
         if line is None and (line := self._transcripts.find_key(question.key)):
             exchange.notes.append(f"{question.key}: the question has changed since its answer was recorded")
         if line is None:
-            raise ModelError(f"{self.name}: no answer to {question.key} was recorded; ask a model, or replay the run that had it")
+            raise NotRecorded(f"{self.name}: no answer to {question.key} was recorded; ask a model, or replay the run that had it")
         try:
             value = question.form.parse(line.text)
         except Malformed as fault:

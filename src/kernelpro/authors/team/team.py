@@ -18,7 +18,19 @@ from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, No
 from kernelpro.authors.team import templates, windows
 from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
 from kernelpro.library import trees
-from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, Outstanding, Question, Reply, Tool
+from kernelpro.llm.question import (
+    CapReached,
+    Form,
+    Malformed,
+    Model,
+    ModelError,
+    NotRecorded,
+    Outstanding,
+    Question,
+    Reply,
+    Tool,
+    Unusable,
+)
 from kernelpro.records import BadInput
 
 T = TypeVar("T")
@@ -49,10 +61,6 @@ _FILL = (
     "every span and nothing else: what lies outside stays as it is."
 )
 _ANEW = "The plan asks for a file that is written anew: send the whole of it."
-_NO_USE = ("the key in ", "the account has no credit", "the server does not know this model")
-"""How the LLM layer begins to say, after the model's name, that it will answer nothing: whoever started the run has to act."""
-_NOT_RECORDED = "no answer to "
-"""The same, of a replay that was asked for more than was recorded."""
 _NOTHING_FOUND = ("error:", "nothing matches", "no line matches", "(stopped:")
 """How the library's answers begin that say nothing of any source."""
 _OLD_FILE = 3_000
@@ -211,12 +219,12 @@ class Team:
             raise Waiting(str(waiting)) from None
         except CapReached as cap:
             raise Exhausted(str(cap)) from None
+        except Unusable as error:
+            raise BadInput(str(error)) from None
+        except NotRecorded as error:
+            raise OutOfIdeas(str(error), error.cost) from None
         except ModelError as error:
-            said = str(error).removeprefix(f"{model.name}: ")
-            if said.startswith(_NO_USE):
-                raise BadInput(str(error)) from None
-            kind = OutOfIdeas if said.startswith(_NOT_RECORDED) else Unanswered
-            raise kind(str(error), error.cost) from None
+            raise Unanswered(str(error), error.cost) from None
 
 
 def _over(tools: tuple[Tool, ...], known: list[str]) -> tuple[Tool, ...]:
