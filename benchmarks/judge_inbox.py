@@ -2,7 +2,8 @@
 
     python benchmarks/judge_inbox.py [--target cpu|cuda] [--out FILE]          # prints a Markdown table
 
-A winner that has no first design beside it is its first design. Needs the machine the target is on; CuTe needs CUTLASS.
+First designs are kept where they are not the winner, and of the runs on a GPU only. Needs the machine the target is on; CuTe needs
+CUTLASS.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def task_of(winner: Path, name: str) -> Path:
 
 
 def judged(task: Path, kernels: list[Path], target: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "kernelpro", "judge", str(task), *map(str, kernels), "--target", target, "--full", "--json"]
+    files = [str(path.relative_to(ROOT)) for path in (task, *kernels)]
+    command = [sys.executable, "-m", "kernelpro", "judge", *files, "--target", target, "--full", "--json"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -40,7 +42,7 @@ def row(name: str, verdicts: dict[str, dict[str, Any]]) -> str:
         return f"| {name} | {'; '.join(failed) or 'no verdict'} | | | | |"
     winner = verdicts["winner"]
     ms = {which: v["times"]["candidate"]["value"] for which, v in verdicts.items()}
-    first = f"{ms['first']:.4f} | {ms['first'] / ms['winner']:.2f}x" if "first" in ms else "the same | "
+    first = f"{ms['first']:.4f} | {ms['first'] / ms['winner']:.2f}x" if "first" in ms else " | "
     baselines = {key: time["value"] for key, time in winner["times"].items() if key != "candidate"}
     best = min(baselines, key=lambda key: baselines[key])
     speed = ", ".join(f"{key} {s['value']:.2f} [{s['low']:.2f}, {s['high']:.2f}]" for key, s in winner["speedup"].items())

@@ -144,6 +144,7 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert "2 of 2 were answered before" in bench(suite, *more).stderr
 
 
+@pytest.mark.long  # tests/llm has two runs with one folder; this is a whole bench, twice
 def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     more = ("--author", "team", "--model", f"inbox:{inbox}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2")
