@@ -247,7 +247,7 @@ def tried(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         answer = question()
-    except (Exception, SystemExit) as reason:
+    except (Exception, SystemExit) as reason:  # whatever it is, it is printed, and makes the exit code 1
         answer = {"failed": f"{type(reason).__name__}: {reason}"}
     return answer | {"seconds": round(time.perf_counter() - begun, 1)}
 

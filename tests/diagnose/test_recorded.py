@@ -55,6 +55,14 @@ def test_the_record_holds_the_corpus() -> None:
     assert set(profiles()) == {*DEFECTIVE, *HEALTHY} and len(DEFECTIVE) >= 35 and len(HEALTHY) >= 15
 
 
+@pytest.mark.parametrize("name", [*DEFECTIVE, *HEALTHY])
+def test_none_of_our_own_tools_fails(name: str) -> None:
+    """A tool that raises is skipped, since it may be a third party's; ours must not."""
+    for profile in (profiles()[name], bare(profiles()[name])):
+        skipped = examine.diagnose(profile, TOOLS, energy=True, every=True).skipped
+        assert not [item for item in skipped if item.why.startswith("it failed")]
+
+
 @pytest.mark.parametrize("name", DEFECTIVE)
 def test_a_planted_defect_is_among_the_first_three(name: str) -> None:
     assert 1 <= rank(name) <= 3

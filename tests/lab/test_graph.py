@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lab.written import source
 
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.lab.tasks.reference import Reference
@@ -10,18 +11,7 @@ from kernelpro.records import BadInput, Graph, Mode, Task
 
 
 def graph(forward: str, inputs: str = "[torch.randn(4, 8)]", init: str = "pass", mode: Mode = "train") -> Graph:
-    source = f"""
-import torch, torch.nn as nn, torch.nn.functional as F
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {init}
-    def forward(self, *x):
-        {forward}
-def get_inputs(): return {inputs}
-def get_init_inputs(): return []
-"""
-    return operator_graph(Reference(Task(source, mode=mode), "cpu", 0), 1)
+    return operator_graph(Reference(Task(source(forward, inputs, init), mode=mode), "cpu", 0), 1)
 
 
 def test_composite_operators_stay_whole_and_parameters_have_their_names() -> None:

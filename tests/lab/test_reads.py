@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from lab.written import source
 
 from kernelpro.lab.judge import physics
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
-TASK = """
-import torch, torch.nn as nn, torch.nn.functional as F
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {init}
-    def forward(self, *x):
-        {forward}
-def get_inputs(): return {inputs}
-def get_init_inputs(): return []
-"""
-
 
 def moved(forward: str, inputs: str, init: str = "pass") -> tuple[int, int]:
     """Elements of four bytes that are read and written."""
-    lines = forward.replace("; ", "\n        ")
-    made = work.count(Reference(Task(TASK.format(forward=lines, inputs=inputs, init=init)), "cpu", 1), 2)
+    made = work.count(Reference(Task(source(forward, inputs, init)), "cpu", 1), 2)
     return made.read_bytes // 4, made.written_bytes // 4
 
 
@@ -125,7 +113,7 @@ def test_outputs_count_once_and_views_of_inputs_not_at_all() -> None:
 def test_an_honest_lookup_is_not_called_impossible() -> None:
     """4096 rows of a large table: a kernel that fetches them is faster than one that would read the table, and may be."""
     inputs, init = "[torch.randint(0, 200_000, (4096,))]", "self.table = nn.Embedding(200_000, 64)"
-    made = work.count(Reference(Task(TASK.format(forward="return self.table(x[0])", inputs=inputs, init=init)), "cpu", 1), 2)
+    made = work.count(Reference(Task(source("return self.table(x[0])", inputs, init)), "cpu", 1), 2)
     ceilings = physics.Ceilings(1e10, 1e11, 1 << 20, {"fp32": 1e11})
     honest = 1e3 * (2 * 4096 * 64 * 4 + 4096 * 8) / ceilings.bandwidth
     assert physics.impossible_ms(made, ceilings, "fp32", "cuda") < physics.floor_ms(made, ceilings, "fp32") <= honest
