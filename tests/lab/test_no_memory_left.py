@@ -11,7 +11,7 @@ from court import Court
 from kernelpro.lab.judge import judge
 from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.tasks.reference import Reference
-from kernelpro.records import Status, Task
+from kernelpro.records import BadInput, Status, Task
 
 BAD = Path(__file__).parents[1] / "bad"
 pytestmark = pytest.mark.together
@@ -37,7 +37,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         CALLS.append(x.dtype)
         if len(CALLS) > {first} and x.dtype is torch.float64:
-            raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+            raise RuntimeError("{why}")
         return x.tanh()
 
 def get_inputs():
@@ -49,8 +49,9 @@ def get_init_inputs():
 
 
 def test_the_oracle_is_less_exact_only_if_it_was_so_from_the_start() -> None:
-    def oracle(first: int) -> Oracle:
-        return Oracle(Reference(Task(GIVES_UP.replace("{first}", str(first)), "gives up"), "cpu", 1), 1 << 20)
+    def oracle(first: int, why: str = "CUBLAS_STATUS_ALLOC_FAILED") -> Oracle:
+        source = GIVES_UP.replace("{first}", str(first)).replace("{why}", why)
+        return Oracle(Reference(Task(source, "gives up"), "cpu", 1), 1 << 20)
 
     never, later = oracle(0), oracle(1)
     assert never.truth(1) and not never.exact
@@ -58,3 +59,7 @@ def test_the_oracle_is_less_exact_only_if_it_was_so_from_the_start() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         later.truth(2)
     assert later.exact
+    singular = oracle(1, "the matrix is singular")
+    assert singular.truth(1)
+    with pytest.raises(BadInput, match="task gives up: the reference raised RuntimeError: the matrix is singular"):
+        singular.truth(2)

@@ -17,7 +17,7 @@ from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools.by_name import pool
 from kernelpro.pools.pool import Outstanding
 from kernelpro.pools.spool import transfer
-from kernelpro.pools.spool.entries import Posted, answer, post
+from kernelpro.pools.spool.entries import Posted, answer, post, read
 from kernelpro.pools.spool.folder import MOST_ATTEMPTS, Folder, Holder
 from kernelpro.pools.spool.pool import Spool
 from kernelpro.records import BadInput, Job, Result, Status, Verdict
@@ -61,6 +61,9 @@ def test_the_same_question_has_the_same_key_whoever_asks() -> None:
     assert post(asked).key == post(Job.from_json(json.loads(asked.dumps()))).key
     others = [judging("3"), replace(asked, kind="profile"), replace(asked, options=replace(asked.options, effort="full"))]
     assert len({post(asked).key, post(asked, "H200").key, *(post(job).key for job in others)}) == 5
+    earlier = json.loads(post(asked).dumps())
+    del earlier["job"]["options"]["energy_against"], earlier["job"]["tune"]
+    assert read(json.dumps(earlier)), "posted by a version that had fewer options"
 
 
 def test_a_result_is_found_again_under_the_name_of_whoever_asks(spool: Spooling) -> None:

@@ -138,7 +138,8 @@ class Engine:
         waiting = [step for step in known if step.stage == "settled"]
         for step in known:
             self._remember(step)
-            while waiting and waiting[0].number <= step.number - self._config.in_flight:
+            seen = max(step.number - self._config.in_flight, step.parent, step.second)  # a resumed run may have seen more
+            while waiting and waiting[0].number <= seen:
                 self._count(waiting.pop(0))
             self._tree.add(step.parent, step.action, step.second or None)
             self._budget.begin()
@@ -159,8 +160,9 @@ class Engine:
     # --- 2: choosing -----------------------------------------------------------------------------------
 
     async def _search(self) -> str:
-        reason = ""
+        spent = ""
         while True:
+            reason = spent  # any other may be gone when open steps are settled: one without an answer uses up no candidate
             while not reason and len(self._open) < self._config.in_flight:
                 reason = self._stop()
                 if not reason:
@@ -171,7 +173,7 @@ class Engine:
             try:
                 step = await self._open[oldest]
             except Exhausted as error:
-                reason = str(error)
+                spent = str(error)
                 del self._open[oldest]
                 continue
             del self._open[oldest]
@@ -188,11 +190,15 @@ class Engine:
     def _stop(self) -> str:
         if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere(self._barren) is None):
             return f"the author has no further idea ({self._last_excuse})"
-        if self._unanswered >= _IDLE_AUTHOR:
+        if self._starved:
             return f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
         best = self._tree.best()
         ms = best.ms if best.id and self._config.objective == "speed" else None
         return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
+
+    @property
+    def _starved(self) -> bool:
+        return self._unanswered >= _IDLE_AUTHOR
 
     def _choose(self) -> None:
         number = len(self._tree)
@@ -396,7 +402,8 @@ class Engine:
         finals = Finals(reason, self._at_full_length, self._config)
         outcome = await finals.decide(leaders, given)
         searched = {step.number: step.verdict for step in self._steps.values()}
-        return replace(outcome, front=objective.front(searched | finals.verdicts))
+        unanswered = self._starved and not self._budget.exhausted()
+        return replace(outcome, front=objective.front(searched | finals.verdicts), unanswered=unanswered)
 
     async def _at_full_length(self, step: Step) -> Verdict:
         if not self._config.finalists and step.verdict:

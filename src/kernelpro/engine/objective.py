@@ -72,19 +72,23 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
 
 
 def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
-    """The winner among those that passed: the fastest where its energy is not known, since nobody can be said to take less."""
+    """The winner among those that passed. A fastest one whose energy is not known has the baseline's power: only one that is about
+    as fast and has less comes before it."""
     if not held:
         return None
     ms = {number: verdict.times["candidate"].value for number, verdict in held.items()}
     fastest = min(ms, key=lambda number: ms[number])
-    measured = _told(held[fastest])
-    if config.objective == "speed" or measured is None:
+    if config.objective == "speed":
         return fastest
-    told = {number: e for number, verdict in held.items() if (e := _told(verdict)) and e.against == measured.against}
-    if config.objective == "energy-at-speed":
+    told = {number: energy for number, verdict in held.items() if (energy := _told(verdict))}
+    against = told[fastest].against if fastest in told else _usual(energy.against for energy in told.values())
+    told = {number: energy for number, energy in told.items() if energy.against == against}
+    if fastest not in told:
+        told = {number: energy for number, energy in told.items() if energy.ratio["power"].value < 1}
+    if config.objective == "energy-at-speed" or fastest not in told:
         told = {number: energy for number, energy in told.items() if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]}
     quantity = "edp" if config.objective == "edp" else "energy"
-    return min(told, key=lambda number: told[number].ratio[quantity].value)
+    return min(told, key=lambda number: told[number].ratio[quantity].value, default=fastest)
 
 
 def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[str, ...]:
@@ -93,12 +97,14 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
         return ()
     told = _told(held[winner])
     if told is None:
-        energy = held[winner].energy
-        return (f"energy decided nothing: {energy.refused if energy else 'it was not measured'}",)
+        return (f"energy decided nothing: {_unknown(held[winner])}",)
     fastest = min(held, key=lambda number: held[number].times["candidate"].value)
     other = _told(held[fastest])
-    if winner == fastest or other is None:
+    if winner == fastest:
         return ()
+    if other is None:
+        unknown = f"that of step {fastest}, the fastest, is not known: {_unknown(held[fastest])}"
+        return (f"step {winner} takes less power than {told.against}; {unknown}",)
     less = 1 - told.ratio["energy"].value / other.ratio["energy"].value
     slower = held[winner].times["candidate"].value / held[fastest].times["candidate"].value - 1
     clear = told.ratio["energy"].high < other.ratio["energy"].low
@@ -134,9 +140,9 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
         Point(number, verdict.times["candidate"].value, energy.joules["candidate"].value, energy.ratio["energy"], energy.against)
         for number, (verdict, energy) in told.items()
     ]
-    usual = Counter(point.against for point in points).most_common(1)
+    usual = _usual(point.against for point in points)
     found: list[Point] = []
-    for point in sorted((p for p in points if p.against == usual[0][0]), key=lambda p: (p.ms, p.energy.value, p.step)):
+    for point in sorted((p for p in points if p.against == usual), key=lambda p: (p.ms, p.energy.value, p.step)):
         beaten = any(p.energy.value <= point.energy.value for p in found if p.best)
         found.append(Point(point.step, point.ms, point.joules, point.energy, point.against, not beaten))
     return tuple(found)
@@ -148,6 +154,16 @@ def followed(finding: Finding, parent: Step, step: Step) -> float | None:
         return parent.ms / step.ms if parent.ms and step.ms else None
     before, after = _told(parent.verdict), _told(step.verdict)
     return before.ratio["energy"].value / after.ratio["energy"].value if before and after else None
+
+
+def _usual(names: Iterable[str]) -> str:
+    """The baseline beside which most were measured; empty where nobody was."""
+    return next((name for name, _ in Counter(names).most_common(1)), "")
+
+
+def _unknown(verdict: Verdict) -> str:
+    """Why an energy is not known."""
+    return verdict.energy.refused if verdict.energy else "it was not measured"
 
 
 def _told(verdict: Verdict | None) -> Energy | None:

@@ -54,8 +54,9 @@ def store_for(home: Path, config: RunConfig, name: str) -> Store:
 
 
 async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None) -> Outcome:
-    """Until the end; a run that has ended is not begun again. Raises `Paused` where answers or results are outstanding."""
-    if done := store.outcome():
+    """Until the end; a run that has ended goes on only if answers were lacking. Raises `Paused` where answers or results are
+    outstanding."""
+    if (done := store.outcome()) and not done.unanswered:
         return done
     store.lock()
     config = store.config()

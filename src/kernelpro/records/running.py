@@ -174,3 +174,5 @@ class Outcome(Record):
     notes: tuple[str, ...] = ()
     front: tuple[Point, ...] = ()
     """Speed against energy, fastest first; empty where no energy was measured."""
+    unanswered: bool = False
+    """It ended because no usable answer came, with budget left: called again, it goes on."""

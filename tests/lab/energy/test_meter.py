@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from court import Court
 from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, kernel, quick_windows
 
 from kernelpro.lab.energy import meter
+from kernelpro.lab.judge import gpu
+from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.judge.memory import Region
 from kernelpro.lab.judge.participant import Participant
-from kernelpro.records import Candidate, Energy, Status, Verdict
+from kernelpro.records import Candidate, Energy, Status, Task, Verdict
 
 BOASTS = """
 from kernelpro.lab.judge import child
@@ -56,8 +60,8 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> None:
     quick_windows(monkeypatch)
 
 
-def measured(court: Court, candidate: Candidate) -> tuple[Verdict, Energy]:
-    verdict = court.judge(TASK, candidate, energy=True, allow=("all",))
+def measured(court: Court, candidate: Candidate, task: Task = TASK) -> tuple[Verdict, Energy]:
+    verdict = court.judge(task, candidate, energy=True, allow=("all",))
     assert verdict.status is Status.PASSED, verdict.reason
     assert verdict.energy is not None
     return verdict, verdict.energy
@@ -119,6 +123,44 @@ def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypa
     assert "the baseline" in energy.refused and "failed while its energy was measured" in energy.refused and verdict.faster
     _, energy = measured(court, kernel())
     assert not energy.refused, energy.refused
+
+
+def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver refuses memory in its own words; a CPU gives whatever is asked for."""
+    made = Bench._region
+    left, closed = [1], []
+
+    def scarce(self: Bench) -> Region:
+        if not left:
+            raise gpu.GpuError("cuMemAlloc failed with CUDA error 2")
+        left.pop()
+        region = made(self)
+        monkeypatch.setattr(region, "close", lambda: closed.append(region))
+        return region
+
+    task = replace(TASK, source=f"{TASK.source}# another bench")
+    court.judge(task, kernel(), allow=("all",))
+    with monkeypatch.context() as patched:
+        patched.setattr(Bench, "_region", scarce)
+        verdict, energy = measured(court, kernel(), task)
+    assert "memory is too small" in energy.refused and verdict.faster and len(closed) == 1
+    _, energy = measured(court, kernel(), task)
+    assert not energy.refused, energy.refused
+
+
+def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    hear = Participant.hear
+
+    def fails(self: Participant, operation: str, seconds: float) -> dict[str, object]:
+        told = hear(self, operation, seconds)
+        return {"failed": {"compile": "no compiler is left"}} if operation == "rehearse" else told
+
+    both = {"energy": True, "allow": ("all",), "energy_against": "compile", "baselines": ("eager_fp32", "compile")}
+    assert court.judge(TASK, kernel(), **both | {"energy": False}).status is Status.PASSED
+    with monkeypatch.context() as patched:
+        patched.setattr(Participant, "hear", fails)
+        verdict = court.judge(TASK, kernel(), **both)
+    assert verdict.energy and "baseline compile left out: no compiler is left" in verdict.energy.refused
 
 
 def test_energy_is_measured_beside_the_baseline_that_is_asked_for(court: Court) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from kernelpro.lab.jobs import Worker
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.profile import sanitizer
+from kernelpro.lab.profile import collect, sanitizer
 from kernelpro.records import Candidate, Job, Options, Status, Task, Verdict
 
 MANUAL = """========= COMPUTE-SANITIZER
@@ -119,6 +119,14 @@ def test_it_works_in_a_cell_that_holds_the_candidate(worker: Worker, tmp_path: P
     assert told == sanitizer.digest(MANUAL) and stages == ["looking for the access that failed"]
     monkeypatch.setenv("KERNELPRO_SANITIZER", "")
     assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check() == "", "without it nothing is done"
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"ended": 7}, {"ended": []}, {"ended": [{"code": 0, "out": None, "err": ""}]}, {"ended": [1]}]
+)
+def test_an_answer_that_a_candidate_forged_says_nothing(told: dict[str, object]) -> None:
+    (ended,) = collect._ended(told)
+    assert ended["code"] == 1 and sanitizer.digest(ended["out"] + ended["err"]) == ""
 
 
 @pytest.mark.gpu

@@ -24,7 +24,7 @@ import torch
 from kernelpro.lab.energy.counter import Counter, NoCounter, find
 from kernelpro.lab.energy.track import Unresolved, at_rest
 from kernelpro.lab.energy.window import BaselineFailed, Side, Window, Windows
-from kernelpro.lab.judge import timing
+from kernelpro.lab.judge import gpu, timing
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.participant import Participant
@@ -68,7 +68,7 @@ class Meter:
         except (BaselineFailed, BadInput) as reason:
             self.close()
             return Energy(refused=str(reason))
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, gpu.GpuError):
             self.close()
             return Energy(refused="the device's memory is too small for the candidate, the baseline and what both are held against")
 
@@ -93,6 +93,7 @@ class Meter:
         """The baseline's cell; the next candidate gets a new one."""
         if self._reference:
             self._reference.close()
+            self._bench.release(self._reference.participant.regions)
             self._reference = None
 
 

@@ -60,6 +60,8 @@ class Baselines:
                 raise BadInput(f"the reference does not run: {reason}")
             self.variants.remove(variant)
             self.notes.append(f"baseline {variant} left out: {reason.splitlines()[0][:200]}")
+        if not self.variants:
+            raise BadInput(self.notes[-1])
         inputs = self.inputs(seed)
         self.warm_ms = {variant: self.call(variant, inputs).own for variant in self.variants}
         self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])

@@ -101,6 +101,12 @@ class Bench:
         self._regions.append(region)
         return region
 
+    def release(self, regions: list[Region]) -> None:
+        """Give back the buffers of one who needs them no more."""
+        for region in regions:
+            region.close()
+            self._regions.remove(region)
+
     def _fill(self, region: Region, inputs: list[torch.Tensor]) -> None:
         for slot, tensor in zip(self._slots, inputs, strict=True):
             slot.view(region.raw).copy_(tensor)
@@ -112,10 +118,16 @@ class Bench:
         """A child for the reference itself, which may keep what compilers make for it; with buffers for inputs, or none."""
         cache = _compiler_cache()
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-        regions = [self._region() for _ in range(sets)]
         modules = _COMPILER if any(not name.startswith("eager") for name in variants) else ()
         environment = places | _threads()
-        cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
+        regions: list[Region] = []
+        try:
+            for _ in range(sets):
+                regions.append(self._region())
+            cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
+        except BaseException:
+            self.release(regions)
+            raise
         return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
 
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:

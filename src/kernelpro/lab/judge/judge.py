@@ -218,7 +218,7 @@ class Judge:
     def _inspect(self, candidate: Candidate) -> None:
         try:
             ast.parse(candidate.source)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
             raise Verdictable(Status.BUILD_FAILED, f"syntax error{line}: {getattr(error, 'msg', error)}") from None
         if reason := tripwires.check(candidate.source, self.options.allow):

@@ -24,6 +24,8 @@ from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
 """Elements that are rounded at once: it takes five times their room in float64."""
+_NO_MEMORY = re.compile(r"out of memory|allocate|ALLOC_FAILED|NOT_INITIALIZED|workspace", re.IGNORECASE)
+"""How libraries say that their own buffers do not fit."""
 Outputs = list[torch.Tensor]
 T = TypeVar("T")
 
@@ -135,8 +137,8 @@ class Oracle:
             try:
                 outputs = self.run(torch.float64, form, leaves)
             except (RuntimeError, NotImplementedError, TypeError) as error:  # what torch raises without float64, or for memory
-                if self._settled:  # libraries' workspaces that do not fit are other errors, but nothing else can have changed
-                    raise torch.OutOfMemoryError(str(error)) from error
+                if self._settled:
+                    raise self._explained(error) from error
                 self.exact = False  # and every verdict says so
                 self._models.clear()
                 if self.reference.device == "cuda":
@@ -145,6 +147,13 @@ class Oracle:
                 self._settled = True
                 return outputs
         return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
+
+    def _explained(self, error: Exception) -> Exception:
+        """Why float64, which was had before, cannot be had now: memory, or the reference does not like these inputs."""
+        if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error)):
+            return torch.OutOfMemoryError(str(error))
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        return BadInput(f"task {self.reference.task.name}: the reference raised {what}, in float64, for some of its inputs")
 
     def run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor], tf32_allowed: bool = False) -> Outputs:
         """The reference with all floating tensors in `dtype` (None: as the task has them)."""

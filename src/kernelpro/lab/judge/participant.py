@@ -99,7 +99,7 @@ class Flusher:
 
 class Participant:
     def __init__(self, cell: Cell, device: str, regions: list[Region], form: tree.Form, slots: list[Slot], flusher: Flusher):
-        self.cell, self._device, self._regions, self._slots = cell, device, regions, slots
+        self.cell, self._device, self.regions, self._slots = cell, device, regions, slots
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.most_used = 0
@@ -110,7 +110,7 @@ class Participant:
 
     def connect(self, seconds: float) -> None:
         """Map the input regions in the child."""
-        regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self._regions]
+        regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self.regions]
         self.ask({"op": "inputs", "regions": regions, "slots": [s.to_json() for s in self._slots], "form": self._form}, seconds)
 
     def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Participant:
 
     def call(self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False) -> Answer:
         """One call under the protocol, after `prepare`."""
-        chosen = random.randrange(len(self._regions))
+        chosen = random.randrange(len(self.regions))
         if self._device == "cuda":
             self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
         else:
@@ -201,7 +201,7 @@ class Participant:
 
     def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst:
         """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read."""
-        sets = random.sample(range(len(self._regions)), len(batch))
+        sets = random.sample(range(len(self.regions)), len(batch))
         self.cell.freeze_main()
         for chosen, inputs in zip(sets, batch, strict=True):
             self.write(chosen, inputs)
@@ -209,13 +209,13 @@ class Participant:
         self._wait_for_device()
         begun = time.perf_counter()
         self.cell.thaw()
-        request = {"op": "burst", "sets": sets, "total": len(self._regions)}
+        request = {"op": "burst", "sets": sets, "total": len(self.regions)}
         answer = self.ask(request, seconds)
         if answer.get("again") is True:  # from now on it copies; an endless wish for another try ends here
             begun = time.perf_counter()
             answer = self.ask(request, seconds)
         claims, host = answer.get("outputs"), answer.get("host_ms")
-        if not isinstance(claims, list) or len(claims) != len(self._regions) or not isinstance(host, float):
+        if not isinstance(claims, list) or len(claims) != len(self.regions) or not isinstance(host, float):
             raise Verdictable(Status.CHEATING, "the description of the output was forged")
         *earlier, newest = claims[: len(batch)]
         try:
@@ -236,7 +236,7 @@ class Participant:
 
     @property
     def sets(self) -> int:
-        return len(self._regions)
+        return len(self.regions)
 
     def start_loop(self, sets: int, batch: int) -> None:
         """Calls on the first `sets` buffer sets in turn, looking up after each `batch`; after `prepare`, until `stop_loop`."""
@@ -287,7 +287,7 @@ class Participant:
 
     def write(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         """Inputs into one buffer set."""
-        raw = self._regions[chosen].raw
+        raw = self.regions[chosen].raw
         for slot, tensor in zip(self._slots, inputs, strict=True):
             slot.view(raw).copy_(tensor)
 
@@ -337,7 +337,7 @@ class Participant:
                     raise Verdictable(Status.CHEATING, "the output was still changing after the call had returned")
 
     def _check_unmodified(self, chosen: int, inputs: list[torch.Tensor]) -> None:
-        raw = self._regions[chosen].raw
+        raw = self.regions[chosen].raw
         for index, (slot, tensor) in enumerate(zip(self._slots, inputs, strict=True)):
             if not torch.equal(_bits(slot.view(raw)), _bits(tensor)):
                 raise Verdictable(Status.WRONG, f"modifies its input {index}, which the reference leaves alone")

@@ -51,7 +51,7 @@ def without_comments(source: str) -> str:
     """The code without Python comments; the text itself where it does not parse."""
     try:
         return ast.unparse(ast.parse(source))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source
 
 

@@ -13,7 +13,7 @@ def kernel_names(code: str) -> set[str]:
     """Functions decorated with triton.jit (or jit imported from triton)."""
     try:
         parsed = ast.parse(code)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     return {
         node.name

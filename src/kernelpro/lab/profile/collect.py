@@ -232,8 +232,14 @@ class Collector:
             tar.addfile(member, io.BytesIO(data.getvalue()))
         return archive.getvalue()
 
-    def _execute(self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()) -> tuple[Any, bytes]:
-        """Run commands in a cell that holds the bundle; what they printed, and a tar of what they left."""
+    def _execute(
+        self,
+        commands: list[list[str]],
+        references: tuple[str, ...],
+        collect: tuple[str, ...] = (),
+        seconds: float = _NCU_SECONDS,
+    ) -> tuple[list[dict[str, Any]], bytes]:
+        """Run commands, for so many seconds each, in a cell that holds the bundle; what they printed, a tar of what they left."""
         memory = int(0.75 * _host_bytes())
         cell: Cell = self._bench.nursery.start(
             "subject",
@@ -243,10 +249,10 @@ class Collector:
             own_tmp=True,  # nsys writes there, whatever TMPDIR says
         )
         try:
-            request = {"op": "execute", "commands": commands, "seconds": _NCU_SECONDS, "collect": collect}
+            request = {"op": "execute", "commands": commands, "seconds": seconds, "collect": collect}
             cell.channel.send(request, self._packed(references))
-            answer, blob = cell.channel.receive(len(commands) * _NCU_SECONDS)
-            return answer.get("ended") or [{"code": 1, "out": "", "err": str(answer.get("error"))}], blob
+            answer, blob = cell.channel.receive(len(commands) * seconds)
+            return _ended(answer), blob
         except (Gone, Late, Garbled) as error:
             return [{"code": 1, "out": "", "err": f"the cell was lost: {type(error).__name__}"}], b""
         finally:
@@ -349,6 +355,16 @@ def with_counts(profile: Profile, counted: dict[str, ncu.Counted], lines: dict[s
         worst = next((lines[name] for name in sass.instances(kernel.name, lines)), ())
         kernels.append(replace(kernel, metrics=found.metrics if found else {}, lines=worst))
     return replace(profile, kernels=tuple(kernels))
+
+
+def _ended(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """How commands ended. A candidate ran in that cell and may have answered in its place."""
+    told = answer.get("ended")
+    form = {"code": int, "out": str, "err": str}
+    lines = told if isinstance(told, list) else []
+    if lines and all(isinstance(one, dict) and all(isinstance(one.get(k), kind) for k, kind in form.items()) for one in lines):
+        return lines
+    return [{"code": 1, "out": "", "err": str(answer.get("error"))}]
 
 
 def _threads(kernel: Kernel) -> int:

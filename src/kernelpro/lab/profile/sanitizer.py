@@ -27,6 +27,8 @@ _STOPPED = re.compile(
 _PREFIX = "========= "
 _ERROR = re.compile(r"Invalid |Malloc/Free error|.*\b(misaligned|out of bounds|exception)\b", re.IGNORECASE)
 _MOST_LINES = 6
+_SECONDS = 90.0
+"""Enough for a kernel that fails early; one that does not is not worth a device's time."""
 _OPTIONS = ("--tool", "memcheck", "--print-limit", "3", "--show-backtrace", "device", "--report-api-errors", "no")
 
 
@@ -69,5 +71,5 @@ class Sanitizer(Collector):
         if program is None:
             return ""
         self._report("looking for the access that failed")
-        ended, _ = self._execute([command(program)], ())
+        ended, _ = self._execute([command(program)], (), seconds=_SECONDS)
         return digest(ended[-1]["out"] + ended[-1]["err"])

@@ -51,11 +51,9 @@ class Answered(Record):
 
 def post(job: Job, match: str = "") -> Posted:
     """The same question has the same key: names and ids are the asker's own affair."""
-    asked = job.to_json() | {"id": "", "match": match}
-    asked |= {"task": job.task and job.task.id, "candidate": job.candidate and job.candidate.id}
-    del asked["sanitize"]  # the verdict is the same without it
-    key = digest("job", json.dumps(asked, sort_keys=True))
-    return Posted(key, match, job)
+    asked = replace(job, id="", task=None, candidate=None, sanitize=False)  # the verdict is the same without the last
+    about = (job.task and job.task.id, job.candidate and job.candidate.id)
+    return Posted(digest("job", asked.said(), *(part or "" for part in about), match), match, job)
 
 
 def answer(posted: Posted, result: Result, worker: str, hardware: str, seconds: float) -> Answered:
