@@ -120,7 +120,8 @@ def optimize(
     Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
     `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
     `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
-    The same call goes on with a run that was stopped, and returns at once what a finished one found."""
+    The same call goes on with a run that was stopped, or whose model could not be reached, and returns at once what a finished one
+    found."""
     from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from court import Court
 
 from kernelpro import runtime
 from kernelpro.lab.languages import authored_kernels, cuda, detect, native
 from kernelpro.lab.languages.machine_code import fingerprint
+from kernelpro.records import Candidate, Status, Task
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +155,16 @@ def test_the_same_instructions_are_the_same_candidate(language: str, monkeypatch
 
 def test_without_a_build_nothing_is_known() -> None:
     assert fingerprint("class ModelNew: pass", b"") == ""
+
+
+def test_what_is_nested_too_deeply_ends_nobody_but_itself(court: Court) -> None:
+    """Python reads deeper nesting than it writes, and refuses what is deeper still with an error of its own."""
+    sums = "+".join(["0.0"] * 900)
+    module = "import torch\n{0}\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return torch.relu(x)\n"
+    deep = f"def mark(value): return lambda f: f\n@mark({sums})\ndef kernel(): pass\n"
+    assert authored_kernels(module.format(f"import triton\n{deep}")) == set()
+    inputs = "def get_inputs(): return [torch.randn(64, 64)]\ndef get_init_inputs(): return []\n"
+    task = Task(module.format(inputs).replace("ModelNew", "Model"))
+    assert court.judge(task, Candidate(module.format(f"value = {sums}"))).status is Status.PASSED
+    refused = court.judge(task, Candidate(module.format(f"value = {'(' * 500}1{')' * 500}")))
+    assert refused.status is Status.BUILD_FAILED and refused.reason.startswith("syntax error")

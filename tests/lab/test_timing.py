@@ -145,6 +145,13 @@ def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
     assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, slopes(0.19), short=True).widen_ms == 0
 
 
+@pytest.mark.parametrize(("hidden", "lie", "slight"), [(0.01, False, True), (0.12, True, True), (0.4, True, False)])
+def test_on_a_cpu_a_tenth_of_a_millisecond_convicts_nobody(hidden: float, lie: bool, slight: bool) -> None:
+    found = compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cpu", 0.0)
+    assert bool(found.lie) == lie and found.slight == slight
+    assert not compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cuda", 0.0).slight
+
+
 def test_what_a_busy_machine_hides_is_counted() -> None:
     time, speedups = charged(Interval(1.0, 0.9, 1.1), {"base": Interval(4.0, 3.6, 4.4)}, 3.0)
     assert time == Interval(4.0, 0.9, 4.1)

@@ -24,6 +24,10 @@ class Unanswered(NoIdea):
     """This time: whoever was asked gave no usable answer. The same may be asked again."""
 
 
+class Unheard(Unanswered):
+    """Nor any other answer: who was asked could not be reached."""
+
+
 class Waiting(Exception):
     """The answer is not there yet: ask again later."""
 

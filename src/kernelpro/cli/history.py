@@ -121,7 +121,8 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
         places[step.number] = places.get(step.parent, drawing).add(label)
     console = _console()
     console.print(drawing)
-    console.print(outcome.reason if outcome else f"unfinished: kernelpro resume {store.id}")
+    go_on = f"kernelpro resume {store.id}"
+    console.print(f"{outcome.reason}{f': {go_on}' if outcome.unanswered else ''}" if outcome else f"unfinished: {go_on}")
     for note in [*(outcome.notes if outcome else ()), *filter(None, [ground.get("no_seeds"), ground.get("no_graph")])]:
         console.print(f"note: {note}", markup=False)
 

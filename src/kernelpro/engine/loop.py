@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Waiting
+from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Unheard, Waiting
 from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
@@ -90,8 +90,9 @@ class Engine:
         self._without_idea, self._last_excuse = 0, ""
         self._barren: set[int] = set()
         """Nodes at which the author had no idea."""
-        self._unanswered, self._stuck = 0, set[int]()
-        """Steps in a row that had no usable answer, and their nodes, which are left alone until one comes."""
+        self._unanswered, self._unheard, self._stuck = 0, 0, set[int]()
+        """Steps in a row that had no usable answer, those of them that had none at all, and their nodes, which are left alone until
+        one comes."""
         self.ground: dict[str, Any] = {}
 
     async def run(self) -> Outcome:
@@ -145,7 +146,7 @@ class Engine:
             self._budget.begin()
         for step in waiting:
             self._count(step)
-        self._unanswered = 0  # who calls again wants to ask again
+        self._unanswered = self._unheard = 0  # who calls again wants to ask again
         for step in known:
             if step.stage != "settled":
                 self._start(step)
@@ -190,15 +191,14 @@ class Engine:
     def _stop(self) -> str:
         if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere(self._barren) is None):
             return f"the author has no further idea ({self._last_excuse})"
-        if self._starved:
-            return f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
+        if self._unanswered >= _IDLE_AUTHOR:
+            return self._want_of_answers()
         best = self._tree.best()
         ms = best.ms if best.id and self._config.objective == "speed" else None
         return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
 
-    @property
-    def _starved(self) -> bool:
-        return self._unanswered >= _IDLE_AUTHOR
+    def _want_of_answers(self) -> str:
+        return f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
 
     def _choose(self) -> None:
         number = len(self._tree)
@@ -258,7 +258,8 @@ class Engine:
         try:
             draft: Draft = await self._author.write(await self._assignment(step))
         except NoIdea as reason:
-            details = step.details | {"out_of_ideas": isinstance(reason, OutOfIdeas)}
+            kinds = {"out_of_ideas": isinstance(reason, OutOfIdeas), "unheard": isinstance(reason, Unheard)}
+            details = step.details | {name: True for name, so in kinds.items() if so}
             word = _NO_ANSWER if isinstance(reason, Unanswered) else _NO_IDEA
             return replace(step, stage="drafted", note=f"{word}{reason}", cost=reason.cost, details=details)
         key = self._store.put_source(draft.source)
@@ -376,9 +377,10 @@ class Engine:
         elif step.note.startswith(_NO_ANSWER):
             self._last_excuse = step.note.removeprefix(_NO_ANSWER)
             self._unanswered += 1
+            self._unheard += step.details.get("unheard", False)
             self._stuck |= {step.parent} - {0}  # every fresh design is another question
         else:
-            self._without_idea = self._unanswered = 0
+            self._without_idea = self._unanswered = self._unheard = 0
             self._stuck.clear()
         if step.number > len(self._given):  # what compilers wrote teaches nobody
             for event in learning.events(step, self._steps.get(step.parent)):
@@ -402,7 +404,7 @@ class Engine:
         finals = Finals(reason, self._at_full_length, self._config)
         outcome = await finals.decide(leaders, given)
         searched = {step.number: step.verdict for step in self._steps.values()}
-        unanswered = self._starved and not self._budget.exhausted()
+        unanswered = reason == self._want_of_answers() and self._unheard == self._unanswered and not self._budget.exhausted()
         return replace(outcome, front=objective.front(searched | finals.verdicts), unanswered=unanswered)
 
     async def _at_full_length(self, step: Step) -> Verdict:

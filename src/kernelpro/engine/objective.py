@@ -72,8 +72,8 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
 
 
 def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
-    """The winner among those that passed. A fastest one whose energy is not known has the baseline's power: only one that is about
-    as fast and has less comes before it."""
+    """The winner among those that passed. A fastest one whose energy is not known counts as one with the baseline's power: only who
+    takes less than that, beyond doubt, comes before it."""
     if not held:
         return None
     ms = {number: verdict.times["candidate"].value for number, verdict in held.items()}
@@ -84,8 +84,9 @@ def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
     against = told[fastest].against if fastest in told else _usual(energy.against for energy in told.values())
     told = {number: energy for number, energy in told.items() if energy.against == against}
     if fastest not in told:
-        told = {number: energy for number, energy in told.items() if energy.ratio["power"].value < 1}
-    if config.objective == "energy-at-speed" or fastest not in told:
+        slower = {number: (ms[number] / ms[fastest]) ** (2 if config.objective == "edp" else 1) for number in told}
+        told = {number: energy for number, energy in told.items() if slower[number] * energy.ratio["power"].high < 1}
+    if config.objective == "energy-at-speed":
         told = {number: energy for number, energy in told.items() if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]}
     quantity = "edp" if config.objective == "edp" else "energy"
     return min(told, key=lambda number: told[number].ratio[quantity].value, default=fastest)

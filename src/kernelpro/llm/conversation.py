@@ -19,7 +19,7 @@ from kernelpro.llm import failures, schema
 from kernelpro.llm.cap import Purse, estimate
 from kernelpro.llm.prices import Tokens
 from kernelpro.llm.providers import Tariff, connect
-from kernelpro.llm.question import Exchange, Malformed, ModelError, Question, Tool, Unusable
+from kernelpro.llm.question import Exchange, Malformed, ModelError, NotHeard, Question, Tool, Unusable
 from kernelpro.llm.secrets import redact
 from kernelpro.llm.settings import Settings
 from kernelpro.records import BadInput
@@ -147,9 +147,9 @@ class _Conversation:
             if not failure.passing:
                 raise (Unusable if failure.unusable else ModelError)(failure.text)
             if attempt > settings.retries:
-                raise ModelError(f"{failure.text}; given up after {attempt} attempts")
+                raise NotHeard(f"{failure.text}; given up after {attempt} attempts")
             if wait > settings.longest_wait:
-                raise ModelError(f"{failure.text}; the server asks to wait {wait:.0f} s: come back then, or raise longest_wait")
+                raise NotHeard(f"{failure.text}; the server asks to wait {wait:.0f} s: come back then, or raise longest_wait")
             self.exchange.add("note", f"attempt {attempt} failed: {failure.text}")
             await asyncio.sleep(wait)
         raise AssertionError("count() does not end")

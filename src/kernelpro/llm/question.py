@@ -42,6 +42,10 @@ class Unusable(ModelError):
     """The model will answer nothing: its key is refused, its account empty, its name unknown. Whoever named it has to act."""
 
 
+class NotHeard(ModelError):
+    """The server was asked several times and gave no answer: nothing is known of the model."""
+
+
 class NotRecorded(ModelError):
     """A replay was asked for more than was recorded."""
 

@@ -175,4 +175,4 @@ class Outcome(Record):
     front: tuple[Point, ...] = ()
     """Speed against energy, fastest first; empty where no energy was measured."""
     unanswered: bool = False
-    """It ended because no usable answer came, with budget left: called again, it goes on."""
+    """It ended with budget left, because nobody could be reached who answers: called again, it goes on."""

@@ -69,7 +69,7 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
         outcome = await session.work(store, pool, follow)
         verdict = outcome.verdict or _failure(store)
         nothing = {"reason": f"run {store.id}: {outcome.reason}"}
-        if outcome.unanswered:  # nobody's failure: it goes on when it is asked for again
+        if outcome.unanswered:  # the model's failure is not known yet: `--retry` goes on
             result = Result(assignment.key, error=f"run {store.id}: {outcome.reason}")
         else:
             result = Result(assignment.key, verdict=verdict) if verdict else Result(assignment.key, data=nothing)

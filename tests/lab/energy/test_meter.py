@@ -11,11 +11,11 @@ import signal
 from dataclasses import replace
 
 import pytest
+import torch
 from court import Court
 from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, kernel, quick_windows
 
 from kernelpro.lab.energy import meter
-from kernelpro.lab.judge import gpu
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.memory import Region
 from kernelpro.lab.judge.participant import Participant
@@ -126,13 +126,13 @@ def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypa
 
 
 def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver refuses memory in its own words; a CPU gives whatever is asked for."""
+    """As a GPU would refuse it; a CPU gives whatever is asked for."""
     made = Bench._region
     left, closed = [1], []
 
     def scarce(self: Bench) -> Region:
         if not left:
-            raise gpu.GpuError("cuMemAlloc failed with CUDA error 2")
+            raise torch.OutOfMemoryError
         left.pop()
         region = made(self)
         monkeypatch.setattr(region, "close", lambda: closed.append(region))

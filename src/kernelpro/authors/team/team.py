@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Waiting
+from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Unheard, Waiting
 from kernelpro.authors.team import templates, windows
 from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
 from kernelpro.library import trees
@@ -24,6 +24,7 @@ from kernelpro.llm.question import (
     Malformed,
     Model,
     ModelError,
+    NotHeard,
     NotRecorded,
     Outstanding,
     Question,
@@ -223,6 +224,8 @@ class Team:
             raise BadInput(str(error)) from None
         except NotRecorded as error:
             raise OutOfIdeas(str(error), error.cost) from None
+        except NotHeard as error:
+            raise Unheard(str(error), error.cost) from None
         except ModelError as error:
             raise Unanswered(str(error), error.cost) from None
 

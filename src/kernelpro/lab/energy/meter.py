@@ -27,6 +27,7 @@ from kernelpro.lab.energy.window import BaselineFailed, Side, Window, Windows
 from kernelpro.lab.judge import gpu, timing
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.judge.cell import CannotStart
 from kernelpro.lab.judge.participant import Participant
 from kernelpro.records import BadInput, Energy, Interval, Target
 
@@ -65,10 +66,10 @@ class Meter:
             return compare(self._bench, counter, Side("candidate", participant, own_ms, {}, check), baseline, seeds, self._report)
         except (NoCounter, Unresolved) as reason:
             return Energy(refused=str(reason))
-        except (BaselineFailed, BadInput) as reason:
+        except (BaselineFailed, BadInput, CannotStart, gpu.GpuError) as reason:
             self.close()
             return Energy(refused=str(reason))
-        except (torch.OutOfMemoryError, gpu.GpuError):
+        except torch.OutOfMemoryError:
             self.close()
             return Energy(refused="the device's memory is too small for the candidate, the baseline and what both are held against")
 

@@ -101,11 +101,22 @@ class Bench:
         self._regions.append(region)
         return region
 
+    def _allocated(self, sets: int) -> list[Region]:
+        """So many buffer sets, or none."""
+        regions: list[Region] = []
+        try:
+            for _ in range(sets):
+                regions.append(self._region())
+        except BaseException:
+            self.release(regions)
+            raise
+        return regions
+
     def release(self, regions: list[Region]) -> None:
         """Give back the buffers of one who needs them no more."""
         for region in regions:
-            region.close()
             self._regions.remove(region)
+            region.close()
 
     def _fill(self, region: Region, inputs: list[torch.Tensor]) -> None:
         for slot, tensor in zip(self._slots, inputs, strict=True):
@@ -120,10 +131,8 @@ class Bench:
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         modules = _COMPILER if any(not name.startswith("eager") for name in variants) else ()
         environment = places | _threads()
-        regions: list[Region] = []
+        regions = self._allocated(sets)
         try:
-            for _ in range(sets):
-                regions.append(self._region())
             cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
         except BaseException:
             self.release(regions)
@@ -134,7 +143,7 @@ class Bench:
         """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""
         if not self._candidate_regions:
             sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
-            self._candidate_regions = [self._region() for _ in range(max(2, sets))]
+            self._candidate_regions = self._allocated(max(2, sets))
             for region in self._candidate_regions:  # warm calls use what is there: never inputs that no caller would give
                 self._fill(region, self.inputs(self.new_seed()))
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

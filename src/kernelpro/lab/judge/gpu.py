@@ -11,6 +11,9 @@ GRANULE = 2 << 20
 """The driver maps memory in 2 MiB pages and lends whole pages: what is lent is rounded up to them."""
 
 
+_OUT_OF_MEMORY = 2
+
+
 class GpuError(RuntimeError):
     """The driver refused."""
 
@@ -35,7 +38,12 @@ def allocate(nbytes: int) -> int:
     """Device memory of its own, never part of an allocator's block. torch's context must be current."""
     pointer = ctypes.c_uint64()
     size = -(-nbytes // GRANULE) * GRANULE
-    _check(_driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)), "cuMemAlloc")
+    code = _driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
+    if code == _OUT_OF_MEMORY:
+        import torch
+
+        raise torch.OutOfMemoryError(f"the driver has no {size} bytes left")
+    _check(code, "cuMemAlloc")
     return pointer.value
 
 

@@ -220,7 +220,8 @@ class Judge:
             ast.parse(candidate.source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise Verdictable(Status.BUILD_FAILED, f"syntax error{line}: {getattr(error, 'msg', error)}") from None
+            what = str(getattr(error, "msg", error)) or "nested too deeply"
+            raise Verdictable(Status.BUILD_FAILED, f"syntax error{line}: {what}") from None
         if reason := tripwires.check(candidate.source, self.options.allow):
             raise Verdictable(Status.REFUSED, reason)
 
@@ -340,8 +341,8 @@ class Judge:
         clocks = timing.compare_clocks(
             rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
         )
-        busy = bool(clocks.lie) and self.bench.target == "cpu" and self._others_are_busy()
-        if clocks.lie and not busy:
+        late = bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
+        if clocks.lie and not late:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
         least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
@@ -359,7 +360,7 @@ class Judge:
             beside[timed] = float(rounds.own(timed).median())
             if self.bench.target == "cuda":  # a CPU's speed depends on who else is at work meanwhile
                 speedup[name] = timing.at_its_best(speedup[name], times[timed].value, beside[timed])
-        if busy:
+        if late:
             times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
         best = base.anchor
         faster: Any = timing.decide(speedup[best])
@@ -398,7 +399,7 @@ class Judge:
             authored_share=share,
             peak_bytes=peak,
             parameters=given,
-            notes=tuple(self._notes(given, clocks, rounds, busy)),
+            notes=tuple(self._notes(given, clocks, rounds, late)),
             measurement=measurement,
         )
 
@@ -418,10 +419,11 @@ class Judge:
         with self.bench.quiet():
             return environment.load(_LOAD_SECONDS) > _BUSY
 
-    def _notes(self, given: Any, clocks: timing.Clocks, rounds: Rounds, busy: bool) -> Iterator[str]:
+    def _notes(self, given: Any, clocks: timing.Clocks, rounds: Rounds, late: bool) -> Iterator[str]:
         yield from self.notes
-        if busy:
-            yield f"other work kept this machine busy: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
+        if late:
+            why = "threads of its own that go on spinning" if clocks.slight else "other work"
+            yield f"{why} kept this machine busy: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
         if len(rounds.samples["candidate"]) + rounds.discarded < self._round_count():
             yield "timing stopped early: slower than the limit"
         if given == "by seed":

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
 from kernelpro.lab.tasks.inputs import transform
@@ -24,8 +25,6 @@ from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
 """Elements that are rounded at once: it takes five times their room in float64."""
-_NO_MEMORY = re.compile(r"out of memory|allocate|ALLOC_FAILED|NOT_INITIALIZED|workspace", re.IGNORECASE)
-"""How libraries say that their own buffers do not fit."""
 Outputs = list[torch.Tensor]
 T = TypeVar("T")
 
@@ -149,8 +148,12 @@ class Oracle:
         return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
 
     def _explained(self, error: Exception) -> Exception:
-        """Why float64, which was had before, cannot be had now: memory, or the reference does not like these inputs."""
-        if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error)):
+        """Why float64, which was had before, cannot be had now: memory, or the reference does not like these inputs.
+
+        On a GPU it is memory, in whatever words libraries have for it, unless it is mathematics.
+        """
+        full = self.reference.device == "cuda" or isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error)
+        if full and not isinstance(error, LinAlgError):
             return torch.OutOfMemoryError(str(error))
         what = f"{type(error).__name__}: {str(error)[:300]}"
         return BadInput(f"task {self.reference.task.name}: the reference raised {what}, in float64, for some of its inputs")

@@ -27,6 +27,7 @@ from kernelpro.lab import tree
 from kernelpro.lab.judge.oracle import Oracle, Outputs, rounded
 from kernelpro.lab.tasks.inputs import DISTRIBUTIONS
 from kernelpro.lab.tasks.reference import BITS
+from kernelpro.records import BadInput
 
 FACTOR = 32.0
 """Sums in another order, fused operations and fast intrinsics stay within a few ulp; 32 leaves them
@@ -213,7 +214,12 @@ class Tolerance:
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != "as given" and not any(leaf.is_floating_point() for leaf in leaves):
             return None, "no floating input"
-        truth = oracle.truth(seed, distribution)
+        try:
+            truth = oracle.truth(seed, distribution)
+        except BadInput as error:
+            if distribution == "as given":
+                raise
+            return None, str(error)
         if distribution != "as given" and not all(_sound(leaf) for leaf in truth):
             return None, "the oracle is not finite"
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)

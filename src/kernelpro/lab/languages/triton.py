@@ -12,15 +12,14 @@ from kernelpro.lab.languages import Language
 def kernel_names(code: str) -> set[str]:
     """Functions decorated with triton.jit (or jit imported from triton)."""
     try:
-        parsed = ast.parse(code)
+        return {
+            node.name
+            for node in ast.walk(ast.parse(code))
+            if isinstance(node, ast.FunctionDef)
+            and any(re.search(r"(^|\.)jit\b", ast.unparse(decorator)) for decorator in node.decorator_list)
+        }
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
-    return {
-        node.name
-        for node in ast.walk(parsed)
-        if isinstance(node, ast.FunctionDef)
-        and any(re.search(r"(^|\.)jit\b", ast.unparse(decorator)) for decorator in node.decorator_list)
-    }
 
 
 LANGUAGE = Language(

@@ -43,6 +43,8 @@ _LEAST_SHARE = 0.03
 """Of the device time: kernels below are not worth a counter."""
 _MOST_KERNELS = 6
 _NCU_SECONDS = 240.0
+_LATE_SECONDS = 10.0
+"""That a cell has to tell of a command that took too long."""
 _UNTIMED = "times of the kernels"
 _DOORS = ("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "socket")
 """What ncu and nsys need to watch their target, in a cell whose other processes are theirs."""
@@ -251,7 +253,7 @@ class Collector:
         try:
             request = {"op": "execute", "commands": commands, "seconds": seconds, "collect": collect}
             cell.channel.send(request, self._packed(references))
-            answer, blob = cell.channel.receive(len(commands) * seconds)
+            answer, blob = cell.channel.receive(len(commands) * seconds + _LATE_SECONDS)
             return _ended(answer), blob
         except (Gone, Late, Garbled) as error:
             return [{"code": 1, "out": "", "err": f"the cell was lost: {type(error).__name__}"}], b""
