@@ -95,8 +95,9 @@ class Engine:
         one comes."""
         self.ground: dict[str, Any] = {}
 
-    async def run(self) -> Outcome:
-        """Until the budget is spent or the floor is reached. A finished run with budget left goes on."""
+    async def run(self, explain: bool = True) -> Outcome:
+        """Until the budget is spent or the floor is reached. A finished run with budget left goes on. `explain`: then the winner is
+        diagnosed."""
         self._tell("begun", {})
         try:
             await self._lay_ground()
@@ -112,7 +113,7 @@ class Engine:
                 task.cancel()
             self._store.keep_wall(self._budget.wall_seconds)
         self._store.finish(outcome)
-        if outcome.best is not None:
+        if explain and outcome.best is not None:
             with suppress(Outstanding):  # a result that is days away is not waited for
                 await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
         if self._knowledge.enabled:

@@ -53,13 +53,13 @@ def store_for(home: Path, config: RunConfig, name: str) -> Store:
     return Store.create(home, config, name)
 
 
-async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None) -> Outcome:
+async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None, explain: bool = True) -> Outcome:
     """Until the end; a run that has ended goes on only if answers were lacking. Raises `Paused` where answers or results are
-    outstanding."""
+    outstanding. `explain`: the winner is diagnosed too, for whoever looks at this very run."""
     if (done := store.outcome()) and not done.unanswered:
         return done
     store.lock()
     config = store.config()
     knowledge = Knowledge(default_path() if config.knowledge else None)
     writer = author(config, store.folder, lambda line: report("note", {"line": line}))
-    return await Engine(store, pool, writer, report, knowledge).run()
+    return await Engine(store, pool, writer, report, knowledge).run(explain)

@@ -66,7 +66,7 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
         report(label, f"step {data['step']}: {kind}" if "step" in data else str(data.get("stage", kind)))
 
     try:
-        outcome = await session.work(store, pool, follow)
+        outcome = await session.work(store, pool, follow, explain=False)
         verdict = outcome.verdict or _failure(store)
         nothing = {"reason": f"run {store.id}: {outcome.reason}"}
         if outcome.unanswered:  # the model's failure is not known yet: `--retry` goes on
