@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelpro.lab.judge import cell as judge_cell
 from kernelpro.lab.judge.cell import LEVELS, CannotStart, Cell, Limits, Nursery
 from kernelpro.lab.judge.wire import Gone
 
@@ -157,3 +158,60 @@ def test_a_dead_zygote_is_replaced() -> None:
     assert attempt(cell, "said = 'alive'") == "alive"
     cell.kill()
     fresh.close()
+
+
+def test_where_scratch_is_on_the_disk_it_is_limited_all_the_same(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_cell, "_SCRATCH_BYTES", 8 << 20)
+    made = nursery.start("build", LIMITS, level="process")
+    try:
+        source = "import time\nfor n in range(16): open(f'{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)"
+        made.channel.send({"op": "build", "source": source})
+        with pytest.raises(Gone):
+            made.channel.receive(30)
+        assert "wrote more than" in made.how_it_ended()
+    finally:
+        made.kill()
+
+
+def test_scratch_in_memory_is_a_part_of_what_is_allowed(nursery: Nursery) -> None:
+    try:
+        made = nursery.start("build", Limits(1 << 30, address_space=True), level="namespaces")
+    except CannotStart as error:
+        pytest.skip(f"namespaces do not work here: {error}")
+    try:
+        assert "No space left" in attempt(
+            made, "with open('x', 'wb') as file:\n    for _ in range(300): file.write(bytes(1 << 20))"
+        )
+    finally:
+        made.kill()
+
+
+def test_files_in_memory_count_as_memory(nursery: Nursery) -> None:
+    made = nursery.start("build", Limits(1 << 30, address_space=False))
+    try:
+        lines = "held = [os.memfd_create(str(n)) for n in range(3)]\nfor fd in 400 * held: os.write(fd, bytes(1 << 20))"
+        made.channel.send({"op": "build", "source": f"import os, time\n{lines}\ntime.sleep(60)"})
+        with pytest.raises(Gone):
+            made.channel.receive(60)
+        assert "GiB of memory" in made.how_it_ended()
+    finally:
+        made.kill()
+
+
+def test_the_kernels_settings_are_closed(cell: Cell) -> None:
+    strong(cell)
+    assert "Error" in attempt(cell, "import os; os.open('/proc/sys/vm/drop_caches', os.O_WRONLY)")
+
+
+def test_nothing_wakes_a_child_that_was_stopped(cell: Cell) -> None:
+    strong(cell)
+    signals = "import fcntl, os, signal; fcntl.fcntl(os.pipe()[0], 10, signal.SIGCONT)"  # F_SETSIG
+    assert "PermissionError" in attempt(cell, signals)
+    cell.channel.send({"op": "build", "source": "while True: pass"})
+    cell.freeze()
+    before = cell.ran_ms(everything=True)
+    time.sleep(0.05)
+    assert cell.ran_ms(everything=True) - before < 1 < before
+    cell.thaw()
+    time.sleep(0.5)
+    assert cell.ran_ms(everything=True) > before + 1

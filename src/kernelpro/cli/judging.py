@@ -40,9 +40,11 @@ def run(
             jobs.append(Job(str(index), "judge", task, Candidate.from_file(path), target, options))
         except BadInput as error:
             unreadable[index] = Verdict(path, Status.BUILD_FAILED, str(error), task=task.name)
-    verdicts = _judged(jobs, unreadable, paths, options, place, json_lines)
+    verdicts, errors = _judged(jobs, unreadable, paths, options, place, json_lines)
     if not json_lines and verdicts:
         _print_table(task, verdicts)
+    if errors:
+        raise BadInput("; ".join(errors))
     if missing := len(paths) - len(verdicts):
         print(f"kernelpro: {missing} result{'s' * (missing > 1)} outstanding; call again when they are there", file=sys.stderr)
         return 3
@@ -51,12 +53,12 @@ def run(
 
 def _judged(
     jobs: list[Job], unreadable: dict[int, Verdict], paths: list[str], options: Options, place: Place, json_lines: bool
-) -> list[Verdict]:
-    """Verdicts in the order of the paths, each shown as soon as it is there; those that are outstanding are left out."""
+) -> tuple[list[Verdict], list[str]]:
+    """Verdicts in the order of the paths, each shown as soon as it is there, and why others have none; those that are outstanding
+    are left out."""
     console = Console(stderr=True)
-    by_index = dict(unreadable)
-    for verdict in unreadable.values():
-        _show(verdict, json_lines)
+    by_index: dict[int, Verdict] = {}
+    errors: list[str] = []
     quiet = json_lines or not console.is_terminal
     with place.open(options.sandbox) as where, console.status("starting") as status:
         if quiet:
@@ -65,25 +67,30 @@ def _judged(
         def progress(step: Progress) -> None:
             status.update(f"{paths[int(step.job)]}: {step.stage}")
 
-        for answer in [where.submit(job, progress) for job in jobs]:
+        answers = {int(job.id): where.submit(job, progress) for job in jobs}
+        for index, path in enumerate(paths):
             try:
-                result = answer.result()
+                verdict = unreadable[index] if index in unreadable else _verdict_of(answers[index].result(), path)
             except Outstanding:
                 continue
-            verdict = _verdict_of(result, paths)
-            by_index[int(result.job)] = verdict
+            except BadInput as error:  # of the task or the machine: the others may still be judged
+                errors.append(str(error))
+                continue
+            by_index[index] = verdict
             if not quiet:
                 status.stop()
             _show(verdict, json_lines)
             if not quiet:
                 status.start()
-    return [by_index[index] for index in sorted(by_index)]
+    if errors and not set(by_index) - set(unreadable):
+        raise BadInput(errors[0])
+    return list(by_index.values()), list(dict.fromkeys(errors))
 
 
-def _verdict_of(result: Result, paths: list[str]) -> Verdict:
+def _verdict_of(result: Result, path: str) -> Verdict:
     if result.verdict is None:
         raise BadInput(result.error or "the worker gave no verdict")
-    return Verdict.from_json(result.verdict.to_json() | {"candidate": paths[int(result.job)]})
+    return Verdict.from_json(result.verdict.to_json() | {"candidate": path})
 
 
 def _show(verdict: Verdict, json_lines: bool) -> None:

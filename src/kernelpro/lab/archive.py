@@ -8,7 +8,7 @@ import tarfile
 
 
 def unpack(data: bytes, folder: str) -> None:
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:  # never a compressed one, which could be of any size
         for member in archive.getmembers():
             extract(archive, member, folder)
 

@@ -15,11 +15,14 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from typing import TextIO
 
 from kernelpro.lab.judge.cell import Nursery, harden_parent
 from kernelpro.records import Job, Record, Result
 
+_PATIENCE = 20.0
+"""Seconds that an orphan has to tidy up."""
 DEVICE_FAILED = 75
 """Exit code of a worker whose device failed its health check."""
 
@@ -54,8 +57,11 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
                 continue
             worker.announce(job)
             jobs.put(job)
-        if _orphaned():
-            os.kill(os.getpid(), signal.SIGTERM)  # nobody is left to read the results
+        if _orphaned():  # nobody is left to read the results
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # whatever it waits for
+            time.sleep(_PATIENCE)
+            if os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)
         jobs.put(None)
 
     threading.Thread(target=read, daemon=True).start()
@@ -83,6 +89,7 @@ def _orphaned() -> bool:
 
 def main() -> None:
     """Entry point for hosts where only Python and torch are installed: python -m kernelpro.lab.worker"""
+    os.environ["ONEDNN_JIT_PROFILE"] = "0"  # it would leave a list of what it compiled in /tmp
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells and scratch are cleaned up
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with results

@@ -34,8 +34,8 @@ def _source_of(thing: Any) -> str:
         path = None
     if path is None or not Path(path).is_file():
         raise BadInput(f"{thing.__qualname__} has no source file: define it in a .py file")
-    if "." in thing.__qualname__:
-        raise BadInput(f"{thing.__qualname__} is defined inside something else: define it at the top level of its file")
+    if "." in thing.__qualname__ or not thing.__qualname__.isidentifier():
+        raise BadInput(f"{thing.__qualname__} has no name of its own at the top level of its file: define it there")
     return Path(path).read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelpro.lab.machine import Device, gpus
 from kernelpro.lab.worker import DEVICE_FAILED
-from kernelpro.records import Job, Progress, Result
+from kernelpro.records import BadInput, Job, Progress, Result
 
 COMMAND = [sys.executable, "-m", "kernelpro.lab.worker"]
 _FAREWELL_SECONDS = 10.0
@@ -24,6 +24,8 @@ class Process:
     """A worker and the folder that whatever it leaves behind goes with."""
 
     def __init__(self, device: Device, sandbox: str):
+        if "KERNELPRO_PARENT" in os.environ:  # a worker imports the file of a task, and that file wants a worker
+            raise BadInput("a task's file must not judge or optimise when it is imported: put that under if __name__ == '__main__'")
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
         environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": self._folder.name}
         environment["KERNELPRO_PARENT"] = str(os.getpid())

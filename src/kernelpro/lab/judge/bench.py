@@ -144,8 +144,6 @@ class Bench:
         if not self._candidate_regions:
             sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
             self._candidate_regions = self._allocated(max(2, sets))
-            for region in self._candidate_regions:  # warm calls use what is there: never inputs that no caller would give
-                self._fill(region, self.inputs(self.new_seed()))
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         limits = Limits(memory, address_space=self.target == "cpu")
         cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads(), allow=allow)
@@ -168,12 +166,20 @@ class Bench:
         return {"op": "load", "source": candidate.source, "seed": self.seed, "mode": self.task.mode}, buffer.getvalue()
 
     def load(self, participant: Participant, candidate: Candidate) -> Any:
-        """Load the candidate and map its inputs; returns how its parameters were given."""
+        """Load the candidate and map its inputs; returns how its parameters were given. Nothing of the last one is alive."""
+        inputs = self.inputs(self.new_seed())
+        for region in self._candidate_regions:  # warm calls use what is there: never inputs that no caller would give
+            region.wipe()
+            self._fill(region, inputs)
         request, tail = self.load_request(candidate)
         answer = participant.ask(request, self.options.build_timeout, tail)
         given = answer.get("parameters")
         if given not in ("by name", "by seed", "none"):
             raise Verdictable(Status.CHEATING, "the answer to 'load' was forged")
+        weights = {name: list(tensor.shape) for name, tensor in self.reference.state().items() if tensor.is_floating_point()}
+        if given == "by seed" and self.task.form == "module" and weights:  # no seed makes the weights that it brings
+            held = ", ".join(f"{name} {shape}" for name, shape in weights.items())
+            raise Verdictable(Status.WRONG, f"the module's own weights are given by name, and some do not fit: it has {held[:500]}")
         participant.connect(self.options.call_timeout)
         return given
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -30,8 +31,9 @@ from kernelpro.lab.languages import cute
 LEVELS = ("namespaces", "landlock", "process")
 _KEEP = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "LANG", "LC_ALL", "CC", "CXX", "CUDAHOSTCXX", "OMP_NUM_THREADS")
 _KEEP_CUDA = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "KERNELPRO_CUTLASS", "KERNELPRO_CUDA_ARCH")
-_OWN = {"PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
-"""torch.compile's headers, compiled beforehand, would lie in a cell's own /tmp and be made again in each, which takes seconds."""
+_OWN = {"PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "ONEDNN_JIT_PROFILE": "0"}
+"""torch.compile's headers, compiled beforehand, would lie in a cell's own /tmp and be made again in each, which takes seconds.
+oneDNN would leave a list of what it compiled in /tmp."""
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "localtime", "os-release")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "tty")
 _SCRATCH_BYTES = 2 << 30
@@ -185,7 +187,7 @@ class Nursery:
             "env": clean_environment() | own | (environment or {}),
             "readable": readable_paths() if trusted is None else ["/"],
             "writable": writable_paths() + (trusted or []),
-            "scratch_bytes": _SCRATCH_BYTES,
+            "scratch_bytes": min(_SCRATCH_BYTES, limits.memory_bytes // 4) if limits else _SCRATCH_BYTES,  # it lies in memory
             "file_bytes": _FILE_BYTES,
             "processes": 2 * MOST_PROCESSES,
             "memory_bytes": limits.memory_bytes if limits and limits.address_space else None,
@@ -201,7 +203,7 @@ class Nursery:
             theirs.close()
             os.close(log_write)
             os.close(status_write)
-        return Cell(Channel(control), log_read, status_read, scratch, level, limits)
+        return Cell(Channel(control), log_read, status_read, scratch, level, limits, frozenset(map(_inode, shared)))
 
     def close(self) -> None:
         self._zygote.kill()
@@ -213,9 +215,19 @@ class Nursery:
 class Cell:
     """One child with its descendants."""
 
-    def __init__(self, channel: Channel, log: int, status: int, scratch: Path, level: str, limits: Limits | None):
+    def __init__(
+        self,
+        channel: Channel,
+        log: int,
+        status: int,
+        scratch: Path,
+        level: str,
+        limits: Limits | None,
+        shared: frozenset[int] = frozenset(),
+    ):
+        """`shared`: inodes of what the parent lent it."""
         self.channel, self.level = channel, level
-        self._scratch, self._limits = scratch, limits
+        self._scratch, self._limits, self._shared = scratch, limits, shared
         self._status = os.fdopen(status, "r")
         self._log = bytearray()
         self.overrun = ""
@@ -248,26 +260,33 @@ class Cell:
 
     def _watch_limits(self) -> None:
         assert self._limits
-        while not self._closing.wait(0.1):
+        for beat in itertools.count():
+            if self._closing.wait(0.1):
+                return
             family = self.family()
+            seldom = beat % 10 == 9
             if len(family) > MOST_PROCESSES:
                 self.overrun = f"started more than {MOST_PROCESSES} processes"
-            elif (held := self._memory(family)) > self._limits.memory_bytes:
+            elif (held := self._memory(family, seldom)) > self._limits.memory_bytes:
                 self.overrun = f"took {held / 2**30:.1f} GiB of memory; {self._limits.memory_bytes / 2**30:.1f} GiB are allowed"
+            elif self.level != "namespaces" and seldom and _stored_bytes(self._scratch) > _SCRATCH_BYTES:
+                self.overrun = f"wrote more than {_SCRATCH_BYTES / 2**30:.0f} GiB"  # there only files by themselves are limited
             if self.overrun:
                 self._slay()
                 return
 
-    def _memory(self, family: list[int]) -> int:
-        """Resident bytes; where their plain sum is too much, pages that several processes share count once.
+    def _memory(self, family: list[int], thoroughly: bool) -> int:
+        """Resident bytes; where their plain sum is too much, pages that several processes share count once. `thoroughly`: with
+        files in memory that nobody has mapped.
 
         That takes long while a fork bomb goes off, whose processes hold their memory's lock: then the watch goes back to counting.
         """
         assert self._limits
+        unmapped = _unmapped_bytes(family, self._shared) if thoroughly else 0
         resident = sum(map(_resident_bytes, family))
-        if resident <= self._limits.memory_bytes:
-            return resident
-        held, counted = 0, time.monotonic()
+        if unmapped + resident <= self._limits.memory_bytes:
+            return unmapped + resident
+        held, counted = unmapped, time.monotonic()
         for pid in family:
             held += _proportional_bytes(pid)
             if time.monotonic() - counted > 0.1:
@@ -297,6 +316,10 @@ class Cell:
         deadline = time.monotonic() + 5
         while _state(self.pid) not in "TtZX" and time.monotonic() < deadline:
             time.sleep(0)
+
+    def ran_ms(self, everything: bool) -> float:
+        """CPU time of the child so far, or of everything in the cell: while it stands still, this does too."""
+        return sum(map(_ran_ms, self.family() if everything else (self.pid,)))
 
     def spread(self) -> None:
         """While frozen: the child's first thread on one core, each thread that waits behind it on another.
@@ -425,6 +448,14 @@ def _alive(pid: int) -> bool:
     return _state(pid) not in "ZX"
 
 
+def _ran_ms(pid: int) -> float:
+    """CPU time of a process, all its threads together: what clock_getcpuclockid gives, which Python lacks."""
+    try:
+        return 1e3 * time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
 def _threads_of(pid: int) -> list[int]:
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
@@ -451,6 +482,33 @@ def _status_kib(pid: int, field: str) -> int:
 def _resident_bytes(pid: int) -> int:
     fields = _read(f"/proc/{pid}/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def _inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
+
+
+def _unmapped_bytes(family: list[int], known: frozenset[int]) -> int:
+    """Of files without a name (memfd) that these hold open, whether mapped or not; they lie in memory."""
+    found: dict[int, int] = {}
+    for pid in family:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry.path).startswith("/memfd:"):
+                        about = os.stat(entry.path)
+                        found[about.st_ino] = 512 * about.st_blocks
+    return sum(size for inode, size in found.items() if inode not in known)
+
+
+def _stored_bytes(folder: Path) -> int:
+    """On disk, below a folder that others change meanwhile."""
+    found = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found += 512 * os.lstat(os.path.join(place, name)).st_blocks
+    return found
 
 
 def _proportional_bytes(pid: int) -> int:

@@ -33,7 +33,9 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLON
     0x20000000,
     0x40000000,
 )
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+_KERNELS_OWN = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")]
+"""Settings of the whole machine."""
 
 # The same on every architecture that Linux added after 2011.
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
@@ -94,6 +96,10 @@ def private_mounts(scratch: str, scratch_bytes: int, instead_of_tmp: list[str] |
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
     with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
         Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
+    for place in _KERNELS_OWN:  # root outside is root to them, whatever the namespace
+        if os.path.exists(place):
+            _mount(place, place, None, _MS_BIND | _MS_REC)
+            _mount(place, place, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
 def _own_tmp(nbytes: int, kept: list[str]) -> None:
@@ -187,8 +193,13 @@ _DENIED = {
     "kexec_load": (246, 104),
     "reboot": (169, 142),
     "io_uring_setup": (425, 425),
+    "timer_create": (222, 107),
+    "mq_notify": (244, 184),
 }
-_SOCKET = (41, 198)
+"""The last two can send SIGCONT to a process that was stopped."""
+_SOCKET, _FCNTL = (41, 198), (72, 25)
+_F_SETSIG = 10
+"""Chooses the signal that says that a file can be read: also SIGCONT."""
 _NO_CALL = 0xFFFFFFFF
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
@@ -197,7 +208,8 @@ _AF_INET, _AF_INET6 = 2, 10
 
 
 def seccomp(allow: tuple[str, ...] = ()) -> None:
-    """Refuse the calls in _DENIED and internet sockets with EPERM, but for those in `allow`; kill on a foreign ABI."""
+    """Refuse the calls in _DENIED, internet sockets and signals for files with EPERM, but for those in `allow`; kill on a foreign
+    ABI."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise JailError(errno.ENOSYS, f"no system-call filter for {machine}")
@@ -214,6 +226,11 @@ def seccomp(allow: tuple[str, ...] = ()) -> None:
     for number in denied:
         program += [(_JEQ, 0, 1, number), (_RET, 0, 0, _EPERM)]
     program += [
+        (_JEQ, 0, 4, _FCNTL[column]),
+        (_LD_W_ABS, 0, 0, 24),
+        (_JEQ, 0, 1, _F_SETSIG),
+        (_RET, 0, 0, _EPERM),
+        (_RET, 0, 0, _ALLOW),
         (_JEQ, 0, 4, _SOCKET[column] if "socket" not in allow else _NO_CALL),
         (_LD_W_ABS, 0, 0, 16),
         (_JEQ, 1, 0, _AF_INET),

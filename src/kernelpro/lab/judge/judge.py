@@ -68,6 +68,8 @@ class Judge:
         self._farewell: threading.Thread | None = None
         self._code = ""
         """Fingerprint of the candidate's machine code, once it is built."""
+        self._given: str | None = None
+        """How its parameters were given, once it is loaded."""
         self._prepared_in: dict[str, float] = {}
         self._baselines: Baselines | None = None
         self._meter: Meter | None = None
@@ -158,13 +160,15 @@ class Judge:
 
     def judge(self, candidate: Candidate, known: Collection[str] = ()) -> Verdict:
         """The verdict on one candidate. Never raises for what the candidate does; `Twin` where `known` has its machine code."""
-        clock, self._code = Stopwatch(), ""
+        clock, self._code, self._given = Stopwatch(), "", None
         if self.not_scorable:
             return self._verdict(candidate, Status.NOT_SCORABLE, self.not_scorable, clock)
         try:
             return self._judge(candidate, clock, known)
         except Verdictable as error:
-            return self._verdict(candidate, error.status, error.reason, clock)
+            by_seed = self._given == "by seed" and error.status is Status.WRONG
+            hint = "; its parameters were built by seed, since names or shapes differ from the reference's" if by_seed else ""
+            return self._verdict(candidate, error.status, f"{error.reason}{hint}", clock)
         except torch.OutOfMemoryError:  # here, although there was enough to prepare the task
             return self._verdict(candidate, Status.CRASHED, "it left too little of the device's memory to check its answers", clock)
         finally:
@@ -186,19 +190,20 @@ class Judge:
         try:
             before = device_bytes_of_others() if self.bench.target == "cuda" else participant.cell.peak_bytes()
             with clock("load"):
-                given = self.bench.load(participant, candidate)
+                self._given = self.bench.load(participant, candidate)
             with clock("verify"):
                 errors, excess = self._verify(participant)
             participant.cell.leave_alone()
             with clock("time"), self.bench.quiet():
                 rounds, errors, excess = self._time(participant, errors, excess)
+            self._require_rest(participant, rounds)
             peak = (participant.most_used if self.bench.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("bursts"):
                 slopes = self._bursts(participant, rounds)
             with clock("profile"):
                 samples = rounds.samples["candidate"]
                 share = authored.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
-            verdict = self._decide(candidate, clock, given, errors, excess, rounds, slopes, max(0, peak), share)
+            verdict = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
             if self.options.energy:
                 with clock("energy"):
                     energy = self._energy(participant, verdict)
@@ -328,7 +333,6 @@ class Judge:
         self,
         candidate: Candidate,
         clock: Stopwatch,
-        given: Any,
         errors: Errors,
         excess: float,
         rounds: Rounds,
@@ -341,8 +345,9 @@ class Judge:
         clocks = timing.compare_clocks(
             rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
         )
-        late = bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
-        if clocks.lie and not late:
+        slow_to_hear = bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
+        late = slow_to_hear or clocks.unsure
+        if clocks.lie and not slow_to_hear:
             raise Verdictable(Status.CHEATING, clocks.lie)
         own = timing.median_interval(rounds.own("candidate"))
         least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
@@ -398,10 +403,15 @@ class Judge:
             faster=faster,
             authored_share=share,
             peak_bytes=peak,
-            parameters=given,
-            notes=tuple(self._notes(given, clocks, rounds, late)),
+            notes=(*self._standing_notes(), *self._notes(clocks, rounds, late)),
             measurement=measurement,
         )
+
+    def _require_rest(self, participant: Participant, rounds: Rounds) -> None:
+        """A child that wakes itself has a head start."""
+        ran = float(torch.tensor(participant.ran_ms).median())
+        if ran > timing.SLACK_MS["cpu"] + timing.SLACK_SHARE * float(rounds.own("candidate").median()):
+            raise Verdictable(Status.CHEATING, f"it runs for {ran:.3f} ms while it is stopped before a call")
 
     def _require_authored(self, candidate: Candidate, share: float | None) -> None:
         if authored.is_decoy(candidate.source, share):
@@ -419,25 +429,29 @@ class Judge:
         with self.bench.quiet():
             return environment.load(_LOAD_SECONDS) > _BUSY
 
-    def _notes(self, given: Any, clocks: timing.Clocks, rounds: Rounds, late: bool) -> Iterator[str]:
+    def _standing_notes(self) -> Iterator[str]:
+        """What there is to say whatever the verdict."""
         yield from self.notes
-        if late:
-            why = "threads of its own that go on spinning" if clocks.slight else "other work"
-            yield f"{why} kept this machine busy: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
-        if len(rounds.samples["candidate"]) + rounds.discarded < self._round_count():
-            yield "timing stopped early: slower than the limit"
-        if given == "by seed":
+        if self._given == "by seed":
             yield "parameters were built under the reference's seed: names or shapes differ from the reference's"
         if not self.bench.oracle.exact:
             yield "the oracle is not float64: the reference does not run in it"
+        if self.bench.nursery.level != "namespaces":
+            yield f"weaker sandbox ({self.bench.nursery.level}): {self.bench.nursery.why_not_better or 'as asked for'}"
+
+    def _notes(self, clocks: timing.Clocks, rounds: Rounds, late: bool) -> Iterator[str]:
+        if late:
+            busy = "threads of its own that go on spinning" if clocks.slight else "other work"
+            why = "in many calls its clock and the judge's disagree" if clocks.unsure else f"{busy} kept this machine busy"
+            yield f"{why}: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
+        if len(rounds.samples["candidate"]) + rounds.discarded < self._round_count():
+            yield "timing stopped early: slower than the limit"
         if not self.tolerance.limits["as given"].separates:
             yield "this task does not tell the allowed precision from the next lower one"
         if clocks.widen_ms:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"
-        if self.bench.nursery.level != "namespaces":
-            yield f"weaker sandbox ({self.bench.nursery.level}): {self.bench.nursery.why_not_better}"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
         seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}
@@ -455,7 +469,7 @@ class Judge:
             environment=environment.snapshot(self.bench.target) | {"precision": self.bench.precision, "mode": self.bench.task.mode},
             task=self.bench.task.name,
             candidate_id=candidate.id,
-            **fields,
+            **{"parameters": self._given, "notes": tuple(self._standing_notes())} | fields,
         )
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ offset. Outputs stay where the candidate put them; the parent reads them there, 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import random
@@ -66,20 +67,27 @@ def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
 
 
 class Region:
-    """Shared memory that the parent owns. `fd` is set on the CPU, `handle` on the GPU."""
+    """Shared memory that the parent owns, of a fixed size. `fd` is set on the CPU, `handle` on the GPU."""
 
     def __init__(self, device: str, nbytes: int):
         self.device, self.nbytes = device, nbytes
         self.fd: int | None = None
         self.handle = ""
+        grain = gpu.GRANULE if device == "cuda" else mmap.PAGESIZE
+        whole = -(-nbytes // grain) * grain  # what is shared is shared in whole pages
         if device == "cuda":
-            self._pointer = gpu.allocate(nbytes)
+            self._pointer = gpu.allocate(whole)
             self.handle = gpu.lend(self._pointer).hex()
-            self.raw = gpu.as_bytes(self._pointer, nbytes)
+            self.raw = gpu.as_bytes(self._pointer, whole)
         else:
-            self.fd = os.memfd_create("kernelpro-inputs")
-            os.ftruncate(self.fd, nbytes)
-            self.raw = torch.frombuffer(mmap.mmap(self.fd, nbytes), dtype=torch.uint8)
+            self.fd = os.memfd_create("kernelpro-inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self.fd, whole)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
+
+    def wipe(self) -> None:
+        """What one child left there, in its inputs or beside them, is not for the next."""
+        self.raw.zero_()
 
     def close(self) -> None:
         if self.device == "cuda":

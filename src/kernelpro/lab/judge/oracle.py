@@ -19,7 +19,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
 from kernelpro.lab.tasks.inputs import transform
-from kernelpro.lab.tasks.reference import BITS, Reference
+from kernelpro.lab.tasks.reference import BITS, Reference, widened
 from kernelpro.lab.watcher import Watcher
 from kernelpro.records import BadInput
 
@@ -162,7 +162,7 @@ class Oracle:
         """The reference with all floating tensors in `dtype` (None: as the task has them)."""
         if dtype not in self._models:
             self._models[dtype] = self.reference.model(dtype)
-        cast = [leaf.to(dtype, copy=True) if dtype and leaf.is_floating_point() else leaf.clone() for leaf in leaves]
+        cast = [leaf.to(widened(leaf.dtype, dtype), copy=True) for leaf in leaves]
         with torch.no_grad(), tf32(tf32_allowed):
             result = self._models[dtype](*tree.unpack(form, cast))
         del cast  # of large tasks every tensor less counts

@@ -102,6 +102,8 @@ class Participant:
         self.cell, self._device, self.regions, self._slots = cell, device, regions, slots
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
+        self.ran_ms: list[float] = []
+        """For each call, CPU time that passed in the child while it was stopped before the call; it counts as the call's."""
         self.most_used = 0
         """Most device memory seen in use by others than the parent, after a call."""
         self._form = form
@@ -168,9 +170,11 @@ class Participant:
         else:
             self.cell.freeze()
             self.cell.spread()
+        before = self.cell.ran_ms(self._device == "cpu")
         if not sealed:
             self._fill(chosen, inputs)
         self._wait_for_device()
+        ran = self.cell.ran_ms(self._device == "cpu") - before
         begun = time.perf_counter()
         if sealed:
             self._fill(chosen, inputs)
@@ -197,16 +201,20 @@ class Participant:
         if self._device == "cuda":
             self.most_used = max(self.most_used, device_bytes_of_others())
         self._check_unmodified(chosen, inputs)
-        return Answer(outputs, Sample(float(answer["own_ms"]), 1e3 * (told - begun), sealed, float(answer["native_ms"])), slots)
+        self.ran_ms.append(ran)
+        own, wall = float(answer["own_ms"]) + ran, 1e3 * (told - begun) + ran
+        return Answer(outputs, Sample(own, wall, sealed, float(answer["native_ms"])), slots)
 
     def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst:
         """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read."""
         sets = random.sample(range(len(self.regions)), len(batch))
         self.cell.freeze_main()
+        before = self.cell.ran_ms(False)
         for chosen, inputs in zip(sets, batch, strict=True):
             self.write(chosen, inputs)
         self._flusher.flush()
         self._wait_for_device()
+        ran = self.cell.ran_ms(False) - before
         begun = time.perf_counter()
         self.cell.thaw()
         request = {"op": "burst", "sets": sets, "total": len(self.regions)}
@@ -232,7 +240,7 @@ class Participant:
             raise Verdictable(Status.CHEATING, str(error)) from None
         for chosen, inputs in zip(sets, batch, strict=True):
             self._check_unmodified(chosen, inputs)
-        return Burst(outputs, 1e3 * (told - begun), answer.get("copied") is True, host)
+        return Burst(outputs, 1e3 * (told - begun) + ran, answer.get("copied") is True, host)
 
     @property
     def sets(self) -> int:

@@ -8,8 +8,9 @@ holds beyond `own` is the protocol's and the same for all participants, so in a 
     hidden = (wall - own) of the candidate - (wall - own) of the baseline
 
 is the time that the candidate's clock did not show. It is noise around zero for an honest kernel. Where
-it is certainly above the slack, the clock lies and the candidate is cheating; where it may be a
-noticeable share of the candidate's time, the interval of the result is widened by it. On a CPU that other
+it is certainly above the slack, the clock lies and the candidate is cheating; where it is above in most
+rounds, it is counted as the candidate's time; where it may be a noticeable share of the candidate's time,
+the interval of the result is widened by it. On a CPU that other
 work keeps busy the scheduler may let the parent wait after each call, which looks the same, and a little of
 it (SPINNING_MS) an honest kernel's own threads do: nobody is convicted there, but what passed is counted as
 the candidate's time.
@@ -118,6 +119,8 @@ class Clocks:
     """Why the candidate's clock is not believed; empty when it is."""
     slight: bool
     """What it does not show may be what an honest kernel's threads hide (SPINNING_MS)."""
+    unsure: bool
+    """In most calls it does not show more than the slack, in too few to convict."""
     widen_ms: float
     """What may be hidden, where the parent's clock cannot resolve the candidate's time."""
     slope: Interval | None = None
@@ -164,7 +167,8 @@ def compare_clocks(
         lie = f"its own clock shows {own:.4f} ms a call, but calls that follow each other take {slope.value:.4f} ms each"
     doubt = max(0.0, slope.high - own) if slope else max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
     slight = device == "cpu" and median_interval(differences, CERTAIN).low <= SPINNING_MS + SLACK_SHARE * own
-    return Clocks(hidden, sealed, own, lie, slight, doubt if doubt > RESOLVED * own else 0.0, slope)
+    unsure = not lie and slope is None and max(hidden.value, sealed.value if sealed else 0.0) > slack
+    return Clocks(hidden, sealed, own, lie, slight, unsure, doubt if doubt > RESOLVED * own else 0.0, slope)
 
 
 def scattered(slopes: torch.Tensor, own_ms: float) -> bool:

@@ -41,7 +41,12 @@ WIRES = (
         frozenset({"atexit", "signal"}),
     ),
     Wire("network", "talks to the network", None, _NETWORK),
-    Wire("harness", "reaches into the judge", re.compile(r"kernelpro\.lab.*|__main__"), frozenset({"kernelpro.lab", "__main__"})),
+    Wire(
+        "harness",
+        "reaches into the judge",
+        re.compile(r"kernelpro\.lab.*|__main__|(.*\.)?METER(\..*)?"),
+        frozenset({"kernelpro.lab", "__main__"}),
+    ),
     Wire(
         "descriptors",
         "uses file descriptors it did not open",
@@ -49,6 +54,7 @@ WIRES = (
     ),
     Wire("memory", "reads memory that it does not own", re.compile(_MEMORY), frozenset({"mmap"})),
     Wire("proc", "reads /proc or other processes", None, frozenset(), re.compile(_PROC)),
+    Wire("python", "calls Python from native code", None, frozenset(), re.compile(r"\bPy[A-Z]\w*_\w+\s*\(|\bPython\.h\b")),
     Wire("libraries", "finds functions of other libraries at run time", None, frozenset(), re.compile(r"\bdlopen\b|\bdlsym\b")),
     Wire("install", "installs packages", None, frozenset({"pip", "ensurepip"}), re.compile(r"\bpip3?\s+install\b")),
 )

@@ -36,7 +36,7 @@ def operator_graph(reference: Reference, seed: int) -> Graph:
     program = _exported(reference, arguments)
     kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     places = iter(_places(arguments))
-    state = reference.state()
+    state = {name for name, tensor in reference.state().items() if tensor.is_floating_point()}
     nodes = []
     for node in program.graph.nodes:
         value = node.meta.get("val")

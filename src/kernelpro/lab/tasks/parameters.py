@@ -93,13 +93,17 @@ def replace_constants(model: nn.Module, seed: int) -> None:
 
 
 def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"]:
-    """Copy the reference's state into a model that has all its names and shapes; leave any other as its seed made it."""
+    """Copy the reference's state into a model that has all its names and shapes; leave any other as its seed made it.
+
+    Integers may be missing: many are counters or positions that a kernel has no use for.
+    """
     if not state:
         return "none"
     own = dict(model.named_parameters()) | dict(model.named_buffers())
-    if any(name not in own or own[name].shape != tensor.shape for name, tensor in state.items()):
+    fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
+    if any(name not in fitting for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()):
         return "by seed"
     with torch.no_grad():
-        for name, tensor in state.items():
-            own[name].copy_(tensor)
+        for name in fitting:
+            own[name].copy_(state[name])
     return "by name"

@@ -24,6 +24,13 @@ BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16:
 """Significant bits of each floating type."""
 
 
+def widened(own: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    """What a tensor of type `own` becomes where floating ones become `dtype`: complex ones keep both their parts."""
+    if dtype is None or not (own.is_floating_point or own.is_complex):
+        return own
+    return dtype.to_complex() if own.is_complex else dtype
+
+
 class Reference:
     """The task's model and inputs. `seed` decides the parameters; inputs have seeds of their own."""
 
@@ -77,18 +84,20 @@ class Reference:
 
     def state(self) -> parameters.State:
         """Parameters and buffers by name, on the CPU."""
-        persistent = self._built.state_dict()
-        return {name: tensor.detach().cpu() for name, tensor in persistent.items() if tensor.is_floating_point()}
+        return {name: tensor.detach().cpu() for name, tensor in self._built.state_dict().items()}
 
     def model(self, dtype: torch.dtype | None = None) -> nn.Module:
         """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
         model: nn.Module = copy.deepcopy(self._built)
+
+        def cast(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.device, widened(tensor.dtype, dtype))
+
         for part in model.modules():
             for name, value in list(vars(part).items()):
-                if isinstance(value, torch.Tensor) and value.is_floating_point():
-                    setattr(part, name, value.to(self.device, dtype or value.dtype))
-        model.to(self.device, dtype)
-        return model
+                if isinstance(value, torch.Tensor):
+                    setattr(part, name, cast(value))
+        return model._apply(cast)  # type: ignore[no-untyped-call, no-any-return]
 
     def inputs(self, seed: int) -> tuple[tree.Form, list[torch.Tensor]]:
         """The form and the tensors of one set of inputs, made on the device from the seed."""

@@ -1,0 +1,114 @@
+"""The Python API as scripts use it: a module with weights of its own, what a file may not do, and what is said then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from court import Court
+from quantised import Quantised
+
+from kernelpro import api
+from kernelpro.records import BadInput, Candidate, Status, Task
+
+KERNEL = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.empty(64))
+        self.register_buffer("weight", torch.zeros(64, 64, dtype=torch.int8))
+    def forward(self, x): return x @ self.weight.float() * self.scale
+"""
+UNGUARDED = """
+import torch, kernelpro
+from kernelpro.records import Candidate
+def double(x): return 2 * x
+CANDIDATE = "import torch\\nclass ModelNew(torch.nn.Module):\\n    def forward(self, x): return x + x\\n"
+kernelpro.judge(double, Candidate(CANDIDATE), [torch.randn(64, 64)], target="cpu")
+"""
+SPECTRUM = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.phase = torch.nn.Parameter(torch.randn(64, dtype=torch.complex64))
+    def forward(self, x): return torch.view_as_real(torch.fft.fft(x) * self.phase)
+def get_inputs(): return [torch.randn(64, 64)]
+def get_init_inputs(): return []
+"""
+
+
+def test_whole_numbers_are_given_by_name_too(court: Court) -> None:
+    task = api.task(Quantised(), [torch.randn(32, 64)])
+    verdict = court.judge(task, Candidate(KERNEL))
+    assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
+
+
+def test_weights_that_no_seed_makes_must_keep_their_names(court: Court) -> None:
+    task = api.task(Quantised(), [torch.randn(32, 64)])
+    verdict = court.judge(task, Candidate(KERNEL.replace("self.scale", "self.gain")))
+    assert verdict.status is Status.WRONG and "given by name, and some do not fit: it has scale [64]" in verdict.reason
+
+
+def test_who_is_wrong_with_parameters_by_seed_is_told_so(court: Court) -> None:
+    plain = SPECTRUM.replace(", dtype=torch.complex64", "").replace("torch.view_as_real(torch.fft.fft(x)", "torch.tanh(x")
+    source = plain.replace("class Model", "class ModelNew").replace("self.phase", "self.angle").replace("tanh(x", "tanh(2 * x")
+    task = Task(plain)
+    verdict = court.judge(task, Candidate(source))
+    assert verdict.status is Status.WRONG and "its parameters were built by seed" in verdict.reason
+    assert verdict.parameters == "by seed" and any("reference's seed" in note for note in verdict.notes)
+
+
+def test_complex_parameters_keep_both_their_parts(court: Court) -> None:
+    verdict = court.judge(Task(SPECTRUM), Candidate(SPECTRUM.replace("class Model", "class ModelNew")))
+    assert verdict.status is Status.PASSED, verdict.reason
+
+
+def test_what_has_no_name_at_the_top_of_its_file_is_refused() -> None:
+    with pytest.raises(BadInput, match="has no name of its own at the top level of its file"):
+        api.task(lambda x: x, [torch.randn(4)])
+
+
+def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode and "put that under if __name__ == '__main__'" in done.stderr
+    assert not list(tmp_path.glob("kernelpro-*"))
+
+
+WAITS = """
+import sys
+from kernelpro.pools.process import Process
+from kernelpro.lab.machine import Device
+from kernelpro.records import Job, Task
+import kernelpro.pools.process as process
+worker = process.Process(Device(None), "auto")
+worker.send(Job("1", "probe", Task("import time\\ntime.sleep(600)"), target="cpu"))
+print(worker._process.pid, flush=True)
+for record in worker.records():
+    print(record, flush=True)
+"""
+
+
+def test_a_worker_whose_master_is_killed_does_not_stay_at_a_task_that_hangs(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}
+    master = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True, env=environment)
+    assert master.stdout
+    worker = int(master.stdout.readline())
+    assert "loading the reference" in master.stdout.readline()
+    os.kill(master.pid, signal.SIGKILL)
+    master.wait()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()
+    assert not list(tmp_path.glob("kernelpro-*"))
