@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
-    # tests that run beside each other do not wait for each other's judgements
+    # tests that run beside each other do not wait for each other's judgements, nor do threads spin for a core that another has
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["KERNELPRO_LOCKS"] = f"/tmp/kernelpro-locks-{os.getuid()}-{_beside}"
 
 TOGETHER = (

@@ -28,7 +28,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return {what}
 TARGET = "cuda"
-SIZES = {{"cuda": (100000,), "cpu": (1024,)}}
+SIZES = {{"cuda": (100000,), "cpu": (128,)}}
 (n,) = SIZES[TARGET]
 def get_inputs():
     return [torch.randn(n, n)]
