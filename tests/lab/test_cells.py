@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,15 +106,22 @@ def test_no_signals_to_others(cell: Cell) -> None:
     assert "Error" in attempt(cell, f"import os\nos.kill({os.getpid()}, 0)")
 
 
-def test_the_environment_is_scrubbed(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "secret")
-    fresh = Nursery()
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Nursery]:
+    """One that was started by a process with a secret."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOME_API_KEY", "secret")
+        made = Nursery()
+        yield made
+        made.close()
+
+
+def test_the_environment_is_scrubbed(fresh: Nursery) -> None:
     cell = fresh.start("build", LIMITS)
     said = attempt(
         cell, "import os\nsaid = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())"
     )
     cell.kill()
-    fresh.close()
     assert said == "False"
 
 
@@ -151,12 +159,10 @@ def test_too_many_processes_end_the_cell(cell: Cell) -> None:
     assert "processes" in cell.how_it_ended()
 
 
-def test_a_dead_zygote_is_replaced() -> None:
-    fresh = Nursery()
+def test_a_dead_zygote_is_replaced(fresh: Nursery) -> None:
     fresh.start("build", LIMITS).kill()
     fresh._zygote.kill()
     fresh._zygote.wait()
     cell = fresh.start("build", LIMITS)
     assert attempt(cell, "said = 'alive'") == "alive"
     cell.kill()
-    fresh.close()

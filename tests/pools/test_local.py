@@ -67,7 +67,6 @@ def softplus_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 HONEST = """
-import pytest
 import torch
 class ModelNew(torch.nn.Module):
     def __init__(self, size):
@@ -88,6 +87,7 @@ def test_a_module_with_example_inputs_is_a_task() -> None:
     assert wrong.status is Status.WRONG, "a bias of zeros is not left at zero"
 
 
+@pytest.mark.long  # a module goes the same way; engine/test_exported_guard.py makes a task of a function
 def test_a_function_is_a_task() -> None:
     source = (
         "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, x * 0) + y"

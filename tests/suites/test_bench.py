@@ -190,6 +190,10 @@ def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begu
     found = bench(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
     assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: --objective edp: {no_counter}"
     assert not (suite / "never").exists()
+
+
+@pytest.mark.long  # the same refusal, by Python's way in
+def test_python_refuses_an_objective_that_cannot_be_measured(suite: Path, no_counter: str) -> None:
     with pytest.raises(BadInput, match=f"^objective edp: {re.escape(no_counter)}$"):
         task = suite / "tasks" / "level1" / "1_square.py"
         kernelpro.optimize(task, target="cpu", objective="edp", home=suite / "never")
