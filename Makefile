@@ -19,8 +19,8 @@ demo: setup
 # Bytecode is kept whatever the environment says: hundreds of processes start in a test run, each with the same modules.
 test test-long: export PYTHONDONTWRITEBYTECODE =
 # What judges or times can be disturbed by other work on the machine: what failed is run once more, and must pass then.
-# Six at a time on two cores: they wait for processes some of the time. Together they take 12 GB; where that is much, four.
-AT_ONCE = $(shell awk '/MemTotal/ {print ($$2 > 16e6) ? 6 : 4}' /proc/meminfo)
+# Four at a time on two cores: they wait for processes some of the time, and each has its own start to pay for.
+AT_ONCE = 4
 AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 test: setup
 	$(BIN)/python -m pytest -q -m "together and not long" -n $(AT_ONCE) --dist loadscope --no-loadscope-reorder --durations=15 || $(AGAIN)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from kernelpro.lab.jobs import Worker
-from kernelpro.lab.judge.cell import Nursery
+if TYPE_CHECKING:  # the process that only hands out tests needs no torch
+    from court import Court
+
+    from kernelpro.lab.jobs import Worker
+    from kernelpro.lab.judge.cell import Nursery
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from court import Court
-
 if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
-    # tests that run beside each other do not wait for each other's judgements
+    # tests that run beside each other do not wait for each other's judgements, nor do threads spin for a core that another has
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ["KERNELPRO_LOCKS"] = f"/tmp/kernelpro-locks-{os.getuid()}-{_beside}"
 
 TOGETHER = (
@@ -42,6 +45,7 @@ TOGETHER = (
     "engine/test_team_run.py",
     "exploits/",
     "lab/energy/test_pairs.py",
+    "lab/profile/test_cpu.py",
     "lab/profile/test_ncu.py",
     "lab/profile/test_sass.py",
     "lab/profile/test_recorder.py",
@@ -56,6 +60,7 @@ TOGETHER = (
     "lab/test_reads.py",
     "lab/test_seeds.py",
     "lab/test_tasks.py",
+    "lab/test_timing.py",
     "lab/test_tolerance.py",
     "lab/test_worker.py",
     "lab/tuning/",
@@ -74,6 +79,7 @@ TOGETHER = (
     "suites/test_own.py",
     "suites/test_problems.py",
     "suites/test_statistics.py",
+    "test_api.py",
     "test_architecture.py",
     "test_bad_input.py",
     "test_profile.py",
@@ -99,13 +105,12 @@ LONGEST = (
 """Files that take longest come first, so that at the end no core waits for one of them."""
 
 
-def _name(item: pytest.Item) -> str:
-    return str(item.path.relative_to(Path(__file__).parent))
-
-
-def _place(item: pytest.Item) -> int:
-    """The sort is stable: within a file everything stays where it is."""
-    return next((place for place, start in enumerate(LONGEST) if _name(item).startswith(start)), len(LONGEST))
+@cache
+def _standing(path: Path) -> tuple[bool, int]:
+    """Whether a file's tests run together, and its place. The sort is stable: within a file everything stays where it is."""
+    name = str(path.relative_to(Path(__file__).parent))
+    place = next((place for place, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
+    return name.startswith(TOGETHER), place
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -124,8 +129,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("together", "alone")):
-            item.add_marker(pytest.mark.together if _name(item).startswith(TOGETHER) else pytest.mark.alone)
-    items.sort(key=_place)
+            item.add_marker(pytest.mark.together if _standing(item.path)[0] else pytest.mark.alone)
+    items.sort(key=lambda item: _standing(item.path)[1])
+    import torch
+
     if torch.cuda.is_available():
         return
     for item in items:
@@ -135,6 +142,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
+    from kernelpro.lab.judge.cell import Nursery
+
     nursery = Nursery()
     yield nursery
     nursery.close()
@@ -142,6 +151,8 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(scope="session")
 def worker(nursery: Nursery) -> Iterator[Worker]:
+    from kernelpro.lab.jobs import Worker
+
     worker = Worker(nursery, lambda record: None)
     yield worker
     worker.close()
@@ -149,4 +160,6 @@ def worker(nursery: Nursery) -> Iterator[Worker]:
 
 @pytest.fixture(scope="session")
 def court(worker: Worker) -> Court:
+    from court import Court
+
     return Court(worker)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "kernelpro"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -31,6 +31,7 @@ LAYERS = [
 LAB_USERS = {"pools", "runtime", "cli/spooling.py", "cli/checkup.py"}
 
 
+@cache
 def imported(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -45,36 +46,39 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if room(f) == "lab"], ids=lambda p: str(p.relative_to(SOURCE)))
-def test_the_lab_imports_only_the_standard_library_torch_and_records(path: Path) -> None:
-    for name in imported(path):
+def offenders(files: Iterable[Path], is_wrong: Callable[[Path, str], bool]) -> list[str]:
+    """What is imported against a rule, and by whom."""
+    return [f"{path.relative_to(SOURCE)}: {name}" for path in files for name in imported(path) if is_wrong(path, name)]
+
+
+def test_the_lab_imports_only_the_standard_library_torch_and_records() -> None:
+    def foreign(path: Path, name: str) -> bool:
         root = name.split(".")[0]
         if root == "kernelpro":
-            assert name == "kernelpro" or name.startswith(("kernelpro.lab", "kernelpro.records", "kernelpro.runtime")), name
-        else:
-            assert root in sys.stdlib_module_names or root in ("torch", "triton", "numpy"), name
+            return name != "kernelpro" and not name.startswith(("kernelpro.lab", "kernelpro.records", "kernelpro.runtime"))
+        return root not in sys.stdlib_module_names and root not in ("torch", "triton", "numpy")
+
+    lab = [path for path in FILES if room(path) == "lab"]
+    assert lab and not offenders(lab, foreign)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_nobody_else_imports_the_lab(path: Path) -> None:
-    relative = str(path.relative_to(SOURCE))
-    if room(path) == "lab" or room(path) in LAB_USERS or relative in LAB_USERS:
-        return
-    assert not [name for name in imported(path) if name.startswith("kernelpro.lab")]
+def test_nobody_else_imports_the_lab() -> None:
+    others = [path for path in FILES if not {"lab", *LAB_USERS} & {room(path), str(path.relative_to(SOURCE))}]
+    assert others and not offenders(others, lambda path, name: name.startswith("kernelpro.lab"))
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if room(f) in LAYERS], ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_run_one_way(path: Path) -> None:
-    level = LAYERS.index(room(path))
-    for name in imported(path):
+def test_imports_run_one_way() -> None:
+    def upwards(path: Path, name: str) -> bool:
         parts = name.split(".")
-        if parts[0] == "kernelpro" and len(parts) > 1 and parts[1] in LAYERS:
-            assert LAYERS.index(parts[1]) <= level, f"{path.name} imports {name}"
+        known = parts[0] == "kernelpro" and len(parts) > 1 and parts[1] in LAYERS
+        return known and LAYERS.index(parts[1]) > LAYERS.index(room(path))
+
+    layered = [path for path in FILES if room(path) in LAYERS]
+    assert layered and not offenders(layered, upwards)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_files_fit_in_one_reading(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+def test_files_fit_in_one_reading() -> None:
+    assert FILES and not [str(path) for path in FILES if len(path.read_text().splitlines()) > 500]
 
 
 def test_the_worker_starts_without_typer_and_rich() -> None:

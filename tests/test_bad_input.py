@@ -20,7 +20,7 @@ EXPECTED = {
     "no_model.py": ("build_failed", "defines no class ModelNew"),
     "compiler_error.py": ("build_failed", "undeclared"),
     "two_outputs.py": ("wrong", "returns 2 tensors, should be 1"),
-    "wrong_shape.py": ("wrong", "has shape [262144], should be [256, 1024]"),
+    "wrong_shape.py": ("wrong", "has shape [16384], should be [64, 256]"),
     "wrong_dtype.py": ("wrong", "is float64, should be float32"),
     "not_a_tensor.py": ("wrong", "returns 0 tensors, should be 1"),
     "nan.py": ("wrong", "worst at [3, 5]: got nan"),

@@ -9,7 +9,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(256, 1024)]
+    return [torch.randn(64, 256)]
 
 
 def get_init_inputs():

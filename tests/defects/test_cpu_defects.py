@@ -24,9 +24,9 @@ TOOLS = registry()
 
 
 def usual(paths: list[Path], kind: str) -> list[Path]:
-    """The first of each kind of defect, and six controls; `make test-long` looks at all."""
+    """The first of each kind of defect, and four controls; `make test-long` looks at all."""
     first = {about(path)[kind]: path for path in reversed(paths)}
-    return sorted(first.values()) if kind == "defect" else paths[:6]
+    return sorted(first.values()) if kind == "defect" else paths[:4]
 
 
 USUAL = [*usual(DEFECTS, "defect"), *usual(CONTROLS, "control")]

@@ -76,6 +76,7 @@ def test_energy_times_delay_may_choose_the_slower_one(tmp_path: Path) -> None:
     assert outcome.best == 2
 
 
+@pytest.mark.long  # suites/test_bench.py has it of `bench`
 def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
     try:
         Rapl()

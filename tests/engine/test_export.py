@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from elsewhere import SELF_TEST, Elsewhere, candidate, task
+from elsewhere import LAYERNORM, SELF_TEST, Elsewhere, candidate, fewer_rows, task
 
 from kernelpro.engine.export import export, standalone
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Outcome, RunConfig, Status, Step, Task, Verdict
+from kernelpro.records import BadInput, Candidate, Outcome, RunConfig, Status, Step, Task, Verdict
 
 if TYPE_CHECKING:
     from court import Court
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LAYERNORM = EXAMPLES / "cpu" / "residual_layernorm"
 
 
 @pytest.fixture
@@ -41,14 +40,14 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
 )
 def test_native_kernels_stand_alone(path: str, elsewhere: Elsewhere) -> None:
     file = EXAMPLES / "cpu" / f"{path}.py"
-    elsewhere.put(Task.from_file(file.with_name("task.py")), file.read_text())
+    elsewhere.put(fewer_rows(file.with_name("task.py")), file.read_text())
     said = elsewhere.passes(SELF_TEST)
     assert said.count(": kernel, relative error") == 3 and "other batch size: reference" in said and "medians: kernel" in said
 
 
 @pytest.mark.parametrize("name", ["cpp_drops_bias", pytest.param("cpp_skips_rows", marks=pytest.mark.long), "torch_claims_5x"])
 def test_wrong_kernels_fail_their_own_test(name: str, elsewhere: Elsewhere) -> None:
-    elsewhere.put(Task.from_file(LAYERNORM / "task.py"), (LAYERNORM / f"{name}.py").read_text())
+    elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / f"{name}.py").read_text())
     done = elsewhere.run(SELF_TEST)
     assert done.returncode == 1 and "FAILED" in done.stdout
 
@@ -123,7 +122,8 @@ def test_a_task_that_looks_at_values_is_run_on_the_cpu() -> None:
 
 def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, court: Court) -> None:
     folder = EXAMPLES / "cpu" / "column_cumsum"
-    config = RunConfig(Task.from_file(folder / "task.py"), "cpu", "files:kernels")
+    columns = fewer_rows(folder / "task.py")
+    config = RunConfig(columns, "cpu", "files:kernels")
     store = Store.create(tmp_path / "runs", config, "columns")
     with pytest.raises(BadInput, match="run columns-1 is not finished"):
         export(store, None)
@@ -131,7 +131,7 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, court: Court)
     with pytest.raises(BadInput, match="run columns-1: nothing passed, so there is nothing to export"):
         export(store, None)
     key = store.put_source((folder / "cpp_strips.py").read_text())
-    verdict = court.judge_files(folder / "task.py", folder / "cpp_strips.py")
+    verdict = court.judge(columns, Candidate.from_file(folder / "cpp_strips.py"))
     wrong = Verdict("step 2", Status.WRONG, "output 0 is off")
     store.keep(Step(1, 0, "seed", "settled", key, key, "strips", author="files", verdict=verdict))
     store.keep(Step(2, 1, "improve", "settled", key, key, verdict=wrong))

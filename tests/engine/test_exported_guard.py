@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from elsewhere import SELF_TEST, Elsewhere, candidate, task
+from elsewhere import LAYERNORM, SELF_TEST, Elsewhere, candidate, fewer_rows, task
 from torch import nn
 
 from kernelpro import api
 from kernelpro.records import Task
 
-LAYERNORM = Path(__file__).parents[2] / "examples" / "cpu" / "residual_layernorm"
 SETUP = "import torch, kernel\nmodel = kernel.Optimized()\nx, y = kernel._guard_inputs(1, 'cpu')\ntorch.set_grad_enabled(False)\n"
 
 
@@ -43,7 +42,7 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
 
 
 def test_the_kernel_runs_only_where_it_was_judged(elsewhere: Elsewhere) -> None:
-    elsewhere.put(Task.from_file(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
+    elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
     elsewhere.passes(
         SETUP
         + """
@@ -78,7 +77,7 @@ assert model.last_path == "reference", "dtype"
 
 
 def test_the_kernel_follows_its_parameters(elsewhere: Elsewhere) -> None:
-    elsewhere.put(Task.from_file(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
+    elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
     elsewhere.passes(
         SETUP
         + """
@@ -136,7 +135,7 @@ def test_what_a_kernel_derives_from_its_first_parameters_is_noticed(elsewhere: E
 
 
 def test_without_a_compiler_the_reference_takes_over(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    elsewhere.put(Task.from_file(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
+    elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
     code = SETUP + "assert torch.equal(model(x, y), model.reference(x, y)) and model.last_path == 'reference'\nmodel(x, y)"
     said = elsewhere.passes(code, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path / "empty"))
     assert said.count("UserWarning") == 1 and "BuildError: no C++ compiler found" in said
@@ -144,7 +143,7 @@ def test_without_a_compiler_the_reference_takes_over(elsewhere: Elsewhere, tmp_p
 
 
 def test_an_installed_kernelpro_is_used_and_left_as_it_was(elsewhere: Elsewhere) -> None:
-    elsewhere.put(Task.from_file(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
+    elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
     code = (
         "from kernelpro import runtime\nown = runtime.cpp\nimport kernel\nassert runtime.cpp is own and kernel.runtime is runtime"
     )

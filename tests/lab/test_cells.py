@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kernelpro.lab.judge import cell as judge_cell
 from kernelpro.lab.judge.cell import LEVELS, CannotStart, Cell, Limits, Nursery
+from kernelpro.lab.judge.memory import Region
 from kernelpro.lab.judge.wire import Gone
 
 LIMITS = Limits(8 << 30, address_space=True)
@@ -106,15 +109,22 @@ def test_no_signals_to_others(cell: Cell) -> None:
     assert "Error" in attempt(cell, f"import os\nos.kill({os.getpid()}, 0)")
 
 
-def test_the_environment_is_scrubbed(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "secret")
-    fresh = Nursery()
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Nursery]:
+    """One that was started by a process with a secret."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOME_API_KEY", "secret")
+        made = Nursery()
+        yield made
+        made.close()
+
+
+def test_the_environment_is_scrubbed(fresh: Nursery) -> None:
     cell = fresh.start("build", LIMITS)
     said = attempt(
         cell, "import os\nsaid = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())"
     )
     cell.kill()
-    fresh.close()
     assert said == "False"
 
 
@@ -141,7 +151,10 @@ def test_killing_leaves_nothing(cell: Cell) -> None:
     assert not scratch.exists()
 
 
-@pytest.mark.alone  # a thousand processes leave no room for others
+@pytest.mark.alone  # a thousand processes leave no room for others; of the strongest level test_bad_input.py has a fork bomb
+@pytest.mark.parametrize(
+    "cell", [pytest.param(level, marks=[pytest.mark.long] * (level == LEVELS[0])) for level in LEVELS], indirect=True
+)
 def test_too_many_processes_end_the_cell(cell: Cell) -> None:
     cell.channel.send({"op": "build", "source": "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(1000)"})
     with pytest.raises(Gone):
@@ -149,15 +162,13 @@ def test_too_many_processes_end_the_cell(cell: Cell) -> None:
     assert "processes" in cell.how_it_ended()
 
 
-def test_a_dead_zygote_is_replaced() -> None:
-    fresh = Nursery()
+def test_a_dead_zygote_is_replaced(fresh: Nursery) -> None:
     fresh.start("build", LIMITS).kill()
     fresh._zygote.kill()
     fresh._zygote.wait()
     cell = fresh.start("build", LIMITS)
     assert attempt(cell, "said = 'alive'") == "alive"
     cell.kill()
-    fresh.close()
 
 
 def test_where_scratch_is_on_the_disk_it_is_limited_all_the_same(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +226,15 @@ def test_nothing_wakes_a_child_that_was_stopped(cell: Cell) -> None:
     cell.thaw()
     time.sleep(0.5)
     assert cell.ran_ms(everything=True) > before + 1
+
+
+def test_what_parent_and_child_share_has_one_size_and_no_memory() -> None:
+    region = Region("cpu", 5000)
+    assert region.fd is not None and len(region.raw) % mmap.PAGESIZE == 0, "nothing lies behind its end"
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(region.fd, size)
+    region.raw[:] = 7
+    region.wipe()
+    assert not region.raw.any()
+    region.close()

@@ -67,7 +67,6 @@ def softplus_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 HONEST = """
-import pytest
 import torch
 class ModelNew(torch.nn.Module):
     def __init__(self, size):
@@ -82,16 +81,17 @@ class ModelNew(torch.nn.Module):
 def test_a_module_with_example_inputs_is_a_task() -> None:
     drops_bias = HONEST.replace("torch.addcmul(self.bias, x, self.weight)", "(x * self.weight)")
     candidates = [Candidate(HONEST, "honest"), Candidate(drops_bias, "drops the bias")]
-    inputs = [torch.randn(256, 512)]
-    right, wrong = kernelpro.judge(Scaled(512), candidates, inputs, init_inputs=[512], target="cpu", options=QUICK)
+    inputs = [torch.randn(64, 128)]
+    right, wrong = kernelpro.judge(Scaled(128), candidates, inputs, init_inputs=[128], target="cpu", options=QUICK)
     assert (right.status, right.parameters) == (Status.PASSED, "by name"), right.reason
     assert wrong.status is Status.WRONG, "a bias of zeros is not left at zero"
 
 
+@pytest.mark.long  # a module goes the same way; engine/test_exported_guard.py makes a task of a function
 def test_a_function_is_a_task() -> None:
     source = (
         "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, x * 0) + y"
     )
-    inputs = [torch.randn(256, 512), torch.rand(256, 512)]
+    inputs = [torch.randn(64, 128), torch.rand(64, 128)]
     (verdict,) = kernelpro.judge(softplus_sum, Candidate(source), inputs, target="cpu", options=QUICK)
     assert verdict.status is Status.PASSED, verdict.reason

@@ -28,7 +28,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return {what}
 TARGET = "cuda"
-SIZES = {{"cuda": (100000,), "cpu": (1024,)}}
+SIZES = {{"cuda": (100000,), "cpu": (128,)}}
 (n,) = SIZES[TARGET]
 def get_inputs():
     return [torch.randn(n, n)]
@@ -190,6 +190,10 @@ def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begu
     found = bench(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
     assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: --objective edp: {no_counter}"
     assert not (suite / "never").exists()
+
+
+@pytest.mark.long  # the same refusal, by Python's way in
+def test_python_refuses_an_objective_that_cannot_be_measured(suite: Path, no_counter: str) -> None:
     with pytest.raises(BadInput, match=f"^objective edp: {re.escape(no_counter)}$"):
         task = suite / "tasks" / "level1" / "1_square.py"
         kernelpro.optimize(task, target="cpu", objective="edp", home=suite / "never")

@@ -173,6 +173,7 @@ print(json.dumps(result))
 """
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_threads_and_the_hot_line_are_seen() -> None:
     done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True)
@@ -283,6 +284,7 @@ def test_the_docstring_names_every_key_of_a_loop(facts: dict[str, Any]) -> None:
     assert all(f'"{key}"' in text for key in facts["loops"][0])
 
 
+@pytest.mark.alone
 def test_operators_of_torch_are_counted_and_timed_but_not_what_calling_them_costs() -> None:
     large, small = torch.randn(512, 512), torch.randn(4)
     found = {one["name"]: one for one in cpu_operators.observe(lambda: ((large @ large).tanh_().t(), small * 2, small * 3))}

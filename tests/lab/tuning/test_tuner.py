@@ -171,7 +171,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(512, 512)]
+    return [torch.randn(128, 512)]
 
 
 def get_init_inputs():
