@@ -96,7 +96,7 @@ def private_mounts(scratch: str, scratch_bytes: int, instead_of_tmp: list[str] |
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
     with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
         Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
-    for place in _KERNELS_OWN:  # root outside is root to them, whatever the namespace
+    for place in _KERNELS_OWN if os.geteuid() == 0 else ():  # root outside is root to them, whatever the namespace
         if os.path.exists(place):
             _mount(place, place, None, _MS_BIND | _MS_REC)
             _mount(place, place, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)

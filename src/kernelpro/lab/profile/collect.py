@@ -47,7 +47,7 @@ _NCU_SECONDS = 240.0
 _LATE_SECONDS = 10.0
 """That a cell has to tell of a command that took too long."""
 _UNTIMED = "times of the kernels"
-_DOORS = ("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "socket")
+_DOORS = ("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "timer_create", "socket")
 """What ncu and nsys need to watch their target, in a cell whose other processes are theirs."""
 
 
