@@ -317,9 +317,9 @@ class Cell:
         while _state(self.pid) not in "TtZX" and time.monotonic() < deadline:
             time.sleep(0)
 
-    def ran_ms(self, everything: bool) -> float:
-        """CPU time of the child so far, or of everything in the cell: while it stands still, this does too."""
-        return sum(map(_ran_ms, self.family() if everything else (self.pid,)))
+    def ran_ms(self) -> float:
+        """CPU time of everything in the cell so far: while all stands still, this does too."""
+        return sum(map(_ran_ms, self.family()))
 
     def spread(self) -> None:
         """While frozen: the child's first thread on one core, each thread that waits behind it on another.

@@ -410,7 +410,7 @@ class Judge:
     def _require_rest(self, participant: Participant, rounds: Rounds) -> None:
         """A child that wakes itself has a head start."""
         ran = float(torch.tensor(participant.ran_ms).median())
-        if ran > timing.SLACK_MS["cpu"] + timing.SLACK_SHARE * float(rounds.own("candidate").median()):
+        if ran > timing.SLACK_SHARE * float(rounds.own("candidate").median()):
             raise Verdictable(Status.CHEATING, f"it runs for {ran:.3f} ms while it is stopped before a call")
 
     def _require_authored(self, candidate: Candidate, share: float | None) -> None:

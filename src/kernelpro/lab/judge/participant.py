@@ -31,6 +31,8 @@ from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.records import Status
 
 _LONGEST_MESSAGE = 6000
+_RESTLESS_MS = 0.05
+"""CPU time that stopping itself may take."""
 _MOST_STRIDED = 16
 """An output may be a view into storage this many times its own size."""
 
@@ -103,7 +105,8 @@ class Participant:
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
-        """For each call, CPU time that passed in the child while it was stopped before the call; it counts as the call's."""
+        """For each call on the CPU, the time for which the cell ran while it was stopped before; it counts as the call's. On a GPU it
+        says nothing: the host has little to do, and sealed calls show what was launched."""
         self.most_used = 0
         """Most device memory seen in use by others than the parent, after a call."""
         self._form = form
@@ -170,11 +173,12 @@ class Participant:
         else:
             self.cell.freeze()
             self.cell.spread()
-        before = self.cell.ran_ms(self._device == "cpu")
+        before = self._ran()
         if not sealed:
             self._fill(chosen, inputs)
         self._wait_for_device()
-        ran = self.cell.ran_ms(self._device == "cpu") - before
+        ran = self._ran() - before
+        ran = ran if ran > _RESTLESS_MS else 0.0
         begun = time.perf_counter()
         if sealed:
             self._fill(chosen, inputs)
@@ -209,12 +213,10 @@ class Participant:
         """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read."""
         sets = random.sample(range(len(self.regions)), len(batch))
         self.cell.freeze_main()
-        before = self.cell.ran_ms(False)
         for chosen, inputs in zip(sets, batch, strict=True):
             self.write(chosen, inputs)
         self._flusher.flush()
         self._wait_for_device()
-        ran = self.cell.ran_ms(False) - before
         begun = time.perf_counter()
         self.cell.thaw()
         request = {"op": "burst", "sets": sets, "total": len(self.regions)}
@@ -240,7 +242,7 @@ class Participant:
             raise Verdictable(Status.CHEATING, str(error)) from None
         for chosen, inputs in zip(sets, batch, strict=True):
             self._check_unmodified(chosen, inputs)
-        return Burst(outputs, 1e3 * (told - begun) + ran, answer.get("copied") is True, host)
+        return Burst(outputs, 1e3 * (told - begun), answer.get("copied") is True, host)
 
     @property
     def sets(self) -> int:
@@ -298,6 +300,9 @@ class Participant:
         raw = self.regions[chosen].raw
         for slot, tensor in zip(self._slots, inputs, strict=True):
             slot.view(raw).copy_(tensor)
+
+    def _ran(self) -> float:
+        return self.cell.ran_ms() if self._device == "cpu" else 0.0
 
     def _wait_for_device(self) -> None:
         if self._device == "cuda":
