@@ -87,5 +87,5 @@ def test_the_worker_starts_without_typer_and_rich() -> None:
 
 
 def test_help_imports_neither_torch_nor_rich_tables() -> None:
-    code = "import sys, kernelpro.cli; assert 'torch' not in sys.modules and 'kernelpro.lab' not in sys.modules"
+    code = "import sys, kernelpro.cli.commands; assert 'torch' not in sys.modules and 'kernelpro.lab' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

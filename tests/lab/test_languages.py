@@ -112,6 +112,57 @@ def test_languages_and_their_kernels_are_recognised(source: str, language: str, 
     assert authored_kernels(source) == kernels
 
 
+GO = """r'''extern "C" void go(float* x) {}'''"""
+ADD = "def add(x): pass"
+
+
+@pytest.mark.parametrize(
+    ("source", "language", "kernels"),
+    [
+        (f"from kernelpro import runtime as rt\nlib = rt.cpp({GO})", "cpp", {"go"}),
+        (f"import kernelpro.runtime as k\nlib = k.cpp({GO})", "cpp", {"go"}),
+        (f"import kernelpro\nlib = kernelpro.runtime.cpp({GO})", "cpp", {"go"}),
+        (f"from kernelpro.runtime import cpp\nlib = cpp({GO})", "cpp", {"go"}),
+        (f"from kernelpro.runtime import cuda, cpp as c\nlib = c({GO})", "cpp", {"go"}),
+        (f"import math\nfrom kernelpro.runtime import *\nlib = cpp({GO})", "cpp", {"go"}),
+        (f"from kernelpro import runtime\nbuild = runtime.cpp\nlib = build({GO})", "cpp", {"go"}),
+        ("from kernelpro.runtime import cuda as c\nlib = c('__global__ void k(float* x) {}')", "cuda", {"k"}),
+        (f"import torch, triton\n@triton.jit\n{ADD}", "triton", {"add"}),
+        (f"import triton as t\n@t.autotune(configs=[])\n@t.jit\n{ADD}", "triton", {"add"}),
+        (f"from triton import jit\n@jit\n{ADD}", "triton", {"add"}),
+        (f"from triton import jit as kernel\n@kernel(noinline=True)\n{ADD}", "triton", {"add"}),
+        (f"from triton.experimental import gluon as g\n@g.jit\n{ADD}", "triton", {"add"}),
+        (f"import triton\n{ADD}\nlaunch = triton.jit(add)", "triton", {"add"}),
+        (f"import torch, triton\n@torch.jit.script\n{ADD}", "triton", set()),
+        ('"""Not with runtime.cpp( nor\nimport triton"""\nimport torch', "torch", set()),
+        (f"from kernelpro import runtime\nlib = runtime.cpp({GO}\n", "cpp", {"go"}),
+    ],
+)
+def test_they_are_the_same_however_they_are_imported(source: str, language: str, kernels: set[str]) -> None:
+    assert detect(source).name == language
+    assert authored_kernels(source) == kernels
+
+
+def test_time_in_own_kernels_is_seen_under_another_name(court: Court) -> None:
+    """The share of a C++ kernel on the CPU, and that one which does nothing is found out."""
+    module = "import torch\n{0}\nclass {1}(torch.nn.Module):\n    def forward(self, x):\n        {2}\n"
+    inputs = "def get_inputs(): return [torch.rand(2048, 1024)]\ndef get_init_inputs(): return []\n"
+    task = Task(module.format(inputs, "Model", "return torch.tanh(x)"))
+    native = r"""
+    #include <cmath>
+    extern "C" void go(const float* x, float* y, int n) {
+        #pragma omp parallel for if (n > 1)
+        for (int i = 0; i < n; i++) y[i] = tanhf(x[i]);
+    }"""
+    own = f"from kernelpro import runtime as rt\nlib = rt.cpp(r'''{native}''')"
+    does = "y = torch.empty_like(x); lib.go(x, y, x.numel()); return y"
+    decoy = "y = torch.empty(1); lib.go(x, y, 1); return torch.tanh(x)"
+    honest = court.judge(task, Candidate(module.format(own, "ModelNew", does)))
+    assert honest.status is Status.PASSED and (honest.authored_share or 0) > 0.5 and honest.language == "cpp"
+    found = court.judge(task, Candidate(module.format(own, "ModelNew", decoy)))
+    assert found.status is Status.CHEATING and "a decoy" in found.reason
+
+
 CANDIDATE = """
 from kernelpro import runtime
 lib = runtime.{language}(r'''{native}''')

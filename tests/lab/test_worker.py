@@ -28,6 +28,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
         {"id": "r", "kind": "probe", "task": failing, "target": "cpu", "options": options},
         {"id": "s", "kind": "study", "task": failing, "target": "cpu", "options": options},
         {"id": "m", "kind": "probe", "task": large, "target": "cpu", "options": options},
+        {"id": "strange", "kind": "nonsense", "task": task, "target": "cpu"},
         {"id": "again", "kind": "probe", "task": failing, "target": "cpu", "options": options},
     ]
     text = "not json\n" + "".join(json.dumps(line) + "\n" for line in lines)
@@ -41,6 +42,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     assert results["b"]["data"]["status"] == "build_failed"
     assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
     assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]
+    assert "unknown kind of job 'nonsense'" in results["strange"]["error"]
     assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]
     assert all("ValueError" in results[name]["error"] for name in ("r", "s", "again")), "a broken task, however often"
     assert any(answer["type"] == "progress" for answer in answers)

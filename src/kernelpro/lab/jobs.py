@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -27,6 +27,7 @@ from kernelpro.lab.study import study
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.tuner import TuneOptions, tune
 from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Status, Target, Verdict
+from kernelpro.records.jobs import Kind
 
 _REPEAT_SECONDS = 5.0
 _BUILT_AHEAD = 4
@@ -53,6 +54,8 @@ class Worker:
     def run(self, job: Job) -> Result:
         """Do one job. Bad input is an answer, not an exception."""
         try:
+            if job.kind not in get_args(Kind):
+                raise BadInput(f"job {job.id}: unknown kind of job {job.kind!r}")
             if job.kind == "environment":
                 return Result(job.id, data=_environment(self._target(job)) | {"sandbox": self._nursery.level})
             if job.kind == "energy":

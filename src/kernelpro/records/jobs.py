@@ -9,13 +9,15 @@ from kernelpro.records.base import Record
 from kernelpro.records.judging import Candidate, Options, Target, Task, Verdict
 from kernelpro.records.profiling import Counters, Profile
 
+Kind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
+
 
 @dataclass(frozen=True)
 class Job(Record):
     """One line of a worker's input."""
 
     id: str
-    kind: Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
+    kind: Kind
     """`study`: the task's operator graph and what compilers make of it. `energy`: what this machine's counter of joules can do."""
     task: Task | None = None
     candidate: Candidate | None = None

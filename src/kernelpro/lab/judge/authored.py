@@ -7,7 +7,7 @@ from statistics import median
 
 from kernelpro.lab.judge.participant import Participant, Verdictable
 from kernelpro.lab.judge.timing import Sample
-from kernelpro.lab.languages import authored_kernels, detect
+from kernelpro.lab.languages import Source, authored_kernels
 from kernelpro.records import Status
 
 DECOY = 0.01
@@ -24,7 +24,7 @@ def share(participant: Participant, source: str, device: str, samples: list[Samp
         return 0.0
     if device == "cpu":
         # an extension built by torch calls into itself unseen
-        return median(min(1.0, s.native / s.own) for s in samples) if detect(source).name == "cpp" else None
+        return median(min(1.0, s.native / s.own) for s in samples) if "cpp" in Source(source).languages() else None
     try:
         participant.prepare(seconds)
         answer = participant.ask({"op": "profile", "set": 0}, seconds)

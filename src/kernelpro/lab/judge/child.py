@@ -43,6 +43,7 @@ from kernelpro.lab.judge import cupti, gpu
 from kernelpro.lab.judge.memory import Slot, dtype_name, open_region
 from kernelpro.lab.judge.wire import Channel, Gone
 from kernelpro.lab.languages.native import METER, BuildError
+from kernelpro.lab.languages.torch import path_with_own_programs, why_unbuilt
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.reference import Reference
 
@@ -59,6 +60,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
     """Serve requests until the parent hangs up."""
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
+    os.environ["PATH"] = path_with_own_programs()
     worker = _of_role(role, shared)
     channel = Channel(control)
     channel.send({"ok": True})
@@ -77,7 +79,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
             channel.send({"ok": False, "stage": error.stage, "error": str(error)})
         except MemoryError:
             channel.send({"ok": False, "stage": request["op"], "error": "out of memory"})
-        except Exception as error:
+        except BaseException as error:  # whatever a candidate raises, `sys.exit` too
             channel.send({"ok": False, "stage": request["op"], "error": explain(error)})
 
 
@@ -93,7 +95,19 @@ def explain(error: BaseException) -> str:
     """The exception with the last line of the candidate that it came from."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
     place = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
-    return f"{type(error).__name__}: {str(error).strip()[:3000]}{place}"
+    text = str(error).strip()
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({text[:300]}){place}"
+    if "0 active drivers" in text:
+        text = "Triton needs a GPU: use --target cuda"
+    return f"{type(error).__name__}: {(why_unbuilt(text) or text)[:3000]}{place}"
+
+
+def _failed(stage: str, error: BaseException) -> Failed:
+    """An extension that torch cannot build is no crash, wherever the candidate has it built."""
+    if why := why_unbuilt(str(error)):
+        return Failed("build", why[:3000])
+    return Failed(stage, explain(error))
 
 
 def import_source(source: str) -> ModuleType:
@@ -111,8 +125,7 @@ def import_source(source: str) -> ModuleType:
     except SyntaxError as error:
         raise Failed("build", f"syntax error in line {error.lineno}: {error.msg}") from None
     except BaseException as error:
-        compiling = "Error building extension" in str(error) or "Ninja is required" in str(error)
-        raise Failed("build" if compiling else "import", explain(error)) from None
+        raise _failed("import", error) from None
     return module
 
 
@@ -149,10 +162,8 @@ class Worker:
                 model.train(request["mode"] == "train")
         except BuildError as error:
             raise Failed("build", str(error)) from None
-        except Exception as error:
-            if "Error building extension" in str(error):
-                raise Failed("build", explain(error)) from None
-            raise Failed("construct", f"ModelNew() raised {explain(error)}") from None
+        except BaseException as error:  # `sys.exit` too
+            raise _failed("construct", error) from None
         self._model = model
         return {"parameters": given}, b""
 

@@ -157,8 +157,9 @@ class Participant:
             return Verdictable(Status.CRASHED, self.cell.overrun)
         if stage == "build":
             return Verdictable(Status.BUILD_FAILED, message)
-        if stage == "call":
-            return Verdictable(Status.CRASHED, f"forward raised {message}")
+        if stage in _AUTHORED:
+            how = message if message.startswith("called sys.exit(") else f"raised {message}"
+            return Verdictable(Status.CRASHED, f"{_AUTHORED[stage]} {how}")
         return Verdictable(Status.CRASHED, f"{_WORDS.get(stage, stage)}: {message}")
 
     def prepare(self, seconds: float, **extra: Any) -> None:
@@ -379,6 +380,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.int64) if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 else flat
 
 
+_AUTHORED = {"call": "forward", "construct": "constructing ModelNew: ModelNew()"}
 _WORDS = {
     "start": "starting",
     "load": "loading the candidate",

@@ -40,7 +40,7 @@ def missing() -> str | None:
 
 LANGUAGE = Language(
     name="cpp",
-    marker=re.compile(r"\bruntime\.cpp\(|from kernelpro\.runtime import .*\bcpp\b"),
-    kernels=lambda code: set(re.findall(r'extern\s*\\?"C\\?"\s+[\w\s*]+?\b(\w+)\s*\(', code)),
+    marker=re.compile(r"(kernelpro\.)?runtime\.cpp\b"),
+    kernels=lambda source: set(re.findall(r'extern\s*\\?"C\\?"\s+[\w\s*]+?\b(\w+)\s*\(', source.code)),
     missing=missing,
 )

@@ -82,7 +82,7 @@ def missing() -> str | None:
 
 LANGUAGE = Language(
     name="cuda",
-    marker=re.compile(r"\bruntime\.cuda\(|from kernelpro\.runtime import .*\bcuda\b"),
-    kernels=cuda_kernel_names,
+    marker=re.compile(r"(kernelpro\.)?runtime\.cuda\b"),
+    kernels=lambda source: cuda_kernel_names(source.code),
     missing=missing,
 )

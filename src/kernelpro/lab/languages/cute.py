@@ -43,7 +43,7 @@ def missing() -> str | None:
 
 LANGUAGE = Language(
     name="cute",
-    marker=re.compile(r"\bruntime\.cute\(|from kernelpro\.runtime import .*\bcute\b"),
-    kernels=cuda_kernel_names,
+    marker=re.compile(r"(kernelpro\.)?runtime\.cute\b"),
+    kernels=lambda source: cuda_kernel_names(source.code),
     missing=missing,
 )

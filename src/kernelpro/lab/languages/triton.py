@@ -6,25 +6,30 @@ import ast
 import importlib.util
 import re
 
-from kernelpro.lab.languages import Language
+from kernelpro.lab.languages import Language, Source
+
+_JIT = re.compile(r"(?!torch\.)(.*\.)?jit")
+"""triton.jit, gluon.jit, and jit of whatever they were assigned to."""
 
 
-def kernel_names(code: str) -> set[str]:
-    """Functions decorated with triton.jit (or jit imported from triton)."""
-    try:
-        return {
-            node.name
-            for node in ast.walk(ast.parse(code))
-            if isinstance(node, ast.FunctionDef)
-            and any(re.search(r"(^|\.)jit\b", ast.unparse(decorator)) for decorator in node.decorator_list)
-        }
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
+def kernel_names(source: Source) -> set[str]:
+    """Functions decorated with triton.jit, or given to it."""
+
+    def is_jit(node: ast.AST) -> bool:
+        return _JIT.fullmatch(source.name(node)) is not None
+
+    found = set()
+    for node in source.nodes:
+        if isinstance(node, ast.FunctionDef) and any(is_jit(part) for given in node.decorator_list for part in ast.walk(given)):
+            found.add(node.name)
+        elif isinstance(node, ast.Call) and is_jit(node.func):
+            found |= {argument.id for argument in node.args if isinstance(argument, ast.Name)}
+    return found
 
 
 LANGUAGE = Language(
     name="triton",
-    marker=re.compile(r"^\s*(import triton|from triton)\b", re.MULTILINE),
+    marker=re.compile(r"triton\b"),
     kernels=kernel_names,
     missing=lambda: (
         None if importlib.util.find_spec("triton") else "Triton is not installed: pip install triton (Linux with an NVIDIA GPU)"

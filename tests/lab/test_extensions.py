@@ -1,0 +1,97 @@
+"""Extensions that torch builds (`load_inline`): what is missing or wrong is said first, without pages of commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+from court import Court
+
+from kernelpro.lab.languages import registry
+from kernelpro.lab.languages.torch import why_unbuilt
+from kernelpro.records import Candidate, Status, Task
+
+LANGUAGE = registry()["torch"]
+TASK = Task(
+    "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return torch.tanh(x)\n"
+    "def get_inputs(): return [torch.randn(64, 64)]\ndef get_init_inputs(): return []\n"
+)
+BUILD = """
+def build():
+    from torch.utils.cpp_extension import load_inline
+    return load_inline("own", cpp_sources={text!r}, no_implicit_headers=True, functions={functions})
+"""
+AT_IMPORT = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return torch.tanh(x)\nbuild()\n"
+IN_CONSTRUCTOR = AT_IMPORT.replace("build()\n", "    def __init__(self):\n        super().__init__()\n        build()\n")
+
+
+def candidate(text: str, rest: str = AT_IMPORT) -> Candidate:
+    return Candidate(BUILD.format(text=text, functions=None) + rest)
+
+
+@pytest.fixture
+def few_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it so far."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    return tmp_path
+
+
+def test_what_is_missing_is_named(few_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    failed = "Error building extension 'own': [1/2] c++ -MMD\nFAILED: main.o\n/bin/sh: 1: c++: not found\n"
+    assert str(LANGUAGE.missing()).startswith("no C++ compiler") and why_unbuilt(failed) == LANGUAGE.missing()
+    (few_programs / "c++").symlink_to("/bin/true")
+    lacking = "Ninja is required to load C++ extensions (pip install ninja to get it)"
+    assert str(LANGUAGE.missing()).startswith("ninja is not installed") and why_unbuilt(lacking) == LANGUAGE.missing()
+    (few_programs / "ninja").symlink_to("/bin/true")
+    assert LANGUAGE.missing() is None
+    assert why_unbuilt("an error: of another kind") is None
+
+
+def test_a_missing_compiler_is_the_reason(court: Court, few_programs: Path) -> None:
+    ninja = few_programs / "ninja"
+    ninja.symlink_to(shutil.which("ninja", path="/usr/bin:/usr/local/bin") or "/bin/false")
+    for rest in (AT_IMPORT, IN_CONSTRUCTOR):
+        verdict = court.judge(TASK, candidate("int one() { return 1; }", rest))
+        assert verdict.status is Status.BUILD_FAILED and verdict.reason.startswith("no C++ compiler"), verdict.reason
+        assert len(verdict.reason.splitlines()) == 1
+
+
+@pytest.mark.skipif(LANGUAGE.missing() is not None, reason=str(LANGUAGE.missing()))
+def test_the_reason_begins_with_the_compilers_first_error(court: Court) -> None:
+    for rest in (AT_IMPORT, IN_CONSTRUCTOR):
+        verdict = court.judge(TASK, candidate("int one() { return two; }", rest))
+        assert verdict.status is Status.BUILD_FAILED, verdict.reason
+        assert verdict.reason.startswith("own/main.cpp:") and "error:" in verdict.reason.splitlines()[0]
+        assert "two" in verdict.reason.splitlines()[0]
+
+
+@pytest.mark.skipif(not shutil.which("ninja") or LANGUAGE.missing() is not None, reason="no ninja here to be hidden")
+def test_ninja_beside_python_is_found(few_programs: Path) -> None:
+    """As pip installs it: on the PATH only while the virtual environment is activated."""
+    for name in ("c++", "as", "ld"):
+        (few_programs / name).symlink_to(shutil.which(name, path="/usr/bin:/usr/local/bin") or "/bin/false")
+    home = few_programs / "venv"
+    venv.create(home)
+    packages = next(home.glob("lib/python*/site-packages"))
+    paths = [str(Path(__file__).parents[2] / "src"), str(Path(torch.__file__).parents[1])]
+    (packages / "all.pth").write_text("\n".join(paths))
+    job = {"id": "b", "kind": "build", "target": "cpu", "candidate": candidate("int one() { return two; }").to_json()}
+    command = [str(home / "bin" / "python"), "-m", "kernelpro.lab.worker"]
+
+    def reason() -> str:
+        environment = os.environ | {"PYTHONPATH": paths[0], "KERNELPRO_SANDBOX": "process"}
+        done = subprocess.run(command, input=json.dumps(job), env=environment, capture_output=True, text=True, timeout=120)
+        return str(json.loads(done.stdout.splitlines()[-1])["data"]["reason"])
+
+    assert reason().startswith("ninja is not installed")
+    (home / "bin" / "ninja").symlink_to(shutil.which("ninja", path="/usr/bin:/usr/local/bin") or "/bin/false")
+    assert reason().startswith("own/main.cpp:")
