@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch
     from kernelpro.lab.judge.cell import Nursery
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ["ONEDNN_JIT_PROFILE"] = "0"  # a worker lives in this process: it would leave a list of what it compiled in /tmp
 
 if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
     # tests that run beside each other do not wait for each other's judgements, nor do threads spin for a core that another has
@@ -53,10 +54,13 @@ TOGETHER = (
     "lab/profile/test_timeline",
     "lab/test_builds.py",
     "lab/test_cells.py",
+    "lab/test_extensions.py",
     "lab/test_give_up.py",
     "lab/test_graph.py",
     "lab/test_languages.py",
+    "lab/test_last_words.py",
     "lab/test_machine.py",
+    "lab/test_nothing_left.py",
     "lab/test_reads.py",
     "lab/test_seeds.py",
     "lab/test_tasks.py",

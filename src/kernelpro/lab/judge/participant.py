@@ -105,8 +105,8 @@ class Participant:
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
-        """For each call on the CPU, the time for which the cell ran while it was stopped before; it counts as the call's. On a GPU it
-        says nothing: the host has little to do, and sealed calls show what was launched."""
+        """For each call on the CPU, the time for which the cell ran while it was stopped before; it counts as the call's. On a GPU
+        it says nothing: the host has little to do, and sealed calls show what was launched."""
         self.most_used = 0
         """Most device memory seen in use by others than the parent, after a call."""
         self._form = form
