@@ -145,6 +145,15 @@ def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
     assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, slopes(0.19), short=True).widen_ms == 0
 
 
+def test_what_differs_from_process_to_process_convicts_no_short_kernel_whose_bursts_agree() -> None:
+    made, agree, differ = rounds(0.07, 0.3, hidden_ms=0.08), slopes(0.07), slopes(0.15)
+    assert compare_clocks(made, "candidate", "base", "cuda", 0.0, agree, short=True).lie == ""
+    assert "follow each other" in compare_clocks(made, "candidate", "base", "cuda", 0.0, differ, short=True).lie
+    assert compare_clocks(rounds(0.07, 0.3, hidden_ms=0.2), "candidate", "base", "cuda", 0.0, agree, short=True).lie
+    polls = rounds(0.07, 0.3, sealed_ms=0.08)
+    assert "shown only after" in compare_clocks(polls, "candidate", "base", "cuda", 0.0, agree, short=True).lie
+
+
 @pytest.mark.parametrize(("hidden", "lie", "slight"), [(0.01, False, True), (0.12, True, True), (0.4, True, False)])
 def test_on_a_cpu_a_tenth_of_a_millisecond_convicts_nobody(hidden: float, lie: bool, slight: bool) -> None:
     found = compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cpu", 0.0)

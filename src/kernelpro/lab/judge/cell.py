@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelpro.lab.judge import jail
+from kernelpro.lab.judge import jail, processes
 from kernelpro.lab.judge.wire import Channel, Gone, Late
 from kernelpro.lab.languages import cute
 
@@ -203,7 +203,8 @@ class Nursery:
             theirs.close()
             os.close(log_write)
             os.close(status_write)
-        return Cell(Channel(control), log_read, status_read, scratch, level, limits, frozenset(map(_inode, shared)))
+        lent = frozenset(os.fstat(fd).st_ino for fd in shared)
+        return Cell(Channel(control), log_read, status_read, scratch, level, limits, lent)
 
     def close(self) -> None:
         self._zygote.kill()
@@ -223,11 +224,11 @@ class Cell:
         scratch: Path,
         level: str,
         limits: Limits | None,
-        shared: frozenset[int] = frozenset(),
+        lent: frozenset[int] = frozenset(),
     ):
-        """`shared`: inodes of what the parent lent it."""
+        """`lent`: inodes of what the parent shares with it."""
         self.channel, self.level = channel, level
-        self._scratch, self._limits, self._shared = scratch, limits, shared
+        self._scratch, self._limits, self._lent = scratch, limits, lent
         self._status = os.fdopen(status, "r")
         self._log = bytearray()
         self.overrun = ""
@@ -269,7 +270,7 @@ class Cell:
                 self.overrun = f"started more than {MOST_PROCESSES} processes"
             elif (held := self._memory(family, seldom)) > self._limits.memory_bytes:
                 self.overrun = f"took {held / 2**30:.1f} GiB of memory; {self._limits.memory_bytes / 2**30:.1f} GiB are allowed"
-            elif self.level != "namespaces" and seldom and _stored_bytes(self._scratch) > _SCRATCH_BYTES:
+            elif self.level != "namespaces" and seldom and processes.stored_bytes(self._scratch) > _SCRATCH_BYTES:
                 self.overrun = f"wrote more than {_SCRATCH_BYTES / 2**30:.0f} GiB"  # there only files by themselves are limited
             if self.overrun:
                 self._slay()
@@ -282,13 +283,13 @@ class Cell:
         That takes long while a fork bomb goes off, whose processes hold their memory's lock: then the watch goes back to counting.
         """
         assert self._limits
-        unmapped = _unmapped_bytes(family, self._shared) if thoroughly else 0
-        resident = sum(map(_resident_bytes, family))
+        unmapped = processes.unmapped_bytes(family, self._lent) if thoroughly else 0
+        resident = sum(map(processes.resident_bytes, family))
         if unmapped + resident <= self._limits.memory_bytes:
             return unmapped + resident
         held, counted = unmapped, time.monotonic()
         for pid in family:
-            held += _proportional_bytes(pid)
+            held += processes.proportional_bytes(pid)
             if time.monotonic() - counted > 0.1:
                 if len(self.family()) > MOST_PROCESSES:
                     break
@@ -299,27 +300,27 @@ class Cell:
         """The child and all its living descendants; of too many, some: a fork bomb leaves no time to count."""
         found, queue = {self.pid: None}, [self.pid, self._guard]
         while queue and len(found) <= MOST_PROCESSES:
-            new = [child for child in _children_of(queue.pop()) if child not in found]
+            new = [child for child in processes.children_of(queue.pop()) if child not in found]
             found |= dict.fromkeys(new)
             queue += new
         return list(found)
 
     def freeze_main(self) -> None:
         """Stop the child itself, at once."""
-        _signal(self.pid, signal.SIGSTOP)
+        processes.send(self.pid, signal.SIGSTOP)
 
     def freeze(self) -> None:
         """Stop the child and everything it started; returns when the child's threads stand still."""
         self.freeze_main()
         for pid in self.family():
-            _signal(pid, signal.SIGSTOP)
+            processes.send(pid, signal.SIGSTOP)
         deadline = time.monotonic() + 5
-        while _state(self.pid) not in "TtZX" and time.monotonic() < deadline:
+        while processes.state(self.pid) not in "TtZX" and time.monotonic() < deadline:
             time.sleep(0)
 
     def ran_ms(self) -> float:
         """CPU time of everything in the cell so far: while all stands still, this does too."""
-        return sum(map(_ran_ms, self.family()))
+        return sum(map(processes.ran_ms, self.family()))
 
     def spread(self) -> None:
         """While frozen: the child's first thread on one core, each thread that waits behind it on another.
@@ -328,28 +329,28 @@ class Cell:
         thread gets all cores back by `release`, so that threads which it starts later are not bound to its core.
         """
         cores = sorted(os.sched_getaffinity(0))
-        others = sorted(set(_threads_of(self.pid)) - {self.pid})
-        _bind(self.pid, {cores[0]})
+        others = sorted(set(processes.threads_of(self.pid)) - {self.pid})
+        processes.bind(self.pid, {cores[0]})
         for index, thread in enumerate(others if len(cores) > 1 else ()):
-            _bind(thread, {cores[1 + index % (len(cores) - 1)]})
+            processes.bind(thread, {cores[1 + index % (len(cores) - 1)]})
 
     def release(self) -> None:
         """After `thaw`, before the child is told anything."""
-        _bind(self.pid, os.sched_getaffinity(0))
+        processes.bind(self.pid, os.sched_getaffinity(0))
 
     def thaw(self) -> None:
         """Let the child go on. What else it started stays frozen: a call is the work of one process."""
-        _signal(self.pid, signal.SIGCONT)
+        processes.send(self.pid, signal.SIGCONT)
 
     def leave_alone(self) -> None:
         """Kill whatever else the child has started, and only that."""
         for pid in self.family():
             if pid != self.pid:
-                _signal(pid, signal.SIGKILL)
+                processes.send(pid, signal.SIGKILL)
 
     def peak_bytes(self) -> int:
         """The most host memory the child has held."""
-        return _status_kib(self.pid, "VmHWM") * 1024
+        return processes.status_kib(self.pid, "VmHWM") * 1024
 
     def log_tail(self, characters: int = 2000) -> str:
         return bytes(self._log[-characters:]).decode(errors="replace")
@@ -367,7 +368,7 @@ class Cell:
         return f"ended by itself with exit code {os.WEXITSTATUS(self._ended)}"
 
     def has_ended(self) -> bool:
-        return not _alive(self.pid)
+        return not processes.alive(self.pid)
 
     def _collect(self, seconds: float) -> None:
         if self._ended is not None or self._status.closed:
@@ -379,21 +380,21 @@ class Cell:
             if line.startswith("exit "):
                 self._ended = int(line.split()[1])
                 return
-            if not _alive(self._guard):
+            if not processes.alive(self._guard):
                 return
             time.sleep(0.002)
 
     def _slay(self) -> None:
         """Kill everything: PID 1 of a namespace takes all with it; elsewhere stop all, then kill all, until none is left."""
         if self.level == "namespaces":
-            _signal(self.pid, signal.SIGKILL)
+            processes.send(self.pid, signal.SIGKILL)
             return
         for _ in range(100):
             family = self.family()
             for pid in family:
-                _signal(pid, signal.SIGSTOP)
+                processes.send(pid, signal.SIGSTOP)
             for pid in family:
-                _signal(pid, signal.SIGKILL)
+                processes.send(pid, signal.SIGKILL)
             if family == [self.pid]:
                 break
 
@@ -403,9 +404,9 @@ class Cell:
         self._slay()
         self._collect(10.0)
         deadline = time.monotonic() + 2.0
-        while _alive(self._guard) and time.monotonic() < deadline:
+        while processes.alive(self._guard) and time.monotonic() < deadline:
             time.sleep(0.001)  # it reaps the rest
-        _signal(self._guard, signal.SIGKILL)
+        processes.send(self._guard, signal.SIGKILL)
         if self._watch_started():
             self._watch.join()
         self._forget()
@@ -421,101 +422,6 @@ class Cell:
         with contextlib.suppress(OSError):
             self._status.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-# --- /proc --------------------------------------------------------------------------------------------
-
-
-def _signal(pid: int, number: int) -> None:
-    assert pid > 1, "0 and below are whole groups of processes"
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _state(pid: int) -> str:
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] or "X"
-
-
-def _alive(pid: int) -> bool:
-    return _state(pid) not in "ZX"
-
-
-def _ran_ms(pid: int) -> float:
-    """CPU time of a process, all its threads together: what clock_getcpuclockid gives, which Python lacks."""
-    try:
-        return 1e3 * time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0
-
-
-def _threads_of(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
-
-
-def _bind(thread: int, cores: set[int]) -> None:
-    with contextlib.suppress(OSError):  # gone, or not ours to move: it stays where it is
-        os.sched_setaffinity(thread, cores)
-
-
-def _children_of(pid: int) -> list[int]:
-    return [int(child) for thread in _threads_of(pid) for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
-
-
-def _status_kib(pid: int, field: str) -> int:
-    for line in _read(f"/proc/{pid}/status").splitlines():
-        if line.startswith(field):
-            return int(line.split()[1])
-    return 0
-
-
-def _resident_bytes(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/statm").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
-
-
-def _inode(fd: int) -> int:
-    return os.fstat(fd).st_ino
-
-
-def _unmapped_bytes(family: list[int], known: frozenset[int]) -> int:
-    """Of files without a name (memfd) that these hold open, whether mapped or not; they lie in memory."""
-    found: dict[int, int] = {}
-    for pid in family:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(entry.path).startswith("/memfd:"):
-                        about = os.stat(entry.path)
-                        found[about.st_ino] = 512 * about.st_blocks
-    return sum(size for inode, size in found.items() if inode not in known)
-
-
-def _stored_bytes(folder: Path) -> int:
-    """On disk, below a folder that others change meanwhile."""
-    found = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                found += 512 * os.lstat(os.path.join(place, name)).st_blocks
-    return found
-
-
-def _proportional_bytes(pid: int) -> int:
-    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def harden_parent() -> None:
