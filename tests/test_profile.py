@@ -146,6 +146,7 @@ def test_a_tool_that_promised_too_much_ranks_lower(spoken: str) -> None:
     assert spoken.index("installed: it is") < spoken.index("from_file: it is")
 
 
+@pytest.mark.long  # the next ones have the reasons, without a process of their own
 def test_a_candidate_that_crashes_is_told_without_a_traceback() -> None:
     done = kernelpro("profile", BAD / "task.py", BAD / "segfault.py", "--target", "cpu", "--json")
     assert done.returncode == 2 and not done.stdout

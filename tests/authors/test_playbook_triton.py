@@ -28,7 +28,7 @@ from kernelpro.lab.profile import sass
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 needs_disassembler = pytest.mark.skipif(sass.tool("nvdisasm") is None, reason="nvdisasm not found (Triton's wheel has it)")
 
-USUAL = ("activations", "norms", "a chain over rows", "scans", "matrix products", "one row")
+USUAL = ("activations", "norms", "scans", "matrix products")
 """One of each kind; each takes seconds to compile."""
 _MOST = 20.0
 """Times the reference's own error against float64. What is wrong is wrong by thousands."""

@@ -34,7 +34,7 @@ def call(folder: Path, way: str, *arguments: object, absent: tuple[str, ...] = A
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.long) if way == "module" else way for way in WAYS])
 def test_a_worker_answers_jobs_from_stdin(way: str, tmp_path: Path) -> None:
     code, output, errors = call(tmp_path, way, "worker", "--sandbox", "process", text=JOB)
     assert code == 0, errors

@@ -75,6 +75,7 @@ def test_the_reason_begins_with_the_compilers_first_error(court: Court) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("ninja") or LANGUAGE.missing() is not None, reason="no ninja here to be hidden")
+@pytest.mark.long  # builds another extension; those above say what is missing
 def test_ninja_beside_python_is_found(few_programs: Path) -> None:
     """As pip installs it: on the PATH only while the virtual environment is activated."""
     for name in ("c++", "as", "ld"):

@@ -161,6 +161,14 @@ def test_on_a_cpu_a_tenth_of_a_millisecond_convicts_nobody(hidden: float, lie: b
     assert not compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cuda", 0.0).slight
 
 
+def test_a_clock_that_skims_a_little_wins_nothing_on_a_cpu() -> None:
+    made = rounds(2.0, 2.1, hidden_ms=0.1, noise=0.005)
+    found = compare_clocks(made, "candidate", "base", "cpu", 0.0)
+    assert not found.lie and 0.08 < found.widen_ms < 0.12
+    speedup = ratio_interval(made.log_ratio("base", "candidate"))
+    assert decide(speedup) == "yes" and decide(widened(speedup, found.own_ms, found.widen_ms)) == "unclear"
+
+
 def test_what_a_busy_machine_hides_is_counted() -> None:
     time, speedups = charged(Interval(1.0, 0.9, 1.1), {"base": Interval(4.0, 3.6, 4.4)}, 3.0)
     assert time == Interval(4.0, 0.9, 4.1)

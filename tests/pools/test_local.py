@@ -78,6 +78,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
+@pytest.mark.long  # tests/test_api.py has a module, and tests/suites/test_bench.py a whole run of one
 def test_a_module_with_example_inputs_is_a_task() -> None:
     drops_bias = HONEST.replace("torch.addcmul(self.bias, x, self.weight)", "(x * self.weight)")
     candidates = [Candidate(HONEST, "honest"), Candidate(drops_bias, "drops the bias")]

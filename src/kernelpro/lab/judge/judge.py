@@ -448,7 +448,7 @@ class Judge:
             yield "timing stopped early: slower than the limit"
         if not self.tolerance.limits["as given"].separates:
             yield "this task does not tell the allowed precision from the next lower one"
-        if clocks.widen_ms:
+        if clocks.widen_ms > timing.RESOLVED * clocks.own_ms:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"

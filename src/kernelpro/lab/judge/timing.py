@@ -122,7 +122,8 @@ class Clocks:
     unsure: bool
     """In most calls it does not show more than the slack, in too few to convict."""
     widen_ms: float
-    """What may be hidden, where the parent's clock cannot resolve the candidate's time."""
+    """What may be hidden, where the parent's clock cannot resolve the candidate's time; on a CPU also what is, where
+    surely something is, however little."""
     slope: Interval | None = None
     """Milliseconds a call in bursts, by the parent's clock alone."""
 
@@ -169,7 +170,8 @@ def compare_clocks(
     doubt = max(0.0, slope.high - own) if slope else max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
     slight = device == "cpu" and median_interval(differences, CERTAIN).low <= SPINNING_MS + SLACK_SHARE * own
     unsure = not lie and slope is None and max(hidden.value, sealed.value if sealed else 0.0) > slack
-    return Clocks(hidden, sealed, own, lie, slight, unsure, doubt if doubt > RESOLVED * own else 0.0, slope)
+    surely = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on a GPU processes differ by more
+    return Clocks(hidden, sealed, own, lie, slight, unsure, doubt if doubt > RESOLVED * own else surely, slope)
 
 
 def scattered(slopes: torch.Tensor, own_ms: float) -> bool:

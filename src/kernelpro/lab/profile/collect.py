@@ -74,7 +74,7 @@ class Collector:
         bench = self._bench
         self._report("loading")
         with self._clock("load"):
-            participant = bench.admit("subject", allow=("perf_event_open",))
+            participant = bench.admit("subject", allow=("perf_event_open", "timer_create"))  # the sampler's
         try:
             with self._clock("load"):
                 bench.load(participant, self._candidate)
