@@ -86,12 +86,10 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
 
 
 WAITS = """
-import sys
-from kernelpro.pools.process import Process
 from kernelpro.lab.machine import Device
+from kernelpro.pools.process import Process
 from kernelpro.records import Job, Task
-import kernelpro.pools.process as process
-worker = process.Process(Device(None), "auto")
+worker = Process(Device(None), "auto")
 worker.send(Job("1", "probe", Task("import time\\ntime.sleep(600)"), target="cpu"))
 print(worker._process.pid, flush=True)
 for record in worker.records():

@@ -64,6 +64,8 @@ def test_parameters_by_name_by_seed_and_none() -> None:
     renamed.scale = nn.LayerNorm(4)
     assert parameters.give(renamed, state) == "by seed" and renamed.scale.weight[0] == 1
     assert parameters.give(renamed, {}) == "none"
+    assert parameters.give(same, state | {"steps": torch.tensor(7)}) == "by name", "a counter may be missing"
+    assert parameters.give(renamed, {"table": torch.arange(4)}) == "by seed", "nothing of it was given"
 
 
 @pytest.mark.parametrize("name", ["x3", "x0.01", "negated", "spikes", "mild spikes"])

@@ -237,9 +237,8 @@ class Engine:
             finally:  # those behind do not wait for one that waits itself
                 self._drafted[step.number].set()
         if step.stage == "drafted":
-            for number, event in self._drafted.items():
-                if number < step.number:
-                    await event.wait()  # of two equal drafts the earlier one is judged, whoever wrote faster
+            for event in [event for number, event in self._drafted.items() if number < step.number]:
+                await event.wait()  # of two equal drafts the earlier one is judged, whoever wrote faster
             step = self._advance(await self._judge(step))
             self._tell("judged", {"step": step.number})
         return step

@@ -67,12 +67,13 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
 
     try:
         outcome = await session.work(store, pool, follow, explain=False)
-        verdict = outcome.verdict or _failure(store)
-        nothing = {"reason": f"run {store.id}: {outcome.reason}"}
-        if outcome.unanswered:  # the model's failure is not known yet: `--retry` goes on
-            result = Result(assignment.key, error=f"run {store.id}: {outcome.reason}")
+        reason = f"run {store.id}: {outcome.reason}"
+        if outcome.unanswered:  # what the model can do is not known yet: `--retry` goes on
+            result = Result(assignment.key, error=reason)
+        elif verdict := outcome.verdict or _failure(store):
+            result = Result(assignment.key, verdict=verdict)
         else:
-            result = Result(assignment.key, verdict=verdict) if verdict else Result(assignment.key, data=nothing)
+            result = Result(assignment.key, data={"reason": reason})
     except BadInput as error:  # the task cannot be scored, or does not run
         result = Result(assignment.key, error=str(error))
     finally:

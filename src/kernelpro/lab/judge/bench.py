@@ -107,7 +107,7 @@ class Bench:
         try:
             for _ in range(sets):
                 regions.append(self._region())
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)
             raise
         return regions
@@ -134,7 +134,7 @@ class Bench:
         regions = self._allocated(sets)
         try:
             cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)
             raise
         return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)

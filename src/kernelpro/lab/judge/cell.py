@@ -224,7 +224,7 @@ class Cell:
         scratch: Path,
         level: str,
         limits: Limits | None,
-        lent: frozenset[int] = frozenset(),
+        lent: frozenset[int],
     ):
         """`lent`: inodes of what the parent shares with it."""
         self.channel, self.level = channel, level

@@ -8,9 +8,7 @@ from typing import Any
 
 HANDLE_BYTES = 64
 GRANULE = 2 << 20
-"""The driver maps memory in 2 MiB pages and lends whole pages: what is lent is rounded up to them."""
-
-
+"""The driver maps memory in 2 MiB pages and lends whole pages: what is lent is made of them."""
 _OUT_OF_MEMORY = 2
 
 
@@ -35,14 +33,13 @@ def _check(code: int, what: str) -> None:
 
 
 def allocate(nbytes: int) -> int:
-    """Device memory of its own, never part of an allocator's block. torch's context must be current."""
+    """Device memory of its own, whole granules, never part of an allocator's block. torch's context must be current."""
     pointer = ctypes.c_uint64()
-    size = -(-nbytes // GRANULE) * GRANULE
-    code = _driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
+    code = _driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(nbytes))
     if code == _OUT_OF_MEMORY:
         import torch
 
-        raise torch.OutOfMemoryError(f"the driver has no {size} bytes left")
+        raise torch.OutOfMemoryError(f"the driver has no {nbytes} bytes left")
     _check(code, "cuMemAlloc")
     return pointer.value
 

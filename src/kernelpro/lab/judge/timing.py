@@ -10,10 +10,10 @@ holds beyond `own` is the protocol's and the same for all participants, so in a 
 is the time that the candidate's clock did not show. It is noise around zero for an honest kernel. Where
 it is certainly above the slack, the clock lies and the candidate is cheating; where it is above in most
 rounds, it is counted as the candidate's time; where it may be a noticeable share of the candidate's time,
-the interval of the result is widened by it. On a CPU that other
-work keeps busy the scheduler may let the parent wait after each call, which looks the same, and a little of
-it (SPINNING_MS) an honest kernel's own threads do: nobody is convicted there, but what passed is counted as
-the candidate's time.
+the interval of the result is widened by it. On a CPU that other work keeps busy the scheduler may let the
+parent wait after each call, which looks the same, and a little of it (SPINNING_MS) an honest kernel's own
+threads do: nobody is convicted there, but what passed is counted as the candidate's time. On a GPU single
+calls differ between processes (PROCESS_MS); for short kernels bursts decide up to that.
 """
 
 from __future__ import annotations

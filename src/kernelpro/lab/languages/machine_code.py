@@ -29,10 +29,8 @@ def fingerprint(source: str, artifacts: bytes) -> str:
             libraries = [tar.extractfile(member) for member in tar if member.name.endswith(".so")]
             images = [digest(*_executed(library.read())) for library in libraries if library]
         return digest(_around(source), *sorted(images)) if images and digest() not in images else ""
-    except (tarfile.TarError, struct.error, ValueError, LookupError, OSError, EOFError):
-        return ""  # a candidate's build says what it likes
-    except RecursionError:
-        return ""  # Python reads deeper nesting than it writes
+    except (tarfile.TarError, struct.error, ValueError, LookupError, OSError, EOFError, RecursionError):
+        return ""  # a build says what it likes, and Python reads deeper nesting than it writes
 
 
 def gpu_images(library: bytes) -> Iterator[bytes]:

@@ -101,7 +101,8 @@ def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"
         return "none"
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
-    if any(name not in fitting for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()):
+    needed = {name for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()}
+    if not fitting or needed - fitting:
         return "by seed"
     with torch.no_grad():
         for name in fitting:
