@@ -7,13 +7,13 @@ Three columns, run one after the other, so that each has the GPU and the cores t
 kernelbench        `eval_kernel_against_ref` of the KernelBench checkout in DIR, unmodified, called as its
                    scripts/eval_from_generations.py does it: a freshly spawned process and an empty build directory
                    for each candidate, performance measured, every setting at the default read from that script.
-kernelpro          `kernelpro worker`, one for the whole column, fed the jobs of one task after another, over the very same
+kernelpro          `kernelpro worker`, one for the whole column, handed all jobs at once, task by task, over the very same
                    files: CUDA through torch's `load_inline`, and Triton. Baselines as KernelBench has them: eager only.
 kernelpro_runtime  the same, with the CUDA kernels (`__global__` code equal to the letter, which is checked)
                    called through `kernelpro.runtime` instead.
 
 What is counted is wall time: a KernelBench evaluation from before its process is spawned until after it is gone, a
-task's jobs from the first one sent until the last verdict (the worker's start counts with the first task). A task's
+task's jobs from the last verdict of the task before (for the first task: from before the worker is started). A task's
 time is split over its candidates: each has the seconds that the judge reports for it, and an equal share of the rest;
 the row "all" does not depend on that split. Compiler caches start empty in every column. Before the first measurement
 Python packages, compilers and headers are read once, so that no column pays for a cold disk.
@@ -30,6 +30,7 @@ import argparse
 import ast
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import multiprocessing
 import os
@@ -42,7 +43,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,87 +70,73 @@ BASELINES = ("eager_fp32", "eager_tf32")
 # --- KernelPro ----------------------------------------------------------------------------------------------------
 
 
-class Judge:
-    """One worker for a whole column, as a batch is run: `kernelpro worker`, jobs in, verdicts out, as JSON lines."""
-
-    def __init__(self, caches: Path):
-        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "kernelpro", "worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            start_new_session=True,
-            env={**os.environ, **compiler_caches(caches), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-        )
-
-    def verdicts(self, task: Path, candidates: list[Path]) -> Iterator[dict[str, Any]]:
-        assert self._process.stdin and self._process.stdout
-        description = {"source": task.read_text("utf-8"), "name": task.parent.name}
-        for index, candidate in enumerate(candidates):
-            about = {"source": candidate.read_text("utf-8"), "name": candidate.name}
-            options = {"baselines": BASELINES}
-            job = {"id": str(index), "kind": "judge", "task": description, "candidate": about, "target": "cuda", "options": options}
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
-        missing = len(candidates)
-        for line in self._process.stdout:
-            result = json.loads(line)
-            if result["type"] != "result":
-                continue
-            yield result["verdict"] or {
-                "candidate": candidates[int(result["job"])].name,
-                "status": "error",
-                "reason": result["error"],
-            }
-            missing -= 1
-            if not missing:
-                return
-        raise SystemExit("the worker died")
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+Work = list[tuple[Path, list[Path]]]
+"""Tasks, each with its candidates."""
 
 
-def run_judge(column: str, judges: dict[str, Judge], task: Path, candidates: list[Path], caches: Path) -> Call:
+def run_judge(column: str, work: Work, caches: Path) -> Iterator[Call]:
+    """One worker, handed everything at once, as a batch is: `kernelpro worker`, jobs in, verdicts out, as JSON lines."""
     began = time.perf_counter()
-    if column not in judges:
-        judges[column] = Judge(caches)  # its start is part of the column's first call
-    verdicts: dict[str, dict[str, Any]] = {}
-    arrivals: list[float] = []
-    watchdog = threading.Timer(JUDGE_TIMEOUT, judges[column].close)
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelpro", "worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, **compiler_caches(caches), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+    )
+    watchdog = threading.Timer(JUDGE_TIMEOUT, os.killpg, (process.pid, signal.SIGKILL))
     watchdog.start()
-    for verdict in judges[column].verdicts(task, candidates):
-        verdicts[Path(verdict["candidate"]).stem] = verdict
-        arrivals.append(time.perf_counter() - began)
-    watchdog.cancel()
-    wall = time.perf_counter() - began
-    rows = []
-    for candidate in candidates:
-        verdict = verdicts.get(candidate.stem, {"status": "missing", "reason": "no line in the judge's output"})
-        stages = dict((verdict.get("measurement") or {}).get("seconds") or {})
-        if (total := stages.pop("total", None)) is not None:
-            stages["between stages"] = max(0.0, total - sum(stages.values()))
-        rows.append(
-            {
-                "candidate": candidate.name,
-                "language": language(candidate),
-                "status": verdict["status"],
-                "reason": verdict["reason"],
-                "seconds": stages,
-                "runtime_ms": ((verdict.get("times") or {}).get("candidate") or {}).get("value"),
+    try:
+        assert process.stdin and process.stdout
+        process.stdin.writelines(json.dumps(job) + "\n" for job in jobs(work))
+        process.stdin.flush()
+        results = (result for line in process.stdout if (result := json.loads(line))["type"] == "result")
+        for task, candidates in work:  # answered in the order of asking
+            verdicts, arrivals = [], []
+            for result in itertools.islice(results, len(candidates)):
+                verdicts.append(result["verdict"] or {"status": "error", "reason": result["error"]})
+                arrivals.append(time.perf_counter() - began)
+            if len(verdicts) < len(candidates):
+                raise SystemExit("the worker died")
+            yield {
+                "column": column,
+                "task": task.parent.name,
+                "wall_s": arrivals[-1],
+                "verdicts_after_s": arrivals,
+                "preparation_seconds": (verdicts[0].get("measurement") or {}).get("preparation_seconds"),
+                "candidates": [row(candidate, verdict) for candidate, verdict in zip(candidates, verdicts, strict=True)],
             }
-        )
+            began += arrivals[-1]
+    finally:
+        watchdog.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def jobs(work: Work) -> Iterator[dict[str, Any]]:
+    for task, candidates in work:
+        description = {"source": task.read_text("utf-8"), "name": task.parent.name}
+        for path in candidates:
+            candidate = {"source": path.read_text("utf-8"), "name": path.name}
+            about = {"task": description, "candidate": candidate, "target": "cuda", "options": {"baselines": BASELINES}}
+            yield {"id": f"{task.parent.name}/{path.name}", "kind": "judge", **about}
+
+
+def row(candidate: Path, verdict: dict[str, Any]) -> dict[str, Any]:
+    stages = dict((verdict.get("measurement") or {}).get("seconds") or {})
+    if (total := stages.pop("total", None)) is not None:
+        stages["between stages"] = max(0.0, total - sum(stages.values()))
     return {
-        "column": column,
-        "task": task.parent.name,
-        "wall_s": wall,
-        "verdicts_after_s": arrivals,
-        "preparation_seconds": next(v.get("measurement", {}).get("preparation_seconds") for v in verdicts.values()),
-        "candidates": rows,
+        "candidate": candidate.name,
+        "language": language(candidate),
+        "status": verdict["status"],
+        "reason": verdict["reason"],
+        "seconds": stages,
+        "runtime_ms": ((verdict.get("times") or {}).get("candidate") or {}).get("value"),
     }
 
 
@@ -262,15 +249,17 @@ def finished(calls: list[Call]) -> set[tuple[str, str, str]]:
     return {(call["column"], call["task"], c["candidate"]) for call in calls for c in call["candidates"]}
 
 
-def plan(tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]]) -> Iterator[tuple[str, Path, list[Path]]]:
-    """The calls to make, task by task: a judge call takes all candidates of the task, a KernelBench evaluation takes one."""
-    for name, (task, files) in tasks.items():
-        for column in (c for c in COLUMNS if c in columns):
-            missing = [path for path in files[column] if (column, name, path.name) not in done]
-            if column == "kernelbench":
-                yield from ((column, task, [path]) for path in missing)
-            elif missing:
-                yield column, task, missing
+def plan(tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]]) -> Iterator[tuple[str, Work]]:
+    """What to run, column by column: a judge takes everything at once, a KernelBench evaluation takes one candidate."""
+    for column in (c for c in COLUMNS if c in columns):
+        missing = [
+            (task, [path for path in files[column] if (column, name, path.name) not in done])
+            for name, (task, files) in tasks.items()
+        ]
+        if column == "kernelbench":
+            yield from ((column, [(task, [path])]) for task, paths in missing for path in paths)
+        elif work := [(task, paths) for task, paths in missing if paths]:
+            yield column, work
 
 
 def prepare(checkout: Path, deps: Path | None, capability: str) -> None:
@@ -336,28 +325,27 @@ def main() -> None:
     prepare(checkout, options.kernelbench_deps, machine["compute_capability"])
     calls: list[Call] = report["calls"]
     left = 0
-    judges: dict[str, Judge] = {}
     with tempfile.TemporaryDirectory(prefix="judge-throughput-") as scratch:
-        for column, task, batch in list(plan(tasks, options.columns, finished(calls))):
+        for column, work in list(plan(tasks, options.columns, finished(calls))):
             longest = max((call["wall_s"] for call in calls if call["column"] == column), default=0.0)
             if time.perf_counter() - began + longest > options.stop_after:
-                left += len(batch)
+                left += sum(len(candidates) for _, candidates in work)
                 continue
             caches = Path(scratch) / column
             caches.mkdir(exist_ok=True)
             if column == "kernelbench":
-                call = run_kernelbench(task, batch[0], settings, caches)
+                ((task, (candidate,)),) = work
+                made: Iterable[Call] = [run_kernelbench(task, candidate, settings, caches)]
             else:
-                call = run_judge(column, judges, task, batch, caches)
-            calls.append({**call, "date": datetime.now(UTC).isoformat(timespec="seconds")})
-            report["summary"] = summarise(complete(calls, tasks, options.columns))
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
-            outcomes = ", ".join(f"{c['candidate']} {c['status']}" for c in call["candidates"])
-            print(f"{column:18} {call['task']:12} {call['wall_s']:7.1f} s  {outcomes}", flush=True)
+                made = run_judge(column, work, caches)
+            for call in made:
+                calls.append({**call, "date": datetime.now(UTC).isoformat(timespec="seconds")})
+                report["summary"] = summarise(complete(calls, tasks, options.columns))
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+                outcomes = ", ".join(f"{c['candidate']} {c['status']}" for c in call["candidates"])
+                print(f"{column:18} {call['task']:12} {call['wall_s']:7.1f} s  {outcomes}", flush=True)
 
-    for judge in judges.values():
-        judge.close()
     for call in calls:
         for c in call["candidates"]:
             if c["status"] != "passed":
