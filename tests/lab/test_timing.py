@@ -41,8 +41,27 @@ def clocks(made: Rounds, correction_ms: float = 0.0) -> Clocks:
 
 def test_a_baseline_that_went_cold_beside_the_candidate_counts_at_its_best() -> None:
     found = Interval(8.0, 5.0, 9.0)
-    assert at_its_best(found, 0.1, 0.2) == Interval(4.0, 2.5, 9.0)
-    assert at_its_best(found, 0.099, 0.1) == at_its_best(found, 0.2, 0.1) == found
+    assert at_its_best(found, 0.5, 1.0) == at_its_best(found, 0.5, 1.2) == Interval(4.0, 2.5, 9.0)
+    assert at_its_best(found, 0.99, 1.0) == at_its_best(found, 2.0, 1.0) == found
+
+
+def test_what_slows_both_down_alike_is_no_difference() -> None:
+    found = Interval(1.0, 0.99, 1.01)
+    assert at_its_best(found, 0.9, 0.91) == found
+    assert at_its_best(found, 0.4, 0.8).value == 0.5
+    both = rounds(1.0, 1.0)
+    assert both.share_alone("candidate") == 1
+    both.alone = [Sample(0.25, 1.0, sealed=False)] * 3
+    assert both.share_alone("candidate") == pytest.approx(0.25, rel=0.05)
+
+
+def test_rounds_go_on_until_the_ratio_is_settled() -> None:
+    assert not Rounds().settled("base", "candidate")
+    assert not rounds(1.0, 2.0).settled("base", "candidate")
+    quiet = Rounds()
+    for _ in range(20):
+        quiet.add({"base": Sample(2.0, 3.0, sealed=False), "candidate": Sample(1.0, 2.0, sealed=False)})
+    assert quiet.settled("base", "candidate")
 
 
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:

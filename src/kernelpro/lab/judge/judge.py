@@ -29,7 +29,7 @@ from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
 from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
 from kernelpro.lab.judge.stopwatch import Stopwatch
-from kernelpro.lab.judge.timing import Rounds
+from kernelpro.lab.judge.timing import Rounds, Sample
 from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
@@ -40,6 +40,9 @@ _FEWEST_ROUNDS = 10
 _ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
 """The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this.
 Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _FEWEST_ROUNDS."""
+_MOST_PASSES = 4
+"""On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
+_ALONE_ROUNDS = 20
 _SEALED_SHARE = 0.25
 _FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
@@ -145,11 +148,11 @@ class Judge:
         """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand."""
         return self.bench.secret.sample(self._round_seeds[: _more_than(count)], count)
 
-    def _round_count(self) -> int:
+    def _round_count(self, passes: int = 1) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
         effort = self.options.effort
         slowest = max(self.baselines.warm_ms.values())
-        wanted = _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
+        wanted = passes * _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
         affordable = int(_ROUND_SECONDS[effort] / (4e-3 * slowest))
         return max(_FEWEST_ROUNDS, min(wanted, affordable))
 
@@ -260,35 +263,59 @@ class Judge:
     def _time(self, participant: Participant, errors: Errors, excess: float) -> tuple[Rounds, Errors, float]:
         """Interleaved rounds; each timed output is verified before the next inputs are shown."""
         rounds = Rounds()
-        count = self._round_count()
+        count, most = self._round_count(), self._round_count(self._passes())
+        made = 0
+        while made == 0 or (made + count <= most and not rounds.settled(self.baselines.anchor, "candidate")):
+            errors, excess = self._pass(participant, rounds, count, errors, excess)
+            made += count
+            if self._is_hopeless(rounds):
+                break
+        if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
+            raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
+        if self.bench.target == "cuda" and any(self._went_cold(name, rounds) for name in self._timed_beside()):
+            for seed in self._draw(_ALONE_ROUNDS):
+                sample, errors, excess = self._timed_call(participant, seed, False, errors, excess)
+                rounds.alone.append(sample)
+        return rounds, errors, excess
+
+    def _pass(self, participant: Participant, rounds: Rounds, count: int, errors: Errors, excess: float) -> tuple[Errors, float]:
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
         some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.bench.target == "cuda" else 0
         sealed = set(self.bench.secret.sample(range(count), some))
-        others = self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
         for index, seed in enumerate(self._draw(count)):
-            inputs = self.bench.inputs(seed)
             self._report("timing")  # each round is a sign of life
-            order = ["candidate", *others]
+            order = ["candidate", *self._timed_beside()]
             random.shuffle(order)
             samples = {}
             for name in order:
                 if name == "candidate":
-                    participant.prepare(self.options.call_timeout, warm=True)
-                    answer = participant.call(inputs, self.bench.expected, self.options.call_timeout, index in sealed)
-                    found, ratio = self._check(answer.outputs, seed, "as given")
-                    errors, excess = errors.worst(found), max(excess, ratio)
-                    samples[name] = answer.sample
+                    samples[name], errors, excess = self._timed_call(participant, seed, index in sealed, errors, excess)
                 else:
-                    samples[name] = self.baselines.call(name, inputs, index in sealed)
+                    samples[name] = self.baselines.call(name, self.bench.inputs(seed), index in sealed)
             if self._throttled():
                 rounds.discarded += 1
             else:
                 rounds.add(samples)
             if self._is_hopeless(rounds):
                 break
-        if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
-            raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
-        return rounds, errors, excess
+        return errors, excess
+
+    def _timed_call(
+        self, participant: Participant, seed: int, sealed: bool, errors: Errors, excess: float
+    ) -> tuple[Sample, Errors, float]:
+        participant.prepare(self.options.call_timeout, warm=True)
+        answer = participant.call(self.bench.inputs(seed), self.bench.expected, self.options.call_timeout, sealed)
+        found, ratio = self._check(answer.outputs, seed, "as given")
+        return answer.sample, errors.worst(found), max(excess, ratio)
+
+    def _timed_beside(self) -> list[str]:
+        return self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
+
+    def _passes(self) -> int:
+        return _MOST_PASSES if self.bench.target == "cuda" and self.options.effort == "full" else 1
+
+    def _went_cold(self, name: str, rounds: Rounds) -> bool:
+        return timing.went_cold(self.baselines.time(name).value, float(rounds.own(name).median()))
 
     def _is_hopeless(self, rounds: Rounds) -> bool:
         """Slower than anybody wants to know exactly. Being slow shortens a trial, and wins nothing."""
@@ -364,7 +391,9 @@ class Judge:
             speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
             beside[timed] = float(rounds.own(timed).median())
             if self.bench.target == "cuda":  # a CPU's speed depends on who else is at work meanwhile
-                speedup[name] = timing.at_its_best(speedup[name], times[timed].value, beside[timed])
+                speedup[name] = timing.at_its_best(
+                    speedup[name], times[timed].value / beside[timed], rounds.share_alone("candidate")
+                )
         if late:
             times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
         best = base.anchor
@@ -382,7 +411,7 @@ class Judge:
                 torch.tensor([s.wall for s in rounds.samples["candidate"]], dtype=torch.float64)
             ).to_json(),
             "a_a": base.control().to_json(),
-            "verified_calls": len(self._questions) + len(rounds.samples["candidate"]) + rounds.discarded,
+            "verified_calls": len(self._questions) + len(rounds.samples["candidate"]) + len(rounds.alone) + rounds.discarded,
             "distributions": list(self.tolerance.limits),
         }
         if self.bench.target == "cuda":

@@ -43,6 +43,8 @@ RESOLVED = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
 _ALIKE = 0.95
 """Of its time beside a candidate: a baseline that is no faster by itself is not helped by more than noise."""
+_SETTLED = 0.004
+"""Width of a ratio's interval, before it is widened by SYSTEMATIC, that more rounds need not make narrower."""
 SYSTEMATIC = 0.0075
 """Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (where
 their memory lies; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
@@ -64,6 +66,8 @@ class Rounds:
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     discarded: int = 0
+    alone: list[Sample] = field(default_factory=list)
+    """Of the candidate, with no baseline's calls between them."""
 
     def add(self, round_: dict[str, Sample]) -> None:
         for name, sample in round_.items():
@@ -75,6 +79,18 @@ class Rounds:
     def log_ratio(self, slow: str, fast: str) -> torch.Tensor:
         """Per round, log of how many times faster `fast` was."""
         return (self.own(slow) / self.own(fast)).log()
+
+    def settled(self, slow: str, fast: str) -> bool:
+        """Whether more rounds would not tell more."""
+        if not self.samples:
+            return False
+        found = median_interval(self.log_ratio(slow, fast))
+        return found.high - found.low <= _SETTLED
+
+    def share_alone(self, name: str) -> float:
+        """What it takes alone, of its time in a round; 1 where that is not known."""
+        alone = torch.tensor([sample.own for sample in self.alone], dtype=torch.float64)
+        return float(alone.median() / self.own(name).median()) if len(alone) else 1.0
 
     def hidden(self, name: str, baseline: str, sealed_only: bool = False) -> torch.Tensor:
         pairs = zip(self.samples[name], self.samples[baseline], strict=True)
@@ -185,13 +201,19 @@ def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
     return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)
 
 
-def at_its_best(speedup: Interval, alone_ms: float, beside_ms: float) -> Interval:
-    """The interval where the baseline took `beside_ms` beside the candidate, but `alone_ms` among baselines.
+def went_cold(alone_ms: float, beside_ms: float) -> bool:
+    """Whether a baseline that takes `alone_ms` among baselines is noticeably slower in rounds with a candidate."""
+    return alone_ms <= _ALIKE * beside_ms
 
-    One of many small kernels was seen to take twice as long there (0.19 and 0.10 ms on an H200), presumably as its host code goes
-    cold while the other process works. Its user will not see that, so it is nothing to win over.
+
+def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float) -> Interval:
+    """The interval where a baseline, and less so the candidate, takes only a share of its time when the other is not at work.
+
+    One of many small kernels was seen to take twice as long beside a candidate (0.19 and 0.10 ms on an H200), presumably as its
+    host code goes cold while the other process works. Its user will not see that, so it is nothing to win over. What slows both
+    down alike (6 % in some runs of a product of matrices) is no difference between them.
     """
-    share = alone_ms / beside_ms
+    share = baseline_share / min(1.0, candidate_share)
     return speedup if share > _ALIKE else Interval(speedup.value * share, speedup.low * share, speedup.high)
 
 
