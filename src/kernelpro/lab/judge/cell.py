@@ -335,7 +335,7 @@ class Cell:
             processes.bind(thread, {cores[1 + index % (len(cores) - 1)]})
 
     def release(self) -> None:
-        """After `thaw`, before the child is told anything."""
+        """After `thaw`."""
         processes.bind(self.pid, os.sched_getaffinity(0))
 
     def thaw(self) -> None:

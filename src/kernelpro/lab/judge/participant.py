@@ -4,8 +4,9 @@ A call, in steps:
  1. the child drops its last output and, in timed rounds, calls the model once on stale inputs, so that
     the host's path is warm; it is frozen;
  2. the parent writes the inputs into one of the child's buffer sets and flushes the cache
-    (sealed calls: only after step 3);
- 3. the clock starts; the child is thawed and told to go;
+    (sealed calls: only after the clock has started); the order to go lies ready when the child wakes, so that
+    nothing can be won between waking and being told;
+ 3. the clock starts; the child is thawed;
  4. it says that it is done and where its output lies;
  5. on the CPU the clock stops here, a few elements are sampled at once, the child is frozen, and the
     whole output is read and held against the samples; on the GPU the child is frozen, its output is
@@ -180,6 +181,7 @@ class Participant:
         self._wait_for_device()
         ran = self._ran() - before
         ran = ran if ran > _RESTLESS_MS else 0.0
+        self.tell({"op": "call", "set": chosen})
         begun = time.perf_counter()
         if sealed:
             self._fill(chosen, inputs)
@@ -187,7 +189,7 @@ class Participant:
         self.cell.thaw()
         if self._device == "cpu":
             self.cell.release()
-        answer = self.ask({"op": "call", "set": chosen}, seconds)
+        answer = self.hear("call", seconds)
         told = time.perf_counter()
         slots = self._validated(answer, expected)
         try:
@@ -218,10 +220,11 @@ class Participant:
             self.write(chosen, inputs)
         self._flusher.flush()
         self._wait_for_device()
+        request = {"op": "burst", "sets": sets, "total": len(self.regions)}
+        self.tell(request)
         begun = time.perf_counter()
         self.cell.thaw()
-        request = {"op": "burst", "sets": sets, "total": len(self.regions)}
-        answer = self.ask(request, seconds)
+        answer = self.hear("burst", seconds)
         if answer.get("again") is True:  # from now on it copies; an endless wish for another try ends here
             begun = time.perf_counter()
             answer = self.ask(request, seconds)
