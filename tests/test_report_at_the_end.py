@@ -42,6 +42,7 @@ def offered(folder: Path, *names: str) -> str:
     return f"files:{folder}"
 
 
+@pytest.mark.long  # the next one has a report without a winner too
 def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     author = offered(tmp_path / "candidates", "compiler_error.py", "nan.py")
     task = str(ROOT / "tests" / "bad" / "task.py")

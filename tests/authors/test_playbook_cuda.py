@@ -172,7 +172,7 @@ LARGE = {
 
 
 @pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name == "gelu")) for name in LARGE])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("gelu", "bfloat16"))) for name in LARGE])
 def test_machine_code_moves_16_bytes_at_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     read = program(task(*LARGE[name]))

@@ -30,11 +30,8 @@ CANDIDATES = [path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.
 
 USUAL = (
     "double_precision",
-    "narrow_access",
     "serialized_wgmma",
-    "slow_mma_family",
     "spills",
-    "tensor_cores_idle",
     "tensor_cores_idle_triton",
 )
 """What `make test` builds: each takes seconds."""

@@ -217,6 +217,7 @@ class _Reluctant(Script):
         return await super().write(assignment)
 
 
+@pytest.mark.long  # suites/test_bench.py has a spool under a bench, cli/test_running.py a run that stops and goes on
 def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     settings = replace(config(candidates=2, tune_points=2), finalists=2)

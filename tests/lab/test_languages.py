@@ -198,10 +198,11 @@ def test_the_same_instructions_are_the_same_candidate(language: str, monkeypatch
     mark = built(language, native)
     assert mark
     assert built(language, "// said differently\n\n" + native) == mark
-    assert built(language, native.replace("2 * x", "3 * x")) != mark
-    assert built(language, native, "slow = True") != mark
-    if language == "cuda":
+    if language == "cuda":  # nvcc takes seconds
         assert built(language, native.replace("128", "64")) != mark, "how it is launched counts"
+    else:
+        assert built(language, native.replace("2 * x", "3 * x")) != mark
+        assert built(language, native, "slow = True") != mark
 
 
 def test_without_a_build_nothing_is_known() -> None:

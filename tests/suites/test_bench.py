@@ -179,6 +179,7 @@ def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) ->
     assert found.returncode == 2 and message in found.stderr and len(found.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.long  # lab/energy has it of one kernel
 def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Path, no_counter: str) -> None:
     kernels = ("--kernels", str(suite / "kernels"), "--ids", "1", "--format", "md")
     plain, metered = bench(suite, *kernels), bench(suite, *kernels, "--energy")

@@ -109,6 +109,7 @@ def test_without_a_counter_the_verdict_stands_and_says_why(court: Court, monkeyp
     assert energy.refused == "this CPU counts no energy" and verdict.faster
 
 
+@pytest.mark.long  # one more way to end
 def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     started = meter.Meter._started
 
@@ -148,6 +149,7 @@ def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(court: Cour
 
 
 @pytest.mark.together
+@pytest.mark.long  # compiles for long
 def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     hear = Participant.hear
 
@@ -163,6 +165,7 @@ def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(court: Court
     assert verdict.energy and "baseline compile left out: no compiler is left" in verdict.energy.refused
 
 
+@pytest.mark.long  # compiles for long
 def test_energy_is_measured_beside_the_baseline_that_is_asked_for(court: Court) -> None:
     baselines = ("eager_fp32", "compile")
     first = court.judge(TASK, kernel(), allow=("all",), baselines=baselines)
