@@ -263,7 +263,7 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
     folder = tmp_path / "candidates"
     folder.mkdir()
     for name, text in {"1": kernel(10), "2": kernel(1, added="2"), "3": kernel(3), "4": kernel(20)}.items():
-        (folder / f"{name}.py").write_text(text)  # none about as fast as another, or as the baseline: the next one's parent depends on it
+        (folder / f"{name}.py").write_text(text)  # no two about as fast, nor one as the baseline: parents depend on it
     wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}")
     plain, killed = (Store.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
     for store in (plain, killed):
