@@ -1,0 +1,147 @@
+"""Which problems of KernelBench can be scored, by the judge's own probe, against the lists that others have published.
+
+    python benchmarks/kernelbench_probe.py --kernelbench DIR --home DIR [--out FILE] [--processes 5] [--seconds 500]
+
+`kernelpro bench DIR --probe` over levels 1 to 3, in several processes at a time: whether a task can be scored does not depend on
+the clock, so each process has a lock of its own, and no time is told here. What is answered lies in the home, and the same command
+goes on; what found no room beside the others is asked again, alone, when all else is answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from kernelpro.records import Options  # noqa: E402
+from kernelpro.suites import asking, probing, problems  # noqa: E402
+from kernelpro.suites.ledger import Entry  # noqa: E402
+
+LEVELS = (1, 2, 3)
+OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
+PUBLISHED: dict[str, dict[int, tuple[int, ...]]] = {
+    "the output is zero": {2: (9, 23, 80, 83)},
+    "zeros pass": {1: (23, 37), 2: (38,)},
+    "work can be skipped": {1: (94, 95, 96, 98, 99, 100)},
+    "the output is random": {2: (66, 83)},
+    "left out by METR": {
+        1: (8, 12, 23, 37, 39, 50, 77, 90, 95, 97),
+        2: (9, 13, 23, 27, 36, 38, 41, 44, 45, 49, 58, 66, 77, 80, 83, 84, 89, 91, 93, 96),
+        3: (3, 5, 7, 11, 12, 18, 28, 32, 34, 35, 45, 46, 47),
+    },
+}
+"""Level -> problems. Some of these tasks were changed by KernelBench since."""
+
+
+def probe(chosen: argparse.Namespace, part: str, ids: Iterable[int], retry: bool = False) -> subprocess.Popen[bytes]:
+    """A bench over some problems, in a folder and with a lock of its own."""
+    folder = chosen.home / part
+    command = [sys.executable, "-m", "kernelpro", "bench", str(chosen.kernelbench), "--probe", "--quick", "--baseline=eager_fp32"]
+    command += ["--target", chosen.target, "--out", str(folder), "--format", "json", *(["--retry"] if retry else [])]
+    command += ["--ids", ",".join(map(str, ids)), *(f"--level={level}" for level in LEVELS)]
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "KERNELPRO_LOCKS": str(folder / "locks")}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
+
+
+def watch(running: list[subprocess.Popen[bytes]], home: Path, total: int, until: float) -> None:
+    """Tell how far they are until all have ended or the time is up."""
+    told = -1
+    while any(process.poll() is None for process in running):
+        if (done := len(answered(home))) != told:
+            print(f"{time.strftime('%H:%M:%S')} {done} of {total} answered", file=sys.stderr, flush=True)
+            told = done
+        if time.monotonic() > until:
+            for process in running:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGINT)
+            break
+        time.sleep(2)
+    for process in running:
+        process.wait()
+
+
+def answered(home: Path) -> dict[str, Entry]:
+    """The last answer to each question, whichever process gave it; an error only where there is nothing better."""
+    found: dict[str, Entry] = {}
+    for path in sorted(home.glob("*/results.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = Entry.from_json(json.loads(line))
+            except ValueError:
+                continue  # cut short
+            if entry.key not in found or entry.result.error is None:
+                found[entry.key] = entry
+    return found
+
+
+def published(level: int, number: int) -> list[str]:
+    return [name for name, of_level in PUBLISHED.items() if number in of_level.get(level, ())]
+
+
+def compared(rows: list[dict[str, Any]]) -> list[str]:
+    """In words: what was published, and what the probe says of it."""
+    lines = []
+    for name in PUBLISHED:
+        known = [row for row in rows if name in row["published"] and row["scorable"] is not None]
+        found = [row for row in known if not row["scorable"]]
+        left = ", ".join(row["problem"].split()[0] for row in known if row["scorable"])
+        lines.append(f"{name}: the probe refuses {len(found)} of {len(known)}" + (f"; it scores {left}" if left else ""))
+    more = [row["problem"] for row in rows if row["scorable"] is False and not row["published"]]
+    return [*lines, f"refused, and in no list: {len(more)}" + (f" ({'; '.join(more)})" if more else "")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench")
+    parser.add_argument("--home", type=Path, required=True, metavar="DIR", help="answers are kept here")
+    parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write everything here, as JSON")
+    chosen = parser.parse_args()
+    until = time.monotonic() + chosen.seconds
+    there = problems.find(str(chosen.kernelbench), (), "", chosen.target)
+    every = [problem for problem in there if problem.level in LEVELS]
+    numbers = sorted({problem.number for problem in every})
+    parts = {f"part{index}": numbers[index :: chosen.processes] for index in range(min(chosen.processes, len(numbers)))}
+    watch([probe(chosen, part, ids) for part, ids in parts.items()], chosen.home, len(every), until)
+    for part, ids in parts.items():
+        if time.monotonic() < until:  # one at a time: they may have been in each other's way
+            watch([probe(chosen, part, ids, retry=True)], chosen.home, len(every), until)
+
+    questions = {(p.level, p.number): [asking.Question(p, chosen.target, OPTIONS).key] for p in every}
+    found = probing.probed(every, questions, answered(chosen.home))
+    told = ("problem", "task", "scorable", "reason", "precision", "not_used")
+    rows = [
+        {name: row.to_json()[name] for name in told} | {"published": published(problem.level, problem.number)}
+        for row, problem in zip(found, every, strict=True)
+    ]
+    for row in rows:
+        if row["scorable"] is not True:
+            lists = f"  [{', '.join(row['published'])}]" if row["published"] else ""
+            print(f"{row['problem']:60} {'no' if row['scorable'] is False else '?'}: {row['reason']}{lists}")
+    counts = Counter(row["scorable"] for row in rows)
+    print(f"\n{len(rows)} problems: {counts[True]} can be scored, {counts[False]} cannot, {counts[None]} not run or not answered")
+    print("\n".join(compared(rows)))
+    if chosen.out:
+        about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv), "compared": compared(rows)}
+        chosen.out.write_text(json.dumps(about | {"problems": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
