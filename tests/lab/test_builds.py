@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 import threading
 
+from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Nursery
 from kernelpro.records import Candidate, Options
@@ -19,12 +22,23 @@ def unseen() -> Candidate:
     return Candidate(SOURCE.format(number=secrets.randbits(31)))
 
 
-def test_no_compiler_runs_while_the_cpu_is_timed(nursery: Nursery) -> None:
+HOLDS = """
+from kernelpro.lab.exclusive import without_compilers
+with without_compilers():
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: Nursery) -> None:
     builds = Builds(nursery)
-    with builds.quiet("cpu"):
+    with subprocess.Popen([sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin and other.stdout and other.stdout.readline() == "held\n"
         waiting = builds.begin(unseen(), "cpu", Options())
         assert not threading.Event().wait(0.5) and not waiting.done()
-    assert waiting.result(60)
-    with builds.quiet("cuda"):
-        assert builds.get(unseen(), "cpu", Options())
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert waiting.result(60)
+    with compiling():
+        assert builds.get(unseen(), "cpu", Options()), "compilers run beside each other"
     builds.close()

@@ -1,4 +1,4 @@
-"""One at a time on a device, among all processes of the machine.
+"""One at a time on a device, and no compiler while the CPU is timed, among all processes of the machine.
 
 The lock is the kernel's (flock), so that it goes with the process that holds it, however that ends. Its file means nothing by
 itself and stays; any user may open it.
@@ -19,20 +19,42 @@ does not matter who else is timing."""
 _TELL_SECONDS = 5.0
 
 
-@contextlib.contextmanager
-def exclusive(device: str, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold the device, by the UUID of a GPU or `cpu`; `report` hears of waiting.
+Report = Callable[[str], None]
 
-    Whoever waits at the door has the turn: without it, a process with one job after another would take the device back
+
+@contextlib.contextmanager
+def exclusive(device: str, report: Report) -> Iterator[None]:
+    """Hold the device, by the UUID of a GPU or `cpu`; `report` hears of waiting."""
+    with _held(device, fcntl.LOCK_EX, report):
+        yield
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """A compiler's turn, beside others; not while anybody is timing the CPU."""
+    with _held("compilers", fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def without_compilers() -> Iterator[None]:
+    """While the CPU is timed: no compiler of any worker's runs."""
+    with _held("compilers", fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
+def _held(name: str, how: int, report: Report = lambda stage: None) -> Iterator[None]:
+    """Whoever waits at the door has the turn: without it, a process with one job after another would take the device back
     in the moment in which it lets go, and the others would starve.
     """
     folder = Path(os.environ.get("KERNELPRO_LOCKS") or _FOLDER)
-    lock = _open(folder / f"{device}.lock")
+    lock = _open(folder / f"{name}.lock")
     try:
-        turn = _open(folder / f"{device}.turn")
+        turn = _open(folder / f"{name}.turn")
         try:
-            _wait(turn, report)
-            _wait(lock, report)
+            _wait(turn, fcntl.LOCK_EX, report)
+            _wait(lock, how, report)
         finally:
             os.close(turn)
         yield
@@ -40,18 +62,18 @@ def exclusive(device: str, report: Callable[[str], None]) -> Iterator[None]:
         os.close(lock)
 
 
-def _wait(lock: int, report: Callable[[str], None]) -> None:
+def _wait(lock: int, how: int, report: Report) -> None:
     told = -_TELL_SECONDS
-    while not _taken(lock):
+    while not _taken(lock, how):
         if time.monotonic() - told >= _TELL_SECONDS:
             report("waiting: another process is timing on this device")
             told = time.monotonic()
         time.sleep(0.02)
 
 
-def _taken(lock: int) -> bool:
+def _taken(lock: int, how: int) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -10,12 +10,13 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.judge import environment, physics
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.bursts import MOST_CALLS
@@ -78,7 +79,7 @@ class Bench:
 
     def quiet(self) -> AbstractContextManager[None]:
         """While something is timed: nothing of ours runs beside it on the same silicon."""
-        return self.builds.quiet(self.target)
+        return without_compilers() if self.target == "cpu" else nullcontext()
 
     def new_seed(self) -> int:
         return self.secret.getrandbits(48)

@@ -14,11 +14,11 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
@@ -33,13 +33,11 @@ _MOST_KEPT = 256
 class Builds:
     def __init__(self, nursery: Nursery, workers: int | None = None):
         self._nursery = nursery
-        self._pool = ThreadPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1))
+        self._pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) - 1))
         self._jobs: dict[tuple[str, str], Future[bytes]] = {}
         self.notes: dict[str, str] = {}
         """By candidate: what went wrong beside its compilers. The judge finds that out for itself."""
         self._lock = threading.Lock()
-        self._gate = threading.Condition()
-        self._running, self._shut = 0, False
 
     def begin(self, candidate: Candidate, target: str, options: Options) -> Future[bytes]:
         """Start building in the background; the same candidate is never built twice."""
@@ -61,7 +59,7 @@ class Builds:
         kept = _cache(candidate, target)
         if kept.exists():
             return kept.read_bytes()
-        with self._turn():
+        with compiling():
             artifacts = self._compile(candidate, target, options)
         if is_something(artifacts):
             partial = kept.with_suffix(f".{os.getpid()}")
@@ -95,31 +93,6 @@ class Builds:
         if "note" in answer:
             self.notes[candidate.id] = str(answer["note"])
         return artifacts
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        with self._gate:
-            self._gate.wait_for(lambda: not self._shut)
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._gate:
-                self._running -= 1
-                self._gate.notify_all()
-
-    @contextlib.contextmanager
-    def quiet(self, target: str) -> Iterator[None]:
-        """Where the CPU itself is timed, no compiler runs meanwhile."""
-        with self._gate:
-            self._shut = target == "cpu"
-            self._gate.wait_for(lambda: not self._shut or not self._running)
-        try:
-            yield
-        finally:
-            with self._gate:
-                self._shut = False
-                self._gate.notify_all()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

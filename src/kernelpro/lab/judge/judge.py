@@ -14,7 +14,6 @@ whether the task can be scored, measure the floor, calibrate the baselines. Then
 from __future__ import annotations
 
 import ast
-import random
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -23,38 +22,24 @@ from typing import Any
 import torch
 
 from kernelpro.lab.energy.meter import Meter
-from kernelpro.lab.judge import authored, environment, gpu, health, physics, probes, timing, tripwires
+from kernelpro.lab.judge import authored, environment, health, physics, probes, timing, tripwires
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
 from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
+from kernelpro.lab.judge.race import Race
 from kernelpro.lab.judge.stopwatch import Stopwatch
-from kernelpro.lab.judge.timing import Rounds, Sample
+from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
-from kernelpro.records import BadInput, Candidate, Energy, Options, Status, Verdict
+from kernelpro.records import Candidate, Energy, Options, Status, Verdict
 
-_ROUNDS = {"quick": 15, "normal": 40, "full": 120}
-_FEWEST_ROUNDS = 10
-_ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
-"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this.
-Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _FEWEST_ROUNDS."""
-_MOST_PASSES = 4
-"""On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
-_ALONE_ROUNDS = 20
-_SEALED_SHARE = 0.25
-_FEWEST_SEALED = 8
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
 _LOAD_SECONDS = 0.3
 _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
-
-
-def _more_than(count: int) -> int:
-    """An eighth: which inputs come next cannot be known from which have come."""
-    return count + max(4, count // 8)
 
 
 class Twin(Exception):
@@ -84,9 +69,9 @@ class Judge:
     def prepare(self) -> None:
         """All that is done once for a task, on an open bench. Bad input is raised."""
         bench, clock = self.bench, self.bench.preparation
-        self._round_seeds = [bench.new_seed() for _ in range(_more_than(_ROUNDS["full"] * 2))]
         with clock("start baselines"):
             self._begin_baselines()
+        self._race = Race(bench, self.baselines, self._check)
         with clock("tolerance"):
             self._report("deriving the tolerance")
             self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed())
@@ -138,23 +123,11 @@ class Judge:
 
     def _calibrate_enough(self) -> None:
         """As many rounds of the baselines as the present effort asks for; those that are there count."""
-        missing = self._round_count() - self.baselines.calibrated
+        missing = self._race.count() - self.baselines.calibrated
         if missing > 0:
             self._report("calibrating the baselines")
             with self.bench.quiet():
-                self.baselines.calibrate(self._draw(missing))
-
-    def _draw(self, count: int) -> list[int]:
-        """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand."""
-        return self.bench.secret.sample(self._round_seeds[: _more_than(count)], count)
-
-    def _round_count(self, passes: int = 1) -> int:
-        """From the baselines alone, so that no candidate can shorten its own trial."""
-        effort = self.options.effort
-        slowest = max(self.baselines.warm_ms.values())
-        wanted = passes * _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
-        affordable = int(_ROUND_SECONDS[effort] / (4e-3 * slowest))
-        return max(_FEWEST_ROUNDS, min(wanted, affordable))
+                self.baselines.calibrate(self._race.draw(missing))
 
     def report_to(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -198,7 +171,7 @@ class Judge:
                 errors, excess = self._verify(participant)
             participant.cell.leave_alone()
             with clock("time"), self.bench.quiet():
-                rounds, errors, excess = self._time(participant, errors, excess)
+                rounds, errors, excess = self._race.run(participant, errors, excess, lambda: self._report("timing"))
             self._require_rest(participant, rounds)
             peak = (participant.most_used if self.bench.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("bursts"):
@@ -260,69 +233,6 @@ class Judge:
             raise Verdictable(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
         return errors, excess
 
-    def _time(self, participant: Participant, errors: Errors, excess: float) -> tuple[Rounds, Errors, float]:
-        """Interleaved rounds; each timed output is verified before the next inputs are shown."""
-        rounds = Rounds()
-        count, most = self._round_count(), self._round_count(self._passes())
-        made = 0
-        while made == 0 or (made + count <= most and not rounds.settled(self.baselines.anchor, "candidate")):
-            errors, excess = self._pass(participant, rounds, count, errors, excess)
-            made += count
-            if self._is_hopeless(rounds):
-                break
-        if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
-            raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
-        if self.bench.target == "cuda" and any(self._went_cold(name, rounds) for name in self._timed_beside()):
-            for seed in self._draw(_ALONE_ROUNDS):
-                sample, errors, excess = self._timed_call(participant, seed, False, errors, excess)
-                rounds.alone.append(sample)
-        return rounds, errors, excess
-
-    def _pass(self, participant: Participant, rounds: Rounds, count: int, errors: Errors, excess: float) -> tuple[Errors, float]:
-        # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
-        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self.bench.target == "cuda" else 0
-        sealed = set(self.bench.secret.sample(range(count), some))
-        for index, seed in enumerate(self._draw(count)):
-            self._report("timing")  # each round is a sign of life
-            order = ["candidate", *self._timed_beside()]
-            random.shuffle(order)
-            samples = {}
-            for name in order:
-                if name == "candidate":
-                    samples[name], errors, excess = self._timed_call(participant, seed, index in sealed, errors, excess)
-                else:
-                    samples[name] = self.baselines.call(name, self.bench.inputs(seed), index in sealed)
-            if self._throttled():
-                rounds.discarded += 1
-            else:
-                rounds.add(samples)
-            if self._is_hopeless(rounds):
-                break
-        return errors, excess
-
-    def _timed_call(
-        self, participant: Participant, seed: int, sealed: bool, errors: Errors, excess: float
-    ) -> tuple[Sample, Errors, float]:
-        participant.prepare(self.options.call_timeout, warm=True)
-        answer = participant.call(self.bench.inputs(seed), self.bench.expected, self.options.call_timeout, sealed)
-        found, ratio = self._check(answer.outputs, seed, "as given")
-        return answer.sample, errors.worst(found), max(excess, ratio)
-
-    def _timed_beside(self) -> list[str]:
-        return self.baselines.variants if self.options.effort == "full" else [self.baselines.anchor]
-
-    def _passes(self) -> int:
-        return _MOST_PASSES if self.bench.target == "cuda" and self.options.effort == "full" else 1
-
-    def _went_cold(self, name: str, rounds: Rounds) -> bool:
-        return timing.went_cold(self.baselines.time(name).value, float(rounds.own(name).median()))
-
-    def _is_hopeless(self, rounds: Rounds) -> bool:
-        """Slower than anybody wants to know exactly. Being slow shortens a trial, and wins nothing."""
-        limit = self.options.give_up_ms
-        enough = len(rounds.samples.get("candidate", [])) >= _FEWEST_ROUNDS
-        return limit > 0 and enough and float(rounds.own("candidate").median()) > limit
-
     def _is_short(self, rounds: Rounds) -> bool:
         return self.bench.target == "cuda" and float(rounds.own("candidate").median()) < LONGEST_MS
 
@@ -334,7 +244,7 @@ class Judge:
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, self._round_seeds, self.options.call_timeout)
+        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, self._race.seeds, self.options.call_timeout)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
         own = float(rounds.own("candidate").median())
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
@@ -351,10 +261,7 @@ class Judge:
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        return self._meter.measure(participant, verdict.times["candidate"].value, self._round_seeds, check)
-
-    def _throttled(self) -> bool:
-        return self.bench.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
+        return self._meter.measure(participant, verdict.times["candidate"].value, self._race.seeds, check)
 
     def _decide(
         self,
@@ -473,7 +380,7 @@ class Judge:
             busy = "threads of its own that go on spinning" if clocks.slight else "other work"
             why = "in many calls its clock and the judge's disagree" if clocks.unsure else f"{busy} kept this machine busy"
             yield f"{why}: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
-        if len(rounds.samples["candidate"]) + rounds.discarded < self._round_count():
+        if len(rounds.samples["candidate"]) + rounds.discarded < self._race.count():
             yield "timing stopped early: slower than the limit"
         if not self.tolerance.limits["as given"].separates:
             yield "this task does not tell the allowed precision from the next lower one"

@@ -1,0 +1,122 @@
+"""A candidate timed beside the baselines: interleaved rounds, each output verified before the next inputs are shown."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+
+from kernelpro.lab.judge import environment, gpu, timing
+from kernelpro.lab.judge.baselines import Baselines
+from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.judge.participant import Participant
+from kernelpro.lab.judge.timing import Rounds, Sample
+from kernelpro.lab.judge.tolerance import Errors
+from kernelpro.records import BadInput
+
+_ROUNDS = {"quick": 15, "normal": 40, "full": 120}
+_FEWEST_ROUNDS = 10
+_ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
+"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this.
+Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _FEWEST_ROUNDS."""
+_MOST_PASSES = 4
+"""On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
+_ALONE_ROUNDS = 20
+_SEALED_SHARE = 0.25
+_FEWEST_SEALED = 8
+
+Check = Callable[[list[torch.Tensor], int, str], tuple[Errors, float]]
+"""Outputs, seed and distribution -> their errors and the share of the limit; raises where they are wrong."""
+
+
+def _more_than(count: int) -> int:
+    """An eighth: which inputs come next cannot be known from which have come."""
+    return count + max(4, count // 8)
+
+
+class Race:
+    """Of one task, for one candidate after another."""
+
+    def __init__(self, bench: Bench, baselines: Baselines, check: Check):
+        self._bench, self._baselines, self._check = bench, baselines, check
+        self.seeds = [bench.new_seed() for _ in range(_more_than(_ROUNDS["full"] * 2))]
+        self._errors, self._excess = Errors(0.0, 0.0), 0.0
+
+    def draw(self, count: int) -> list[int]:
+        """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand."""
+        return self._bench.secret.sample(self.seeds[: _more_than(count)], count)
+
+    def count(self, passes: int = 1) -> int:
+        """From the baselines alone, so that no candidate can shorten its own trial."""
+        effort = self._bench.options.effort
+        slowest = max(self._baselines.warm_ms.values())
+        wanted = passes * _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
+        affordable = int(_ROUND_SECONDS[effort] / (4e-3 * slowest))
+        return max(_FEWEST_ROUNDS, min(wanted, affordable))
+
+    def run(
+        self, participant: Participant, errors: Errors, excess: float, alive: Callable[[], None]
+    ) -> tuple[Rounds, Errors, float]:
+        """The rounds, and the worst of the errors so far and in them; each round is a sign of life."""
+        self._errors, self._excess = errors, excess
+        rounds = Rounds()
+        count, most = self.count(), self.count(self._passes())
+        made = 0
+        while made == 0 or (made + count <= most and not rounds.settled(self._baselines.anchor, "candidate")):
+            self._pass(participant, rounds, count, alive)
+            made += count
+            if self._is_hopeless(rounds):
+                break
+        if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
+            raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
+        if self._bench.target == "cuda" and any(self._went_cold(name, rounds) for name in self._beside()):
+            rounds.alone = [self._call(participant, seed) for seed in self.draw(_ALONE_ROUNDS)]
+        return rounds, self._errors, self._excess
+
+    def _pass(self, participant: Participant, rounds: Rounds, count: int, alive: Callable[[], None]) -> None:
+        # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
+        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self._bench.target == "cuda" else 0
+        sealed = set(self._bench.secret.sample(range(count), some))
+        for index, seed in enumerate(self.draw(count)):
+            alive()
+            order = ["candidate", *self._beside()]
+            random.shuffle(order)
+            samples = {}
+            for name in order:
+                if name == "candidate":
+                    samples[name] = self._call(participant, seed, index in sealed)
+                else:
+                    samples[name] = self._baselines.call(name, self._bench.inputs(seed), index in sealed)
+            if self._throttled():
+                rounds.discarded += 1
+            else:
+                rounds.add(samples)
+            if self._is_hopeless(rounds):
+                break
+
+    def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
+        seconds = self._bench.options.call_timeout
+        participant.prepare(seconds, warm=True)
+        answer = participant.call(self._bench.inputs(seed), self._bench.expected, seconds, sealed)
+        found, share = self._check(answer.outputs, seed, "as given")
+        self._errors, self._excess = self._errors.worst(found), max(self._excess, share)
+        return answer.sample
+
+    def _beside(self) -> list[str]:
+        return self._baselines.variants if self._bench.options.effort == "full" else [self._baselines.anchor]
+
+    def _passes(self) -> int:
+        return _MOST_PASSES if self._bench.target == "cuda" and self._bench.options.effort == "full" else 1
+
+    def _went_cold(self, name: str, rounds: Rounds) -> bool:
+        return timing.went_cold(self._baselines.time(name).value, float(rounds.own(name).median()))
+
+    def _is_hopeless(self, rounds: Rounds) -> bool:
+        """Slower than anybody wants to know exactly. Being slow shortens a trial, and wins nothing."""
+        limit = self._bench.options.give_up_ms
+        enough = len(rounds.samples.get("candidate", [])) >= _FEWEST_ROUNDS
+        return limit > 0 and enough and float(rounds.own("candidate").median()) > limit
+
+    def _throttled(self) -> bool:
+        return self._bench.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
