@@ -145,3 +145,14 @@ def test_integers_count_mismatches() -> None:
     assert measure([torch.tensor([1, 2, 3, 5])], [torch.tensor([1, 2, 3, 4])]) == Errors(
         0.25, 0.25, "25.00% of the elements differ"
     )
+
+
+def test_the_only_value_that_a_relu_leaves_of_a_row_may_have_lost_what_cancelled() -> None:
+    truth = torch.randn(64, 32).relu().double()
+    truth[5], truth[6] = 0.0, 0.01 * truth[7]
+    truth[5, 3] = 5.928937e-4
+    near, skipped = truth.clone(), truth.clone()
+    near[5, 3] += 8e-8
+    skipped[6] = 0.0
+    assert measure([near], [truth]).element < 1e-5
+    assert measure([skipped], [truth]).element > 0.1, "a row of a hundredth of the usual size is not forgotten"

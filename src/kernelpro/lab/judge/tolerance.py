@@ -2,7 +2,7 @@
 
 Errors are relative to scale, in two measures, the worst over all outputs:
     norm     ||y - t|| / ||t||
-    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that i lies in)
+    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that i lies in, rms of t / 16)
 Outputs that are not floating count by their share of mismatches.
 
 With `allowed` the error of the reference at the allowed precision (never below the rounding of the
@@ -44,6 +44,10 @@ _PIECE = 1 << 26
 """Elements that are compared at once."""
 _ROW = 16
 """Elements from which on a row has a scale of its own."""
+_LEAST_SCALE = 1 / 16
+"""Of the whole output's rms: what a row's scale is at least. Where a ReLU leaves one small value of a row, its scale would be that
+value, and what cancelled before the ReLU an error without bound: of batch norm and ReLU an honest kernel was refused on one draw
+in twelve."""
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is left out."""
 
@@ -168,7 +172,7 @@ class _Pieces:
 def _relative(value: torch.Tensor, right: torch.Tensor, overall: float) -> torch.Tensor:
     """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
     row = right.square().mean(-1, keepdim=True).sqrt() if right.shape[1] >= _ROW else torch.zeros_like(right[:, :1])
-    return (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row, overall))
+    return (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row.clamp_min(_LEAST_SCALE * overall), overall))
 
 
 @dataclass(frozen=True)
