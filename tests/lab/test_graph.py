@@ -69,7 +69,8 @@ def test_several_outputs_and_infinity_survive() -> None:
         ("return x[0] + self.shift", "neither a parameter nor a persistent buffer"),
     ],
 )
-def test_what_has_no_graph_is_said_in_one_line(forward: str, says: str) -> None:
+def test_what_has_no_graph_is_said_in_one_line(forward: str, says: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInput, match=says) as caught:
         graph(forward, init="self.shift = torch.arange(8.0)")
     assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")

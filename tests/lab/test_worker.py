@@ -56,3 +56,13 @@ def test_without_torch_every_job_is_told_what_is_missing() -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["job"] for answer in answers] == ["a", "b"] and not done.stderr
     assert all("has no torch" in answer["error"] for answer in answers)
+
+
+def test_where_nobody_reads_the_results_it_ends_without_a_word() -> None:
+    command = [sys.executable, "-m", "kernelpro.lab.worker"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert worker.stdin and worker.stdout and worker.stderr
+    worker.stdout.close()
+    worker.stdin.write(json.dumps({"id": "e", "kind": "environment", "target": "cpu"}) + "\n")
+    worker.stdin.close()
+    assert worker.stderr.read() == "" and worker.wait(60) == 0

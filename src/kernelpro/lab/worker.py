@@ -100,6 +100,8 @@ def main() -> None:
     except Sick as reason:
         print(f"kernelpro worker: {reason}", file=sys.stderr)
         sys.exit(DEVICE_FAILED)
+    except BrokenPipeError:  # nobody is left to read the results
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # what is still to be written goes nowhere
     finally:
         if _orphaned():  # whoever made our folder cannot clear it away any more
             shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)

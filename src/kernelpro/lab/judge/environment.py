@@ -24,7 +24,7 @@ def snapshot(device: str) -> dict[str, Any]:
         "kernelpro": kernelpro.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
     }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import operator
 import warnings
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -83,8 +85,8 @@ def _named(arguments: list[Any]) -> Iterator[str]:
 
 def _exported(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram:
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")  # and what it prints of a graph that it cannot trace
             program = torch.export.export(reference.model(), arguments, strict=False)
             if any(_writes(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
