@@ -10,7 +10,7 @@ import pytest
 from engine.verdicts import verdict
 
 from kernelpro.records import Result, Task, Verdict
-from kernelpro.suites.board import Board, board, markdown, problem_table, remarks
+from kernelpro.suites.board import Board, Terms, board, markdown, problem_table, remarks
 from kernelpro.suites.ledger import Entry, Ledger
 from kernelpro.suites.problems import Problem
 
@@ -20,7 +20,7 @@ def made(*verdicts: Verdict) -> Board:
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(verdicts) + 1)]
     keys = {(1, number): [str(number)] for number in range(1, len(verdicts) + 1)}
     entries = {str(number): Entry(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)}
-    return board("mine", "kernels", "cuda", problems, keys, entries)
+    return board("mine", "kernels", "cuda", problems, keys, entries, Terms())
 
 
 def test_each_row_tells_its_energy_and_against_what() -> None:
@@ -71,7 +71,7 @@ def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> Non
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     with Ledger(tmp_path) as ledger:
         assert not ledger.unreadable
-        found = board("mine", "kernels", "cuda", [Problem(1, 1, Task("", "1_task"))], {(1, 1): ["1"]}, ledger.entries)
+        found = board("mine", "kernels", "cuda", [Problem(1, 1, Task("", "1_task"))], {(1, 1): ["1"]}, ledger.entries, Terms())
     assert found.rows[0].status == "passed" and found.rows[0].energy is None
     old = found.to_json()
     del old["energy"], old["rows"][0]["energy"]
