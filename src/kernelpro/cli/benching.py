@@ -147,23 +147,23 @@ Keys = dict[tuple[int, int], list[str]]
 def _ask(
     wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger
 ) -> tuple[Keys, int]:
-    keys: Keys = {(problem.level, problem.number): [] for problem in chosen}
-    if wanted.kernels:
-        given = kernels.find(Path(wanted.kernels), chosen, wanted.sample)
-        if given.strays:
-            _say(f"{len(given.strays)} files belong to no selected problem: {board.some(given.strays)}")
-        questions = _questions(wanted.options, chosen, target, given)
-        _refuse(given, chosen, keys, ledger)
-    else:
-        questions = [asking.Question(problem, target, wanted.options) for problem in chosen]
+    given = kernels.find(Path(wanted.kernels), chosen, wanted.sample) if wanted.kernels else None
+    if given and given.strays:
+        many = len(given.strays) > 1
+        _say(f"{len(given.strays)} {'files belong' if many else 'file belongs'} to no selected problem: {board.some(given.strays)}")
+    plain = [asking.Question(problem, target, wanted.options) for problem in chosen]
+    questions = _questions(wanted.options, chosen, target, given) if given else plain
     left = {question.key: question for question in questions if ledger.lacks(question.key, wanted.retry)}
     if left:
         _require(place, pool, target)
     with _Progress(len(questions), len(left)) as progress:
         done = lambda question: progress.done(question.problem.label)
         outstanding = asking.ask(list(left.values()), pool, ledger, progress.stage, done)
+    keys: Keys = {}
     for question in questions:
-        keys[question.problem.level, question.problem.number].append(question.key)
+        keys.setdefault((question.problem.level, question.problem.number), []).append(question.key)
+    if given:
+        _refuse(given, chosen, keys, ledger)
     return keys, outstanding
 
 
@@ -186,7 +186,7 @@ def _refuse(given: kernels.Given, chosen: list[problems.Problem], keys: Keys, le
         spot = (problem.level, problem.number)
         for verdict in given.unreadable.get(spot, ()):
             key = digest("unreadable", problem.task.id, verdict.reason)
-            keys[spot].append(key)
+            keys.setdefault(spot, []).append(key)
             if ledger.lacks(key, retry=False):
                 ledger.add(Entry(key, Result(key, verdict=verdict)))
 
@@ -295,7 +295,7 @@ class _Progress:
             begins = problem not in self._begun and not stage.startswith("waiting")
             if begins or time.monotonic() - self._told >= _QUIET_SECONDS:
                 self._begun |= {problem} if begins else set()
-                self._line(f"{problem}: {'begun, ' if begins else ''}{stage}")
+                self._line(f"{problem}: {stage}")
 
     def note(self, line: str) -> None:
         """Above the line that changes."""
