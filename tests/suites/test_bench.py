@@ -72,6 +72,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "tasks" / "level1" / f"{name}.py").write_text(TASK.format(what=what))
     for name, what in KERNELS.items():
         (folder / "kernels" / f"level_1_problem_{name[0]}_sample_0_kernel.py").write_text(KERNEL.format(what=what))
+    (folder / "kernels" / "level_1_problem_4_sample_0_kernel.py").write_bytes(b"# \xff")
     (folder / "kernels" / "stray.py").write_text(KERNEL.format(what="x"))
     return folder
 
@@ -108,7 +109,9 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert re.search(r"^1/5 broken: .*\n5/5 1/5 broken$", second.stderr, re.MULTILINE), "told when it begins, and when it is done"
     assert "1 could not be run or judged: --retry asks again" in second.stderr
     after = answered(suite)
-    assert len(after) == len({entry["key"] for entry in after}) == len(PROBLEMS), "a problem without a kernel is probed"
+    assert len(after) == len({entry["key"] for entry in after}) == len(PROBLEMS) + 1, (
+        "one kernel is no text, and its problem is probed"
+    )
     assert after[: len(before)] == before
 
     board = json.loads(second.stdout)
@@ -116,8 +119,9 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert {name: row["status"] for name, row in rows.items()} == {
         "1/1 square": "passed",
         "1/2 scale": "wrong",
-        "1/4 sine": "no kernel",
+        "1/4 sine": "build_failed",
     }
+    assert "not UTF-8" in rows["1/4 sine"]["reason"]
     left_out = {row["problem"]: (row["status"], row["reason"]) for row in board["left_out"]}
     assert [status for status, _ in left_out.values()] == ["not_scorable", "not run"]
     assert "random" in left_out["1/3 random"][1] and "syntax error" in left_out["1/5 broken"][1]
@@ -136,14 +140,6 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert "| 1/2 scale | wrong |" in third.stdout and "1/3 random: not_scorable" in third.stdout
     assert "| best | 3 | 33% |" in third.stdout
     assert "- effort quick, precision as usual, mode train, baselines eager_fp32; KernelPro" in third.stdout
-
-
-def test_a_kernel_that_is_no_text_fails_and_nothing_else_does(suite: Path, tmp_path: Path) -> None:
-    (tmp_path / "level_1_problem_2_sample_0_kernel.py").write_bytes(b"# \xff")
-    found = bench(suite, "--kernels", str(tmp_path), "--ids", "2", "--format", "json")
-    assert found.returncode == 0, found.stderr
-    (row,) = json.loads(found.stdout)["rows"]
-    assert row["status"] == "build_failed" and "not UTF-8" in row["reason"]
 
 
 def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> None:

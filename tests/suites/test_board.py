@@ -115,11 +115,15 @@ def test_only_what_is_unsettled_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
-    found = answered([Result("", verdict=verdict(0.5))], [probe(True)], [probe(False)], [Result("", error="no such module")])
-    assert [row.status for row in found.rows] == ["passed", "no kernel"] and found.rows[1].samples == 0
-    assert [(row.status, row.reason) for row in found.left_out] == [("not_scorable", "random"), ("not run", "no such module")]
-    assert found.summary["best"].problems == 2 and found.places == ("H200, torch 2.9",)
-    assert "in all: 0 s of the device (without 2 probes), no tokens" in remarks(found)
+    passed, broken = Result("", verdict=verdict(0.5)), Result("", error="no such module")
+    unreadable = Result("", verdict=Verdict("k", Status.BUILD_FAILED, "no text"))
+    found = answered([passed], [probe(True)], [probe(True), unreadable], [probe(False)], [probe(False), unreadable], [broken])
+    assert [row.status for row in found.rows] == ["passed", "no kernel", "build_failed"]
+    assert [row.samples for row in found.rows] == [1, 0, 1]
+    assert [row.status for row in found.left_out] == ["not_scorable", "not_scorable", "not run"]
+    assert [row.reason for row in found.left_out] == ["random", "random", "no such module"]
+    assert found.summary["best"].problems == 3 and found.places == ("H200, torch 2.9",)
+    assert "in all: 0 s of the device (without 4 probes), no tokens" in remarks(found)
 
 
 def test_a_probe_says_what_it_was_measured_on() -> None:

@@ -172,10 +172,9 @@ def _questions(options: Options, chosen: list[problems.Problem], target: Target,
     briefly = replace(options, effort="quick", baselines=("eager_fp32",), min_authored=0.0, energy=False)
     found = []
     for problem in chosen:
-        spot = (problem.level, problem.number)
-        written = given.kernels.get(spot, {}).values()
+        written = given.kernels.get((problem.level, problem.number), {}).values()
         found += [asking.Question(problem, target, options, candidate) for candidate in written]
-        if not written and spot not in given.unreadable:
+        if not written:
             found.append(asking.Question(problem, target, briefly))
     return found
 

@@ -148,11 +148,11 @@ def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
     unsettled = next((entry for entry in entries if entry.unsettled), None)
     if unsettled and (best is None or best.status not in (Status.PASSED, Status.NOT_SCORABLE)):  # it might have been the best
         return replace(row, status=NOT_JUDGED if unsettled.lost else NOT_RUN, reason=unsettled.lost or unsettled.result.error or "")
+    for data in (entry.result.data or {} for entry in entries):
+        if data.get("scorable") is False:
+            return replace(row, status=Status.NOT_SCORABLE.value, reason=str(data["reason"]))
+        row = replace(row, reason=str(data.get("reason") or row.reason))
     if best is None:
-        for data in (entry.result.data or {} for entry in entries):
-            if data.get("scorable") is False:
-                return replace(row, status=Status.NOT_SCORABLE.value, reason=str(data["reason"]))
-            row = replace(row, reason=str(data.get("reason") or row.reason))
         return row
     precision = str(best.environment.get("precision", ""))
     row = replace(row, status=best.status.value, reason=best.reason, kernel=best.candidate, precision=precision)
