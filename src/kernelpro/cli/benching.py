@@ -154,9 +154,9 @@ def _ask(
     plain = [asking.Question(problem, target, wanted.options) for problem in chosen]
     questions = _questions(wanted.options, chosen, target, given) if given else plain
     left = {question.key: question for question in questions if ledger.lacks(question.key, wanted.retry)}
-    if left:
-        _require(place, pool, target)
     with _Progress(len(questions), len(left)) as progress:
+        if left:
+            _require(place, pool, target)
         done = lambda question: progress.done(question.problem.label)
         outstanding = asking.ask(list(left.values()), pool, ledger, progress.stage, done)
     keys: Keys = {}
@@ -221,9 +221,9 @@ def _author(
     author(configs[0], ledger.folder / "unborn")  # a bad name shows before anything is begun
     every = [authoring.Assignment(problem, config) for problem, config in zip(chosen, configs, strict=True)]
     left = [item for item in every if ledger.lacks(item.key, wanted.retry)]
-    if left:
-        _require(place, pool, target)
     with _Progress(len(every), len(left)) as progress:
+        if left:
+            _require(place, pool, target)
         done = lambda item: progress.done(item.problem.label)
         outstanding = asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
     return {(item.problem.level, item.problem.number): [item.key] for item in every}, outstanding
