@@ -1,4 +1,4 @@
-"""`kernelpro bench` for real, on a suite of four small problems: killed in the middle, called again, read as table and JSON."""
+"""`kernelpro bench` for real, on a suite of five small problems: killed in the middle, called again, read as table and JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from kernelpro.api import Optimized
 from kernelpro.engine.store import Store
 from kernelpro.lab.energy.counter import NoCounter, Rapl
 from kernelpro.llm import outstanding
-from kernelpro.records import BadInput, Limits, Options, Status
+from kernelpro.records import BadInput, Limits, Options, Result, Status
+from kernelpro.suites import problems
+from kernelpro.suites.asking import Question
+from kernelpro.suites.ledger import Entry, Ledger
 
 TASK = """import torch
 class Model(torch.nn.Module):
@@ -40,7 +44,13 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         return {what}
 """
-PROBLEMS = {"1_square": "x * x", "2_scale": "torch.tanh(x)", "3_random": "torch.rand_like(x) + x", "4_add": "x + 1.5"}
+PROBLEMS = {
+    "1_square": "x * x",
+    "2_scale": "torch.tanh(x)",
+    "3_random": "torch.rand_like(x) + x",
+    "4_sine": "torch.sin(x)",
+    "5_broken": "x +",
+}
 KERNELS = {"1_square": "x.square()", "2_scale": "torch.tanh(x * 1.01)", "3_random": "x + 0.5"}
 
 
@@ -62,6 +72,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "tasks" / "level1" / f"{name}.py").write_text(TASK.format(what=what))
     for name, what in KERNELS.items():
         (folder / "kernels" / f"level_1_problem_{name[0]}_sample_0_kernel.py").write_text(KERNEL.format(what=what))
+    (folder / "kernels" / "level_1_problem_4_sample_0_kernel.py").write_bytes(b"# \xff")
+    (folder / "kernels" / "stray.py").write_text(KERNEL.format(what="x"))
     return folder
 
 
@@ -88,13 +100,18 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     before = answered(suite)
-    assert 1 <= len(before) < len(KERNELS), "it was in the middle"
+    assert 1 <= len(before) < len(PROBLEMS), "it was in the middle"
 
     second = bench(suite, *kernels, "--format", "json")
     assert second.returncode == 0, second.stderr
-    assert f"{len(before)} of {len(KERNELS)} were answered before" in second.stderr
+    assert f"{len(before)} of {len(PROBLEMS)} were answered before" in second.stderr
+    assert "1 file belongs to no selected problem: stray.py" in second.stderr
+    assert re.search(r"^1/5 broken: .*\n5/5 1/5 broken$", second.stderr, re.MULTILINE), "told when it begins, and when it is done"
+    assert "1 could not be run or judged: --retry asks again" in second.stderr
     after = answered(suite)
-    assert len(after) == len({entry["key"] for entry in after}) == len(KERNELS)
+    assert len(after) == len({entry["key"] for entry in after}) == len(PROBLEMS) + 1, (
+        "one kernel is no text, and its problem is probed"
+    )
     assert after[: len(before)] == before
 
     board = json.loads(second.stdout)
@@ -102,20 +119,54 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert {name: row["status"] for name, row in rows.items()} == {
         "1/1 square": "passed",
         "1/2 scale": "wrong",
-        "1/4 add": "no kernel",
+        "1/4 sine": "build_failed",
     }
-    assert [(row["problem"], row["status"]) for row in board["left_out"]] == [("1/3 random", "not_scorable")]
-    assert "random" in board["left_out"][0]["reason"]
+    assert "not UTF-8" in rows["1/4 sine"]["reason"]
+    left_out = {row["problem"]: (row["status"], row["reason"]) for row in board["left_out"]}
+    assert [status for status, _ in left_out.values()] == ["not_scorable", "not run"]
+    assert "random" in left_out["1/3 random"][1] and "syntax error" in left_out["1/5 broken"][1]
     best = board["summary"]["best"]
     speedup = rows["1/1 square"]["speedup"]["eager_fp32"]
     assert (best["problems"], best["correct"]) == (3, 1) and best["geomean"]["value"] == pytest.approx(speedup["value"])
     assert best["fast"]["1"] == pytest.approx((speedup["value"] > 1) / 3)
+    assert best["correct_rate"] == pytest.approx(1 / 3) and rows["1/1 square"]["precision"] == "fp32"
+    terms = board["terms"]
+    assert (terms["effort"], terms["mode"], terms["baselines"], terms["precision"]) == ("quick", "train", ["eager_fp32"], None)
+    assert terms["version"] == kernelpro.__version__ and datetime.fromisoformat(terms["date"])
     assert board["seconds"] > 0 and len(board["places"]) == 1 and not board["open"]
 
     third = bench(suite, *kernels, "--format", "md")
     assert third.returncode == 0 and answered(suite) == after, "nothing was left to ask"
     assert "| 1/2 scale | wrong |" in third.stdout and "1/3 random: not_scorable" in third.stdout
     assert "| best | 3 | 33% |" in third.stdout
+    assert "- effort quick, precision as usual, mode train, baselines eager_fp32; KernelPro" in third.stdout
+
+
+def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> None:
+    (broken,) = problems.find(str(suite / "tasks"), (), "5", "cpu")
+    question = Question(broken, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
+    with Ledger(suite / "out") as ledger:
+        ledger.add(Entry(question.key, Result(question.key, error="syntax error")))
+    found = bench(suite, "--probe", "--ids", "5")
+    assert found.returncode == 1 and "1 could not be run or judged: --retry asks again" in found.stderr
+
+
+@pytest.mark.long  # a worker is started only to be asked
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
+    found = bench(suite, "--probe", "--target", "cuda", "--out", str(suite / "unasked"))
+    assert found.returncode == 2 and "no CUDA device" in found.stderr and len(found.stderr.strip().splitlines()) == 1
+    assert not (suite / "unasked" / "results.jsonl").read_text()
+
+
+def test_sigterm_ends_it_as_an_interrupt_does(suite: Path, tmp_path: Path) -> None:
+    more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path}", "--wait")
+    process = subprocess.Popen(command(suite, *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("jobs/*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.terminate()
+    assert process.communicate(timeout=120)[1] == "kernelpro: stopped\n" and process.returncode == 130
 
 
 def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> None:
@@ -129,6 +180,7 @@ def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> N
     found = bench(suite, *more)
     assert found.returncode == 0, found.stderr
     assert "2 problems: 1 can be scored, 1 cannot, 0 not run or not answered" in found.stdout
+    assert f", torch {torch.__version__}" in found.stdout
 
 
 def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
@@ -136,11 +188,13 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     files.mkdir()
     (files / "a.py").write_text(KERNEL.format(what="x.square()"))
     more = ("--author", f"files:{files}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2", "--format", "json")
+    more += ("--in-flight", "1")
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
-    assert len(list((suite / "out" / "runs").glob("*/run.db"))) == 2
+    runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
+    assert [Store(run).config().in_flight for run in runs] == [1, 1]
     assert "2 of 2 were answered before" in bench(suite, *more).stderr
 
 

@@ -69,17 +69,22 @@ def test_kernels_in_the_layout_of_kernelbench(tmp_path: Path) -> None:
     run = put(tmp_path / "run", *names, text=KERNEL)
     problems = find(str(suite), (), "", "cpu")
     found = kernels.find(run, problems)
-    assert {place: list(samples) for place, samples in found.items()} == {(1, 1): [0, 3]}
-    assert list(kernels.find(run, problems, sample=3)[1, 1]) == [3]
+    assert {place: list(samples) for place, samples in found.kernels.items()} == {(1, 1): [0, 3]}
+    assert found.strays == ["level_2_problem_1_sample_0_kernel.py"]
+    one = kernels.find(run, problems, sample=3)
+    assert list(one.kernels[1, 1]) == [3] and one.strays == found.strays, "a sample that is not asked for is no stray"
     with pytest.raises(BadInput, match="no file belongs to a selected problem"):
         kernels.find(run, problems, sample=4)
+    with pytest.raises(BadInput, match=r"give one of: run$"):
+        kernels.find(tmp_path, problems)
 
 
 def test_kernels_named_like_the_tasks(tmp_path: Path) -> None:
     suite = put(tmp_path / "suite", "level1/1_a.py", "level1/2_b.py", "level2/1_a.py", "level2/3_c.py")
     mine = put(tmp_path / "mine", "level1/1_a.py", "2_b/first.py", "2_b/second.py", "level2/1_a.py", text=KERNEL)
     found = kernels.find(mine, find(str(suite), (), "", "cpu"))
-    assert {place: [c.name for c in samples.values()] for place, samples in found.items()} == {
+    assert not found.strays
+    assert {place: [c.name for c in samples.values()] for place, samples in found.kernels.items()} == {
         (1, 1): ["1_a.py"],
         (1, 2): ["first.py", "second.py"],
         (2, 1): ["1_a.py"],

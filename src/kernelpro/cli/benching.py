@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Drawing
 
+import kernelpro
 from kernelpro.authors.by_name import absolute, author
 from kernelpro.cli.place import Place
 from kernelpro.cli.roles import prices, roles
@@ -20,9 +26,12 @@ from kernelpro.cli.running import limits, require_counter
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import default_home
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Limits, Options, RunConfig, Target
+from kernelpro.records import BadInput, Job, Limits, Options, Result, RunConfig, Target, digest
 from kernelpro.suites import asking, authoring, board, kernels, probing, problems
-from kernelpro.suites.ledger import Ledger
+from kernelpro.suites.ledger import Entry, Ledger
+
+_QUIET_SECONDS = 30.0
+"""Off a terminal: stages are told when nothing else was for so long."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,12 @@ class Wanted:
     format: str
     roles: tuple[str, ...] = ()
     prices: tuple[str, ...] = ()
+    in_flight: int = RunConfig.in_flight
+
+    @property
+    def terms(self) -> board.Terms:
+        how, now = self.options, datetime.now(UTC).isoformat(timespec="seconds")
+        return board.Terms(how.effort, self.precision, self.mode, how.baselines, how.min_authored, kernelpro.__version__, now)
 
     @property
     def evaluated(self) -> str:
@@ -72,10 +87,10 @@ class Wanted:
 
 
 def run(wanted: Wanted, place: Place) -> int:
-    """0: everything is answered; 3: answers or results from outside are outstanding."""
+    """0: everything is answered; 1: nothing could be run; 3: answers or results from outside are outstanding."""
     wanted.check()
     place.require(wanted.target)
-    with place.open(wanted.options.sandbox) as pool:
+    with _terminated_as_interrupted(), place.open(wanted.options.sandbox) as pool:
         target: Target = wanted.target or target_of(pool)
         require_counter(pool, target, wanted.objective)
         chosen = problems.find(wanted.suite, wanted.levels, wanted.ids, target, wanted.mode, wanted.precision)
@@ -85,12 +100,38 @@ def run(wanted: Wanted, place: Place) -> int:
             if wanted.author:
                 keys, outstanding = _author(wanted, place, chosen, target, pool, ledger)
             else:
-                keys, outstanding = _ask(wanted, chosen, target, pool, ledger)
+                keys, outstanding = _ask(wanted, place, chosen, target, pool, ledger)
             _show(wanted, target, chosen, keys, ledger)
             _say(f"results: {ledger.folder / 'results.jsonl'}")
+            answers = [ledger.entries[key] for some in keys.values() for key in some if key in ledger.entries]
+    failed = sum(answer.unsettled for answer in answers)
+    if failed:
+        _say(f"{failed} could not be run or judged: --retry asks again")
     if outstanding:
         _say(f"{outstanding} answers or results are outstanding; the same command goes on")
-    return 3 if outstanding else 0
+    return 3 if outstanding else 1 if failed and failed == len(answers) else 0
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a bench as Ctrl-C does: workers are ended, nobody writes into a closed pipe."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        at_present = signal.getsignal(signal.SIGINT)  # asyncio has its own; in the background of a script it is ignored
+        (at_present if callable(at_present) else signal.default_int_handler)(number, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _require(place: Place, pool: Pool, target: Target) -> None:
+    """What this machine lacks is said before every problem is answered with it."""
+    local = place.pool.partition(":")[0] == "local"
+    if local and (error := pool.ask(Job("environment", "environment", target=target)).error):
+        raise BadInput(error)
 
 
 def _folder(wanted: Wanted) -> Path:
@@ -103,24 +144,50 @@ def _folder(wanted: Wanted) -> Path:
 Keys = dict[tuple[int, int], list[str]]
 
 
-def _ask(wanted: Wanted, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger) -> tuple[Keys, int]:
-    if wanted.kernels:
-        given = kernels.find(Path(wanted.kernels), chosen, wanted.sample)
-        questions = [
-            asking.Question(problem, target, wanted.options, candidate)
-            for problem in chosen
-            for candidate in given.get((problem.level, problem.number), {}).values()
-        ]
-    else:
-        questions = [asking.Question(problem, target, wanted.options) for problem in chosen]
+def _ask(
+    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger
+) -> tuple[Keys, int]:
+    given = kernels.find(Path(wanted.kernels), chosen, wanted.sample) if wanted.kernels else None
+    if given and given.strays:
+        many = len(given.strays) > 1
+        _say(f"{len(given.strays)} {'files belong' if many else 'file belongs'} to no selected problem: {board.some(given.strays)}")
+    plain = [asking.Question(problem, target, wanted.options) for problem in chosen]
+    questions = _questions(wanted.options, chosen, target, given) if given else plain
     left = {question.key: question for question in questions if ledger.lacks(question.key, wanted.retry)}
     with _Progress(len(questions), len(left)) as progress:
+        if left:
+            _require(place, pool, target)
         done = lambda question: progress.done(question.problem.label)
         outstanding = asking.ask(list(left.values()), pool, ledger, progress.stage, done)
     keys: Keys = {}
     for question in questions:
         keys.setdefault((question.problem.level, question.problem.number), []).append(question.key)
+    if given:
+        _refuse(given, chosen, keys, ledger)
     return keys, outstanding
+
+
+def _questions(options: Options, chosen: list[problems.Problem], target: Target, given: kernels.Given) -> list[asking.Question]:
+    """Each kernel; of a problem that has none, whether it can be scored at all: no baseline need be compiled for that."""
+    briefly = replace(options, effort="quick", baselines=("eager_fp32",), min_authored=0.0, energy=False)
+    found = []
+    for problem in chosen:
+        written = given.kernels.get((problem.level, problem.number), {}).values()
+        found += [asking.Question(problem, target, options, candidate) for candidate in written]
+        if not written:
+            found.append(asking.Question(problem, target, briefly))
+    return found
+
+
+def _refuse(given: kernels.Given, chosen: list[problems.Problem], keys: Keys, ledger: Ledger) -> None:
+    """Kernels that nobody need be asked about."""
+    for problem in chosen:
+        spot = (problem.level, problem.number)
+        for verdict in given.unreadable.get(spot, ()):
+            key = digest("unreadable", problem.task.id, verdict.reason)
+            keys.setdefault(spot, []).append(key)
+            if ledger.lacks(key, retry=False):
+                ledger.add(Entry(key, Result(key, verdict=verdict)))
 
 
 def _author(
@@ -137,6 +204,9 @@ def _author(
         wanted.author,
         models,
         wait=place.wait,
+        pool=place.lasting,
+        match=place.match,
+        in_flight=wanted.in_flight,
         limits=budget,
         options=wanted.options,
         compiler=wanted.compiler,
@@ -152,6 +222,8 @@ def _author(
     every = [authoring.Assignment(problem, config) for problem, config in zip(chosen, configs, strict=True)]
     left = [item for item in every if ledger.lacks(item.key, wanted.retry)]
     with _Progress(len(every), len(left)) as progress:
+        if left:
+            _require(place, pool, target)
         done = lambda item: progress.done(item.problem.label)
         outstanding = asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
     return {(item.problem.level, item.problem.number): [item.key] for item in every}, outstanding
@@ -165,12 +237,12 @@ def _show(wanted: Wanted, target: Target, chosen: list[problems.Problem], keys: 
     if wanted.probe:
         rows = probing.probed(chosen, keys, ledger.entries)
         if wanted.format == "json":
-            found = {"suite": wanted.suite, "target": target, "problems": [row.to_json() for row in rows]}
-            print(json.dumps(found, indent=1))
+            found = {"suite": wanted.suite, "target": target, "terms": wanted.terms.to_json()}
+            print(json.dumps(found | {"problems": [row.to_json() for row in rows]}, indent=1))
         else:
-            _print(wanted.format, title, [probing.table(rows)], probing.remarks(rows))
+            _print(wanted.format, title, [probing.table(rows)], [*probing.remarks(rows), wanted.terms.words])
         return
-    made = board.board(wanted.suite, wanted.evaluated, target, chosen, keys, ledger.entries)
+    made = board.board(wanted.suite, wanted.evaluated, target, chosen, keys, ledger.entries, wanted.terms)
     if wanted.format == "json":
         print(json.dumps(made.to_json(), indent=1))
     else:
@@ -201,18 +273,28 @@ def _say(text: str) -> None:
 
 
 class _Progress:
-    """On a terminal a line that changes; elsewhere a line for each problem that is done. On stderr."""
+    """On a terminal a line that changes; elsewhere a line for each problem that begins and that is done, and now and then one for
+    what is being done. On stderr."""
 
     def __init__(self, total: int, left: int):
         self._total, self._done = total, total - left
         self._console = Console(stderr=True)
         self._status = self._console.status("starting") if self._console.is_terminal else None
+        self._lock = threading.Lock()
+        self._begun: set[str] = set()
+        self._told = time.monotonic()
         if self._done:
             _say(f"{self._done} of {total} were answered before")
 
     def stage(self, problem: str, stage: str) -> None:
         if self._status:
             self._status.update(f"{self._done} of {self._total} done; {problem}: {stage}")
+            return
+        with self._lock:
+            begins = problem not in self._begun and not stage.startswith("waiting")
+            if begins or time.monotonic() - self._told >= _QUIET_SECONDS:
+                self._begun |= {problem} if begins else set()
+                self._line(f"{problem}: {stage}")
 
     def note(self, line: str) -> None:
         """Above the line that changes."""
@@ -221,7 +303,12 @@ class _Progress:
     def done(self, problem: str) -> None:
         self._done += 1
         if self._status is None:
-            _say(f"{self._done}/{self._total} {problem}")
+            with self._lock:
+                self._line(f"{self._done}/{self._total} {problem}")
+
+    def _line(self, text: str) -> None:
+        self._told = time.monotonic()
+        _say(text)
 
     def __enter__(self) -> _Progress:
         if self._status:

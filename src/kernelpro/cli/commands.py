@@ -205,6 +205,7 @@ def bench(
     objective: _Objective = "speed",
     tolerance: _Tolerance = 2.0,
     parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
+    in_flight: Annotated[int, typer.Option(min=1, max=64, help="With --author: candidates of a problem at the same time.")] = 2,
     plain: Annotated[bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")] = False,
     level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
     ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
@@ -224,10 +225,12 @@ def bench(
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder of this bench; the same one goes on where it stopped.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Ask again where the last answer was an error.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Ask again what could not be run or judged.")] = False,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
 ) -> None:
-    """A whole suite: fast_p, geomeans and costs against each baseline. Killed at any time, the same command goes on."""
+    """A whole suite: fast_p, geomeans and costs against each baseline. Killed at any time, the same command goes on.
+
+    Exit code 0: all is answered; 1: nothing could be run; 2: misuse; 3: answers or results are outstanding."""
     from kernelpro.cli import benching
     from kernelpro.cli.place import Place
     from kernelpro.records import Options
@@ -247,7 +250,7 @@ def bench(
     options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
     what = (suite, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
-    wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()))
+    wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight)
     raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
 
 

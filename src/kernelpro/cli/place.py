@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kernelpro.pools.by_name import pool
@@ -17,8 +18,14 @@ class Place:
     match: str = ""
     wait: bool = False
 
+    @property
+    def lasting(self) -> str:
+        """The pool's name as it means the same in every working directory: a spool's folder by its whole path."""
+        kind, _, rest = self.pool.partition(":")
+        return f"spool:{Path(rest).expanduser().absolute()}" if kind == "spool" and rest else self.pool
+
     def open(self, sandbox: Any) -> Pool:
-        return pool(self.pool, sandbox, self.wait, self.match, complain)
+        return pool(self.lasting, sandbox, self.wait, self.match, complain)
 
     def require(self, target: Any) -> None:
         """Where nobody can be asked what there is, it must be said."""

@@ -100,7 +100,7 @@ def optimize(
             target=where,
             temperature=wanted.temperature,
             wait=wanted.place.wait,
-            pool=wanted.place.pool,
+            pool=wanted.place.lasting,
             match=wanted.place.match,
             policy=policy,
             constants=constants,
@@ -126,7 +126,7 @@ def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str 
     config = store.config()
     if budget or price or pool:
         known = config.prices | prices(price)
-        config = replace(config, limits=limits(budget, config.limits), prices=known, pool=pool or config.pool)
+        config = replace(config, limits=limits(budget, config.limits), prices=known, pool=Place(pool or config.pool).lasting)
         author(config, store.folder)  # what cannot go on is said before anything is changed
         store.keep_config(config)
     with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:

@@ -63,4 +63,6 @@ def _follow(question: Question, report: Report) -> Callable[[Progress], None]:
 
 
 def _seconds(result: Result) -> float:
-    return result.verdict.seconds if result.verdict else 0.0
+    """As far as it was told: probes may not say."""
+    told = (result.data or {}).get("seconds")
+    return float(told) if told is not None else result.verdict.seconds if result.verdict else 0.0

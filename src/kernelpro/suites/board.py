@@ -1,7 +1,8 @@
 """The board of a bench: a row for each problem, a summary against each baseline, what was left out and why.
 
 A problem with several samples counts by its best one: right before wrong, then by speed-up against the best baseline. Problems
-that cannot be scored, and those whose task does not run here, are listed with the reason and are in no mean.
+that cannot be scored, those whose task does not run here, and those whose kernels were not judged because something else failed
+are listed with the reason and are in no mean.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernelpro.records import BASELINES, Cost, Energy, Interval, Record, Status, Verdict
+from kernelpro.records import BASELINES, Cost, Energy, Interval, Record, Result, Status, Verdict
 from kernelpro.records.energy import TITLES, cells, portion
 from kernelpro.suites.ledger import Entry
 from kernelpro.suites.problems import Problem
@@ -19,6 +20,32 @@ BEST = "best"
 """Against whichever baseline is the fastest on the problem."""
 NOT_RUN = "not run"
 """The task itself could not be run here."""
+NOT_JUDGED = "not judged"
+"""A worker or a device failed on the way: nothing is known of the kernel."""
+NO_KERNEL = "no kernel"
+
+
+@dataclass(frozen=True)
+class Terms(Record):
+    """How it was asked for, and when: what differs in this cannot be compared."""
+
+    effort: str = "normal"
+    precision: str | None = None
+    """None: the usual one of each task."""
+    mode: str = "train"
+    baselines: tuple[str, ...] = ()
+    """Asked for; where one does not compile, the problem has none."""
+    min_authored: float = 0.0
+    version: str = ""
+    """KernelPro's."""
+    date: str = ""
+    """When this was put together."""
+
+    @property
+    def words(self) -> str:
+        authored = f", own kernels at least {self.min_authored:.0%}" if self.min_authored else ""
+        asked = f"effort {self.effort}, precision {self.precision or 'as usual'}, mode {self.mode}{authored}"
+        return f"{asked}, baselines {', '.join(self.baselines)}; KernelPro {self.version}, {self.date}"
 
 
 @dataclass(frozen=True)
@@ -27,7 +54,7 @@ class Row(Record):
     task: str
     """The task's identity."""
     status: str
-    """A status of the judge's, or `no kernel`."""
+    """A status of the judge's, or `no kernel`, `not run`, `not judged`."""
     reason: str = ""
     kernel: str = ""
     samples: int = 0
@@ -40,6 +67,8 @@ class Row(Record):
     authored_share: float | None = None
     seconds: float = 0.0
     cost: Cost = field(default_factory=Cost)
+    precision: str = ""
+    """Which it was judged with."""
 
     @property
     def metered(self) -> Energy | None:
@@ -48,7 +77,7 @@ class Row(Record):
 
     @property
     def scored(self) -> bool:
-        return self.status not in (Status.NOT_SCORABLE.value, NOT_RUN)
+        return self.status not in (Status.NOT_SCORABLE.value, NOT_RUN, NOT_JUDGED)
 
 
 @dataclass(frozen=True)
@@ -67,6 +96,9 @@ class Board(Record):
     """Hardware and torch; more than one: the rows cannot be compared."""
     energy: dict[str, Saving] = field(default_factory=dict)
     """By the baseline beside which it was measured; empty where none was."""
+    terms: Terms = Terms()
+    unclocked: int = 0
+    """Probes that did not say how long they held the device: not in `seconds`."""
 
 
 def board(
@@ -76,9 +108,10 @@ def board(
     problems: Sequence[Problem],
     keys: Mapping[tuple[int, int], Sequence[str]],
     entries: Mapping[str, Entry],
+    terms: Terms,
 ) -> Board:
-    """`keys`: the questions of each problem; a problem without any had no kernel."""
-    rows, still_open, places = [], [], set()
+    """`keys`: the questions of each problem; one that is a probe says whether a problem without a kernel counts."""
+    rows, still_open, places, unclocked = [], [], set(), 0
     for problem in problems:
         wanted = keys.get((problem.level, problem.number), ())
         found = [entries[key] for key in wanted if key in entries]
@@ -86,7 +119,8 @@ def board(
             still_open.append(problem.label)
             continue
         rows.append(_row(problem, found))
-        places |= {_place(entry.result.verdict) for entry in found if entry.result.verdict and entry.result.verdict.environment}
+        places |= {", torch ".join(where) for entry in found if (where := measured_on(entry.result))}
+        unclocked += sum(_is_probe(entry) and not entry.seconds for entry in found)
     scored = [row for row in rows if row.scored]
     return Board(
         suite,
@@ -100,21 +134,28 @@ def board(
         sum((row.cost for row in rows), Cost()),
         tuple(sorted(places)),
         savings([row.metered for row in scored if row.metered]),
+        terms,
+        unclocked,
     )
 
 
 def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
     seconds, cost = sum(entry.seconds for entry in entries), sum((entry.cost for entry in entries), Cost())
-    row = Row(problem.label, problem.task.id, "no kernel", "nothing was handed in", "", len(entries), seconds=seconds, cost=cost)
-    verdicts = [entry.result.verdict for entry in entries if entry.result.verdict]
-    if not verdicts:
-        for result in (entry.result for entry in entries):
-            if result.error:
-                return replace(row, status=NOT_RUN, reason=result.error)
-            row = replace(row, reason=str((result.data or {}).get("reason", row.reason)))
+    samples = sum(not _is_probe(entry) and entry.result.error is None for entry in entries)
+    row = Row(problem.label, problem.task.id, NO_KERNEL, "nothing was handed in", "", samples, seconds=seconds, cost=cost)
+    verdicts = [entry.result.verdict for entry in entries if entry.result.verdict and not entry.lost]
+    best = min(verdicts, key=_rank, default=None)
+    unsettled = next((entry for entry in entries if entry.unsettled), None)
+    if unsettled and (best is None or best.status not in (Status.PASSED, Status.NOT_SCORABLE)):  # it might have been the best
+        return replace(row, status=NOT_JUDGED if unsettled.lost else NOT_RUN, reason=unsettled.lost or unsettled.result.error or "")
+    for data in (entry.result.data or {} for entry in entries):
+        if data.get("scorable") is False:
+            return replace(row, status=Status.NOT_SCORABLE.value, reason=str(data["reason"]))
+        row = replace(row, reason=str(data.get("reason") or row.reason))
+    if best is None:
         return row
-    best = min(verdicts, key=_rank)
-    row = replace(row, status=best.status.value, reason=best.reason, kernel=best.candidate)
+    precision = str(best.environment.get("precision", ""))
+    row = replace(row, status=best.status.value, reason=best.reason, kernel=best.candidate, precision=precision)
     if best.status is not Status.PASSED:
         return row
     slowest = min(best.speedup.values(), key=lambda ratio: ratio.value)
@@ -134,9 +175,23 @@ def _rank(verdict: Verdict) -> tuple[int, float]:
     return (2 if verdict.status is Status.NOT_SCORABLE else 1), 0.0
 
 
-def _place(verdict: Verdict) -> str:
-    where = verdict.environment
-    return f"{where.get('gpu') or where.get('cpu') or 'unknown'}, torch {where.get('torch', '?')}"
+def _is_probe(entry: Entry) -> bool:
+    return "scorable" in (entry.result.data or {})
+
+
+def measured_on(result: Result) -> tuple[str, str] | None:
+    """Hardware and torch, as a verdict or a probe tells them; None where it does not."""
+    if result.verdict and (where := result.verdict.environment):
+        return where.get("gpu") or where.get("cpu") or "unknown", where.get("torch", "?")
+    if hardware := (result.data or {}).get("hardware"):
+        torch = next((fact for fact in hardware.get("facts", ()) if fact.startswith("torch: ")), "torch: ?")
+        return hardware["name"], torch.removeprefix("torch: ")
+    return None
+
+
+def places_in_words(places: Sequence[str]) -> list[str]:
+    lines = [f"measured on {'; '.join(places) or 'nothing yet'}"]
+    return [*lines, "NOT COMPARABLE: these rows come from different machines"] if len(places) > 1 else lines
 
 
 def _summaries(rows: Sequence[Row]) -> dict[str, Summary]:
@@ -181,15 +236,16 @@ def remarks(found: Board) -> list[str]:
     lines = _energies(found)
     if any(row.samples > 1 for row in found.rows):
         lines.append(f"best of up to {max(row.samples for row in found.rows)} samples a problem")
-    lines.append(f"in all: {found.seconds:.0f} s of the device, {money(found.cost) or 'no tokens'}")
-    lines.append(f"measured on {'; '.join(found.places) or 'nothing yet'}")
-    if len(found.places) > 1:
-        lines.append("NOT COMPARABLE: these rows come from different machines")
+    probes = f" (without {found.unclocked} probe{'s' * (found.unclocked != 1)})" if found.unclocked else ""
+    lines.append(f"in all: {found.seconds:.0f} s of the device{probes}, {money(found.cost) or 'no tokens'}")
+    lines += [found.terms.words, *places_in_words(found.places)]
     if found.left_out:
-        lines.append(f"{len(found.left_out)} left out of all means:")
+        unsettled = sum(row.status in (NOT_RUN, NOT_JUDGED) for row in found.left_out)
+        among = f", {unsettled} of them because they could not be run or judged" if unsettled else ""
+        lines.append(f"{len(found.left_out)} left out of all means{among}:")
         lines += [f"  {row.problem}: {row.status}: {row.reason}" for row in found.left_out]
     if found.open:
-        lines.append(f"{len(found.open)} not answered yet: {_some(found.open)}")
+        lines.append(f"{len(found.open)} not answered yet: {some(found.open)}")
     return lines
 
 
@@ -204,7 +260,7 @@ def _energies(found: Board) -> list[str]:
     for row in found.rows:
         if row.energy and row.energy.refused:
             refused.setdefault(row.energy.refused, []).append(row.problem)
-    return lines + [f"energy not told of {_some(names)}: {reason}" for reason, names in refused.items()]
+    return lines + [f"energy not told of {some(names)}: {reason}" for reason, names in refused.items()]
 
 
 def markdown(table: Table) -> str:
@@ -222,7 +278,7 @@ def money(cost: Cost) -> str:
     return f"${cost.money:.2f}, {tokens} tokens" if tokens or cost.money else ""
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
 

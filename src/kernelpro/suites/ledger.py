@@ -26,6 +26,16 @@ class Entry(Record):
     cost: Cost = field(default_factory=Cost)
     """What the author was paid."""
 
+    @property
+    def lost(self) -> str:
+        """What came between: a killed worker, a device that failed. Empty where it was the question itself that was answered."""
+        return str((self.result.data or {}).get("lost", ""))
+
+    @property
+    def unsettled(self) -> bool:
+        """An error for an answer, or none: asked again, it may be another."""
+        return self.result.error is not None or bool(self.lost)
+
 
 class Ledger:
     def __init__(self, folder: Path):
@@ -58,9 +68,9 @@ class Ledger:
         return entries
 
     def lacks(self, key: str, retry: bool) -> bool:
-        """Whether a question is to be asked: it has no answer, or, with `retry`, an error for an answer."""
+        """Whether a question is to be asked: it has no answer, or, with `retry`, one that is unsettled."""
         entry = self.entries.get(key)
-        return entry is None or (retry and entry.result.error is not None)
+        return entry is None or (retry and entry.unsettled)
 
     def add(self, entry: Entry) -> None:
         """Whoever returns from here knows that it is on disk."""

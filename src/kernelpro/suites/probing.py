@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelpro.records import Interval, Record
-from kernelpro.suites.board import NOT_RUN, Table
+from kernelpro.suites.board import NOT_RUN, Table, measured_on, places_in_words
 from kernelpro.suites.ledger import Entry
 from kernelpro.suites.problems import Problem
 
@@ -25,6 +25,15 @@ class Probed(Record):
     floor_ms: float | None = None
     not_used: dict[str, str] = field(default_factory=dict)
     """Input distributions that the task cannot bear, and why."""
+    hardware: str = ""
+    """What it was measured on."""
+    torch: str = ""
+    seconds: float | None = None
+    """Of the device; None: not told."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.hardware}, torch {self.torch}" if self.hardware else ""
 
 
 def probed(
@@ -36,25 +45,38 @@ def probed(
         result = entries[key].result if key in entries else None
         if result is None:
             found.append(Probed(problem.label, problem.task.id, reason="not answered yet"))
-        elif result.data is None:
+        elif result.error is not None or result.data is None:
             found.append(Probed(problem.label, problem.task.id, reason=f"{NOT_RUN}: {result.error}"))
         else:
+            hardware, torch = measured_on(result) or ("", "")
             data = {**result.data, "reason": result.data["reason"] or "", "not_used": result.data["dropped"]}
-            found.append(Probed.from_json({"problem": problem.label, "task": problem.task.id, **data}))
+            data |= {"problem": problem.label, "task": problem.task.id, "hardware": hardware, "torch": torch}
+            found.append(Probed.from_json(data))
     return found
 
 
 def table(rows: Sequence[Probed]) -> Table:
-    titles = ["problem", "scorable", "precision", "baselines, ms", "floor, ms", "why not"]
+    mixed = len(_places(rows)) > 1
+    titles = ["problem", "scorable", "precision", "baselines, ms", "floor, ms", *(["measured on"] if mixed else []), "why not"]
     words = {True: "yes", False: "no", None: "?"}
     lines = []
     for row in rows:
         times = ", ".join(f"{name} {time.value:.3f}" for name, time in row.baselines.items())
         floor = f"{row.floor_ms:.4f}" if row.floor_ms else ""
-        lines.append([row.problem, words[row.scorable], row.precision, times, floor, row.reason])
+        place = [row.place] if mixed else []
+        lines.append([row.problem, words[row.scorable], row.precision, times, floor, *place, row.reason])
     return titles, lines
 
 
 def remarks(rows: Sequence[Probed]) -> list[str]:
     count = {state: sum(row.scorable is state for row in rows) for state in (True, False, None)}
-    return [f"{len(rows)} problems: {count[True]} can be scored, {count[False]} cannot, {count[None]} not run or not answered"]
+    told = [row.seconds for row in rows if row.seconds is not None]
+    return [
+        f"{len(rows)} problems: {count[True]} can be scored, {count[False]} cannot, {count[None]} not run or not answered",
+        *([f"in all: {sum(told):.0f} s of the device, as far as told"] if told else []),
+        *places_in_words(_places(rows)),
+    ]
+
+
+def _places(rows: Sequence[Probed]) -> list[str]:
+    return sorted({row.place for row in rows if row.place})

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernelpro.records import Energy, Interval, Record
 
@@ -34,6 +35,9 @@ class Summary(Record):
     @property
     def correct_rate(self) -> float:
         return self.correct / self.problems if self.problems else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"correct_rate": self.correct_rate}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (4096, 4096), "cpu": (64, 2048)}
+SIZES = {"cuda": (8192, 4096), "cpu": (64, 2048)}
 rows, cols = SIZES[TARGET]
 
 

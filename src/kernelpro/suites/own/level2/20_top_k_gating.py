@@ -16,7 +16,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (262144, 64, 8), "cpu": (4096, 32, 4)}
+SIZES = {"cuda": (524288, 64, 8), "cpu": (4096, 32, 4)}
 tokens, experts, k = SIZES[TARGET]
 
 

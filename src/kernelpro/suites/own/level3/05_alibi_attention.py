@@ -15,7 +15,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (4, 16, 1024, 64), "cpu": (1, 4, 160, 64)}
+SIZES = {"cuda": (8, 16, 1024, 64), "cpu": (1, 4, 160, 64)}
 batch, heads, length, dim = SIZES[TARGET]
 
 

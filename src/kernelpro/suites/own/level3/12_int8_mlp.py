@@ -15,7 +15,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (32, 4096, 11008, torch.bfloat16), "cpu": (8, 256, 704, torch.float32)}
+SIZES = {"cuda": (32, 5120, 13824, torch.bfloat16), "cpu": (8, 256, 704, torch.float32)}
 rows, dim, hidden, dtype = SIZES[TARGET]
 
 

@@ -25,7 +25,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (4, 2048, 16, 64, 64, 128), "cpu": (1, 256, 4, 32, 16, 64)}
+SIZES = {"cuda": (16, 2048, 16, 64, 64, 128), "cpu": (1, 256, 4, 32, 16, 64)}
 batch, length, heads, dim, state, chunk = SIZES[TARGET]
 
 

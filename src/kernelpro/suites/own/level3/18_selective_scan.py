@@ -22,7 +22,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (8, 64, 2048, 16), "cpu": (1, 32, 256, 8)}
+SIZES = {"cuda": (32, 64, 8192, 16), "cpu": (1, 32, 256, 8)}
 batch, length, dim, state = SIZES[TARGET]
 
 

@@ -21,7 +21,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (32, 32, 112, 112), "cpu": (1, 16, 32, 32)}
+SIZES = {"cuda": (64, 32, 112, 112), "cpu": (1, 16, 32, 32)}
 batch, channels, height, width = SIZES[TARGET]
 
 

@@ -22,7 +22,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (16384, 26, 10000, 64), "cpu": (256, 8, 200, 32)}
+SIZES = {"cuda": (65536, 26, 10000, 64), "cpu": (256, 8, 200, 32)}
 batch, features, entries, dim = SIZES[TARGET]
 
 

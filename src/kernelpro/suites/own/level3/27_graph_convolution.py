@@ -16,7 +16,7 @@ class Model(nn.Module):
 
 
 TARGET = "cuda"
-SIZES = {"cuda": (100000, 1000000, 128), "cpu": (2000, 16000, 64)}
+SIZES = {"cuda": (200000, 2000000, 128), "cpu": (2000, 16000, 64)}
 nodes, edges, dim = SIZES[TARGET]
 
 
