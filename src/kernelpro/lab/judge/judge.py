@@ -83,6 +83,10 @@ class Judge:
             self._calibrate()
         self._prepared_in = clock.seconds()
 
+    @property
+    def prepared_seconds(self) -> float:
+        return self._prepared_in.get("total", 0.0)
+
     # --- preparation ---------------------------------------------------------------------------------
 
     def _draw_questions(self) -> list[tuple[int, str]]:
