@@ -43,6 +43,18 @@ def judging(factor: str, name: str = "candidate") -> Job:
     return Job(name, "judge", TASK, Candidate(source, name), "cpu", QUICK)
 
 
+def wish(text: str) -> Job:
+    """For a worker that does as its candidate says."""
+    return Job(text, "judge", TASK, Candidate(text, text), "cpu", QUICK)
+
+
+def stand_in(place: Path, *options: str) -> subprocess.Popen[str]:
+    """A worker whose processes do as their candidates say, and need no torch."""
+    idle = [sys.executable, str(Path(__file__).with_name("idle_worker.py"))]
+    code = f"from kernelpro.pools import process; process.COMMAND = {idle!r}; from kernelpro.pools.spool.main import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, str(place), *options], stderr=subprocess.PIPE, text=True)
+
+
 def worker(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "kernelpro", "worker", str(folder), *options]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
