@@ -37,6 +37,21 @@ lib = runtime.cpp(r'extern "C" int answer() {{ return {number}; }}')
     return Job(f"build {number}", "build", candidate=Candidate(source, f"number {number}"), target="cpu")
 
 
+def misbuilding(number: int) -> Job:
+    """A job that a compiler refuses in a moment, with its number."""
+    source = f"""
+from kernelpro import runtime
+lib = runtime.cpp(r'extern "C" int answer() {{ return number_{number}; }}')
+"""
+    return Job(f"build {number}", "build", candidate=Candidate(source, f"number {number}"), target="cpu")
+
+
+def misspelt(number: int) -> Job:
+    """A job that takes no time: the verdict names the line."""
+    source = "\n" * (number - 1) + "this is no Python\n"
+    return Job(f"line {number}", "judge", TASK, Candidate(source, f"line {number}"), "cpu", QUICK)
+
+
 def judging(factor: str, name: str = "candidate") -> Job:
     head = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
     source = f"{head}        return torch.relu(x) * {factor} + 1\n"

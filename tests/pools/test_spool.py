@@ -96,6 +96,7 @@ def test_an_error_is_handed_out_once(spool: Spooling) -> None:
     spool.finish(spool.post(building(1)), error="the GPU is throttling")
     asking = Spool(spool.path, wait=False)
     assert asking.ask(building(1)).error == "the GPU is throttling"
+    assert not Folder(spool.path).open_jobs(), "nobody does it again unasked"
     with pytest.raises(Outstanding):
         asking.ask(building(1))
 

@@ -90,6 +90,7 @@ class Spool(Pool):
             return False
         if failure(found.result):
             self._folder.reopen(asked.posted, found)
+            self._folder.withdraw(asked.posted)  # nobody is to do it again unasked
         self._missing.discard(asked.posted.key)
         if asked.answer.set_running_or_notify_cancel():
             asked.answer.set_result(addressed(found.result, asked.job))
