@@ -15,7 +15,7 @@ from kernelpro.pools.spool.folder import Folder
 from kernelpro.pools.spool.pool import Spool
 from kernelpro.records import Status
 
-BUILDS, LINES = 40, 160
+BUILDS, LINES = 20, 178
 OLD = (time.time() - 3600,) * 2
 
 
