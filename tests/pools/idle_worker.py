@@ -1,14 +1,22 @@
 """A worker that does as its candidate says: stands in where a device would have to break."""
 
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
+parent = int(os.environ["KERNELPRO_PARENT"])
 for line in sys.stdin:
     job = json.loads(line)
     wish = job["candidate"]["source"]
     if wish == "break the device":
         sys.exit(75)
     if wish == "hang":
-        time.sleep(600)
-    print(json.dumps({"type": "result", "job": job["id"], "data": {"did": wish}}), flush=True)
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        sys.exit()
+    answer = {"data": {"did": wish}}
+    if wish.startswith("need ") and not Path(wish.removeprefix("need ")).exists():
+        answer = {"error": "it is not there"}
+    print(json.dumps({"type": "result", "job": job["id"], **answer}), flush=True)

@@ -17,7 +17,7 @@ from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools.by_name import pool
 from kernelpro.pools.pool import Outstanding
 from kernelpro.pools.spool import transfer
-from kernelpro.pools.spool.entries import Posted, answer, post, read
+from kernelpro.pools.spool.entries import Posted, answer, line, post, read
 from kernelpro.pools.spool.folder import MOST_ATTEMPTS, Folder, Holder
 from kernelpro.pools.spool.pool import Spool
 from kernelpro.records import BadInput, Job, Result, Status, Verdict
@@ -96,6 +96,7 @@ def test_an_error_is_handed_out_once(spool: Spooling) -> None:
     spool.finish(spool.post(building(1)), error="the GPU is throttling")
     asking = Spool(spool.path, wait=False)
     assert asking.ask(building(1)).error == "the GPU is throttling"
+    assert not Folder(spool.path).open_jobs(), "nobody does it again unasked"
     with pytest.raises(Outstanding):
         asking.ask(building(1))
 
@@ -114,8 +115,10 @@ def test_one_job_has_one_holder(spool: Spooling) -> None:
     lease = spool.folder.take(posted, ME)
     assert lease and spool.folder.take(posted, OTHER) is None
     spool.folder.release(lease)
-    assert spool.folder.take(posted, OTHER)
-    assert spool.folder.attempts(posted.key) == 1, "what is given back was no attempt"
+    again = spool.folder.take(posted, OTHER)
+    assert again and spool.folder.attempts(posted.key) == 0, "what is given back was no attempt"
+    spool.folder.tell(again, "building")
+    assert spool.folder.attempts(posted.key) == 1
 
 
 RACER = """
@@ -159,10 +162,25 @@ def test_a_job_that_outlives_all_its_workers_is_answered(spool: Spooling) -> Non
     for _ in range(MOST_ATTEMPTS):
         lease = spool.folder.take(posted, ME)
         assert lease
+        spool.folder.tell(lease, "timing")
         spool.age(lease.path)
     assert spool.folder.take(posted, ME) is None
-    found = Spool(spool.path).ask(judging("2")).verdict
-    assert found and found.status is Status.CRASHED and f"{MOST_ATTEMPTS} workers died" in found.reason
+    asking = Spool(spool.path, wait=False)
+    found = asking.ask(judging("2"))
+    assert found.verdict and found.verdict.status is Status.CRASHED and f"{MOST_ATTEMPTS} workers died" in found.verdict.reason
+    assert found.data == {"lost": found.verdict.reason}, "the candidate may not be to blame"
+    with pytest.raises(Outstanding):
+        asking.ask(judging("2"))
+    assert spool.folder.take(posted, ME), "asked again, it is done again"
+
+
+def test_a_job_that_was_taken_ahead_and_never_begun_has_no_attempts(spool: Spooling) -> None:
+    posted = spool.post(judging("2"))
+    for _ in range(2 * MOST_ATTEMPTS):
+        lease = spool.folder.take(posted, ME)
+        assert lease
+        spool.age(lease.path)
+    assert spool.folder.take(posted, ME) and spool.folder.attempts(posted.key) == 0
 
 
 # --- hardware --------------------------------------------------------------------------------------------
@@ -174,10 +192,19 @@ def test_a_task_stays_on_one_kind_of_hardware(spool: Spooling) -> None:
     first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
     assert spool.folder.suits(first, H200) == "NVIDIA H200" and spool.folder.suits(first, A100) == "NVIDIA A100"
     assert spool.folder.suits(first, Device()) is None, "no GPU, no job for one"
-    assert spool.folder.take(first, Holder("me", "NVIDIA A100", 60.0))
+    lease = spool.folder.take(first, Holder("me", "NVIDIA A100", 60.0))
+    assert lease and spool.folder.suits(second, H200), "what was not begun binds nobody"
+    spool.folder.tell(lease, "building")
     assert spool.folder.suits(second, H200) is None and spool.folder.suits(second, A100) == "NVIDIA A100"
     other = spool.post(replace(judging("4"), task=replace(TASK, mode="eval"), target="cuda"))
     assert spool.folder.suits(other, H200), "another task is free"
+
+
+def test_a_task_stays_where_its_first_result_comes_from(spool: Spooling) -> None:
+    first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
+    spool.folder.keep(answer(first, Result("", error="no such device"), "me", "NVIDIA H200", 1.0))
+    spool.folder.keep(answer(second, Result("", data={}), "me", "NVIDIA A100", 1.0))
+    assert spool.folder.suits(first, A100) and not spool.folder.suits(first, H200)
 
 
 def test_match_chooses_the_hardware(spool: Spooling) -> None:
@@ -206,6 +233,61 @@ def test_a_changed_result_is_no_result(spool: Spooling) -> None:
     path.write_text(path.read_text().replace('"n":12', '"n":13'))
     spool.age(path)
     assert spool.folder.answered(posted.key) is None and "checksum" in spool.heard[0]
+
+
+def test_a_truncated_job_is_reported_and_written_anew_by_whoever_asks(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    path = spool.path / "jobs" / f"{posted.key}.json"
+
+    def cut() -> None:
+        path.write_text(line(posted)[:-20])
+        spool.age(path)
+
+    cut()
+    assert Folder(spool.path, spool.heard.append).open_jobs() == []
+    assert "truncated" in spool.heard[0] and not path.exists() and len(list((spool.path / "aside").iterdir())) == 1
+    cut()
+    Spool(spool.path, wait=False, say=spool.heard.append).submit(building(1))
+    assert "is written anew: it is truncated" in spool.heard[1] and Folder(spool.path).open_jobs() == [posted]
+
+
+def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpro.pools.spool.pool._TIDY_EVERY", 1)
+    with Spool(spool.path) as asking:
+        waiting = asking.submit(building(1))
+        spool.folder.set_aside(spool.path / "jobs" / f"{post(building(1)).key}.json", "it was damaged")
+        while not (left := Folder(spool.path).open_jobs()):
+            time.sleep(0.05)
+        spool.finish(left[0])
+        assert waiting.result(10).data == {"n": 1}
+
+
+def test_a_folder_that_is_gone_for_good_is_one_clear_line(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelpro.pools.spool.pool._PATIENCE_SECONDS", 0.0)
+    with Spool(spool.path, say=spool.heard.append) as asking:
+        waiting = asking.submit(building(1))
+        spool.path.rename(spool.path.with_name("elsewhere"))
+        with pytest.raises(BadInput, match=f"{spool.path}.* cannot be"):
+            waiting.result(30)
+        with pytest.raises(BadInput, match="cannot be"):
+            asking.submit(building(2))
+    assert len(spool.heard) == 1 and "trying again" in spool.heard[0]
+
+
+# --- what is not wanted any more -------------------------------------------------------------------------
+
+
+def test_a_cancelled_job_goes_unless_somebody_is_at_it(spool: Spooling) -> None:
+    with Spool(spool.path) as asking:
+        free, taken, first, second = (asking.submit(building(n)) for n in (1, 2, 3, 3))
+        assert spool.folder.take(post(building(2)), ME)
+        assert free.cancel() and taken.cancel() and first.cancel()
+        assert {posted.job.id for posted in Folder(spool.path).open_jobs()} == {"build 2", "build 3"}, "one is asked for twice"
+        assert asking.outstanding == 1
+        assert second.cancel() and asking.outstanding == 0
+        assert len(Folder(spool.path).open_jobs()) == 1
+        spool.finish(post(building(1)))
+        assert asking.submit(building(1)).result(10).data == {"n": 1}, "it can be asked for again"
 
 
 def test_results_under_other_names_are_taken_in_or_set_aside(spool: Spooling) -> None:
@@ -246,6 +328,17 @@ def test_a_result_that_nobody_asked_for_is_not_taken(spool: Spooling, tmp_path: 
     other.finish(other.post(building(1)))
     merged = transfer.merge(spool.folder, other.path / "results")
     assert merged.results == 0 and "never asked for here" in merged.strange[0]
+
+
+def test_a_line_that_was_cut_short_swallows_no_other(spool: Spooling, tmp_path: Path) -> None:
+    entries = [answer(spool.post(building(n)), Result("", data={"n": n}), "me", "", 1.0) for n in range(3)]
+    out = tmp_path / "results.jsonl"
+    transfer.append(out, entries[0])
+    out.write_text(out.read_text() + line(entries[1])[:30])
+    transfer.append(out, entries[1])
+    transfer.append(out, entries[2])
+    merged = transfer.merge(spool.folder, out)
+    assert merged.results == 3 and len(merged.strange) == 1 and "line 2" in merged.strange[0]
 
 
 @pytest.mark.parametrize("spec", ["spool:", "nowhere", "local:0", "local:many", ""])

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-from spooling import building, judging, worker
+from spooling import judging, misbuilding, misspelt, worker
 
 from kernelpro.pools.spool.entries import post
 from kernelpro.pools.spool.folder import Folder
 from kernelpro.pools.spool.pool import Spool
 from kernelpro.records import Status
 
-BUILDS = 40
+BUILDS, LINES = 20, 178
 OLD = (time.time() - 3600,) * 2
 
 
 def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
-    jobs = [building(n) for n in range(BUILDS)] + [judging("2", "right"), judging("3", "wrong")]
+    jobs = [misbuilding(n) for n in range(BUILDS)] + [misspelt(n) for n in range(1, LINES + 1)]
+    jobs += [judging("2", "right"), judging("3", "wrong")]
     heard: list[str] = []
     with Spool(tmp_path, say=heard.append) as spool:
         answers = [spool.submit(job) for job in jobs]
@@ -41,8 +43,11 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGTERM)
             said = "".join(process.communicate()[1] for process in workers)
     assert sorted(called) == sorted(job.id for job in jobs), "each is answered once"
-    assert all(result.data and result.data["status"] == "built" for result in results[:BUILDS])
-    right, wrong = (result.verdict for result in results[BUILDS:])
+    reasons = [(result.data or {}).get("reason", "") for result in results[:BUILDS]]
+    assert all(re.search(rf"\bnumber_{n}\b", reason) for n, reason in enumerate(reasons)), reasons
+    told = [result.verdict.reason if result.verdict else "" for result in results[BUILDS:-2]]
+    assert told == [f"syntax error in line {n}: invalid syntax" for n in range(1, LINES + 1)], "to each its own"
+    right, wrong = (result.verdict for result in results[-2:])
     assert right and right.status is Status.PASSED and wrong and wrong.status is Status.WRONG
     assert len(list((tmp_path / "results").glob("*.json"))) == len(jobs)
     again = [key for key in killed if said.count(f"takes {_words(tmp_path, key)}\n") > 1]

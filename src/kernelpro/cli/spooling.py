@@ -33,20 +33,23 @@ def worker(spool: str | None, once: bool, seconds: float, lease: float, match: s
 def status(folder: str, json_lines: bool) -> int:
     spool = _folder(folder)
     spool.tidy()
-    left, held, workers = spool.open_jobs(), spool.holders(), spool.workers()
+    left, held, workers, sick = spool.open_jobs(), spool.holders(), spool.workers(), spool.sick()
     done = len(list((spool.path / "results").glob("*.json")))
     if json_lines:
         at_work = {holder.worker: holder.hardware for holder in workers}
-        print(json.dumps({"open": len(left), "taken": sum(p.key in held for p in left), "done": done, "workers": at_work}))
+        taken, failed = sum(p.key in held for p in left), {holder.worker: holder.hardware for holder in sick}
+        print(json.dumps({"open": len(left), "taken": taken, "done": done, "workers": at_work, "sick": failed}))
         return 0
     print(f"{folder}: {done} results, {len(left)} jobs open, {len(workers)} workers, {_aside(spool)} files set aside")
     for posted in left:
         holder = held.get(posted.key)
         state = f"{holder.worker}: {holder.stage or 'taken'}" if holder else _wants(spool.hardware(posted) or posted.match)
-        tries = spool.attempts(posted.key) - bool(holder)
+        tries = spool.attempts(posted.key) - bool(holder and holder.stage)
         print(f"  {posted.key[:8]} {posted.words}: {state}" + (f"; {tries} workers were lost over it" if tries else ""))
     for name, count in Counter(holder.hardware for holder in workers).items():
         print(f"  {count} at work on {name}")
+    for holder in sick:
+        print(f"  {holder.worker} works no more on {holder.hardware}: {holder.stage}")
     return 0
 
 
@@ -60,6 +63,9 @@ def _aside(spool: Folder) -> int:
 
 def pack(folder: str, out: str) -> int:
     count = transfer.pack(_folder(folder), Path(out))
+    if not count:
+        print(f"nothing is open in {folder}: {out} is empty")
+        return 0
     print(f"{count} jobs in {out}: do them with `kernelpro worker {out} --once`, and bring {Path(out).stem}.results.jsonl back")
     return 0
 

@@ -68,6 +68,13 @@ def addressed(result: Result, job: Job) -> Result:
     return replace(result, job=job.id, verdict=verdict)
 
 
+def failure(result: Result) -> str:
+    """Why this is no result to keep: an error, or a job that nobody lived to answer. Empty for all others."""
+    if result.error is not None:
+        return result.error or "an error without words"
+    return str((result.data or {}).get("lost", ""))
+
+
 def line(entry: Posted | Answered) -> str:
     return entry.dumps() + "\n"
 

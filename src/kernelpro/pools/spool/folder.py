@@ -2,14 +2,16 @@
 
     DIR/jobs/KEY.json       a job
     DIR/results/KEY.json    its result: the first one stands
-    DIR/leases/KEY.N        the Nth attempt at it; the file's time of change is its last sign of life
-    DIR/hardware/GROUP      what the jobs of a task are timed on: the hardware of the first who took one
+    DIR/leases/KEY.N        the Nth time it was taken; the file's time of change is its last sign of life
+    DIR/hardware/GROUP      what the jobs of a task are timed on: the hardware on which the first was begun
     DIR/workers/NAME.json   who is there to work
+    DIR/workers/PLACE.sick  a device that failed its health check, until somebody works on it again
     DIR/aside/              files that could not be used, kept for people to look at
 
 A job is taken by creating its next lease, which only one can. A lease that has not been renewed for as long as it says has
-ended: the next attempt may begin. A holder that wakes up later does no harm, since the second result is dropped. Ages are
-told by the file system's own clock, whatever the machines' clocks say.
+ended: the next attempt may begin. Workers take jobs ahead of time, so that only those that were begun count as attempts. A
+holder that wakes up later does no harm, since the second result is dropped. Ages are told by the file system's own clock,
+whatever the machines' clocks say.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelpro.lab.machine import Device
 from kernelpro.pools.pool import lost
-from kernelpro.pools.spool.entries import Answered, Damaged, Posted, answer, line, read
+from kernelpro.pools.spool.entries import Answered, Damaged, Posted, answer, failure, line, read
 from kernelpro.records import BadInput, Record
 
 MOST_ATTEMPTS = 5
@@ -35,6 +37,10 @@ MOST_ATTEMPTS = 5
 _ROOMS = ("jobs", "results", "leases", "hardware", "workers", "aside")
 _SETTLED = 2.0
 """Seconds after which a damaged file is taken for complete, and not for one that is being copied."""
+
+
+class CannotWrite(BadInput, OSError):
+    """One clear line for whoever asks; for whoever works, a trouble of the file system that may pass."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Holder(Record):
     seconds: float
     """How long it holds without a sign of life."""
     stage: str = ""
+    """What is being done; empty as long as it was not begun."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,6 @@ class Folder:
         self._jobs: dict[str, Posted] = {}
         self._good: set[str] = set()
         """Keys whose results have been read and found complete."""
-        self._bad: set[str] = set()
-        """Job files that were reported."""
         try:
             for room in _ROOMS:
                 (path / room).mkdir(parents=True, exist_ok=True)
@@ -73,45 +78,70 @@ class Folder:
     # --- jobs and results ------------------------------------------------------------------------------
 
     def put(self, posted: Posted) -> bool:
-        """Whether it is new."""
+        """Whether it is new. What is there and damaged is written anew."""
         self._jobs.setdefault(posted.key, posted)
-        return self._write(self.path / "jobs" / f"{posted.key}.json", line(posted))
+        path, text = self._job_file(posted.key), line(posted)
+        if self._write(path, text):
+            return True
+        try:
+            found = _read(path)
+            if isinstance(found, Posted) and found.key == posted.key:
+                return False
+            why = "it was something else"
+        except (FileNotFoundError, Damaged) as error:
+            why = str(error)
+        self._replace(path, text)
+        self._say(f"{path} is written anew: {why}")
+        return True
+
+    def withdraw(self, posted: Posted) -> None:
+        """Nobody wants it any more: it goes, unless somebody is at it or has done it."""
+        if posted.key not in self.holders() and not self._result_file(posted.key).exists():
+            self._job_file(posted.key).unlink(missing_ok=True)
+            self._jobs.pop(posted.key, None)
 
     def job(self, key: str) -> Posted | None:
-        """None where there is no such job, or none that can be read."""
-        if key not in self._jobs and key not in self._bad:
-            path = self.path / "jobs" / f"{key}.json"
+        """None where there is no such job, or none that can be read: that one is set aside and reported."""
+        if key not in self._jobs:
+            path = self._job_file(key)
             try:
-                found = read(path.read_text(encoding="utf-8"))
-            except (FileNotFoundError, UnicodeDecodeError, Damaged) as error:
-                if isinstance(error, FileNotFoundError) or not self._settled(path):
-                    return None
-                self._bad.add(key)
-                self._say(f"{path} cannot be used: {error}")
+                found = _read(path)
+                if not isinstance(found, Posted) or found.key != key:
+                    raise Damaged("it is not the job that its name says")
+            except FileNotFoundError:
                 return None
-            if isinstance(found, Posted) and found.key == key:
-                self._jobs[key] = found
-        return self._jobs.get(key)
+            except Damaged as error:
+                if self._settled(path):
+                    self.set_aside(path, str(error))
+                return None
+            self._jobs[key] = found
+        return self._jobs[key]
 
     def answered(self, key: str) -> Answered | None:
         """A result that is not what it should be is set aside and reported; its job is then open again."""
-        path = self.path / "results" / f"{key}.json"
+        path = self._result_file(key)
         try:
-            found = read(path.read_text(encoding="utf-8"))
+            found = _read(path)
             if not isinstance(found, Answered) or found.key != key:
                 raise Damaged("it belongs to another job")
         except FileNotFoundError:
             return None
-        except (UnicodeDecodeError, Damaged) as error:
+        except Damaged as error:
             if self._settled(path):
                 self.set_aside(path, str(error))
             return None
         self._good.add(key)
         return found
 
+    def reopen(self, posted: Posted, answered: Answered) -> None:
+        """A result that is a failure is set aside: asked again, the job is done again."""
+        self.set_aside(self._result_file(posted.key), f"{posted.words} could not be done: {failure(answered.result)}")
+
     def keep(self, answered: Answered) -> bool:
         """False where there was a result already, which stands."""
-        kept = self._write(self.path / "results" / f"{answered.key}.json", line(answered))
+        kept = self._write(self._result_file(answered.key), line(answered))
+        if kept and not failure(answered.result) and (posted := self.job(answered.key)):
+            self._bind(posted, answered.hardware)
         for path in self._leases().get(answered.key, {}).values():
             path.unlink(missing_ok=True)
         return kept
@@ -138,10 +168,10 @@ class Folder:
             if path.name.startswith(".") or (path.suffix == ".json" and self.job(path.stem)):
                 continue
             try:
-                found = read(path.read_text(encoding="utf-8"))
+                found = _read(path)
             except FileNotFoundError:
                 continue
-            except (UnicodeDecodeError, Damaged) as error:
+            except Damaged as error:
                 if self._settled(path):
                     self.set_aside(path, str(error))
                 continue
@@ -149,6 +179,12 @@ class Folder:
                 path.unlink(missing_ok=True)
             else:
                 self.set_aside(path, "its job has a result already" if self.job(found.key) else "there is no such job here")
+
+    def _job_file(self, key: str) -> Path:
+        return self.path / "jobs" / f"{key}.json"
+
+    def _result_file(self, key: str) -> Path:
+        return self.path / "results" / f"{key}.json"
 
     def set_aside(self, path: Path, why: str) -> None:
         place = self.path / "aside" / f"{path.name}.{time.time_ns()}"
@@ -160,14 +196,14 @@ class Folder:
 
     def take(self, posted: Posted, holder: Holder) -> Lease | None:
         """None where somebody else has it, had it done, or where the task belongs to other hardware."""
-        if not self._claim_hardware(posted, holder.hardware):
+        if self.hardware(posted) not in ("", holder.hardware):
             return None
         attempts = self._leases().get(posted.key, {})
         latest = max(attempts, default=0)
         if latest and self.holder(attempts[latest]):
             return None
-        if latest >= MOST_ATTEMPTS:
-            reason = f"{latest} workers died or vanished while they were at this job"
+        if (begun := self._begun(attempts.values())) >= MOST_ATTEMPTS:
+            reason = f"{begun} workers died or vanished while they were at this job"
             self.keep(answer(posted, lost(posted.job, reason), holder.worker, holder.hardware, 0.0))
             return None
         path = self.path / "leases" / f"{posted.key}.{latest + 1}"
@@ -179,14 +215,15 @@ class Folder:
         return Lease(posted, path, holder)
 
     def renew(self, lease: Lease) -> None:
-        with contextlib.suppress(FileNotFoundError):  # done by somebody else meanwhile
+        with contextlib.suppress(OSError):  # done by somebody else meanwhile, or out of reach for now
             os.utime(lease.path)
 
     def tell(self, lease: Lease, stage: str) -> None:
-        """What is being done, for those who wait."""
-        if lease.path.exists():
-            told = Holder(lease.holder.worker, lease.holder.hardware, lease.holder.seconds, stage)
-            with contextlib.suppress(OSError):
+        """What is being done, for those who wait. With its first stage a job has begun, and its task belongs to this hardware."""
+        told = Holder(lease.holder.worker, lease.holder.hardware, lease.holder.seconds, stage)
+        with contextlib.suppress(OSError):
+            if lease.path.exists():
+                self._bind(lease.posted, told.hardware)
                 self._replace(lease.path, told.dumps())
 
     def release(self, lease: Lease) -> None:
@@ -200,16 +237,15 @@ class Folder:
 
     def holder(self, path: Path) -> Holder | None:
         """Of a lease, or of a sign of presence; None where it has ended."""
-        try:
-            with open(path, encoding="utf-8") as file:  # opening makes network file systems tell the truth
-                told, changed = file.read(), os.fstat(file.fileno()).st_mtime
-            holder = Holder.from_json(json.loads(told))
-        except (OSError, ValueError, TypeError):
-            return None
-        return holder if self._now() - changed <= holder.seconds else None
+        found = _told(path)
+        return found[0] if found and self._now() - found[1] <= found[0].seconds else None
 
     def attempts(self, key: str) -> int:
-        return max(self._leases().get(key, {}), default=0)
+        """How often it was begun."""
+        return self._begun(self._leases().get(key, {}).values())
+
+    def _begun(self, leases: Iterable[Path]) -> int:
+        return sum(found is not None and bool(found[0].stage) for found in map(_told, leases))
 
     def _leases(self) -> dict[str, dict[int, Path]]:
         found: dict[str, dict[int, Path]] = {}
@@ -235,10 +271,9 @@ class Folder:
         except FileNotFoundError:
             return ""
 
-    def _claim_hardware(self, posted: Posted, name: str) -> bool:
-        if posted.group:
+    def _bind(self, posted: Posted, name: str) -> None:
+        if posted.group and name:
             self._write(self.path / "hardware" / posted.group, name + "\n")
-        return self.hardware(posted) in ("", name)
 
     # --- workers ---------------------------------------------------------------------------------------
 
@@ -252,6 +287,18 @@ class Folder:
         """Those that are alive."""
         paths = [path for path in (self.path / "workers").glob("*.json") if path.name[0] != "."]
         return [found for path in sorted(paths) if (found := self.holder(path))]
+
+    def report_sick(self, place: str, holder: Holder) -> None:
+        """A device failed its health check; the holder's stage says how that is told."""
+        self._replace(self.path / "workers" / f"{place}.sick", holder.dumps())
+
+    def forget_sick(self, place: str) -> None:
+        """Somebody works on it again."""
+        (self.path / "workers" / f"{place}.sick").unlink(missing_ok=True)
+
+    def sick(self) -> list[Holder]:
+        paths = [path for path in (self.path / "workers").glob("*.sick") if path.name[0] != "."]
+        return [found[0] for path in sorted(paths) if (found := _told(path))]
 
     # --- files -----------------------------------------------------------------------------------------
 
@@ -294,5 +341,22 @@ class Folder:
                 os.fsync(file.fileno())
         except OSError as error:
             hidden.unlink(missing_ok=True)
-            raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+            raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None
         return hidden
+
+
+def _read(path: Path) -> Posted | Answered:
+    try:
+        return read(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise Damaged("it is no text") from None
+
+
+def _told(path: Path) -> tuple[Holder, float] | None:
+    """What a lease or a sign of presence says, and when it was last renewed."""
+    try:
+        with open(path, encoding="utf-8") as file:  # opening makes network file systems tell the truth
+            told, changed = file.read(), os.fstat(file.fileno()).st_mtime
+        return Holder.from_json(json.loads(told)), changed
+    except (OSError, ValueError, TypeError):
+        return None

@@ -14,12 +14,11 @@ from kernelpro.records import BadInput
 
 
 def work(path: Path, terms: Terms) -> int:
-    """Until it is done, time is up, or somebody stops us: then what is unfinished goes back."""
+    """Until it is done, time is up, or somebody stops us: then what is unfinished goes back. 1: a device or the spool failed."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
-    serve(path, terms, _say, stop)
-    return 0
+    return 0 if serve(path, terms, _say, stop) else 1
 
 
 def _say(text: str) -> None:

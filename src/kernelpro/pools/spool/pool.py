@@ -1,26 +1,31 @@
 """The asking side of a spool: jobs are put into the folder, results are looked for there.
 
 A job that was asked for before, by this process or by one that was killed, is found again by its key, and so is its
-result. Nothing is judged twice; whoever wants a second measurement uses another folder. An error is no result to keep:
-it is handed out once, and asked again, the job is done again.
+result. Nothing is judged twice; whoever wants a second measurement uses another folder. An error, or the death of all who
+were at a job, is no result to keep: it is handed out once, and asked again, the job is done again. A job that is cancelled goes,
+unless somebody is at it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelpro.pools.pool import Outstanding, Pool, Report, silent
-from kernelpro.pools.spool.entries import Posted, addressed, post
+from kernelpro.pools.spool.entries import Posted, addressed, failure, post
 from kernelpro.pools.spool.folder import Folder
-from kernelpro.records import Job, Progress, Result
+from kernelpro.records import BadInput, Job, Progress, Result
 
 _POLL_SECONDS = 0.5
 _TIDY_EVERY = 10
 """Polls."""
+_PATIENCE_SECONDS = 600.0
+"""How long a folder may be out of reach."""
 
 
 @dataclass
@@ -38,23 +43,29 @@ class Spool(Pool):
     def __init__(self, path: Path, wait: bool = True, match: str = "", say: Callable[[str], None] = lambda line: None):
         self._folder = Folder(path, say)
         self._folder.tidy()
-        self._wait, self._match = wait, match
+        self._wait, self._match, self._say = wait, match, say
         self._lock = threading.Lock()
         self._asked: list[_Asked] = []
         self._missing: set[str] = set()
         """Keys of jobs that this process asked for and that have no result."""
+        self._sick: set[str] = set()
+        """Workers whose devices were reported."""
         self._closing = threading.Event()
         self._watch: threading.Thread | None = None
 
     def submit(self, job: Job, progress: Report = silent) -> Future[Result]:
         asked = _Asked(post(job, self._match), job, progress, Future())
-        self._folder.put(asked.posted)
-        if self._find(asked):
-            return asked.answer
+        try:
+            self._folder.put(asked.posted)
+            if self._find(asked):
+                return asked.answer
+        except OSError as error:
+            raise self._out_of_reach(error) from None
         self._missing.add(asked.posted.key)
         if not self._wait:
             asked.answer.set_exception(Outstanding(f"{asked.posted.words} waits in {self._folder.path}"))
             return asked.answer
+        asked.answer.add_done_callback(lambda future: self._forget(asked) if future.cancelled() else None)
         with self._lock:
             self._asked.append(asked)
             if self._watch is None:
@@ -77,26 +88,60 @@ class Spool(Pool):
         found = self._folder.answered(asked.posted.key)
         if found is None:
             return False
-        if found.result.error is not None:
-            path = self._folder.path / "results" / f"{found.key}.json"
-            self._folder.set_aside(path, f"{asked.posted.words} could not be done: {found.result.error}")
+        if failure(found.result):
+            self._folder.reopen(asked.posted, found)
+            self._folder.withdraw(asked.posted)  # nobody is to do it again unasked
         self._missing.discard(asked.posted.key)
         if asked.answer.set_running_or_notify_cancel():
             asked.answer.set_result(addressed(found.result, asked.job))
         return True
 
+    def _forget(self, asked: _Asked) -> None:
+        """It was cancelled."""
+        with self._lock:
+            self._asked = [other for other in self._asked if other is not asked]
+            wanted = any(other.posted.key == asked.posted.key for other in self._asked)
+        if not wanted:
+            self._missing.discard(asked.posted.key)
+            with contextlib.suppress(OSError):
+                self._folder.withdraw(asked.posted)
+
     def _look(self) -> None:
-        polls = 0
+        polls, reached, told = 0, time.monotonic(), False
         while not self._closing.wait(_POLL_SECONDS):
             polls += 1
-            if polls % _TIDY_EVERY == 0:
-                self._folder.tidy()
             with self._lock:
+                self._asked = [asked for asked in self._asked if not asked.answer.done()]
                 waiting = list(self._asked)
-            done = [asked for asked in waiting if self._find(asked)]
-            with self._lock:
-                self._asked = [asked for asked in self._asked if asked not in done]
-            self._follow([asked for asked in waiting if asked not in done])
+            try:
+                if polls % _TIDY_EVERY == 0:
+                    self._tidy(waiting)
+                self._follow([asked for asked in waiting if not self._find(asked)])
+                reached, told = time.monotonic(), False
+            except OSError as error:
+                if not told:
+                    self._say(f"{self._out_of_reach(error)}; trying again")
+                    told = True
+                if time.monotonic() - reached > _PATIENCE_SECONDS:
+                    self._give_up(waiting, self._out_of_reach(error))
+
+    def _tidy(self, waiting: list[_Asked]) -> None:
+        self._folder.tidy()
+        for asked in waiting:
+            if not asked.answer.done():
+                self._folder.put(asked.posted)  # it may have been damaged, or withdrawn by another who asked for it
+        for holder in self._folder.sick():
+            if holder.worker not in self._sick:
+                self._sick.add(holder.worker)
+                self._say(f"{holder.worker} ({holder.hardware}) works no more: {holder.stage}")
+
+    def _give_up(self, waiting: list[_Asked], why: BadInput) -> None:
+        for asked in waiting:
+            if not asked.answer.done() and asked.answer.set_running_or_notify_cancel():
+                asked.answer.set_exception(why)
+
+    def _out_of_reach(self, error: OSError) -> BadInput:
+        return error if isinstance(error, BadInput) else BadInput(f"spool:{self._folder.path} cannot be used: {error.strerror}")
 
     def _follow(self, waiting: list[_Asked]) -> None:
         """Tell the askers how far their jobs are, where that has changed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +28,26 @@ def pack(folder: Folder, out: Path) -> int:
     jobs = folder.open_jobs()
     _write(out, "".join(map(line, jobs)))
     return len(jobs)
+
+
+def asked(source: Path) -> list[Posted]:
+    """The jobs in a file; bad input where there is none."""
+    found = {}
+    for _, _, text in _lines(source):
+        with contextlib.suppress(Damaged):
+            entry = read(text)
+            if isinstance(entry, Posted):
+                found[entry.key] = entry
+    if not found:
+        raise BadInput(f"{source} holds no job: give a spool's folder, or a file that `kernelpro spool pack` wrote")
+    return list(found.values())
+
+
+def collect(folder: Folder, jobs: Iterable[Posted], out: Path) -> int:
+    """Write the results of these jobs to one file; how many there are."""
+    found = [entry for posted in jobs if (entry := folder.answered(posted.key))]
+    _write(out, "".join(map(line, found)))
+    return len(found)
 
 
 def merge(folder: Folder, source: Path) -> Merged:
@@ -55,8 +77,12 @@ def _take_in(folder: Folder, entry: Answered) -> bool:
 
 
 def append(out: Path, entry: Answered) -> None:
-    with open(out, "a", encoding="utf-8") as file:
-        file.write(line(entry))
+    """On a line of its own, whatever was cut short before it."""
+    with open(out, "ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        torn = file.read(1) not in (b"", b"\n")
+        file.write(b"\n" * torn + line(entry).encode())
 
 
 def _lines(source: Path) -> Iterator[tuple[Path, int, str]]:
