@@ -15,7 +15,8 @@ from court import Court
 from quantised import Quantised
 
 from kernelpro import api
-from kernelpro.records import BadInput, Candidate, Status, Task
+from kernelpro.engine import session
+from kernelpro.records import BadInput, Candidate, Outcome, Status, Task
 
 KERNEL = """
 import torch
@@ -83,6 +84,25 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode and "put that under if __name__ == '__main__'" in done.stderr
     assert not list(tmp_path.glob("kernelpro-*"))
+
+
+def test_a_run_from_python_leaves_a_report_however_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Outcome | BadInput] = [Outcome("the budget is spent"), BadInput("this task cannot be scored")]
+
+    async def work(*_: object) -> Outcome:
+        end = ends.pop(0)
+        if isinstance(end, BadInput):
+            raise end
+        return end
+
+    monkeypatch.setattr(session, "work", work)
+    (tmp_path / "task.py").write_text(SPECTRUM)
+    found = api.optimize(tmp_path / "task.py", target="cpu", author="playbook", home=tmp_path / "runs")
+    assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
+    with pytest.raises(BadInput, match="cannot be scored"):
+        api.optimize(tmp_path / "task.py", target="cpu", author="playbook", home=tmp_path / "others")
+    (page,) = (tmp_path / "others").glob("*/report.html")
+    assert "The run could not go on: this task cannot be scored." in page.read_text()
 
 
 WAITS = """
