@@ -20,6 +20,8 @@ from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.records import Interval, Outcome, RunConfig, Step
+from kernelpro.report import sentence
+from kernelpro.report.reproduce import home_option
 
 _BEGINS = {"writing", "judging", "metering", "final"}
 _ENDS = {"judged", "settled"}
@@ -73,7 +75,7 @@ class Display:
             if kind == "ground":
                 self.say(_ground_line(data))
             elif kind == "settled":
-                self.say(_line(self._engine.steps[data["step"]], self._engine.tree.baseline_ms))
+                self.say(_line(self._engine.steps[data["step"]]))
             elif kind == "final":
                 self.say(f"step {data['step']}: judged again, at full length")
 
@@ -114,12 +116,12 @@ class Display:
 
     def _best(self, engine: Engine) -> Text:
         best = engine.tree.best()
-        if not best.id or (ms := engine.steps[best.id].ms) is None:
+        if not best.id or (verdict := engine.steps[best.id].verdict) is None:
             return Text("best: nothing beats the baselines yet")
-        step, floor = engine.steps[best.id], engine.tree.floor_ms
-        reached = f", {floor / ms:.0%} of the floor" if floor else ""
-        times = f"{engine.tree.baseline_ms / ms:.2f}x over the best baseline, {ms:.4g} ms"
-        return Text(f"best: {times}{reached}; step {best.id} by {step.author}", style="bold green")
+        ms, floor = verdict.times["candidate"].value, engine.tree.floor_ms
+        reached = f", {sentence.share(floor / ms)} of the floor" if floor else ""
+        author = engine.steps[best.id].author
+        return Text(f"best: {sentence.over(verdict)}, {ms:.4g} ms{reached}; step {best.id} by {author}", style="bold green")
 
     def _steps(self, engine: Engine) -> Group:
         """Columns of fixed width, so that nothing moves; the plan has the rest of the line."""
@@ -127,7 +129,9 @@ class Display:
         best = engine.tree.best().id
         lines = [_row("step", "from", "action", "author", "status", "ms", "x", "plan", style="dim")]
         for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:room]:
-            ms, times = (f"{step.ms:.4g}", f"{engine.tree.baseline_ms / step.ms:.2f}") if step.ms else ("", "")
+            ms, times = "", ""
+            if step.ms and step.verdict:
+                ms, times = f"{step.ms:.4g}", f"{step.verdict.speedup[sentence.best_of(step.verdict)].value:.2f}"
             cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
             lines.append(_row(*cells, step.plan or step.note, style="green" if step.number == best else ""))
         return Group(*lines)
@@ -149,12 +153,14 @@ class Display:
         print(f"winner: step {outcome.best}{by}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
         print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
-            print(f"  floor {verdict.floor_ms:.4f} ms ({verdict.floor_ms / verdict.times['candidate'].value:.0%} reached)")
+            reached = sentence.share(verdict.floor_ms / verdict.times["candidate"].value)
+            print(f"  floor {verdict.floor_ms:.4f} ms ({reached} reached)")
         if verdict.energy:
             print(f"  energy: {joules.line(verdict.energy)}")
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
-        print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")
+        run, home = self._store.id, home_option(self._store)
+        print(f"  look at it: kernelpro show {run} {outcome.best}{home}; take it: kernelpro export {run}{home}")
 
     def reported(self, path: Path) -> None:
         if self._json:
@@ -188,10 +194,10 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02}" if minutes >= 60 else f"{minutes}m{rest:02}"
 
 
-def _line(step: Step, baseline_ms: float) -> str:
+def _line(step: Step) -> str:
     """A settled step in one line."""
     who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
-    if step.ms:
-        return f"{who}: {step.ms:.4g} ms, {baseline_ms / step.ms:.2f}x over the best baseline; {step.plan}".rstrip("; ")
+    if step.ms and step.verdict:
+        return f"{who}: {step.ms:.4g} ms, {sentence.over(step.verdict)}; {step.plan}".rstrip("; ")
     why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
     return f"{who}: {step.state}{why}"

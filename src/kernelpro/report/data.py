@@ -132,6 +132,7 @@ def _run(run: _Read) -> dict[str, Any]:
     config, outcome = run.config, run.outcome
     return {
         "id": run.store.id,
+        "home": reproduce.home_option(run.store),
         "task": config.task.name,
         "target": config.target,
         "precision": run.precision,

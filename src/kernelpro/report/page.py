@@ -60,7 +60,6 @@ def html(data: dict[str, Any]) -> str:
                 "style": Markup(_asset("style.css")),
                 "scripts": [Markup(script) for script in scripts],
                 "finished": data["run"]["state"] == "finished",
-                "run_id": data["run"]["id"],
                 "floor_ms": floor,
                 "path": _path([step["number"] for step in steps if step["on_path"]]),
                 "states": [state for state in sentence.STATES if state in {step["state"] for step in steps}],

@@ -20,7 +20,7 @@ _BUDGET = {
 
 def commands(store: Store, config: RunConfig, precision: str | None, winner: int | None, finished: bool) -> list[dict[str, str]]:
     """`what` in words and the `command` for it. Files are named as the report's own buttons save them."""
-    home = [] if store.folder.parent == default_home() else ["--home", str(store.folder.parent)]
+    home = _home(store)
     found: list[dict[str, str]] = []
     if not finished:
         found.append(_line("Go on with this run", "resume", store.id, *home))
@@ -35,6 +35,16 @@ def commands(store: Store, config: RunConfig, precision: str | None, winner: int
         found.append(_line("Look at the winner's step", "show", store.id, str(winner), *home))
     found.append(_line("Write this report again", "report", store.id, *home))
     return found
+
+
+def home_option(store: Store) -> str:
+    """What a printed command needs to find the run: nothing where runs are usually kept."""
+    return "".join(f" {shlex.quote(word)}" for word in _home(store))
+
+
+def _home(store: Store) -> list[str]:
+    there = store.folder.parent.absolute()
+    return [] if there == default_home().absolute() else ["--home", str(there)]
 
 
 def _line(what: str, *words: str) -> dict[str, str]:

@@ -65,6 +65,12 @@ def best_of(verdict: Verdict) -> str:
     return min(verdict.speedup, key=lambda name: verdict.speedup[name].value)
 
 
+def over(verdict: Verdict) -> str:
+    """How a step that passed compares, the same wherever it is told: `1.10x over torch.compile`, the hardest baseline."""
+    hardest = best_of(verdict)
+    return f"{verdict.speedup[hardest].value:.2f}x over {baseline(hardest)}"
+
+
 def result(verdict: Verdict) -> Literal["faster", "slower", "unclear"]:
     """The judge's decision, which is about the fastest baseline, where the hardest one does not contradict it."""
     if verdict.faster == "no":
