@@ -151,6 +151,8 @@ class Display:
         verdict, step = outcome.verdict, self._store.step(outcome.best or 0)
         by = f" by {step.author}" if step else ""
         print(f"winner: step {outcome.best}{by}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
+        if step and (why := sentence.unwrapped(verdict, step)):
+            print(f"  {why}")
         print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
             reached = sentence.share(verdict.floor_ms / verdict.times["candidate"].value)

@@ -75,8 +75,8 @@ def html(data: dict[str, Any]) -> str:
 
 def _title(data: dict[str, Any]) -> str:
     verdict = data["verdict"]
-    if verdict["step"] is None:
-        return f"{data['run']['task']}: {verdict['result']}"
+    if not verdict["original"]:
+        return f"{data['run']['task']}: {sentence.outcome(verdict)}"
     return f"{data['run']['task']}: {verdict['speedup'][verdict['best_baseline']]['value']:.2f}x"
 
 

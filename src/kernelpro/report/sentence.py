@@ -50,6 +50,11 @@ def compiled(author: str) -> bool:
     return author in _COMPILERS
 
 
+def original(author: str) -> bool:
+    """Whether somebody wrote it for this run: neither the compiler's nor the reference's own code."""
+    return not compiled(author) and author != _REFERENCE
+
+
 def times(x: Interval) -> str:
     return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
 
@@ -96,6 +101,19 @@ def won(verdict: Verdict, step: Step) -> str:
         middle = f"as fast as {baseline(hardest)}, the hardest baseline to beat, within the noise ({times(ratio)})"
     rest = [f"{times(x)} over {baseline(name)}" for name, x in verdict.speedup.items() if name != hardest]
     return lead + middle + (f"; {', '.join(rest)}" if rest else "") + "."
+
+
+def outcome(verdict: dict[str, Any]) -> str:
+    """The report's verdict in a word or two; a win of code that nobody wrote is not called one."""
+    if verdict["original"] is False:
+        return f"no candidate beat {'the compiler' if verdict['compiler'] else 'the reference'}"
+    return str(verdict["result"])
+
+
+def unwrapped(verdict: Verdict, step: Step) -> str:
+    """Why the compiler's own code can be faster than the compiler."""
+    beaten = compiled(step.author) and result(verdict) == "faster" and best_of(verdict) in ("compile", "max_autotune")
+    return "They are the same kernels, called without torch.compile's guards and wrapper." if beaten else ""
 
 
 def correct(verdict: Verdict) -> str:
