@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from quantised import Quantised
 
 from kernelpro import api
 from kernelpro.engine import session
-from kernelpro.records import BadInput, Candidate, Outcome, Status, Task
+from kernelpro.engine.store import Store
+from kernelpro.records import BadInput, Candidate, Outcome, Status, Step, Task
 
 KERNEL = """
 import torch
@@ -89,7 +91,9 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
 def test_a_run_from_python_leaves_a_report_however_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Outcome | BadInput] = [Outcome("the budget is spent"), BadInput("this task cannot be scored")]
 
-    async def work(*_: object) -> Outcome:
+    async def work(store: Store, _: object, report: session.Report) -> Outcome:
+        store.keep(Step(1, 0, "seed", "settled", note="no idea: nothing is left"))
+        report("settled", {"step": 1})
         end = ends.pop(0)
         if isinstance(end, BadInput):
             raise end
@@ -97,10 +101,13 @@ def test_a_run_from_python_leaves_a_report_however_it_ends(tmp_path: Path, monke
 
     monkeypatch.setattr(session, "work", work)
     (tmp_path / "task.py").write_text(SPECTRUM)
-    found = api.optimize(tmp_path / "task.py", target="cpu", author="playbook", home=tmp_path / "runs")
+    told: list[tuple[str, dict[str, Any]]] = []
+    options: dict[str, Any] = {"target": "cpu", "author": "playbook", "report": lambda *event: told.append(event)}
+    found = api.optimize(tmp_path / "task.py", home=tmp_path / "runs", **options)
+    assert told == [("settled", {"step": 1, "line": "step 1 (seed, by nobody): no idea: nothing is left"})]
     assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
     with pytest.raises(BadInput, match="cannot be scored"):
-        api.optimize(tmp_path / "task.py", target="cpu", author="playbook", home=tmp_path / "others")
+        api.optimize(tmp_path / "task.py", home=tmp_path / "others", **options)
     (page,) = (tmp_path / "others").glob("*/report.html")
     assert "The run could not go on: this task cannot be scored." in page.read_text()
 

@@ -127,7 +127,8 @@ def optimize(
     `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
     `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
     The same call goes on with a run that was stopped, or whose model could not be reached, and returns at once what a finished one
-    found. However it ends, `report.html` is in the run's folder."""
+    found. However it ends, `report.html` is in the run's folder. `report` hears what goes on, as `--json` tells it;
+    "line" has it in words, where that is worth a line."""
     from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
@@ -154,7 +155,7 @@ def optimize(
         )
         store = session.store_for(folder, absolute(config, folder), what.name)
         try:
-            outcome = asyncio.run(session.work(store, pool, report))
+            outcome = asyncio.run(session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data))))
             winner = store.step(outcome.best) if outcome.best is not None else None
             source = store.source(winner.final_source) if winner else None
         except BadInput as error:
@@ -165,6 +166,16 @@ def optimize(
             written = _report(store)
             store.close()
     return Optimized(store.folder, outcome, source, written)
+
+
+def _line(store: Store, kind: str, data: dict[str, Any]) -> dict[str, str]:
+    """An event in words, where it has any."""
+    from kernelpro.report import sentence
+
+    if kind == "ground":
+        return {"line": sentence.laid(data)}
+    step = store.step(data["step"]) if kind == "settled" else None
+    return {"line": sentence.settled(step)} if step else {}
 
 
 def _report(store: Store) -> Path | None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kernelpro.cli import history
-from kernelpro.cli.display import Display, _line
+from kernelpro.cli.display import Display
 from kernelpro.engine.store import Store
 from kernelpro.records import Interval, Outcome, RunConfig, Status, Step, Task, Verdict
-from kernelpro.report import gather
+from kernelpro.report import gather, sentence
 
 CONFIG = RunConfig(Task("pass", "t"), "cpu", "playbook")
 VERDICT = Verdict(
@@ -48,7 +48,7 @@ def test_commands_that_are_printed_find_the_run(tmp_path: Path, capsys: pytest.C
 
 def test_a_step_has_one_factor_and_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, _ = finished(tmp_path)
-    assert _line(store.steps()[0]) == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
+    assert sentence.settled(store.steps()[0]) == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
     history.show("t-1", None, None, str(tmp_path), False)
     assert "0.5000 ms (1.10x over torch.compile)" in capsys.readouterr().out
     (step,) = gather(store)["steps"]

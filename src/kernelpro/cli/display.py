@@ -19,7 +19,7 @@ from rich.text import Text
 from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
-from kernelpro.records import Interval, Outcome, RunConfig, Step
+from kernelpro.records import Interval, Outcome, RunConfig
 from kernelpro.report import sentence
 from kernelpro.report.reproduce import home_option
 
@@ -73,9 +73,9 @@ class Display:
             self.say(f"{kind}: {data['line']}")
         elif not self._live and self._engine:
             if kind == "ground":
-                self.say(_ground_line(data))
+                self.say(sentence.laid(data))
             elif kind == "settled":
-                self.say(_line(self._engine.steps[data["step"]]))
+                self.say(sentence.settled(self._engine.steps[data["step"]]))
             elif kind == "final":
                 self.say(f"step {data['step']}: judged again, at full length")
 
@@ -105,7 +105,7 @@ class Display:
         engine = self._engine
         parts: list[Any] = [Text.assemble((self._store.id, "bold"), f"  {self._title()}")]
         if engine and engine.ground:
-            parts += [Text(_ground_line(engine.ground), style="dim"), self._best(engine)]
+            parts += [Text(sentence.laid(engine.ground), style="dim"), self._best(engine)]
             parts.append(Text(f"spent: {', '.join(_amount(*use) for use in engine.budget.uses())}"))
         now = time.monotonic()
         for job, (stage, since) in list(self._busy.items()):
@@ -180,11 +180,6 @@ def _row(step: str, parent: str, action: str, author: str, status: str, ms: str,
     return Text(cells, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _ground_line(ground: dict[str, Any]) -> str:
-    times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in ground["baselines"].items())
-    return f"baselines: {times}; floor {ground['floor_ms']:.4g} ms"
-
-
 def _amount(name: str, spent: float, limit: float) -> str:
     if name.endswith("seconds"):
         return f"{_clock(spent)} of {_clock(limit)} {name.removesuffix(' seconds')}"
@@ -194,12 +189,3 @@ def _amount(name: str, spent: float, limit: float) -> str:
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}h{minutes % 60:02}" if minutes >= 60 else f"{minutes}m{rest:02}"
-
-
-def _line(step: Step) -> str:
-    """A settled step in one line."""
-    who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
-    if step.ms and step.verdict:
-        return f"{who}: {step.ms:.4g} ms, {sentence.over(step.verdict)}; {step.plan}".rstrip("; ")
-    why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
-    return f"{who}: {step.state}{why}"

@@ -76,6 +76,21 @@ def over(verdict: Verdict) -> str:
     return f"{verdict.speedup[hardest].value:.2f}x over {baseline(hardest)}"
 
 
+def settled(step: Step) -> str:
+    """A step in one line, for whoever looks on."""
+    who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
+    if step.ms and step.verdict:
+        return f"{who}: {step.ms:.4g} ms, {over(step.verdict)}; {step.plan}".rstrip("; ")
+    why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
+    return f"{who}: {step.state}{why}"
+
+
+def laid(ground: dict[str, Any]) -> str:
+    """What a run is held against, in one line."""
+    known = ", ".join(f"{name} {ms:.4g} ms" for name, ms in ground["baselines"].items())
+    return f"baselines: {known}; floor {ground['floor_ms']:.4g} ms"
+
+
 def result(verdict: Verdict) -> Literal["faster", "slower", "unclear"]:
     """The judge's decision, which is about the fastest baseline, where the hardest one does not contradict it."""
     if verdict.faster == "no":
