@@ -10,11 +10,12 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # What running needs; `make test` and `make lint` add what only development needs.
 setup: $(VENV)/.ready
 
+# torch complains in every process where there is no numpy.
 $(VENV)/.torch: torch-version.txt
 	@echo "making $(VENV): nothing else on this machine is touched ..."
 	@$(PYTHON) -m venv $(VENV)
-	@echo "installing $(TORCH) (most of the download) ..."
-	@$(PIP) "$(TORCH)"
+	@echo "installing $(TORCH) and numpy (most of the download) ..."
+	@$(PIP) "$(TORCH)" "numpy>=1.26"
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.torch pyproject.toml
