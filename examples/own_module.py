@@ -1,6 +1,6 @@
 """A module of your own, from Python: a kernel for it, with proof.
 
-python examples/own_module.py            the playbook writes
+python examples/own_module.py            the playbook writes: about two minutes on two cores
 python examples/own_module.py MODEL      a model does: see docs/models.md
 """
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import kernelpro
+from kernelpro.records import Limits
 
 
 class Head(nn.Module):
@@ -24,12 +25,22 @@ class Head(nn.Module):
         return torch.softmax(nn.functional.gelu(x + self.bias) / self.temperature, dim=-1)
 
 
+def tell(kind, data):
+    """A line for the baselines, and one for each step."""
+    if "line" in data:
+        print(data["line"], flush=True)
+
+
 def main():
     model = sys.argv[1] if len(sys.argv) > 1 else ""
-    examples = [torch.randn(1024, 1024)]
-    found = kernelpro.optimize(Head(1024), examples, init_inputs=[1024], model=model, report=lambda kind, data: print(kind, data))
+    torch.manual_seed(0)  # the same module again is the same run again
+    examples, limits = [torch.randn(1024, 1024)], Limits(candidates=6)
+    try:
+        found = kernelpro.optimize(Head(1024), examples, init_inputs=[1024], model=model, limits=limits, report=tell)
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on with what there is")
     print(found.verdict.reason if found.verdict else found.outcome.reason)
-    print(found.source or "", f"\nthe run: {found.run}")
+    print(f"the kernel and how it was found: {found.report}")
 
 
 if __name__ == "__main__":

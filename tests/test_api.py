@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from court import Court
 from quantised import Quantised
 
 from kernelpro import api
-from kernelpro.records import BadInput, Candidate, Status, Task
+from kernelpro.engine import session
+from kernelpro.engine.store import Store
+from kernelpro.records import BadInput, Candidate, Outcome, Status, Step, Task
 
 KERNEL = """
 import torch
@@ -83,6 +86,30 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode and "put that under if __name__ == '__main__'" in done.stderr
     assert not list(tmp_path.glob("kernelpro-*"))
+
+
+def test_a_run_from_python_leaves_a_report_however_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Outcome | BadInput] = [Outcome("the budget is spent"), BadInput("this task cannot be scored")]
+
+    async def work(store: Store, _: object, report: session.Report) -> Outcome:
+        store.keep(Step(1, 0, "seed", "settled", note="no idea: nothing is left"))
+        report("settled", {"step": 1})
+        end = ends.pop(0)
+        if isinstance(end, BadInput):
+            raise end
+        return end
+
+    monkeypatch.setattr(session, "work", work)
+    (tmp_path / "task.py").write_text(SPECTRUM)
+    told: list[tuple[str, dict[str, Any]]] = []
+    options: dict[str, Any] = {"target": "cpu", "author": "playbook", "report": lambda *event: told.append(event)}
+    found = api.optimize(tmp_path / "task.py", home=tmp_path / "runs", **options)
+    assert told == [("settled", {"step": 1, "line": "step 1 (seed, by nobody): no idea: nothing is left"})]
+    assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
+    with pytest.raises(BadInput, match="cannot be scored"):
+        api.optimize(tmp_path / "task.py", home=tmp_path / "others", **options)
+    (page,) = (tmp_path / "others").glob("*/report.html")
+    assert "The run could not go on: this task cannot be scored." in page.read_text()
 
 
 WAITS = """

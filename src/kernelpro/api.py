@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelpro.records import (
     BadInput,
@@ -24,6 +25,9 @@ from kernelpro.records import (
     Task,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from kernelpro.engine.store import Store
 
 
 def task(
@@ -91,6 +95,8 @@ class Optimized:
     outcome: Outcome
     source: str | None
     """The winner's text, a file with `ModelNew`; None where nothing passed."""
+    report: Path | None = None
+    """The page that tells of the run; None where it could not be written."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -121,7 +127,8 @@ def optimize(
     `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
     `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
     The same call goes on with a run that was stopped, or whose model could not be reached, and returns at once what a finished one
-    found."""
+    found. However it ends, `report.html` is in the run's folder. `report` hears what goes on, as `--json` tells it;
+    "line" has it in words, where that is worth a line."""
     from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
@@ -148,9 +155,34 @@ def optimize(
         )
         store = session.store_for(folder, absolute(config, folder), what.name)
         try:
-            outcome = asyncio.run(session.work(store, pool, report))
+            outcome = asyncio.run(session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data))))
             winner = store.step(outcome.best) if outcome.best is not None else None
             source = store.source(winner.final_source) if winner else None
+        except BadInput as error:
+            with suppress(BadInput):  # the store itself may be what failed
+                store.tell("failed", reason=str(error))
+            raise
         finally:
+            written = _report(store)
             store.close()
-    return Optimized(store.folder, outcome, source)
+    return Optimized(store.folder, outcome, source, written)
+
+
+def _line(store: Store, kind: str, data: dict[str, Any]) -> dict[str, str]:
+    """An event in words, where it has any."""
+    from kernelpro.report import sentence
+
+    if kind == "ground":
+        return {"line": sentence.laid(data)}
+    step = store.step(data["step"]) if kind == "settled" else None
+    return {"line": sentence.settled(step)} if step else {}
+
+
+def _report(store: Store) -> Path | None:
+    """What a run found does not depend on whether its report could be written."""
+    from kernelpro.report import write
+
+    try:
+        return write(store)
+    except BadInput:
+        return None

@@ -9,7 +9,8 @@ from kernelpro.records import Limits
 def test_without_a_model_the_playbook_writes_and_the_line_says_how_to_get_one() -> None:
     chosen = choose(None, {}, {})
     assert (chosen.author, chosen.models) == ("playbook", {})
-    assert "playbook" in chosen.why and "--model" in chosen.why and "KERNELPRO_MODEL" in chosen.why
+    for way in ("the playbook writes", "kernelpro[llm]", "ANTHROPIC_API_KEY", "--model inbox:DIR", "KERNELPRO_MODEL"):
+        assert way in chosen.why
 
 
 def test_a_key_brings_a_model_that_may_spend_little() -> None:
@@ -31,7 +32,9 @@ def test_a_key_of_a_provider_without_a_model_of_its_own_asks_which() -> None:
     assert chosen.author == "playbook" and "--model openrouter:MODEL" in chosen.why
 
 
-def test_what_was_said_is_taken_and_nothing_is_added() -> None:
+def test_what_was_said_is_taken_and_the_line_says_how_to_get_another() -> None:
     assert choose("files:there", {}, {"OPENAI_API_KEY": "x"}).author == "files:there"
     said = choose(None, {"code": "inbox:here"}, {"OPENAI_API_KEY": "x"})
-    assert (said.author, said.models, said.why) == ("team", {"code": "inbox:here"}, "")
+    assert (said.author, said.models) == ("team", {"code": "inbox:here"})
+    assert said.why == "inbox:here writes; without an LLM: --author playbook"
+    assert choose("playbook", {}, {"OPENAI_API_KEY": "x"}).why == choose(None, {}, {}).why

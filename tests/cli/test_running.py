@@ -14,7 +14,7 @@ pytest.importorskip("pydantic_ai")
 from kernelpro.cli import running
 from kernelpro.engine.store import Store
 from kernelpro.llm import outstanding
-from kernelpro.records import BadInput, Limits, Role, RunConfig, Task
+from kernelpro.records import BadInput, Job, Limits, Result, Role, RunConfig, Task
 
 BAD = Path(__file__).parents[1] / "bad"
 SERVER = "http://localhost:1/v1#m"
@@ -40,6 +40,18 @@ def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(more: tuple[str, ..
     assert not list(tmp_path.iterdir())
 
 
+class Nowhere:
+    """A pool without a GPU."""
+
+    def ask(self, job: Job) -> Result:
+        return Result(job.id, error=f"no {job.target} device: use --target cpu, or run where there is a GPU")
+
+
+def test_a_gpu_that_is_not_here_may_be_elsewhere() -> None:
+    with pytest.raises(BadInput, match=r"where there is a GPU, elsewhere with --pool spool:DIR or --pool ray:$"):
+        running._require_gpu(Nowhere())  # type: ignore[arg-type]
+
+
 def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> None:
     config = RunConfig(Task("class Model: ...", "t"), "cpu", "team", {"code": SERVER})
     store = Store.create(tmp_path, config, "t")
@@ -57,6 +69,7 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     (waiting,) = outstanding(tmp_path / "questions")
     assert waiting.path.name == "here-1__step-1__design.md"
     config = Store.open(tmp_path / "runs", "here-1").config()
+    assert "on the CPU; on a GPU: --target cuda, elsewhere with --pool spool:DIR or --pool ray:\n" in first.stderr
     assert config.models == {"code": f"inbox:{tmp_path}/questions"}
     assert (config.roles, config.prices, config.limits) == ({"design": Role(effort="high")}, {"m": "1/2"}, Limits(1))
 

@@ -13,6 +13,16 @@ from kernelpro.engine.store import Store
 from kernelpro.report import write
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium here: `apt-get install chromium`, or any Chrome on PATH")
+OUTSIDE = """[...document.querySelectorAll('#chart-progress svg text, #chart-roofline svg text')].filter((text) => {
+  const [box, room] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+  return box.left < room.left - 1 || box.right > room.right + 1;
+}).map((text) => text.textContent)"""
+COVERED = """(() => {
+  const texts = [...document.querySelectorAll('#chart-progress svg text, #chart-roofline svg text')];
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4;
+  return boxes.flatMap(([name, a], k) => boxes.slice(k + 1).filter(([, b]) => meet(a, b)).map(([other]) => [name, other]));
+})()"""
 NODES = "[...document.querySelectorAll('#chart-tree svg text')]"
 
 
@@ -42,11 +52,15 @@ def press(page: Browser, text: str) -> None:
     page.click(x, y)
 
 
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [420, 1400])
 def test_charts_are_drawn_and_nothing_overflows(tmp_path: Path, page: Browser, width: int) -> None:
     page.open(write(made_runs.won(tmp_path)), width)
     assert all(drawn(page, chart) > 5 for chart in ("progress", "roofline", "tree"))
     assert page.value("document.documentElement.scrollWidth") <= width
+    assert (
+        page.value("(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('#baselines .wide'))") <= 0
+    )
+    assert page.value(OUTSIDE) == [] and page.value(COVERED) == []
     assert page.value("document.querySelector('#panel').dataset.step") == "7", "the winner is shown first"
     assert page.complaints == [] and page.requests == []
 

@@ -19,7 +19,9 @@ from rich.text import Text
 from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
-from kernelpro.records import Interval, Outcome, RunConfig, Step
+from kernelpro.records import Interval, Outcome, RunConfig
+from kernelpro.report import sentence
+from kernelpro.report.reproduce import home_option
 
 _BEGINS = {"writing", "judging", "metering", "final"}
 _ENDS = {"judged", "settled"}
@@ -71,9 +73,9 @@ class Display:
             self.say(f"{kind}: {data['line']}")
         elif not self._live and self._engine:
             if kind == "ground":
-                self.say(_ground_line(data))
+                self.say(sentence.laid(data))
             elif kind == "settled":
-                self.say(_line(self._engine.steps[data["step"]], self._engine.tree.baseline_ms))
+                self.say(sentence.settled(self._engine.steps[data["step"]]))
             elif kind == "final":
                 self.say(f"step {data['step']}: judged again, at full length")
 
@@ -103,7 +105,7 @@ class Display:
         engine = self._engine
         parts: list[Any] = [Text.assemble((self._store.id, "bold"), f"  {self._title()}")]
         if engine and engine.ground:
-            parts += [Text(_ground_line(engine.ground), style="dim"), self._best(engine)]
+            parts += [Text(sentence.laid(engine.ground), style="dim"), self._best(engine)]
             parts.append(Text(f"spent: {', '.join(_amount(*use) for use in engine.budget.uses())}"))
         now = time.monotonic()
         for job, (stage, since) in list(self._busy.items()):
@@ -114,12 +116,12 @@ class Display:
 
     def _best(self, engine: Engine) -> Text:
         best = engine.tree.best()
-        if not best.id or (ms := engine.steps[best.id].ms) is None:
+        if not best.id or (verdict := engine.steps[best.id].verdict) is None:
             return Text("best: nothing beats the baselines yet")
-        step, floor = engine.steps[best.id], engine.tree.floor_ms
-        reached = f", {floor / ms:.0%} of the floor" if floor else ""
-        times = f"{engine.tree.baseline_ms / ms:.2f}x over the best baseline, {ms:.4g} ms"
-        return Text(f"best: {times}{reached}; step {best.id} by {step.author}", style="bold green")
+        ms, floor = verdict.times["candidate"].value, engine.tree.floor_ms
+        reached = f", {sentence.share(floor / ms)} of the floor" if floor else ""
+        author = engine.steps[best.id].author
+        return Text(f"best: {sentence.over(verdict)}, {ms:.4g} ms{reached}; step {best.id} by {author}", style="bold green")
 
     def _steps(self, engine: Engine) -> Group:
         """Columns of fixed width, so that nothing moves; the plan has the rest of the line."""
@@ -127,7 +129,9 @@ class Display:
         best = engine.tree.best().id
         lines = [_row("step", "from", "action", "author", "status", "ms", "x", "plan", style="dim")]
         for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:room]:
-            ms, times = (f"{step.ms:.4g}", f"{engine.tree.baseline_ms / step.ms:.2f}") if step.ms else ("", "")
+            ms, times = "", ""
+            if step.ms and step.verdict:
+                ms, times = f"{step.ms:.4g}", f"{step.verdict.speedup[sentence.best_of(step.verdict)].value:.2f}"
             cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
             lines.append(_row(*cells, step.plan or step.note, style="green" if step.number == best else ""))
         return Group(*lines)
@@ -147,14 +151,18 @@ class Display:
         verdict, step = outcome.verdict, self._store.step(outcome.best or 0)
         by = f" by {step.author}" if step else ""
         print(f"winner: step {outcome.best}{by}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
+        if step and (why := sentence.unwrapped(verdict, step)):
+            print(f"  {why}")
         print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
-            print(f"  floor {verdict.floor_ms:.4f} ms ({verdict.floor_ms / verdict.times['candidate'].value:.0%} reached)")
+            reached = sentence.share(verdict.floor_ms / verdict.times["candidate"].value)
+            print(f"  floor {verdict.floor_ms:.4f} ms ({reached} reached)")
         if verdict.energy:
             print(f"  energy: {joules.line(verdict.energy)}")
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
-        print(f"  look at it: kernelpro show {self._store.id} {outcome.best}; take it: kernelpro export {self._store.id}")
+        run, home = self._store.id, home_option(self._store)
+        print(f"  look at it: kernelpro show {run} {outcome.best}{home}; take it: kernelpro export {run}{home}")
 
     def reported(self, path: Path) -> None:
         if self._json:
@@ -172,11 +180,6 @@ def _row(step: str, parent: str, action: str, author: str, status: str, ms: str,
     return Text(cells, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _ground_line(ground: dict[str, Any]) -> str:
-    times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in ground["baselines"].items())
-    return f"baselines: {times}; floor {ground['floor_ms']:.4g} ms"
-
-
 def _amount(name: str, spent: float, limit: float) -> str:
     if name.endswith("seconds"):
         return f"{_clock(spent)} of {_clock(limit)} {name.removesuffix(' seconds')}"
@@ -186,12 +189,3 @@ def _amount(name: str, spent: float, limit: float) -> str:
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}h{minutes % 60:02}" if minutes >= 60 else f"{minutes}m{rest:02}"
-
-
-def _line(step: Step, baseline_ms: float) -> str:
-    """A settled step in one line."""
-    who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
-    if step.ms:
-        return f"{who}: {step.ms:.4g} ms, {baseline_ms / step.ms:.2f}x over the best baseline; {step.plan}".rstrip("; ")
-    why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
-    return f"{who}: {step.state}{why}"

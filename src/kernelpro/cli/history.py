@@ -26,7 +26,8 @@ from kernelpro.llm.transcripts import FILE, Line, Transcripts
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.records import BadInput, Step, Verdict
 from kernelpro.records.energy import amount
-from kernelpro.report import front
+from kernelpro.report import front, sentence
+from kernelpro.report.reproduce import home_option
 
 
 def _home(given: str | None) -> Path:
@@ -107,22 +108,21 @@ def _plot(store: Store, path: Path) -> None:
 
 def _tree(store: Store, steps: dict[int, Step]) -> None:
     ground, outcome = store.ground() or {}, store.outcome()
-    baseline = ground.get("baseline_ms", 0.0)
-    drawing = Drawing(
-        f"[bold]{store.id}[/]: reference, best baseline {baseline:.4f} ms, floor {ground.get('floor_ms', 0.0):.4f} ms"
-    )
+    best, floor = ground.get("baseline_ms", 0.0), ground.get("floor_ms", 0.0)
+    drawing = Drawing(f"[bold]{store.id}[/]: reference, best baseline {best:.4f} ms, floor {floor:.4f} ms")
     places = {0: drawing}
     for step in sorted(steps.values(), key=lambda s: s.number):
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
-        time = f"{step.ms:.4f} ms ({baseline / step.ms:.2f}x{_energy(step)})" if step.ms else step.state
+        time = f"{step.ms:.4f} ms ({sentence.over(step.verdict)}{_energy(step)})" if step.ms and step.verdict else step.state
         by = f" by {step.author}" if step.author else ""
         other = f" with {step.second}" if step.second else ""
         label = f"{crown}{step.number} {step.action}{other}{by}: {time}  {step.plan or step.note}"
         places[step.number] = places.get(step.parent, drawing).add(label)
     console = _console()
     console.print(drawing)
-    go_on = f"kernelpro resume {store.id}"
-    console.print(f"{outcome.reason}{f': {go_on}' if outcome.unanswered else ''}" if outcome else f"unfinished: {go_on}")
+    go_on = f"kernelpro resume {store.id}{home_option(store)}"
+    ended = f"{outcome.reason}{f': {go_on}' if outcome.unanswered else ''}" if outcome else f"unfinished: {go_on}"
+    console.print(ended, soft_wrap=True)
     for note in [*(outcome.notes if outcome else ()), *filter(None, [ground.get("no_seeds"), ground.get("no_graph")])]:
         console.print(f"note: {note}", markup=False)
 

@@ -25,11 +25,13 @@ from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Target, Task
+from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Target, Task
+from kernelpro.report.reproduce import home_option
 from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
+_ELSEWHERE = "elsewhere with --pool spool:DIR or --pool ray:"
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LIMITS = {"candidates": "candidates", "dollars": "money", "tokens": "tokens", "wall": "wall_seconds", "device": "device_seconds"}
 
@@ -90,6 +92,8 @@ def optimize(
     wanted.place.require(target)
     options = Options(sandbox=wanted.sandbox)
     with wanted.place.open(wanted.sandbox) as pool:
+        if target == "cuda" and wanted.place.pool.startswith("local"):
+            _require_gpu(pool)
         where = target or target_of(pool)
         if strange := [name for name in wanted.languages if name not in LANGUAGES[where]]:
             raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
@@ -115,9 +119,21 @@ def optimize(
             speed_tolerance=wanted.tolerance,
         )
         store = Store.create(folder, config, re.sub(r"[^\w.-]+", "-", name or task.name))
-        words = {"cuda": "on the GPU", "cpu": "on the CPU"}[config.target]
-        why = "" if target else ", as there is one (--target cpu)" if config.target == "cuda" else ", as no GPU is here"
-        return _work(store, pool, json_lines, f"{words}{why}; {chosen.why}" if chosen.why else "")
+        return _work(store, pool, json_lines, f"{_where(config, found=target is None)}\n{chosen.why}")
+
+
+def _where(config: RunConfig, found: bool) -> str:
+    """What is computed on, and how to have the other. `found`: nobody said which."""
+    if config.target == "cuda":
+        return f"on the GPU{', as there is one' * found}; on the CPU: --target cpu"
+    here = config.pool.startswith("local")
+    return f"on the CPU{', as no GPU is here' * (found and here)}; on a GPU: --target cuda{f', {_ELSEWHERE}' * here}"
+
+
+def _require_gpu(pool: Pool) -> None:
+    """What is not here is said before anything is begun, and where else it may be."""
+    if error := pool.ask(Job("environment", "environment", target="cuda")).error:
+        raise BadInput(f"{error}, {_ELSEWHERE}")
 
 
 def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
@@ -160,10 +176,10 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
         display.final(outcome)
         return 0 if outcome.best is not None else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{_home_option(store)}")
+        display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{home_option(store)}")
         return 130
     except Paused as paused:
-        display.say(f"{paused}; go on with: kernelpro resume {store.id}{_home_option(store)}")
+        display.say(f"{paused}; go on with: kernelpro resume {store.id}{home_option(store)}")
         return 3
     except BadInput as error:
         with suppress(BadInput):  # the store itself may be what failed
@@ -180,10 +196,6 @@ def _report(store: Store, display: Display) -> None:
         display.reported(report.write(store))
     except BadInput as error:
         display.say(f"no report: {error}")
-
-
-def _home_option(store: Store) -> str:
-    return "" if store.folder.parent == default_home() else f" --home {store.folder.parent}"
 
 
 async def _until_stopped(engine: Engine) -> Outcome:

@@ -4,10 +4,10 @@ A store comes in, text goes out. `data.gather` makes one plain dictionary of eve
 `page`, `markdown` and JSON are three ways to write it down. Nothing is measured here.
 
     data.py      the dictionary, top to bottom          steps.py     a step: plan, verdict, difference, findings
-    sentence.py  the verdict in words                   curves.py    what the charts show, as numbers
+    sentence.py  verdicts and steps in words            curves.py    what the charts show, as numbers
     page.py      HTML, with assets/ (templates, style, charts, the chart library)
     markdown.py  for a pull request                     roofline.py  one profile's roofline, SVG
-    front.py     a run's speed against energy, SVG
+    front.py     a run's speed against energy, SVG      reproduce.py the exact commands
 """
 
 from __future__ import annotations

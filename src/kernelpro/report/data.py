@@ -34,6 +34,7 @@ _VERDICT = (
         "author",
         "by",
         "compiler",
+        "original",
         "language",
         "reason",
         "ms",
@@ -102,9 +103,14 @@ def gather(store: Store) -> dict[str, Any]:
         "winner": _winner(run),
         "reference": {"name": run.config.task.name, "source": run.config.task.source},
         "environment": _environment(run),
-        "reproduce": reproduce.commands(store, run.config, run.precision, number, run.outcome is not None),
+        "reproduce": reproduce.commands(store, run.config, run.precision, number, _goes_on(run)),
         "notes": _notes(run),
     }
+
+
+def _goes_on(run: _Read) -> bool:
+    """Not where it has ended, nor where the task was refused before anything was tried."""
+    return run.outcome is None and not (run.failure and not run.ground)
 
 
 def _read(store: Store) -> _Read:
@@ -132,6 +138,7 @@ def _run(run: _Read) -> dict[str, Any]:
     config, outcome = run.config, run.outcome
     return {
         "id": run.store.id,
+        "home": reproduce.home_option(run.store),
         "task": config.task.name,
         "target": config.target,
         "precision": run.precision,
@@ -159,14 +166,16 @@ def _verdict(run: _Read) -> dict[str, Any]:
         headline = f"Not finished; best so far, judged once: {headline}"
     taken, energy = verdict.times["candidate"], steps.energy(verdict)
     metered = f"Energy: {sentence.joules(energy)}." if energy else ""
+    told = (sentence.unwrapped(verdict, best), sentence.correct(verdict), sentence.distance(verdict), metered)
     return {
         "result": "unfinished" if run.outcome is None else sentence.result(verdict),
         "headline": headline,
-        "sentences": [text for text in (sentence.correct(verdict), sentence.distance(verdict), metered) if text],
+        "sentences": [text for text in told if text],
         "step": best.number,
         "author": best.author,
         "by": sentence.by(best.author),
         "compiler": sentence.compiled(best.author),
+        "original": sentence.original(best.author),
         "language": verdict.language,
         "reason": verdict.reason,
         "ms": taken.to_json(),
@@ -298,7 +307,9 @@ def _environment(run: _Read) -> dict[str, Any]:
 def _notes(run: _Read) -> list[str]:
     """What a reader should keep in mind, most important first; each once."""
     outcome, best, verdict = run.outcome, run.best, run.verdict
-    notes = list(outcome.notes) if outcome else ["The final judgement at full length has not been made: numbers may still change."]
+    notes = list(outcome.notes) if outcome else []
+    if outcome is None and verdict is not None:
+        notes.append("The final judgement at full length has not been made: numbers may still change.")
     if run.failure and run.known:
         notes.insert(0, f"The last sitting ended early: {run.failure}")
     if verdict is not None:

@@ -16,7 +16,7 @@ _LONGEST_CELL = 120
 def markdown(data: dict[str, Any]) -> str:
     verdict = data["verdict"]
     parts = [
-        f"# {_text(data['run']['task'])}: {verdict['result']}",
+        f"# {_text(data['run']['task'])}: {sentence.outcome(verdict)}",
         f"**{_text(verdict['headline'])}** {_text(' '.join(verdict['sentences']))}".strip(),
         _text(_took(data)),
     ]
@@ -112,13 +112,13 @@ def _next(winner: dict[str, Any]) -> str:
     found = winner["diagnosis"]
     if not found:
         return "The winner was not profiled" + (f": {_text(winner['not_profiled'])}" if winner["not_profiled"] else ".")
+    if not found["findings"]:
+        return "\n".join(_text(line) for line in found["guidance"])
     lines = [f"Bound by {found['bound']} (confidence {found['confidence']}): {_text(found['why'])}."]
     for finding in found["findings"]:
         advice = f" Try: {finding['advice'][0]}." if finding["advice"] else ""
         said = _text(f"{finding['cause']}.{advice}")
         lines.append(f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {sentence.promise(finding)}): {said}")
-    if not found["findings"]:
-        lines.append("Nothing stands out.")
     return "\n".join(lines)
 
 

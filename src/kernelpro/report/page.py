@@ -60,7 +60,6 @@ def html(data: dict[str, Any]) -> str:
                 "style": Markup(_asset("style.css")),
                 "scripts": [Markup(script) for script in scripts],
                 "finished": data["run"]["state"] == "finished",
-                "run_id": data["run"]["id"],
                 "floor_ms": floor,
                 "path": _path([step["number"] for step in steps if step["on_path"]]),
                 "states": [state for state in sentence.STATES if state in {step["state"] for step in steps}],
@@ -76,8 +75,8 @@ def html(data: dict[str, Any]) -> str:
 
 def _title(data: dict[str, Any]) -> str:
     verdict = data["verdict"]
-    if verdict["step"] is None:
-        return f"{data['run']['task']}: {verdict['result']}"
+    if not verdict["original"]:
+        return f"{data['run']['task']}: {sentence.outcome(verdict)}"
     return f"{data['run']['task']}: {verdict['speedup'][verdict['best_baseline']]['value']:.2f}x"
 
 

@@ -50,6 +50,11 @@ def compiled(author: str) -> bool:
     return author in _COMPILERS
 
 
+def original(author: str) -> bool:
+    """Whether somebody wrote it for this run: neither the compiler's nor the reference's own code."""
+    return not compiled(author) and author != _REFERENCE
+
+
 def times(x: Interval) -> str:
     return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
 
@@ -63,6 +68,27 @@ def share(part: float) -> str:
 def best_of(verdict: Verdict) -> str:
     """The hardest baseline to beat: the one that leaves the smallest speed-up; in noise not always the fastest."""
     return min(verdict.speedup, key=lambda name: verdict.speedup[name].value)
+
+
+def over(verdict: Verdict) -> str:
+    """How a step that passed compares, the same wherever it is told: `1.10x over torch.compile`, the hardest baseline."""
+    hardest = best_of(verdict)
+    return f"{verdict.speedup[hardest].value:.2f}x over {baseline(hardest)}"
+
+
+def settled(step: Step) -> str:
+    """A step in one line, for whoever looks on."""
+    who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
+    if step.ms and step.verdict:
+        return f"{who}: {step.ms:.4g} ms, {over(step.verdict)}; {step.plan}".rstrip("; ")
+    why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
+    return f"{who}: {step.state}{why}"
+
+
+def laid(ground: dict[str, Any]) -> str:
+    """What a run is held against, in one line."""
+    known = ", ".join(f"{name} {ms:.4g} ms" for name, ms in ground["baselines"].items())
+    return f"baselines: {known}; floor {ground['floor_ms']:.4g} ms"
 
 
 def result(verdict: Verdict) -> Literal["faster", "slower", "unclear"]:
@@ -90,6 +116,19 @@ def won(verdict: Verdict, step: Step) -> str:
         middle = f"as fast as {baseline(hardest)}, the hardest baseline to beat, within the noise ({times(ratio)})"
     rest = [f"{times(x)} over {baseline(name)}" for name, x in verdict.speedup.items() if name != hardest]
     return lead + middle + (f"; {', '.join(rest)}" if rest else "") + "."
+
+
+def outcome(verdict: dict[str, Any]) -> str:
+    """The report's verdict in a word or two; a win of code that nobody wrote is not called one."""
+    if verdict["original"] is False:
+        return f"no candidate beat {'the compiler' if verdict['compiler'] else 'the reference'}"
+    return str(verdict["result"])
+
+
+def unwrapped(verdict: Verdict, step: Step) -> str:
+    """Why the compiler's own code can be faster than the compiler."""
+    beaten = compiled(step.author) and result(verdict) == "faster" and best_of(verdict) in ("compile", "max_autotune")
+    return "They are the same kernels, called without torch.compile's guards and wrapper." if beaten else ""
 
 
 def correct(verdict: Verdict) -> str:

@@ -79,6 +79,7 @@ def diagnosis(found: Diagnosis) -> dict[str, Any]:
         "confidence": found.confidence,
         "why": found.why,
         "findings": findings(found),
+        "guidance": guidance.write(found).splitlines(),
         "skipped": [skipped.to_json() for skipped in found.skipped],
     }
 

@@ -7,7 +7,7 @@
  *
  * data: { progress, steps, baselines, floor_ms, roofline } as the JSON report has them.
  * view: { onlyPassed: steps that passed and what led to them, folded: a set of steps whose descendants are hidden }.
- * look: { ink, soft, grid, card, accent, states: {passed, wrong, ...}, narrow, height: pixels of a chart }.
+ * look: { ink, soft, grid, card, accent, states: {passed, wrong, ...}, narrow, height and width: pixels of a chart }.
  * Texts of candidates are untrusted: whatever reaches a tooltip goes through `text`.
  */
 const KernelProCharts = (() => {
@@ -51,7 +51,22 @@ const KernelProCharts = (() => {
   });
 
   const MARGIN = { top: 18, bottom: 46 };
+  const LEFT = 62;
+  const RIGHT = 18;
   const LINE = 14;
+  const LETTER = 6.6; // pixels of one in a label, on the average
+
+  /* Values worth a line on a log axis: 1, 2 and 5 of each decade where they have room, else decades, else its ends. */
+  function ticks(low, high) {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+      for (const digit of [1, 2, 5]) found.push(Number((digit * 10 ** power).toPrecision(1)));
+    }
+    const inside = found.filter((value) => value >= low && value <= high);
+    const decades = inside.filter((value) => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9);
+    const chosen = inside.length <= 7 ? inside : decades;
+    return chosen.length > 1 ? chosen : [low, high];
+  }
 
   /* Pixels by which each label moves so that none covers another: highest first, each at least a line below the one above. */
   function apart(values, low, high, look) {
@@ -81,6 +96,7 @@ const KernelProCharts = (() => {
     symbolSize: 0.1,
     clip: false,
     z: 6,
+    itemStyle: { opacity: 1 },
     tooltip: { show: false },
     data: items.map(([x, y, said, shift, style]) => ({
       value: [x, y],
@@ -109,7 +125,6 @@ const KernelProCharts = (() => {
     const values = points.filter((p) => p.ms).map((p) => p.ms).concat(lines.map((line) => line.value));
     const low = Math.min(...values) / 1.25;
     const high = Math.max(...values) * 1.6;
-    const decades = Math.floor(Math.log10(high)) - Math.floor(Math.log10(low)) > 1; // enough ticks of their own
     const end = points.length ? Math.max(...points.map(x)) : 1;
     const start = by === "step" ? 1 : 0;
     const finish = end > start ? end : start + 1;
@@ -134,7 +149,7 @@ const KernelProCharts = (() => {
     });
     return {
       ...base(look),
-      grid: { left: 62, right: look.narrow ? 14 : 160, ...MARGIN },
+      grid: { left: LEFT, right: look.narrow ? 14 : 160, ...MARGIN },
       tooltip: { ...hint(look), trigger: "item", formatter: (item) => about(steps.get(item.data.number)) },
       xAxis: {
         ...axis(look, by === "step" ? "step" : `time of work, ${unit}`, 28),
@@ -149,12 +164,8 @@ const KernelProCharts = (() => {
         type: "log",
         min: low,
         max: high,
-        axisLabel: {
-          color: look.soft,
-          showMinLabel: !decades,
-          showMaxLabel: !decades,
-          formatter: (value) => String(Number(value.toPrecision(2))),
-        },
+        axisTick: { customValues: ticks(low, high) },
+        axisLabel: { color: look.soft, customValues: ticks(low, high), formatter: (value) => String(Number(value.toPrecision(2))) },
       },
       series: [
         {
@@ -181,7 +192,7 @@ const KernelProCharts = (() => {
             line.value,
             line.name,
             look.narrow ? shifts[k] - 8 : shifts[k],
-            { color: line.colour, position: "right", width: 150, overflow: "truncate" },
+            { color: line.colour, position: "right", ...(look.narrow ? { backgroundColor: look.card } : { width: 150, overflow: "truncate" }) },
           ]),
         ),
         { name: "candidates", type: "scatter", data: dots, clip: false, z: 5 },
@@ -330,16 +341,25 @@ const KernelProCharts = (() => {
       symbolSize: stop.kind === "winner" ? 15 : 9,
       itemStyle: { color: colour[stop.kind], borderColor: look.card, borderWidth: 1 },
     });
+    const wide = look.width - LEFT - RIGHT;
+    const pixel = (x) => (wide * Math.log(x / left)) / Math.log(right / left);
+    const beside = pixel(middle) < 12 * LETTER; // no room before the roof: below it
+    const after = wide - pixel(roof.intensity);
+    const side = after > wide / 3 ? "right" : "left";
+    const room = (side === "right" ? after : wide - after) - 12;
     const said = (stop, k) => {
       const winner = stop.kind === "winner";
-      const style = { color: winner ? look.accent : look.ink, fontWeight: winner ? "bold" : "normal", distance: 12 };
-      return [roof.intensity, stop.flops_per_second, `${winner ? "★ " : ""}${stop.label}: ${ms(stop.ms)}`, shifts[k], style];
+      const label = `${winner ? "★ " : ""}${stop.label}: ${ms(stop.ms)}`;
+      const fits = label.length * LETTER < room;
+      const style = { color: winner ? look.accent : look.ink, fontWeight: winner ? "bold" : "normal", distance: 12, position: side };
+      if (!fits) Object.assign(style, { width: room, overflow: "truncate" });
+      return [roof.intensity, stop.flops_per_second, fits ? label : label.replace(/PyTorch | \(compiler\)/, ""), shifts[k], style];
     };
     const plain = (name, points, style) => ({ name, type: "line", data: points, showSymbol: false, silent: true, lineStyle: style });
     const others = Object.entries(roof.rates).filter(([unit]) => unit !== roof.unit);
     return {
       ...base(look),
-      grid: { left: 62, right: 18, ...MARGIN },
+      grid: { left: LEFT, right: RIGHT, ...MARGIN },
       tooltip: {
         ...hint(look),
         trigger: "item",
@@ -364,7 +384,7 @@ const KernelProCharts = (() => {
         ),
         labels([
           [right, top, `${roof.unit} ${rate(top)}`, -9, { color: look.ink, position: "left" }],
-          [middle, slope(middle), `${scaled(roof.bandwidth)}B/s`, -9, { color: look.ink, position: "left" }],
+          [middle, slope(middle), `${scaled(roof.bandwidth)}B/s`, beside ? 8 : -9, { color: look.ink, position: beside ? "right" : "left" }],
           ...others.map(([unit, value]) => [right, value, `${unit} ${rate(value)}`, -9, { color: look.soft, position: "left" }]),
           ...named.map(said),
         ]),

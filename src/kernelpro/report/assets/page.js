@@ -42,7 +42,7 @@
       if (name === "tree") chart.on("dblclick", (event) => event.data && fold(event.data.number));
     }
     chart.resize();
-    chart.setOption(build({ ...look(), height: place.clientHeight }), true);
+    chart.setOption(build({ ...look(), height: place.clientHeight, width: place.clientWidth }), true);
   }
 
   function drawAll() {

@@ -1,0 +1,55 @@
+"""The last word of a run, and the lines on the way to it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kernelpro.cli import history
+from kernelpro.cli.display import Display
+from kernelpro.engine.store import Store
+from kernelpro.records import Interval, Outcome, RunConfig, Status, Step, Task, Verdict
+from kernelpro.report import gather, sentence
+
+CONFIG = RunConfig(Task("pass", "t"), "cpu", "playbook")
+VERDICT = Verdict(
+    "c",
+    Status.PASSED,
+    "correct; faster",
+    times={"candidate": Interval(0.5, 0.4, 0.6), "compile": Interval(0.55, 0.5, 0.6)},
+    speedup={"eager_fp32": Interval(2.0, 1.9, 2.1), "compile": Interval(1.1, 1.0, 1.2)},
+    faster="yes",
+    floor_ms=0.0025,
+)
+"""By the baselines' own times, taken before, it would be 1.15x."""
+
+
+def finished(home: Path) -> tuple[Store, Outcome]:
+    store = Store.create(home, CONFIG, "t")
+    store.keep_ground({"baselines": {"compile": 0.575}, "baseline_ms": 0.575, "floor_ms": 0.0025})
+    text = store.put_source("a = 1\n")
+    store.keep(Step(1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=VERDICT))
+    outcome = Outcome("spent", 1, VERDICT, (1,))
+    store.finish(outcome)
+    return store, outcome
+
+
+def test_commands_that_are_printed_find_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, outcome = finished(tmp_path / "my runs")
+    Display(store, CONFIG, False).final(outcome)
+    told = capsys.readouterr().out
+    look, take = told.split("look at it: ")[1].split("; take it: ")
+    assert shlex.split(look) == ["kernelpro", "show", "t-1", "1", "--home", str(tmp_path / "my runs")]
+    assert shlex.split(take.splitlines()[0]) == ["kernelpro", "export", "t-1", "--home", str(tmp_path / "my runs")]
+    assert "(0.5 % reached)" in told
+
+
+def test_a_step_has_one_factor_and_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, _ = finished(tmp_path)
+    assert sentence.settled(store.steps()[0]) == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
+    history.show("t-1", None, None, str(tmp_path), False)
+    assert "0.5000 ms (1.10x over torch.compile)" in capsys.readouterr().out
+    (step,) = gather(store)["steps"]
+    assert step["against"] == "compile" and step["speedup"]["compile"]["value"] == 1.1

@@ -1,0 +1,103 @@
+"""Commands of a report: they are accepted, and hold all that decided the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import made_runs
+import pytest
+from typer.main import get_command
+
+from kernelpro.cli import running
+from kernelpro.cli.commands import app
+from kernelpro.engine.store import Store
+from kernelpro.records import Limits, Options, Role, RunConfig, Task
+from kernelpro.report import gather, reproduce
+
+OTHERS: dict[str, Any] = {
+    "task": Task(made_runs.TASK.source, "affine", mode="eval"),
+    "target": "cuda",
+    "author": "files:there",
+    "models": {"code": "openai:gpt-y", "plan": "openai:gpt-z"},
+    "temperature": False,
+    "wait": True,
+    "pool": "spool:there",
+    "match": "H200",
+    "policy": "beam",
+    "constants": {"seeds": 3},
+    "limits": {"candidates": 9, "money": 1e-5, "tokens": 1234567, "wall_seconds": 60.5, "device_seconds": 5.0, "floor_share": 0.5},
+    "options": {
+        "effort": "quick",
+        "baselines": ("compile",),
+        "allow": ("all",),
+        "min_authored": 0.5,
+        "sandbox": "process",
+        "build_timeout": 1.5,
+        "call_timeout": 2.5,
+        "memory_gib": 3.0,
+        "give_up_ms": 4.0,
+        "energy": True,
+        "energy_against": "compile",
+    },
+    "in_flight": 5,
+    "seed": 8,
+    "tune_points": 3,
+    "languages": ("cpp",),
+    "compiler": False,
+    "knowledge": False,
+    "finalists": 1,
+    "objective": "edp",
+    "speed_tolerance": 0.05,
+    "roles": {"plan": Role(effort="high", temperature=0.5)},
+    "prices": {"gpt-x": "1/2"},
+}
+"""For every field of a run's configuration, another value."""
+
+
+def search(store: Store, config: RunConfig) -> tuple[str, str]:
+    """What is said of the search, and its command."""
+    found = reproduce.commands(store, config, config.task.precision, 7, False)
+    (line,) = (item for item in found if " optimize " in item["command"])
+    return line["what"], line["command"]
+
+
+def variants() -> Iterator[tuple[str, RunConfig]]:
+    usual = replace(made_runs.CONFIG, constants={})
+    for field in fields(RunConfig):
+        other = OTHERS[field.name]
+        if field.name in ("limits", "options"):
+            inner = getattr(usual, field.name)
+            assert other.keys() == {part.name for part in fields(inner)}
+            for name, value in other.items():
+                yield f"{field.name}.{name}", replace(usual, **{field.name: replace(inner, **{name: value})})
+        else:
+            yield field.name, replace(usual, **{field.name: other})
+
+
+def test_commands_hold_everything_that_decided_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made_runs.won(tmp_path)
+    command, asked = get_command(app), list[Any]()
+    monkeypatch.setattr(running, "optimize", lambda *words: asked.append(words) or 0)
+    seen = {search(store, replace(made_runs.CONFIG, constants={}))}
+    for name, config in variants():
+        line = search(store, config)
+        assert line not in seen, f"{name} decides a run and is not in its command"
+        seen.add(line)
+        assert command.main(shlex.split(line[1])[1:], standalone_mode=False) == 0
+        assert running.limits(asked[-1][4].budget, Limits()) == config.limits
+    wanted = asked[-1][4]
+    assert (wanted.tune, wanted.prices, wanted.models) == (12, ("gpt-x=1/2",), {"code": "openai:gpt-x"})
+
+
+def test_what_only_python_can_say_is_named(tmp_path: Path) -> None:
+    store = made_runs.won(tmp_path)
+    config = replace(made_runs.CONFIG, options=Options(effort="quick", min_authored=0.5))
+    what, _ = search(store, config)
+    assert what == "Search again; from Python only: effort='quick', min_authored=0.5"
+    commands = {item["what"]: item["command"] for item in gather(store)["reproduce"]}
+    assert commands["Judge the winner again, at full length"].startswith("kernelpro judge task.py winner.py --full --target cpu")
+    assert "--policy greedy:seeds=2" in commands["Search again"]
