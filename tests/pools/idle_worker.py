@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from pathlib import Path
 
 for line in sys.stdin:
     job = json.loads(line)
@@ -11,4 +12,6 @@ for line in sys.stdin:
         sys.exit(75)
     if wish == "hang":
         time.sleep(600)
+    while wish.startswith("wait for ") and not Path(wish.removeprefix("wait for ")).exists():
+        time.sleep(0.01)
     print(json.dumps({"type": "result", "job": job["id"], "data": {"did": wish}}), flush=True)
