@@ -127,7 +127,7 @@ class Pool(pool.Pool):
             if not offers:
                 return
             warm = {slot.task for slot in self._slots}
-            asked, slot = min(offers, key=lambda offer: self._rank(*offer, warm))
+            asked, slot = min(offers, key=lambda offer: self._rank(offer[0], offer[1], warm))
             self._waiting.take(asked)
             if asked.begin():
                 self._send(slot, asked)
