@@ -303,12 +303,15 @@ class RayPool(Pool):
             free = [hand for hand in again if len(hand.sent) < _MOST_SENT]
         if self._waiting and self._now() - self._told > _TELL_SECONDS:
             self._told = self._now()
-            failed = sum(hand.failed for hand in self._hands)
-            here = sum(bool(hand.hardware) for hand in self._hands) - failed
-            sick = f"; GPUs that failed: {failed}" if failed else ""
-            others = len(self._waiting) - 1
-            for asked in self._waiting:
-                asked.tell(f"waiting with {others} others; {here} workers are there{sick}")
+            self._tell_those_who_wait()
+
+    def _tell_those_who_wait(self) -> None:
+        failed = sum(hand.failed for hand in self._hands)
+        here = sum(bool(hand.hardware) for hand in self._hands) - failed
+        sick = f"; GPUs that failed: {failed}" if failed else ""
+        others = len(self._waiting) - 1
+        for asked in self._waiting:
+            asked.tell(f"waiting with {others} others; {here} workers are there{sick}")
 
     def _best_for(self, hand: _Hand, under_way: Counter[str]) -> Asked | None:
         """The oldest job of the task that is best for this hand."""
