@@ -41,7 +41,12 @@ def until(condition: Callable[[], bool], deadline: float = 60) -> None:
         time.sleep(0.01)
 
 
-def test_64_workers_are_used_well() -> None:
+def test_64_workers_are_used_well_by_a_suite_with_one_kernel_a_task() -> None:
+    assert measure(tasks=800, candidates=1, workers=64)["efficiency"] >= 0.9
+
+
+@pytest.mark.long  # one more of a kind
+def test_64_workers_are_used_well_by_a_suite_with_many_kernels_a_task() -> None:
     assert measure(tasks=250, candidates=75, workers=64)["efficiency"] >= 0.9
 
 

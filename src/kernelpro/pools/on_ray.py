@@ -291,10 +291,11 @@ class RayPool(Pool):
         """The lock is held. Whoever has least to do is served first."""
         under_way = Counter(asked.task for hand in self._hands for asked in hand.sent.values())
         free = [hand for hand in self._hands if hand.hardware and not hand.failed and len(hand.sent) < _MOST_SENT]
+        old = any(asked.since <= self._now() - _LONG_SECONDS for asked in self._waiting.first())
         while free:
             again = []
             for hand in sorted(free, key=lambda h: len(h.sent)):
-                if asked := self._best_for(hand, under_way):
+                if asked := self._best_for(hand, under_way, old):
                     self._waiting.take(asked)
                     if asked.begin():
                         self._send(hand, asked)
@@ -313,8 +314,8 @@ class RayPool(Pool):
         for asked in self._waiting:
             asked.tell(f"waiting with {others} others; {here} workers are there{sick}")
 
-    def _best_for(self, hand: _Hand, under_way: Counter[str]) -> Asked | None:
-        """The oldest job of the task that is best for this hand."""
+    def _best_for(self, hand: _Hand, under_way: Counter[str], old: bool) -> Asked | None:
+        """The oldest job of the task that is best for this hand; `old`: whether any has waited for long."""
         long_ago = self._now() - _LONG_SECONDS
         mine = Counter(asked.task for asked in hand.sent.values())
         over = self._turns.over(hand.task, hand.run)
@@ -334,7 +335,9 @@ class RayPool(Pool):
             turn = (1 if at_hand else 2 * bool(others(asked))) if over else int(not at_hand)
             return asked.since > long_ago, turn, others(asked)
 
-        return min((a for a in self._waiting.first() if worth_it(a) and self._suits(a, hand)), key=rank, default=None)
+        near = hand.sent and not over and not old
+        among = self._waiting.at_hand(hand.task) if near else self._waiting.first()
+        return min((a for a in among if worth_it(a) and self._suits(a, hand)), key=rank, default=None)
 
     def _send(self, hand: _Hand, asked: Asked) -> None:
         hand.sent[hand.actor.do.remote(replace(asked.job, id=asked.key).dumps())] = asked

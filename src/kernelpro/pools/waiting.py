@@ -70,6 +70,11 @@ class Queues:
         """The oldest of each kind."""
         return [queue[0] for queue in self._queues.values()]
 
+    def at_hand(self, task: str) -> list[Asked]:
+        """The oldest of each kind that needs this task, or none."""
+        kinds = itertools.product({task, ""}, ("", "cpu", "cuda"))
+        return [self._queues[kind][0] for kind in kinds if kind in self._queues]
+
     def take(self, asked: Asked) -> None:
         """One of the first."""
         queue = self._queues[asked.kind]
