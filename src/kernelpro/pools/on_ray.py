@@ -135,7 +135,7 @@ class RayPool(Pool):
         self._thread.start()
 
     def _join(self, address: str) -> None:
-        name = f"--pool {address if address.startswith('ray://') else f'ray:{address}'}"
+        name = f"--pool {address if address.startswith('ray://') else f'ray:{address}'}".rstrip(":")
         package = str(Path(__file__).resolve().parents[1])
         how = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"py_modules": [package]}}
         where = address or os.environ.get("RAY_ADDRESS", "")
