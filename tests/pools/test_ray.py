@@ -25,7 +25,7 @@ from kernelpro.records import BadInput, Candidate, Job, Progress, Status
 
 JOBS = 200
 KILL_EVERY = 3.0
-"""Seconds; and never before an eighth was answered since the last time, however slowly workers start here."""
+"""Seconds; and never before a fifth was answered since the last time, however slowly workers start here."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ class Killer(threading.Thread):
         before = 0
         while not self.enough.wait(KILL_EVERY):
             victims = [pid for pid in actors() if pid not in self.killed]
-            if victims and len(self._called) >= before + JOBS // 8:
+            if victims and len(self._called) >= before + JOBS // 5:
                 before = len(self._called)
                 self.killed.append(random.choice(victims))
                 os.kill(self.killed[-1], signal.SIGKILL)
