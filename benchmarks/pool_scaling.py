@@ -4,9 +4,9 @@ The scheduler runs as it is; only the cluster is simulated, with a clock of its 
 was recorded on an H200 host: seconds to make a task warm, then seconds for each candidate. Efficiency is useful work (each task
 warmed once, each candidate judged once) over workers times the time until the last result. What is missing goes to warming a task
 on several workers, to workers that idle at the end, or to the scheduler itself, whose own processor time is measured and added
-to the clock.
+to the clock. Jobs are handed in as `kernelpro bench` does it, task by task, so many at a time.
 
-    python benchmarks/pool_scaling.py [--tasks 250] [--candidates 75] [--workers 1 4 16 64 128 256]
+    python benchmarks/pool_scaling.py [--tasks 250] [--candidates 75 1] [--workers 1 4 16 64 128 256] [--out FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import random
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelpro.pools import on_ray
 from kernelpro.records import Candidate, Job, Result, Task
+from kernelpro.suites import asking
 
 RECORDED = Path(__file__).parent / "results" / "2026-11-15-h200-examples.json"
 
@@ -44,18 +46,16 @@ class Cluster:
     """As much of Ray as the pool uses. Time passes in `wait` alone."""
 
     class exceptions:
-        class RayActorError(Exception): ...
-
-        class RayTaskError(Exception): ...
-
         class RayError(Exception): ...
+
+        class RayTaskError(RayError): ...
 
     def __init__(self, workers: int, seed: int = 0):
         self.workers, self.now, self.busy, self.warmed = workers, 0.0, 0.0, 0
         self._dice = random.Random(seed)
         self._count, self._events = itertools.count(), list[tuple[float, int]]()
         self._values: dict[int, Any] = {}
-        self._actors = 0
+        self.actors: list[Actor] = []
         self._real = 0.0
         self.scheduling = 0.0
 
@@ -63,13 +63,14 @@ class Cluster:
         return self
 
     def options(self, **_: Any) -> Any:
-        self._actors += 1
-        there = self._actors <= self.workers
-
         class Made:
-            remote = staticmethod(lambda sandbox: Actor(self, there))
+            remote = staticmethod(self._make)
 
         return Made
+
+    def _make(self, sandbox: str) -> Actor:
+        self.actors.append(Actor(self, len(self.actors) < self.workers))
+        return self.actors[-1]
 
     def cluster_resources(self) -> dict[str, float]:
         return {}
@@ -78,8 +79,15 @@ class Cluster:
         number = next(self._count)
         self._values[number] = value
         if at < float("inf"):
-            heapq.heappush(self._events, (at, number))
+            self.happen(at, number)
         return number
+
+    def happen(self, at: float, call: int) -> None:
+        heapq.heappush(self._events, (at, call))
+
+    def answer(self, job: Any) -> Any:
+        """What a worker says to it; an exception is raised."""
+        return Result(job["id"], data={}).dumps()
 
     def judge_seconds(self) -> float:
         return self._dice.choice(JUDGE_SECONDS)
@@ -88,18 +96,26 @@ class Cluster:
         spent = time.thread_time() - self._real
         self.scheduling += spent
         self.now += spent
-        ready = []
-        if self._events:
-            self.now = max(self.now, self._events[0][0])
-            while self._events and self._events[0][0] <= self.now:
-                ready.append(heapq.heappop(self._events)[1])
+        ready, known = list[int](), set(calls)
+        self.now = max(self.now + timeout, self._events[0][0] if self._events else 0.0)
+        while self._events and self._events[0][0] <= self.now:
+            ready.append(heapq.heappop(self._events)[1])
+        ready = [call for call in ready if call in known]
         self._real = time.thread_time()
         return ready, []
 
-    def get(self, call: int) -> Any:
-        return self._values.pop(call)
+    def get(self, call: int, timeout: float = 0) -> Any:
+        value = self._values.pop(call, None)
+        if value is None or isinstance(value, Exception):
+            raise value or self.exceptions.RayError("it is gone")
+        return value
 
-    def kill(self, _: Any) -> None: ...
+    def kill(self, actor: Actor) -> None:
+        """Who was pending may come now."""
+        if actor in self.actors:
+            self.actors.remove(actor)
+            for other in self.actors[: self.workers]:
+                other.come()
 
     def shutdown(self) -> None: ...
 
@@ -111,7 +127,14 @@ class Actor:
         self.hardware, self.do, self.stages = (_Method(f) for f in (self._hardware, self._do, self._stages))
 
     def _hardware(self) -> int:
-        return self._cluster.call(self._cluster.now if self._there else float("inf"), {"cuda": "NVIDIA H200", "cpu": "a CPU"})
+        known = {"cuda": "NVIDIA H200", "cpu": "a CPU"}
+        self._arrival = self._cluster.call(self._cluster.now if self._there else float("inf"), known)
+        return self._arrival
+
+    def come(self) -> None:
+        if not self._there:
+            self._there = True
+            self._cluster.happen(self._cluster.now, self._arrival)
 
     def _stages(self) -> int:
         return self._cluster.call(self._cluster.now, {})
@@ -125,7 +148,7 @@ class Actor:
             self._cluster.warmed += 1
             seconds += WARM_SECONDS
         self._free = max(self._free, self._cluster.now) + seconds
-        return self._cluster.call(self._free, Result(job["id"], data={}).dumps())
+        return self._cluster.call(self._free, self._cluster.answer(job))
 
 
 class _Method:
@@ -141,20 +164,51 @@ class Simulated(on_ray.RayPool):
     def _join(self, address: str) -> None:
         self._ray = self._simulated
 
+    def _now(self) -> float:
+        return self._simulated.now
+
+    def _rest(self) -> None:
+        self._something.wait(0.01)
+        self._something.clear()
+        self._simulated.now += 1.0
+
+
+class Unheard(Simulated):
+    """Nobody listens: by its own clock the pool would tell those who wait thousands of times a minute."""
+
+    def _tell_those_who_wait(self) -> None: ...
+
 
 def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
     cluster = Cluster(workers)
     numbers = [(task, n) for task in range(tasks) for n in range(candidates)]
     jobs = [Job(f"{task}/{n}", "judge", Task(f"# {task}", str(task)), Candidate(f"# {n}"), "cuda") for task, n in numbers]
-    with Simulated(cluster) as pool:
-        answers = [pool.submit(job) for job in jobs]
-        for answer in answers:
-            answer.result()
-        makespan = cluster.now
+    ended = [0.0]
+    with Unheard(cluster) as pool:
+        waiting, done = iter(jobs), threading.Event()
+        left = itertools.count(len(jobs) - 1, -1)
+
+        def ask(answered: Any = None) -> None:
+            """Called by the scheduler's own thread, while its clock stands."""
+            if answered:
+                answered.result()
+                ended[0] = cluster.now
+                if next(left) == 0:
+                    done.set()
+            if job := next(waiting, None):
+                pool.submit(job).add_done_callback(ask)
+
+        with pool._lock:
+            for _ in range(asking._AT_ONCE):
+                ask()
+        done.wait()
+    makespan = ended[0]
     useful = cluster.busy + tasks * WARM_SECONDS
     offered = workers * makespan
     again = (cluster.warmed - tasks) * WARM_SECONDS
     return {
+        "tasks": tasks,
+        "candidates": candidates,
         "workers": workers,
         "hours": makespan / 3600,
         "efficiency": useful / offered,
@@ -167,16 +221,22 @@ def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=250)
-    parser.add_argument("--candidates", type=int, default=75)
+    parser.add_argument("--candidates", type=int, nargs="+", default=[75, 1], help="for each task; several: one case each")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 128, 256])
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    each = f"{statistics.mean(JUDGE_SECONDS):.1f} s a candidate, {WARM_SECONDS:.1f} s a task"
-    print(f"{given.tasks} tasks, {given.candidates} candidates each; recorded: {each}")
-    for workers in given.workers:
-        found = measure(given.tasks, given.candidates, workers)
-        parts = ("efficiency", "warmed_again", "idle", "scheduler")
-        shares = ", ".join(f"{name.replace('_', ' ')} {found[name]:.1%}" for name in parts)
-        print(f"{workers:4d} workers: {found['hours']:6.2f} h; {shares}", flush=True)
+    print(f"recorded: {statistics.mean(JUDGE_SECONDS):.1f} s a candidate, {WARM_SECONDS:.1f} s a task")
+    rows = []
+    for candidates in given.candidates:
+        print(f"{given.tasks} tasks, {candidates} candidates each")
+        for workers in given.workers:
+            rows.append(found := measure(given.tasks, candidates, workers))
+            parts = ("efficiency", "warmed_again", "idle", "scheduler")
+            shares = ", ".join(f"{name.replace('_', ' ')} {found[name]:.1%}" for name in parts)
+            print(f"{workers:4d} workers: {found['hours']:6.2f} h; {shares}", flush=True)
+    if given.out:
+        recorded = {"candidate": statistics.mean(JUDGE_SECONDS), "task": WARM_SECONDS}
+        given.out.write_text(json.dumps({"seconds": recorded, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

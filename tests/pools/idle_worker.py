@@ -16,6 +16,8 @@ for line in sys.stdin:
         while os.getppid() == parent:
             time.sleep(0.1)
         sys.exit()
+    while wish.startswith("wait for ") and not Path(wish.removeprefix("wait for ")).exists():
+        time.sleep(0.01)
     answer = {"data": {"did": wish}}
     if wish.startswith("need ") and not Path(wish.removeprefix("need ")).exists():
         answer = {"error": "it is not there"}

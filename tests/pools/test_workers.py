@@ -17,6 +17,7 @@ from kernelpro.pools.by_name import pool
 from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Status, Target
 
 H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A100"))
+TWIN = Device(Gpu("GPU-3", "NVIDIA H200"))
 EVAL = replace(TASK, name="relu, eval", mode="eval")
 MEASURING = ("measuring the device", "calibrating the baselines", "verifying", "timing")
 
@@ -106,20 +107,31 @@ def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:
     with local.Pool(on=[H200], say=heard.append) as here:
         broken, behind = here.submit(wish("break the device")), here.submit(wish("work"))
         verdict = broken.result(timeout=30).verdict
-        assert verdict and verdict.status is Status.CRASHED and "exit code 75" in verdict.reason
-        with pytest.raises(local.DeviceFailed, match="every device failed"):
+        assert verdict and verdict.status is Status.CRASHED and "GPU-1 failed its health check" in verdict.reason
+        with pytest.raises(local.DeviceFailed, match=r"every device for this job failed its health check \(NVIDIA H200 GPU-1\)"):
             behind.result(timeout=30)
         assert here.failed and heard == ["GPU-1 failed its health check and is not used any more"]
 
 
-def test_what_a_sick_device_leaves_is_done_by_another_of_its_kind(stand_in: None) -> None:
-    twin = Device(Gpu("GPU-3", "NVIDIA H200"))
-    with local.Pool(on=[H200, twin]) as here:
+def test_a_candidate_costs_one_device_and_another_does_the_rest(stand_in: None) -> None:
+    with local.Pool(on=[H200, TWIN]) as here:
         answers = [here.submit(wish(text)) for text in ("work", "break the device", "more work")]
         assert answers[0].result(timeout=30).data == {"did": "work"}
         verdict = answers[1].result(timeout=30).verdict
-        assert verdict and verdict.status is Status.CRASHED, "it broke both"
-        with pytest.raises(BadInput):
+        assert verdict and verdict.status is Status.CRASHED
+        assert answers[2].result(timeout=30).data == {"did": "more work"}
+        assert [slot.failed for slot in here._slots].count(True) == 1
+
+
+def test_a_job_that_was_cancelled_is_not_refused_as_well(stand_in: None) -> None:
+    with local.Pool(on=[H200]) as here:
+        here.submit(wish("break the device"))
+        late = [here.submit(wish("work")) for _ in range(local._MOST_SENT)]
+        assert late[-1].cancel()
+        for answer in late[:-1]:
+            with pytest.raises(local.DeviceFailed):
+                answer.result(timeout=30)
+        with pytest.raises(local.DeviceFailed):
             here.submit(wish("work")).result(timeout=30)
 
 
@@ -142,19 +154,47 @@ def test_a_task_stays_on_one_kind_of_hardware(stand_in: None) -> None:
 
 
 def test_tasks_spread_over_devices(stand_in: None) -> None:
-    twin = Device(Gpu("GPU-3", "NVIDIA H200"))
     other = Job("other", "judge", EVAL, Candidate("other"), "cuda", QUICK)
-    with local.Pool(on=[H200, twin]) as here:
+    with local.Pool(on=[H200, TWIN]) as here:
         for answer in [here.submit(wish("1")), here.submit(other), here.submit(wish("2"))]:
             answer.result(timeout=30)
         assert {slot.task for slot in here._slots} == {TASK.id, EVAL.id}
 
 
-def test_jobs_that_were_not_sent_can_be_cancelled(stand_in: None) -> None:
-    with local.Pool(on=[H200, A100]) as here:
+def test_a_small_task_does_not_wait_for_all_of_a_large_one(stand_in: None, tmp_path: Path) -> None:
+    order: list[str] = []
+    with local.Pool(on=[H200]) as here:
+        large = [here.submit(wish(text)) for text in (f"wait for {tmp_path / 'all'}", *(f"{n}" for n in range(1, 120)))]
+        small = here.submit(Job("small", "judge", EVAL, Candidate("small"), "cuda", QUICK))
+        for answer in [*large, small]:
+            answer.add_done_callback(lambda future: order.append(future.result().job))
+        (tmp_path / "all").touch()
+        for answer in [*large, small]:
+            answer.result(timeout=30)
+    assert order.index("small") <= local._TURN, "after one turn"
+    order.remove("small")
+    assert order[1:] == [f"{n}" for n in range(1, 120)]
+
+
+def test_tasks_of_a_size_are_made_warm_once(stand_in: None) -> None:
+    tasks: list[str] = []
+    with local.Pool(on=[H200]) as here:
+        jobs = [Job(f"{n}", "judge", task, Candidate(f"{n}"), "cuda", QUICK) for task in (TASK, EVAL) for n in range(30)]
+        answers = {here.submit(job): job.task.id for job in jobs if job.task}
+        for answer in answers:
+            answer.add_done_callback(lambda future: tasks.append(answers[future]))
+        for answer in answers:
+            answer.result(timeout=30)
+    assert tasks == [TASK.id] * 30 + [EVAL.id] * 30
+
+
+@pytest.mark.parametrize("devices", [[H200], [H200, A100]])
+def test_jobs_that_were_not_sent_can_be_cancelled(stand_in: None, devices: list[Device]) -> None:
+    with local.Pool(on=devices) as here:
         first = [here.submit(wish("hang")) for _ in range(8)]
-        late = here.submit(wish("work"))
-        assert here.outstanding == 9 and late.cancel() and not first[0].cancel()
+        late = [here.submit(wish("work")) for _ in range(50)]
+        assert here.outstanding == 58 and not first[0].cancel()
+        assert all(answer.cancel() for answer in late) and here.outstanding == 8
 
 
 def test_match_names_what_there_is() -> None:

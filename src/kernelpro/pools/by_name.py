@@ -33,4 +33,4 @@ def pool(
         from kernelpro.pools.on_ray import RayPool
 
         return RayPool(spec if rest.startswith("//") else rest, sandbox, match, say=say)
-    raise BadInput(f"--pool {spec}: not a pool; there are local, local:N, spool:DIR, ray: and ray://HOST:PORT")
+    raise BadInput(f"--pool {spec}: not a pool; there are local, local:N, spool:DIR, ray:, ray:HOST:PORT and ray://HOST:PORT")

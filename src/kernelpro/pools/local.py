@@ -1,9 +1,15 @@
 """The local pool: one warm worker process for each device of this machine.
 
 A job goes to a worker that has its task warm, unless others have much less to do; all jobs of a task go to one kind of
-hardware. Each worker does its jobs in the order of sending; those that wait have their builds started. A worker that dies, or
-hangs beyond the time limits of its job, is replaced: the job it was at gets a second chance, those behind it are sent again. A
-device that fails its health check gets no worker any more.
+hardware. Each worker has a few jobs and does them in the order of sending; those that wait have their builds started. The rest
+waits here and can be cancelled.
+
+What is at hand goes first, then what has waited longest. After 32 jobs of one task a worker turns to another that waits and that
+nobody is at; when it comes back it stays twice as long (see waiting.py).
+
+A worker that dies, or hangs beyond the time limits of its job, is replaced: the job it was at gets a second chance, those behind
+it are sent again. A device that fails its health check gets no worker any more, and the job that it failed after no second
+device.
 """
 
 from __future__ import annotations
@@ -19,12 +25,15 @@ from kernelpro.lab.machine import Device
 from kernelpro.pools import pool
 from kernelpro.pools.pool import Report, lost, silent
 from kernelpro.pools.process import Process
+from kernelpro.pools.waiting import Asked, Queues, Turns
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _CHANCES = 2
 """Workers that may die over a job: the first may have been killed for reasons of its own."""
 _MOST_SENT = 8
-"""Jobs sent to one worker where there are several: enough to build ahead, few enough to share."""
+"""Jobs sent to one worker: enough to build ahead, few enough to share and to cancel."""
+_TURN = 32
+"""Jobs of a task in a row while others wait."""
 _COLD = 2
 """A task that is not warm costs about as much as judging so many candidates."""
 _SLACK_SECONDS = 120.0
@@ -53,26 +62,17 @@ def run(jobs: Iterable[Job], progress: Report = silent, sandbox: str = "auto") -
 
 
 @dataclass
-class _Asked:
-    key: str
-    """A number of our own: jobs of several callers may share an id."""
-    job: Job
-    progress: Report
-    answer: Future[Result]
-    deaths: int = 0
-    begun: bool = False
-
-
-@dataclass
 class _Slot:
     """A device and its worker, which starts with the first job."""
 
     device: Device
     process: Process | None = None
-    sent: dict[str, _Asked] = field(default_factory=dict)
+    sent: dict[str, Asked] = field(default_factory=dict)
     """In the order of sending."""
     task: str = ""
     """What it has warm, or will have."""
+    run: int = 0
+    """Jobs sent since it has been at this task."""
     heard: float = 0.0
     """When its worker last gave a sign of life, or was given something to do."""
     hung: str = ""
@@ -86,7 +86,7 @@ class Pool(pool.Pool):
         self._sandbox, self._say = sandbox, say
         self._lock = threading.RLock()
         self._slots = [_Slot(device) for device in on or devices()]
-        self._waiting: list[_Asked] = []
+        self._waiting, self._turns = Queues(), Turns(_TURN)
         self._hardware: dict[tuple[str, str], str] = {}
         """By task and target: what it is timed on."""
         self._count = 0
@@ -97,8 +97,8 @@ class Pool(pool.Pool):
         """Its result comes as it is done. A job that has not been sent to a worker can be cancelled."""
         with self._lock:
             self._count += 1
-            asked = _Asked(str(self._count), job, progress, Future())
-            self._waiting.append(asked)
+            asked = Asked(str(self._count), job, progress, time.monotonic())
+            self._waiting.put(asked)
             self._dispatch()
             if self._watch is None:
                 self._watch = threading.Thread(target=self._watch_workers, daemon=True)
@@ -119,22 +119,37 @@ class Pool(pool.Pool):
 
     def _dispatch(self) -> None:
         """Send what can be sent; the lock is held."""
-        for asked in list(self._waiting):
-            if self._closing.is_set():
+        if any(slot.failed for slot in self._slots):
+            self._refuse_what_nobody_can_do()
+        while not self._closing.is_set():
+            free = [slot for slot in self._slots if not slot.failed and len(slot.sent) < _MOST_SENT]
+            offers = [(asked, slot) for asked in self._waiting.first() if (slot := self._best_for(asked, free))] if free else []
+            if not offers:
                 return
-            able = [slot for slot in self._slots if not slot.failed and self._suits(slot, asked.job)]
-            if not able:
-                self._waiting.remove(asked)
-                asked.answer.set_exception(DeviceFailed("every device failed its health check: see above; restart the machine"))
-                continue
-            free = [slot for slot in able if len(self._slots) == 1 or len(slot.sent) < _MOST_SENT]
-            if free:
-                task = asked.job.task.id if asked.job.task else ""
-                chosen = min(free, key=lambda slot: len(slot.sent) + _COLD * (slot.task != task))
-                self._waiting.remove(asked)
-                if asked.begun or asked.answer.set_running_or_notify_cancel():
-                    asked.begun = True
-                    self._send(chosen, asked, task)
+            warm = {slot.task for slot in self._slots}
+            asked, slot = min(offers, key=lambda offer: self._rank(offer[0], offer[1], warm))
+            self._waiting.take(asked)
+            if asked.begin():
+                self._send(slot, asked)
+
+    def _best_for(self, asked: Asked, free: list[_Slot]) -> _Slot | None:
+        able = (slot for slot in free if self._suits(slot, asked.job))
+        return min(able, key=lambda slot: len(slot.sent) + _COLD * (slot.task != asked.task), default=None)
+
+    def _rank(self, asked: Asked, slot: _Slot, warm: set[str]) -> tuple[int, float]:
+        at_hand = asked.task in ("", slot.task)
+        if self._turns.over(slot.task, slot.run):
+            return (1 if at_hand else 2 * (asked.task in warm)), asked.since
+        return (0 if at_hand else 1), asked.since
+
+    def _refuse_what_nobody_can_do(self) -> None:
+        for first in self._waiting.first():
+            able = [slot for slot in self._slots if self._suits(slot, first.job)]
+            if all(slot.failed for slot in able):
+                names = ", ".join(f"{slot.device.name_for(None)} {slot.device.label}" for slot in able)
+                why = f"every device for this job failed its health check ({names}): see above; restart the machine"
+                for asked in self._waiting.drop(first.kind):
+                    asked.refuse(DeviceFailed(why))
 
     def _suits(self, slot: _Slot, job: Job) -> bool:
         """A job for hardware that is not here suits anybody: it gets its error from a worker."""
@@ -143,13 +158,17 @@ class Pool(pool.Pool):
             return True
         return self._hardware.get((job.task.id, job.target or ""), name) == name
 
-    def _send(self, slot: _Slot, asked: _Asked, task: str) -> None:
+    def _send(self, slot: _Slot, asked: Asked) -> None:
         if not slot.sent:
             slot.heard = time.monotonic()
         slot.sent[asked.key] = asked
-        slot.task = task or slot.task
-        if task and (name := slot.device.name_for(asked.job.target)):
-            self._hardware.setdefault((task, asked.job.target or ""), name)
+        if asked.task and asked.task != slot.task:
+            if any(other.task == slot.task for other in self._waiting.first()):
+                self._turns.end(slot.task)
+            slot.task, slot.run = asked.task, 0
+        slot.run += 1
+        if asked.task and (name := slot.device.name_for(asked.job.target)):
+            self._hardware.setdefault(asked.kind, name)
         if slot.process is None:
             slot.process, slot.hung = Process(slot.device, self._sandbox), ""
             threading.Thread(target=self._listen, args=(slot, slot.process), daemon=True).start()
@@ -176,21 +195,21 @@ class Pool(pool.Pool):
         how = slot.hung or process.how_it_died()
         with self._lock:
             process.close()
-            slot.process, slot.task = None, ""
+            slot.process, slot.task, slot.run = None, "", 0
             if self._closing.is_set():
                 return
             if process.blames_the_device:
                 slot.failed = True
                 self._say(f"{slot.device.label} failed its health check and is not used any more")
+                how = f"{slot.device.label} failed its health check"
             unanswered = list(slot.sent.values())
             slot.sent.clear()
             victim = unanswered[0] if unanswered else None
             if victim:
                 victim.deaths += 1
-                alone = not any(other for other in self._slots if not other.failed and self._suits(other, victim.job))
-                if victim.deaths < _CHANCES and not alone:
+                if victim.deaths < _CHANCES and not slot.failed:
                     victim = None
-            self._waiting[:0] = [asked for asked in unanswered if asked is not victim]
+            self._waiting.put_back(asked for asked in unanswered if asked is not victim)
             self._dispatch()
         if victim:
             victim.answer.set_result(lost(victim.job, f"the worker died while it was at this job ({how})"))

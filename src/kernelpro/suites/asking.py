@@ -12,8 +12,8 @@ from kernelpro.records import Candidate, Job, Options, Progress, Result, Target,
 from kernelpro.suites.ledger import Entry, Ledger
 from kernelpro.suites.problems import Problem
 
-_AT_ONCE = 256
-"""Questions in the pool's hands: enough for any cluster, few enough for a worker that starts builds of all that wait."""
+_AT_ONCE = 4096
+"""Questions in the pool's hands: more than the largest holds (256 workers, four jobs each), so that many tasks are in its sight."""
 
 Report = Callable[[str, str], None]
 """Told what is being done: (problem, stage)."""
