@@ -341,7 +341,7 @@ class Engine:
             energy=config.objective != "speed",
         )
         try:
-            profile, diagnosis = await profiling.profile(self._ask, request, registry(), TrackRecord.load())
+            profile, diagnosis = await profiling.profile(self._ask, request, registry(), self._record())
         except BadInput as error:
             self._advance(replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)}))
             return
@@ -393,8 +393,12 @@ class Engine:
         for finding in parent.diagnosis.findings if advice and parent and parent.diagnosis else ():
             if finding.tool == advice and parent:
                 if gain := objective.followed(finding, parent, step):
-                    TrackRecord.load().add(finding.tool, finding.gain.factor, gain)
+                    self._record().add(finding.tool, finding.gain.factor, gain)
                 return
+
+    def _record(self) -> TrackRecord:
+        """What advice has been worth; empty, and kept nowhere, for a run that neither reads nor adds to what others learnt."""
+        return TrackRecord.load() if self._config.knowledge else TrackRecord()
 
     # --- 5: the final word -----------------------------------------------------------------------------
 
