@@ -49,9 +49,9 @@ def test_what_another_branch_has_come_to_is_passed_over() -> None:
     parent = all_of(assignment(NORM))[1].source
     asked = assignment(NORM, parent=parent, action="improve")
     first, second, third, *_ = all_of(asked)
-    elsewhere = replace(asked, cousins=(Known(7, first.source, "", None),))
-    assert asyncio.run(Playbook().write(elsewhere)) == second
-    after = replace(elsewhere, attempt=1, children=(Known(8, second.source, "", None),))
+    codes = [normalised(draft.source) for draft in (first, second)]
+    assert asyncio.run(Playbook().write(replace(asked, codes=frozenset(codes[:1])))) == second
+    after = replace(asked, attempt=1, codes=frozenset(codes))
     assert asyncio.run(Playbook().write(after)) == third, "the turn that was taken is not lost"
 
 

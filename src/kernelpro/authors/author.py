@@ -91,6 +91,8 @@ class Assignment:
     """Others that work, the fastest first; what compilers wrote is not among them."""
     beside: tuple[Known, ...] = ()
     """What is being made of the parent at the same time, by steps before this one; without a plan where that is not known yet."""
+    codes: frozenset[str] = frozenset()
+    """What was written before this step, each as `normalised` has it: the same again would be a duplicate."""
     guidance: str = ""
     """The diagnosis of the parent, in words."""
     findings: tuple[Finding, ...] = ()

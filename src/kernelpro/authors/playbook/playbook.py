@@ -90,7 +90,7 @@ class Playbook:
         if self._order == "random" and assignment.parent:
             random.Random(f"{self._seed}:{assignment.task.source}:{assignment.parent.number}").shuffle(drafts)
         if (draft := _next(assignment, drafts)) is None:
-            raise NoIdea(f"no move is left that changes this design ({len(drafts)} were made)")
+            raise NoIdea(f"no move is left that gives new code ({len(drafts)} change this design)")
         return draft
 
     def _planned(self, choice: _Choice) -> Draft:
@@ -160,7 +160,5 @@ def _others(assignment: Assignment, program: Program, writer: Writer, planned: l
 
 
 def _next(assignment: Assignment, drafts: list[Draft]) -> Draft | None:
-    """The n-th, the n-th time; where another branch has it already, one behind it."""
-    relatives = (assignment.children, assignment.siblings, assignment.cousins, assignment.leaders, assignment.beside)
-    known = {normalised(other.source) for group in relatives for other in group if other.source}
-    return next((draft for draft in drafts[assignment.attempt :] if normalised(draft.source) not in known), None)
+    """The n-th, the n-th time; where that was written before, one behind it."""
+    return next((draft for draft in drafts[assignment.attempt :] if normalised(draft.source) not in assignment.codes), None)
