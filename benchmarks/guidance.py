@@ -1,14 +1,16 @@
-"""Does guidance choose better moves than chance? The playbook with and without a look at the findings, on the CPU.
+"""Do findings choose better moves than a fixed order, and than chance? The playbook with and without a look at them, on the CPU.
 
-    python benchmarks/guidance.py --out FILE [--most 32] [--candidates 8] [--level 1 2] [--plain]
+    python benchmarks/guidance.py --out FILE [--most 32] [--candidates 8] [--level 1 2] [--seed 0] [--plain]
 
-For each task of our own suite that the playbook can write (at its CPU size), two runs with the same budget, policy and seed:
-one takes the moves that answer the findings of its diagnosis, the other takes the same moves in random order. Both begin with the
-same designs; with `--plain` with the plainest one alone, so that all that makes a kernel fast has to be found by moves. The
-compiler's code, tuning and memory of other runs are off. Two things are compared, each with its geometric mean and the p-value of a
-Wilcoxon signed-rank test over the tasks:
+For each task of our own suite that the playbook can write (at its CPU size), three runs with the same budget, policy and seed:
+`guided` takes the moves that answer the findings of its diagnosis, then the rest in the order of the playbook's list; `fixed` takes
+all in that order, which its makers chose; `random` in one that depends on the run's seed, the task and the parent. So guided over
+fixed is what findings are worth, and guided over random that and the list's order together. All begin with the same designs; with
+`--plain` with the plainest one alone, so that all that makes a kernel fast has to be found by moves. The compiler's code, tuning
+and what earlier runs learnt are off. Two things are compared, each with its geometric mean and the p-value of a Wilcoxon
+signed-rank test over the tasks:
 
-- in the end: the two winners, judged again one after the other at full length;
+- in the end: the winners, judged again one after the other at full length;
 - on the way: the best so far after each candidate, as judged in its run, averaged (in logs) over the budget.
 
 FILE (JSON lines) is added to: called again, it goes on.
@@ -31,19 +33,23 @@ sys.path.insert(0, str(ROOT / "src"))
 from policies import wilcoxon  # noqa: E402
 
 from kernelpro.authors.author import Assignment, Draft, NoIdea  # noqa: E402
-from kernelpro.authors.playbook.playbook import Playbook  # noqa: E402
+from kernelpro.authors.playbook.playbook import Order, Playbook  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
 from kernelpro.engine.store import Store  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
 from kernelpro.records import BadInput, Candidate, Job, Limits, Options, RunConfig, Task  # noqa: E402
 from kernelpro.suites import problems  # noqa: E402
 
-AUTHORS = {"guided": "playbook", "random": "playbook:random"}
+ORDERS: dict[str, Order] = {"guided": "findings", "fixed": "fixed", "random": "random"}
+OTHERS = ("fixed", "random")
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
 class Plain(Playbook):
     """Begins with its first design alone."""
+
+    def designs(self, assignment: Assignment) -> int:
+        return 1
 
     async def write(self, assignment: Assignment) -> Draft:
         if assignment.action == "seed" and assignment.attempt:
@@ -51,22 +57,23 @@ class Plain(Playbook):
         return await super().write(assignment)
 
 
-def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool) -> dict[str, Any] | None:
+def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool, seed: int) -> dict[str, Any] | None:
     """The winner of one run: its source, its place, and the best time after each candidate. None: the playbook cannot write it."""
     with tempfile.TemporaryDirectory(prefix="guidance-") as home:
+        author = (Plain if plain else Playbook)(ORDERS[name], seed)
         config = RunConfig(
             task,
             "cpu",
-            AUTHORS[name],
+            author.name,
             limits=Limits(candidates, floor_share=0.0),
             options=OPTIONS,
             tune_points=0,
             compiler=False,
             knowledge=False,
             finalists=0,
+            seed=seed,
         )
         store = Store.create(Path(home), config, "run")
-        author = (Plain if plain else Playbook)(guided=name == "guided")
         outcome = asyncio.run(Engine(store, pool, author).run())
         steps = [step for step in store.steps() if step.verdict]
         if outcome.best is None:
@@ -89,9 +96,9 @@ def best_so_far(times: list[float | None], candidates: int) -> list[float]:
     return found + found[-1:] * (candidates - len(times))
 
 
-def on_the_way(row: dict[str, Any]) -> float:
-    """How many times faster the guided run's best was, on average over the budget."""
-    logs = [math.log(b / a) for a, b in zip(row["guided"]["best_ms"], row["random"]["best_ms"], strict=False)]
+def on_the_way(row: dict[str, Any], other: str) -> float:
+    """How many times faster the guided run's best was than the other's, on average over the budget."""
+    logs = [math.log(b / a) for a, b in zip(row["guided"]["best_ms"], row[other]["best_ms"], strict=False)]
     return math.exp(sum(logs) / len(logs))
 
 
@@ -106,22 +113,23 @@ def milliseconds(pool: Pool, task: Task, sources: dict[str, str]) -> dict[str, f
     return {name: min(values) for name, values in found.items() if values}
 
 
-def compare(pool: Pool, task: Task, candidates: int, plain: bool, turn: int) -> dict[str, Any]:
+def compare(pool: Pool, task: Task, candidates: int, plain: bool, seed: int, turn: int) -> dict[str, Any]:
     winners = {}
-    for name in list(AUTHORS) if turn % 2 == 0 else list(AUTHORS)[::-1]:
+    for name in [*ORDERS, *ORDERS][turn % 3 : turn % 3 + 3]:
         try:
-            found = searched(pool, task, name, candidates, plain)
+            found = searched(pool, task, name, candidates, plain, seed)
         except BadInput as error:
             return {"left_out": str(error)}
         if found is None:
             return {"left_out": "no candidate of the playbook passed"}
         winners[name] = found
-    same = winners["guided"]["source"] == winners["random"]["source"]
+    first = {found["source"]: name for name, found in reversed(winners.items())}
     row = {name: {key: value for key, value in found.items() if key != "source"} for name, found in winners.items()}
-    if same:
-        return row | {"ratio": 1.0}
-    ms = milliseconds(pool, task, {name: found["source"] for name, found in winners.items()})
-    return row | ({"ms": ms, "ratio": ms["random"] / ms["guided"]} if len(ms) == 2 else {"left_out": "a winner did not pass again"})
+    kernels = milliseconds(pool, task, {name: source for source, name in first.items()}) if len(first) > 1 else {}
+    if kernels.keys() != set(first.values()) and len(first) > 1:
+        return row | {"left_out": "a winner did not pass again"}
+    ms = {name: kernels.get(first[found["source"]], 1.0) for name, found in winners.items()}
+    return row | {"ms": ms if kernels else {}, "ratios": {other: ms[other] / ms["guided"] for other in OTHERS}}
 
 
 def main() -> None:
@@ -130,36 +138,45 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=32, help="tasks that count")
     parser.add_argument("--candidates", type=int, default=8)
     parser.add_argument("--level", type=int, nargs="*", default=[])
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="begin with the plainest design alone")
     chosen = parser.parse_args()
     rows = [json.loads(line) for line in chosen.out.read_text().splitlines()] if chosen.out.exists() else []
     known = {row["task"] for row in rows}
     with Pool() as pool, chosen.out.open("a") as out:
         for turn, problem in enumerate(problems.find("own", chosen.level, "", "cpu")):
-            if sum("ratio" in row for row in rows) >= chosen.most:
+            if sum("ratios" in row for row in rows) >= chosen.most:
                 break
             if problem.label in known:
                 continue
-            row = {"task": problem.label} | compare(pool, problem.task, chosen.candidates, chosen.plain, turn)
+            row = {"task": problem.label} | compare(pool, problem.task, chosen.candidates, chosen.plain, chosen.seed, turn)
             rows.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()
-            print(row["task"], row.get("left_out") or f"{row['ratio']:.3f}", file=sys.stderr, flush=True)
-    show([row for row in rows if "ratio" in row], [row for row in rows if "ratio" not in row])
+            told = row.get("left_out") or ", ".join(f"over {name} {ratio:.3f}" for name, ratio in row["ratios"].items())
+            print(row["task"], told, file=sys.stderr, flush=True)
+    show([row for row in rows if "ratios" in row], [row for row in rows if "ratios" not in row])
 
 
 def show(rows: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
-    print("| task | guided, ms | random, ms | in the end | on the way | found at step |\n|---|---|---|---|---|---|")
+    heads = [
+        *(f"{name}, ms" for name in ORDERS),
+        *(f"{when}, over {other}" for other in OTHERS for when in ("end", "way")),
+        "found at step",
+    ]
+    print(f"| task | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
     for row in rows:
-        ms = [f"{row['ms'][name]:.4f}" if "ms" in row else "the same kernel" for name in AUTHORS]
-        found = f"{row['guided']['step']} / {row['random']['step']}"
-        print(f"| {row['task']} | {' | '.join(ms)} | {row['ratio']:.3f}x | {on_the_way(row):.3f}x | {found} |")
-    print(f"\n{len(rows)} tasks, guided over random:")
-    for title, ratios in (("in the end", [row["ratio"] for row in rows]), ("on the way", [on_the_way(row) for row in rows])):
-        logs = [math.log(ratio) for ratio in ratios]
-        better, worse = sum(log > 0.02 for log in logs), sum(log < -0.02 for log in logs)
-        mean = math.exp(sum(logs) / len(logs)) if logs else 1.0
-        print(f"- {title}: {mean:.3f}x, {better} better and {worse} worse by over 2 %, Wilcoxon p = {wilcoxon(logs):.2g}")
+        cells = [f"{row['ms'][name]:.4f}" if row["ms"] else "the same kernel" for name in ORDERS]
+        cells += [f"{ratio:.3f}x" for other in OTHERS for ratio in (row["ratios"][other], on_the_way(row, other))]
+        print(f"| {row['task']} | {' | '.join(cells)} | {' / '.join(str(row[name]['step']) for name in ORDERS)} |")
+    for other in OTHERS:
+        print(f"\n{len(rows)} tasks, guided over {other}:")
+        ends, ways = [row["ratios"][other] for row in rows], [on_the_way(row, other) for row in rows]
+        for title, ratios in (("in the end", ends), ("on the way", ways)):
+            logs = [math.log(ratio) for ratio in ratios]
+            better, worse = sum(log > 0.02 for log in logs), sum(log < -0.02 for log in logs)
+            mean = math.exp(sum(logs) / len(logs)) if logs else 1.0
+            print(f"- {title}: {mean:.3f}x, {better} better and {worse} worse by over 2 %, Wilcoxon p = {wilcoxon(logs):.2g}")
     for row in left_out:
         print(f"- left out: {row['task']}: {row['left_out']}")
 

@@ -15,7 +15,7 @@ from kernelpro.authors.by_name import author
 from kernelpro.authors.playbook.cpp import WRITER
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.indices import Index, Var, flatten, reshape, variable
-from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.authors.playbook.playbook import Order, Playbook
 from kernelpro.authors.playbook.stages import Program, Reduce, Store
 from kernelpro.diagnose.tools import registry
 from kernelpro.lab.tuning import tunables
@@ -41,8 +41,8 @@ def ask(
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def write(assignment: Assignment, guided: bool = True) -> Draft:
-    return asyncio.run(Playbook(guided).write(assignment))
+def write(assignment: Assignment, order: Order = "findings") -> Draft:
+    return asyncio.run(Playbook(order).write(assignment))
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -217,18 +217,19 @@ def test_attempts_take_one_move_after_another_until_none_is_left() -> None:
 
 def test_the_same_assignment_gives_the_same_draft() -> None:
     plain = write(ask(LINEAR)).source
-    for guided in (True, False):
-        one = write(ask(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), guided)
-        assert one == write(ask(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), guided)
+    orders: tuple[Order, ...] = ("findings", "fixed", "random")
+    for order in orders:
+        one = write(ask(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), order)
+        assert one == write(ask(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), order)
 
 
 def test_the_random_one_does_not_look_at_findings() -> None:
     plain = write(ask(CHAIN)).source
     told = (finding("cpu_math_calls"),)
-    drafts = [write(ask(CHAIN, "improve", attempt, plain, told), guided=False) for attempt in range(3)]
+    drafts = [write(ask(CHAIN, "improve", attempt, plain, told), "random") for attempt in range(3)]
     assert len({draft.source for draft in drafts}) == 3, "no move is made twice"
     assert {draft.advice for draft in drafts} == {""}
-    blind = [write(ask(CHAIN, "improve", attempt, plain), guided=False) for attempt in range(3)]
+    blind = [write(ask(CHAIN, "improve", attempt, plain), "random") for attempt in range(3)]
     assert [draft.source for draft in drafts] == [draft.source for draft in blind]
 
 
@@ -258,7 +259,7 @@ def test_somebody_elses_kernel_is_not_touched() -> None:
 
 
 def test_it_is_known_by_name(tmp_path: object) -> None:
-    for name in ("playbook", "playbook:random"):
+    for name in ("playbook", "playbook:fixed", "playbook:random"):
         assert author(RunConfig(CHAIN, "cpu", name), tmp_path).name == name  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="playbook, team and files"):
         author(RunConfig(CHAIN, "cpu", "playbook:other"), tmp_path)  # type: ignore[arg-type]

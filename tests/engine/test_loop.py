@@ -17,6 +17,7 @@ import pytest
 
 from kernelpro.authors.author import Assignment, Draft, NoIdea, OutOfIdeas, Waiting
 from kernelpro.authors.files import Files
+from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.store import Store
@@ -154,6 +155,35 @@ def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(tmp_path: 
     assert improve.action == "improve" and improve.parent and improve.parent.number == 1
     assert "Bound by" in improve.guidance and "Time of a call" in improve.evidence
     assert store.steps()[0].diagnosis is not None
+
+
+NORM = Task(
+    """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.layer_norm(x, (1024,))
+
+def get_inputs():
+    return [torch.randn(512, 1024)]
+
+def get_init_inputs():
+    return []
+""",
+    "norm",
+)
+
+
+def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) -> None:
+    asked = config("greedy", candidates=3, in_flight=1, task=NORM, author="playbook", knowledge=False)
+    store = Store.create(tmp_path, asked, "demo")
+    outcome, engine = run(store, pool, Playbook())
+    best = engine.steps[outcome.best or 0]
+    assert best.verdict and best.verdict.status is Status.PASSED and all(step.source for step in store.steps())
+    first, second, _ = store.steps()
+    assert first.diagnosis and first.diagnosis.findings, "plain loops: something is said of them"
+    assert second.details["advice"] in {finding.tool for finding in first.diagnosis.findings} and second.details["promised"] > 1
 
 
 def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: Pool) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernelpro.records import Action, Cost, Finding, Graph, Target, Task, Verdict
+from kernelpro.records import Action, Cost, Finding, Graph, Target, Task, Verdict, digest
 
 
 class NoIdea(Exception):
@@ -72,6 +73,8 @@ class Assignment:
     """How often the same was asked of the same parent before; for a fresh design: how many were asked for."""
     graph: Graph | None = None
     """The task's operators, where they could be read."""
+    no_graph: str = ""
+    """Why not, where they could not."""
     hardware: dict[str, Any] = field(default_factory=dict)
     """`name`, measured `bandwidth` and `rates`, and `facts` in words."""
     languages: tuple[str, ...] = ()
@@ -88,6 +91,8 @@ class Assignment:
     """Others that work, the fastest first; what compilers wrote is not among them."""
     beside: tuple[Known, ...] = ()
     """What is being made of the parent at the same time, by steps before this one; without a plan where that is not known yet."""
+    codes: frozenset[str] = frozenset()
+    """What was written before this step, each as `normalised` has it: the same again would be a duplicate."""
     guidance: str = ""
     """The diagnosis of the parent, in words."""
     findings: tuple[Finding, ...] = ()
@@ -117,10 +122,20 @@ class Draft:
 
 
 class Author(Protocol):
-    """One that can borrow from a second candidate has `combines = True`; others are asked for an improvement instead."""
+    """One that can borrow from a second candidate has `combines = True`; others are asked for an improvement instead. One that can
+    improve only what it wrote itself has `own_only = True`. One that has only so many fresh designs has a function `designs`: asked
+    for the first, it says how many it may be asked for, at least 1."""
 
     name: str
 
     async def write(self, assignment: Assignment) -> Draft:
         """May take long; raises NoIdea. The same assignment may be asked for again after a crash."""
         ...
+
+
+def normalised(source: str) -> str:
+    """A hash of the code, comments and layout aside; of the text where it is no Python. Where it is the same, so are candidates."""
+    try:
+        return digest("code", ast.unparse(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return digest("text", source)

@@ -33,18 +33,18 @@ _COMMANDS = {
 
 
 def author(config: RunConfig, folder: Path, report: Callable[[str], None] = lambda line: None) -> Author:
-    """`playbook`: our own templates, no model; `playbook:random`: the same without a look at the findings; `files:DIR`: the
-    candidates in a folder; `team`: plan, code and debug agents with the run's models.
+    """`playbook`: our own templates, no model; `playbook:fixed` and `playbook:random`: the same without a look at the
+    findings; `files:DIR`: the candidates in a folder; `team`: plan, code and debug agents with the run's models.
 
     `folder` is the run's: transcripts are kept there, and what they cost counts against the budget.
     """
     kind, _, rest = config.author.partition(":")
     if kind == "files" and rest:
         return Files(Path(rest))
-    if config.author in ("playbook", "playbook:random"):
+    if kind == "playbook" and rest in ("", "fixed", "random"):
         from kernelpro.authors.playbook.playbook import Playbook
 
-        return Playbook(guided=not rest)
+        return Playbook(rest or "findings", config.seed)  # type: ignore[arg-type]
     if kind == "team":
         return _team(config, folder, report)
     raise BadInput(f"--author {config.author}: not an author; there are playbook, team and files:DIR")

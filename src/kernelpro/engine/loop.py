@@ -22,7 +22,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Author, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Unheard, Waiting
+from kernelpro.authors.author import (
+    Assignment,
+    Author,
+    Draft,
+    Exhausted,
+    NoIdea,
+    OutOfIdeas,
+    Unanswered,
+    Unheard,
+    Waiting,
+    normalised,
+)
 from kernelpro.authors.seeded import Seeded
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
@@ -30,7 +41,7 @@ from kernelpro.diagnose.tools import registry
 from kernelpro.engine import comparing, ground, learning, objective, profiling
 from kernelpro.engine.budget import Budget
 from kernelpro.engine.finals import Finals
-from kernelpro.engine.scene import Scene, normalised
+from kernelpro.engine.scene import Scene
 from kernelpro.engine.store import Store
 from kernelpro.engine.trial import Trial
 from kernelpro.memory.knowledge import Knowledge
@@ -89,7 +100,9 @@ class Engine:
         self._profiles: dict[int, asyncio.Task[None]] = {}
         self._without_idea, self._last_excuse = 0, ""
         self._barren: set[int] = set()
-        """Nodes at which the author had no idea."""
+        """Nodes at which the author had no idea, or will have none."""
+        self._designs: int | None = None
+        """How many fresh designs the author has, where it says so."""
         self._unanswered, self._unheard, self._stuck = 0, 0, set[int]()
         """Steps in a row that had no usable answer, those of them that had none at all, and their nodes, which are left alone until
         one comes."""
@@ -130,6 +143,10 @@ class Engine:
         self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
         self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
         self._combines = getattr(self._author, "combines", False)
+        if getattr(self._author, "own_only", False):
+            self._barren |= set(range(1, len(self._given) + 1))
+        if designs := getattr(self._author, "designs", None):
+            self._designs = designs(self._scene().assignment(Step(1, 0, "seed")))
         self._author = Seeded(self._author, self._given)
         if reason := self.ground.get("no_seeds"):
             self._tell("note", {"line": f"no seed of the compiler: {reason}"})
@@ -190,8 +207,10 @@ class Engine:
         return await asyncio.gather(*self._open.values(), return_exceptions=True)
 
     def _stop(self) -> str:
-        if self._without_idea >= _IDLE_AUTHOR or (self._barren and self._elsewhere(self._barren) is None):
-            return f"the author has no further idea ({self._last_excuse})"
+        closed = self._closed()
+        if self._without_idea >= _IDLE_AUTHOR or (closed and self._elsewhere(closed) is None):
+            excuse = self._last_excuse or f"all {self._designs} designs that it begins with have been written"
+            return f"the author has no further idea ({excuse})"
         if self._unanswered >= _IDLE_AUTHOR:
             return self._want_of_answers()
         best = self._tree.best()
@@ -207,8 +226,9 @@ class Engine:
         choice = SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
         if choice.action == "combine" and not self._combines:
             choice = grow(self._tree.nodes[choice.parent])
-        if choice.parent in self._barren | self._stuck and not given:
-            choice = self._elsewhere(self._barren | self._stuck) or self._elsewhere(self._barren) or choice
+        closed = self._closed()
+        if choice.parent in closed | self._stuck and not given:
+            choice = self._elsewhere(closed | self._stuck) or self._elsewhere(closed) or choice
         self._tree.add(choice.parent, choice.action, choice.second)
         self._budget.begin()
         step = Step(number, choice.parent, choice.action, second=choice.second or 0)  # type: ignore[arg-type]
@@ -217,10 +237,19 @@ class Engine:
         self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
         self._start(step)
 
+    def _closed(self) -> set[int]:
+        """Nodes at which the author is not asked: the root too, once it was asked for all its fresh designs."""
+        asked = len(self._tree.nodes[0].children) - len(self._given)
+        return self._barren | ({0} if self._designs is not None and asked >= self._designs else set())
+
     def _elsewhere(self, closed: set[int]) -> Choice | None:
-        """Where the author may still have an idea: at the best node that is not closed, else at the root."""
+        """Where the author may still have an idea: at the best node that is not closed, at the root, or at the last failure."""
         node = next((node for node in self._tree.ranked() if node.id not in closed), None)
-        return grow(node) if node else None if 0 in closed else SEED
+        if node is None and 0 in closed:
+            failed = (node for node in reversed(self._tree.nodes) if node.state == "failed" and not node.children)
+            node = next((node for node in failed if node.id not in closed), None)
+            return grow(node) if node else None
+        return grow(node) if node else SEED
 
     def _start(self, step: Step) -> None:
         self._drafted[step.number] = asyncio.Event()
@@ -305,16 +334,18 @@ class Engine:
     async def _assignment(self, step: Step) -> Assignment:
         if step.action in ("improve", "combine") and step.parent:
             await self._profiled(step.parent)
-        scene = Scene(self._config, self.ground, self._tree, self._steps, self._store)
         parent = self._steps.get(step.parent)
         bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
         place = parent.verdict.environment if parent and parent.verdict else {}
         hardware = str(place.get("gpu") or place.get("cpu") or self._config.target)
         language = parent.verdict.language if parent and parent.verdict else ""
         known = learning.advice(self._knowledge, self._config, bound, hardware, language)
-        made = scene.assignment(step)
+        made = self._scene().assignment(step)
         told = {leader.number for leader in made.leaders}
         return replace(made, memory=self._memory.digest(step.parent, _MEMORY_TOKENS, told), knowledge=known)
+
+    def _scene(self) -> Scene:
+        return Scene(self._config, self.ground, self._tree, self._steps, self._store)
 
     async def _profiled(self, number: int) -> None:
         """Diagnose a step before it is improved; once, however many ask."""
@@ -341,7 +372,7 @@ class Engine:
             energy=config.objective != "speed",
         )
         try:
-            profile, diagnosis = await profiling.profile(self._ask, request, registry(), TrackRecord.load())
+            profile, diagnosis = await profiling.profile(self._ask, request, registry(), self._record())
         except BadInput as error:
             self._advance(replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)}))
             return
@@ -393,8 +424,12 @@ class Engine:
         for finding in parent.diagnosis.findings if advice and parent and parent.diagnosis else ():
             if finding.tool == advice and parent:
                 if gain := objective.followed(finding, parent, step):
-                    TrackRecord.load().add(finding.tool, finding.gain.factor, gain)
+                    self._record().add(finding.tool, finding.gain.factor, gain)
                 return
+
+    def _record(self) -> TrackRecord:
+        """What advice has been worth; empty, and kept nowhere, for a run that neither reads nor adds to what others learnt."""
+        return TrackRecord.load() if self._config.knowledge else TrackRecord()
 
     # --- 5: the final word -----------------------------------------------------------------------------
 

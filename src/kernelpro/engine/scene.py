@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from typing import Any
 
 from kernelpro.authors.author import Assignment, Known
 from kernelpro.engine import objective
 from kernelpro.engine.store import Store
-from kernelpro.records import Graph, RunConfig, Step, digest
+from kernelpro.records import Graph, RunConfig, Step
 from kernelpro.search.tree import Tree
 
 _MOST_RELATIVES = 4
@@ -45,6 +44,7 @@ class Scene:
             turn=step.number - 1,
             attempt=self._attempt(step),
             graph=Graph.from_json(drawn) if (drawn := self.ground.get("graph")) else None,
+            no_graph=self.ground.get("no_graph", ""),
             hardware=self.ground.get("hardware", {}),
             languages=self.config.languages,
             parent=self._known(parent) if parent else None,
@@ -54,6 +54,7 @@ class Scene:
             cousins=self._many(cousins),
             leaders=tuple(self._known(self.steps[n]) for n in leaders if n != step.parent),
             beside=tuple(self._known(self.steps[n]) for n in family if n < step.number and self.steps[n].stage != "settled"),
+            codes=frozenset(s.details["code"] for s in self.steps.values() if s.number < step.number and "code" in s.details),
             guidance=str(parent.details.get("guidance", "")) if parent else "",
             findings=parent.diagnosis.findings if parent and parent.diagnosis else (),
             evidence=str(parent.details.get("evidence", "")) if parent else "",
@@ -71,11 +72,3 @@ class Scene:
     def _known(self, step: Step) -> Known:
         source = self.store.source(step.final_source) if step.final_source else ""
         return Known(step.number, source, step.plan, step.verdict)
-
-
-def normalised(source: str) -> str:
-    """A hash of the code, comments and layout aside; of the text where it is no Python."""
-    try:
-        return digest("code", ast.unparse(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return digest("text", source)

@@ -1,4 +1,4 @@
-# control | task: layernorm | summary: three loops over a row that stays in the first cache, sixteen partial sums
+# control | task: layernorm | summary: mean and variance in one loop, the next row fetched while this one is written
 import torch
 import torch.nn as nn
 
@@ -8,23 +8,35 @@ lib = runtime.cpp(r"""
 #include <cmath>
 #include <cstdint>
 
-constexpr int LANES = 16;  // partial sums, so that additions need not wait for each other
+constexpr int LANES = 16, LINE = 16;  // partial sums, so that additions need not wait for each other; floats of a line of memory
 
-extern "C" int layernorm(const float* x, const float* weight, const float* bias, float* y, int64_t rows, int64_t dim, float eps) {
-    if (dim % LANES) return 1;
+extern "C" int layernorm(const float* x, const float* __restrict__ weight, const float* __restrict__ bias, float* y, int64_t rows,
+                         int64_t dim, float eps) {
+    if (dim % 64) return 1;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows; ++i) {
         const float* __restrict__ from = x + i * dim;
         float* __restrict__ to = y + i * dim;
-        float sums[LANES] = {}, squares[LANES] = {}, mean = 0, variance = 0;
-        for (int64_t j = 0; j < dim; j += LANES)
-            for (int k = 0; k < LANES; ++k) sums[k] += from[j + k];
-        for (float part : sums) mean += part / dim;
-        for (int64_t j = 0; j < dim; j += LANES)
-            for (int k = 0; k < LANES; ++k) squares[k] += (from[j + k] - mean) * (from[j + k] - mean);
-        for (float part : squares) variance += part / dim;
+        float sums[LANES] = {}, squares[LANES] = {}, near = 0;
+        for (int k = 0; k < LANES; ++k) near += from[k] / LANES;
+        for (int64_t j = 0; j < dim; j += LANES) {
+#pragma omp simd
+            for (int k = 0; k < LANES; ++k) {
+                const float off = from[j + k] - near;
+                sums[k] += off;
+                squares[k] += off * off;
+            }
+        }
+        double sum = 0, square = 0;
+        for (float part : sums) sum += part;
+        for (float part : squares) square += part;
+        const float mean = near + sum / dim, variance = square / dim - sum / dim * (sum / dim);
         const float scale = 1.0f / std::sqrt(variance + eps);
-        for (int64_t j = 0; j < dim; ++j) to[j] = (from[j] - mean) * scale * weight[j] + bias[j];
+        for (int64_t j = 0; j < dim; j += 64) {
+            for (int64_t line = j; line < j + 64; line += LINE) __builtin_prefetch(from + dim + line);
+#pragma omp simd
+            for (int64_t k = j; k < j + 64; ++k) to[k] = (from[k] - mean) * scale * weight[k] + bias[k];
+        }
     }
     return 0;
 }

@@ -182,13 +182,13 @@ MOVES = (
     Move(
         "join",
         "Sum up values and their squares in one pass, about a number near the mean: one pass over the row less.",
-        ("cpu_memory_roof", "cpu_excess_traffic", "cpu_dependency_chain"),
+        ("cpu_repeated_passes", "cpu_dependency_chain"),
         staged(_join),
     ),
     Move(
         "fetch ahead",
         "Fetch the next row while this one is gone over for the last time, so that memory does not rest.",
-        ("cpu_memory_roof", "cpu_excess_traffic"),
+        ("cpu_repeated_passes",),
         staged(_ahead),
     ),
     Move(
@@ -200,7 +200,7 @@ MOVES = (
     Move(
         "keep",
         "Keep what several passes over a row compute in a buffer that stays in the first-level cache.",
-        ("cpu_excess_traffic", "cpu_divisions"),
+        ("cpu_repeated_passes", "cpu_divisions"),
         staged(_keep),
     ),
     Move(

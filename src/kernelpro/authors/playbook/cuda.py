@@ -31,7 +31,7 @@ _FEW = 2**31 - 2**24
 def write(program: Program, design: Design) -> str:
     """The candidate's file; raises NoIdea for programs with products."""
     if any(stage.product for stage in program.stages):
-        raise NoIdea("matrix products are written in Triton, not in CUDA: tensor cores are reached more easily from there")
+        raise NoIdea(cuda_moves.NO_PRODUCTS)
     writing = Writing(program, design.maths == "own", {t.name: frame.pointer(t) for t in program.tensors})
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         if how.order == "tiles" and crossing(stage):

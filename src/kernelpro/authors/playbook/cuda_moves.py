@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
+from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook.cuda_flat import is_flat
 from kernelpro.authors.playbook.cuda_stages import can_split
 from kernelpro.authors.playbook.cuda_tiles import crossing
@@ -19,6 +20,7 @@ from kernelpro.authors.playbook.passes import passes
 from kernelpro.authors.playbook.stages import Program, Reduce, Stage, Store
 from kernelpro.authors.playbook.writer import Move, Seed
 
+NO_PRODUCTS = "the playbook has no design for matrix products in CUDA: tensor cores are reached more easily from Triton"
 _SMS = 132
 """Of a large GPU: what is enough for it is enough for a small one."""
 _BUSY = _SMS * 1024
@@ -32,9 +34,9 @@ _LONG = 32768
 
 
 def seeds(program: Program) -> list[Seed]:
-    """None for programs with products."""
+    """Raises NoIdea for programs with products."""
     if any(stage.product for stage in program.stages):
-        return []
+        raise NoIdea(NO_PRODUCTS)
     best = _all(program, _best)
     found = [
         Seed("One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.", best),

@@ -4,38 +4,49 @@ It reads the task's operator graph into a program of stages, has a writer of the
 it by moves. Which move comes next is decided by what the diagnosis of the parent found: the same findings that a model
 would read, most promising first; then come the moves that nobody asked for. All that it must remember stands in the
 candidate (design.py), and the n-th time it is asked the same it takes the n-th choice: a run that was killed goes on as it
-would have.
+would have. A choice that gives no new code, because it changes nothing here or another branch came to the same, is passed over.
 """
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from kernelpro.authors.author import LANGUAGES, Assignment, Draft, NoIdea
+from kernelpro.authors.author import LANGUAGES, Assignment, Draft, NoIdea, OutOfIdeas, normalised
 from kernelpro.authors.playbook import cpp, cuda, triton
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
-from kernelpro.authors.playbook.writer import Move, Writer
+from kernelpro.authors.playbook.writer import Move, Seed, Writer
 from kernelpro.records import Finding
 
 WRITERS: tuple[Writer, ...] = (cpp.WRITER, triton.WRITER, cuda.WRITER)
+Order = Literal["findings", "fixed", "random"]
 
 
 class Playbook:
-    """`guided` False: moves at random, without a look at the findings, to see what the findings are worth."""
+    """`order` of the moves: `findings` first, or without a look at them, to see what they are worth: `fixed`, as the writer lists
+    them, or `random`, by the run's seed, the task and the parent."""
 
-    def __init__(self, guided: bool = True):
-        self.name = "playbook" if guided else "playbook:random"
-        self._guided = guided
+    own_only = True
+
+    def __init__(self, order: Order = "findings", seed: int = 0):
+        self.name = "playbook" if order == "findings" else f"playbook:{order}"
+        self._order, self._seed = order, seed
+
+    def designs(self, assignment: Assignment) -> int:
+        """1 where it has none: whoever asks for it is told why."""
+        try:
+            return len(self._first(assignment, _program(assignment)))
+        except NoIdea:
+            return 1
 
     async def write(self, assignment: Assignment) -> Draft:
-        if assignment.graph is None:
-            raise NoIdea("the task's operators could not be read, and the playbook needs them")
-        program = read(assignment.graph)
+        program = _program(assignment)
         if assignment.action == "seed":
-            return self._seed(assignment, program)
+            return self._fresh(assignment, program)
         assert assignment.parent
         design = of_source(assignment.parent.source)
         writer = next((w for w in WRITERS if w.language == design.language), None)
@@ -45,43 +56,57 @@ class Playbook:
             return self._mend(assignment, program, design, writer)
         return self._improve(assignment, program, design, writer)
 
-    def _seed(self, assignment: Assignment, program: Program) -> Draft:
-        """Seeds of the target's languages in turn: the first of each, then the second of each."""
+    def _fresh(self, assignment: Assignment, program: Program) -> Draft:
+        drafts = self._first(assignment, program)
+        if assignment.attempt >= len(drafts):
+            raise NoIdea(f"all {len(drafts)} designs that the playbook begins with have been written")
+        return drafts[assignment.attempt]
+
+    def _first(self, assignment: Assignment, program: Program) -> list[Draft]:
+        """Seeds of the target's languages in turn: the first of each, then the second of each. What a language cannot write is
+        left out; where nothing is left, the reasons are raised."""
         allowed = assignment.languages or LANGUAGES[assignment.target]
         writers = [writer for writer in WRITERS if writer.target == assignment.target and writer.language in allowed]
         if not writers:
             raise NoIdea(f"the playbook writes no kernels for {assignment.target} in {' or '.join(allowed)}")
-        offers = [[(writer, seed) for seed in writer.seeds(program)] for writer in writers]
-        depth = max(len(offer) for offer in offers)
-        everything = [offer[place] for place in range(depth) for offer in offers if place < len(offer)]
-        if assignment.attempt >= len(everything):
-            raise NoIdea(f"all {len(everything)} designs that the playbook begins with have been written")
-        writer, seed = everything[assignment.attempt]
-        design = (
-            replace(seed.design, precision="fp32") if assignment.precision == "fp32" and writer.target == "cuda" else seed.design
-        )
-        return Draft(writer.write(program, design), seed.plan, author=self.name)
+        drafts: dict[str, Draft] = {}
+        refused: dict[str, None] = {}
+        for writer, seed in _in_turn(writers, program, refused):
+            exact = assignment.precision == "fp32" and writer.target == "cuda"
+            try:
+                source = writer.write(program, replace(seed.design, precision="fp32") if exact else seed.design)
+            except NoIdea as reason:
+                refused[str(reason)] = None
+                continue
+            drafts.setdefault(normalised(source), Draft(source, seed.plan, author=self.name))
+        if not drafts:
+            raise NoIdea("; ".join(refused))
+        return list(drafts.values())
 
     def _improve(self, assignment: Assignment, program: Program, design: Design, writer: Writer) -> Draft:
-        choices = _ranked(writer, program, design, assignment.findings if self._guided else ())
-        if not self._guided:
-            random.Random(assignment.parent.number if assignment.parent else 0).shuffle(choices)
-        if assignment.attempt >= len(choices):
-            raise NoIdea(f"no move is left that changes this design ({len(choices)} were made)")
-        choice = choices[assignment.attempt]
-        source = writer.write(program, choice.design)
+        findings = assignment.findings if self._order == "findings" else ()
+        choices = _ranked(writer, program, design, findings)
+        drafts = _others(assignment, program, writer, [(choice.design, self._planned(choice)) for choice in choices])
+        if self._order == "random" and assignment.parent:
+            random.Random(f"{self._seed}:{assignment.task.source}:{assignment.parent.number}").shuffle(drafts)
+        if (draft := _next(assignment, drafts)) is None:
+            raise NoIdea(f"no move is left that gives new code ({len(drafts)} change this design)")
+        return draft
+
+    def _planned(self, choice: _Choice) -> Draft:
+        """All but the source."""
         if choice.finding is None:
-            return Draft(source, choice.move.plan, author=self.name)
+            return Draft("", choice.move.plan, author=self.name)
         gain = choice.finding.gain
         hypothesis = f"{choice.finding.cause}. Expected: {gain.factor:.2f}x ({gain.how})."
-        return Draft(source, choice.move.plan, hypothesis, self.name, advice=choice.finding.tool, promised=gain.factor)
+        return Draft("", choice.move.plan, hypothesis, self.name, advice=choice.finding.tool, promised=gain.factor)
 
     def _mend(self, assignment: Assignment, program: Program, design: Design, writer: Writer) -> Draft:
-        careful = writer.safer(program, design)
-        if assignment.attempt >= len(careful):
+        plan = Draft("", "Back to a more careful design of the same stages.", author=self.name)
+        careful = _others(assignment, program, writer, [(step, plan) for step in writer.safer(program, design)])
+        if (draft := _next(assignment, careful)) is None:
             raise NoIdea("the most careful design of these stages failed too")
-        plan = "Back to a more careful design of the same stages."
-        return Draft(writer.write(program, careful[assignment.attempt]), plan, author=self.name)
+        return draft
 
 
 @dataclass(frozen=True)
@@ -89,6 +114,24 @@ class _Choice:
     move: Move
     design: Design
     finding: Finding | None
+
+
+def _program(assignment: Assignment) -> Program:
+    if assignment.graph is None:
+        why = f" ({assignment.no_graph})" if assignment.no_graph else ""
+        raise OutOfIdeas(f"the task's operators could not be read{why}, and the playbook needs them")
+    return read(assignment.graph)
+
+
+def _in_turn(writers: list[Writer], program: Program, refused: dict[str, None]) -> list[tuple[Writer, Seed]]:
+    offers = []
+    for writer in writers:
+        try:
+            offers.append([(writer, seed) for seed in writer.seeds(program)])
+        except NoIdea as reason:
+            refused[str(reason)] = None
+    depth = max((len(offer) for offer in offers), default=0)
+    return [offer[place] for place in range(depth) for offer in offers if place < len(offer)]
 
 
 def _ranked(writer: Writer, program: Program, design: Design, findings: tuple[Finding, ...]) -> list[_Choice]:
@@ -102,3 +145,20 @@ def _ranked(writer: Writer, program: Program, design: Design, findings: tuple[Fi
         if made is not None and made not in [choice.design for choice in choices]:
             choices.append(_Choice(move, made, finding))
     return choices
+
+
+def _others(assignment: Assignment, program: Program, writer: Writer, planned: list[tuple[Design, Draft]]) -> list[Draft]:
+    """Each code once, and not the parent's; what the language cannot write is left out."""
+    assert assignment.parent
+    own = normalised(assignment.parent.source)
+    found: dict[str, Draft] = {}
+    for design, draft in planned:
+        with suppress(NoIdea):
+            source = writer.write(program, design)
+            found.setdefault(normalised(source), replace(draft, source=source))
+    return [draft for code, draft in found.items() if code != own]
+
+
+def _next(assignment: Assignment, drafts: list[Draft]) -> Draft | None:
+    """The n-th, the n-th time; where that was written before, one behind it."""
+    return next((draft for draft in drafts[assignment.attempt :] if normalised(draft.source) not in assignment.codes), None)

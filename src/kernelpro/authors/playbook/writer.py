@@ -39,7 +39,7 @@ class Writer:
     write: Callable[[Program, Design], str]
     """The candidate's whole file. Raises NoIdea for what the language's templates cannot do, with the reason."""
     seeds: Callable[[Program], list[Seed]]
-    """Fresh designs, most promising last but one or so: the first may be plain. All different."""
+    """Fresh designs, most promising last but one or so: the first may be plain. All different. Raises NoIdea where it has none."""
     moves: tuple[Move, ...]
     """In the order in which they are tried where no finding speaks for one."""
     safer: Callable[[Program, Design], list[Design]]

@@ -1,0 +1,95 @@
+"""What the playbook offers and passes over: choices that give no new code, orders without findings, languages that refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from playing import graph, task
+
+from kernelpro.authors.author import Assignment, Draft, Known, NoIdea, OutOfIdeas, normalised
+from kernelpro.authors.playbook.design import of_source
+from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.records import Action, Finding, Gain, Target, Task
+
+NORM = task("F.layer_norm(a, (512,))", "torch.randn(512, 512)")
+
+
+def assignment(given: Task, target: Target = "cpu", parent: str = "", action: Action = "seed", attempt: int = 0) -> Assignment:
+    known = Known(1, parent, "", None) if parent else None
+    return Assignment(1, action, given, target, "fp32", 0.1, {}, attempt=attempt, graph=graph(given), parent=known)
+
+
+def all_of(asked: Assignment, author: Playbook | None = None) -> list[Draft]:
+    """One answer after the other, until there is none."""
+    drafts: list[Draft] = []
+    try:
+        while True:
+            drafts.append(asyncio.run((author or Playbook()).write(replace(asked, attempt=len(drafts)))))
+    except NoIdea:
+        return drafts
+
+
+@pytest.mark.parametrize(
+    "forward",
+    ["a.softmax(-1)", "a.sum(0)", "F.linear(a, a)", "a.t().contiguous()", "F.max_pool1d(a, 3, 1, 1)", "a.amax()", "a.cumsum(-1)"],
+)
+def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
+    given = task(forward, "torch.randn(512, 512)")
+    seeds = all_of(assignment(given))
+    assert len({normalised(seed.source) for seed in seeds}) == len(seeds) == Playbook().designs(assignment(given))
+    for seed in seeds:
+        for action in ("improve", "debug"):
+            made = all_of(assignment(given, parent=seed.source, action=action))
+            assert len({normalised(one.source) for one in (seed, *made)}) == len(made) + 1
+
+
+def test_what_another_branch_has_come_to_is_passed_over() -> None:
+    parent = all_of(assignment(NORM))[1].source
+    asked = assignment(NORM, parent=parent, action="improve")
+    first, second, third, *_ = all_of(asked)
+    codes = [normalised(draft.source) for draft in (first, second)]
+    assert asyncio.run(Playbook().write(replace(asked, codes=frozenset(codes[:1])))) == second
+    after = replace(asked, attempt=1, codes=frozenset(codes))
+    assert asyncio.run(Playbook().write(after)) == third, "the turn that was taken is not lost"
+
+
+def test_an_order_without_findings_is_the_lists_or_that_of_seed_task_and_parent() -> None:
+    parent = all_of(assignment(NORM))[1].source
+    asked = assignment(NORM, parent=parent, action="improve")
+    told = replace(asked, findings=(Finding("cpu_imbalance", "kernel", "major", (), "c", ("a",), Gain(2.0, "h")),))  # type: ignore[arg-type]
+    fixed = all_of(told, Playbook("fixed"))
+    assert fixed == [replace(draft, author="playbook:fixed") for draft in all_of(asked)]
+    assert all_of(told)[0].advice == "cpu_imbalance" and not any(draft.advice for draft in fixed)
+
+    def order(given: Assignment, seed: int = 0) -> list[str]:
+        return [draft.plan for draft in all_of(given, Playbook("random", seed))]
+
+    assert order(asked) == order(asked)
+    assert len({tuple(order(asked, seed)) for seed in range(6)}) > 2
+    others = [replace(asked, task=replace(NORM, source=NORM.source + "\n" * n)) for n in range(6)]
+    assert len({tuple(order(other)) for other in others}) > 2
+    others = [replace(asked, parent=Known(number, parent, "", None)) for number in range(6)]
+    assert len({tuple(order(other)) for other in others}) > 2
+
+
+# --- what cannot be written --------------------------------------------------------------------------------
+
+
+def test_what_one_language_refuses_another_is_asked_for() -> None:
+    given = task("a.tanh()", "torch.randn(64, 64).double()")
+    drafts = all_of(assignment(given, "cuda"))
+    assert drafts and {of_source(draft.source).language for draft in drafts} == {"cuda"}
+    with pytest.raises(NoIdea, match="tanh of float64: the playbook has none for Triton"):
+        asyncio.run(Playbook().write(replace(assignment(given, "cuda"), languages=("triton",))))
+
+
+def test_why_there_is_no_design_is_said() -> None:
+    linear = replace(assignment(task("F.linear(a, a)", "torch.randn(64, 64)"), "cuda"), languages=("cuda",))
+    with pytest.raises(NoIdea, match="no design for matrix products in CUDA"):
+        asyncio.run(Playbook().write(linear))
+    assert Playbook().designs(linear) == 1, "whoever asks for it is told why"
+    unread = replace(assignment(NORM), graph=None, no_graph="it returns something other than a tensor")
+    with pytest.raises(OutOfIdeas, match=r"could not be read \(it returns something other than a tensor\)"):
+        asyncio.run(Playbook().write(unread))

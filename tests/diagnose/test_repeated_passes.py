@@ -1,0 +1,81 @@
+"""Several loops over each row: when that is said, what it promises, and which moves of the playbook answer it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.diagnose.tool import Scene
+from kernelpro.diagnose.tools import registry
+from kernelpro.records import Bound, Finding, Profile
+
+TOOL = registry()["cpu_repeated_passes"]
+ROW = (100, 900)
+"""The loop over the rows; those of a row lie inside it."""
+
+
+def loop(begin: int, share: float, **more: Any) -> dict[str, Any]:
+    usual = {"file": "k.so", "function": "run._omp_fn.0", "where": f"kernel.cpp:{begin}", "begin": begin, "end": begin + 50}
+    return usual | {"share": share, "bits": 128, "streamed": 4, "strided": 0} | more
+
+
+LAYER_NORM = [loop(200, 0.48), loop(400, 0.15), loop(600, 0.32)]
+
+
+def ask(
+    loops: list[dict[str, Any]], source: str = "", time_ms: float = 3.0, bound: Bound = Bound.MEMORY, outer: Any = (ROW,)
+) -> Finding | None:
+    spans = [*outer, *((each["begin"], each["end"]) for each in loops)]
+    function = {"file": "k.so", "name": "run._omp_fn.0", "loops": [{"begin": begin, "end": end} for begin, end in spans]}
+    profile = Profile(
+        target="cpu",
+        time_ms=time_ms,
+        floor_ms=1.0,
+        work={"read_bytes": 4e7, "written_bytes": 2e7, "matrix_flops": 0, "vector_flops": 1e5},
+        ceilings={"bandwidth": 6e10, "rates": {"fp32": 1e11}},
+        device={"cores": 2},
+        precision="fp32",
+        source=source,
+        cpu={"sampled": True, "loops": loops, "static": {"functions": [function]}},
+    )
+    scene = Scene(profile, bound)
+    found = TOOL.look(scene)
+    return scene.finding(TOOL, found) if found else None
+
+
+def test_three_loops_over_a_row_leave_memory_at_rest() -> None:
+    finding = ask(LAYER_NORM)
+    assert finding and "3 loops" in finding.cause and "3.0 times what its bytes need" in finding.cause
+    assert finding.gain.factor == pytest.approx(1.19, abs=0.01), "a layer norm in two loops that fetches ahead was 1.25x as fast"
+    assert finding.where == "kernel.cpp:200" and any("prefetch" in text for text in finding.advice)
+
+
+def test_where_the_next_row_is_fetched_only_a_third_loop_is_one_too_many() -> None:
+    fetching = "__builtin_prefetch(&x[i]);"
+    assert ask(LAYER_NORM[::2]) and ask(LAYER_NORM[::2], fetching) is None
+    finding = ask(LAYER_NORM, fetching)
+    assert finding and not any("prefetch" in text for text in finding.advice)
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {"loops": [loop(200, 0.95)]},
+        {"loops": [loop(200, 0.9), loop(400, 0.05)]},
+        {"loops": LAYER_NORM, "time_ms": 1.2},
+        {"loops": LAYER_NORM, "bound": Bound.COMPUTE},
+        {"loops": LAYER_NORM, "bound": Bound.LAUNCH},
+        {"loops": [loop(200, 0.5), loop(400, 0.4, bits=0)]},
+        {"loops": [loop(200, 0.5), loop(400, 0.4)], "outer": ()},
+        {"loops": [loop(200, 0.5), loop(400, 0.4)], "outer": (ROW, (190, 260), (390, 460))},
+    ],
+    ids=["one", "one that counts", "near the floor", "arithmetic", "Python", "scalar", "two sweeps", "tiles"],
+)
+def test_silence_elsewhere(healthy: dict[str, Any]) -> None:
+    assert ask(**healthy) is None
+
+
+def test_moves_that_leave_out_a_loop_or_fetch_ahead_answer_it() -> None:
+    assert {move.name for move in WRITER.moves if TOOL.name in move.answers} == {"join", "fetch ahead", "keep"}

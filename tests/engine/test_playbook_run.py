@@ -1,0 +1,67 @@
+"""The playbook in a run: it is asked for no more than it has, and says why it has nothing. The lab's answers are given here."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from authors.playing import graph, task
+from engine.known_lab import KnownLab
+from engine.verdicts import verdict
+
+from kernelpro.authors.author import normalised
+from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.engine.loop import Engine
+from kernelpro.engine.store import Store
+from kernelpro.records import Job, Limits, Outcome, Result, RunConfig, Status, Task, Verdict
+
+pytestmark = pytest.mark.together
+NORM = task("F.layer_norm(a + b, (64,))", "torch.randn(8, 64), torch.randn(8, 64)")
+COMPILED = {"name": "torch.compile", "variant": "compile", "source": "compiled = 1"}
+
+
+class Lab(KnownLab):
+    """Every kernel takes half of what the baseline does; the task's operators are known, or why they are not."""
+
+    def __init__(self, given: Task | None, compiled: bool = False, broken: bool = False):
+        self._graph = graph(given).to_json() if given else None
+        self.seeds, self._broken = (COMPILED,) * compiled, broken
+
+    def verdict(self, job: Job, source: str) -> Verdict:
+        return Verdict("k", Status.WRONG, "off by one") if self._broken else verdict(0.5)
+
+    def _result(self, job: Job) -> Result:
+        result = super()._result(job)
+        if job.kind == "study" and result.data is not None:
+            result.data.update(graph=self._graph, no_graph="" if self._graph else "it returns a string")
+        return result
+
+
+def run(home: Path, lab: Lab, candidates: int = 9, in_flight: int = 2) -> tuple[Outcome, Store]:
+    limits = Limits(candidates)
+    config = RunConfig(NORM, "cpu", "playbook", limits=limits, tune_points=0, finalists=0, knowledge=False, in_flight=in_flight)
+    store = Store.create(home, config, "demo")
+    return asyncio.run(Engine(store, lab, Playbook()).run()), store  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_no_more_designs_are_asked_for_than_there_are(compiled: bool, tmp_path: Path) -> None:
+    outcome, store = run(tmp_path, Lab(NORM, compiled), in_flight=1)
+    steps = [step for step in store.steps() if step.author != "torch.compile"]
+    assert [step.action for step in steps[:4]] == ["seed", "seed", "seed", "improve"], "the fourth would be a step by nobody"
+    steps = [step for step in steps if step.source]
+    codes = [normalised(store.source(step.source)) for step in steps]
+    assert len(set(codes)) == len(codes) and outcome.reason == "the budget of 9 candidates is spent"
+
+
+def test_designs_that_fail_are_mended_when_no_fresh_one_is_left(tmp_path: Path) -> None:
+    outcome, store = run(tmp_path, Lab(NORM, broken=True), 6)
+    assert "debug" in {step.action for step in store.steps()} and outcome.best is None
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_task_that_cannot_be_read_is_asked_about_once_and_the_reason_said(compiled: bool, tmp_path: Path) -> None:
+    outcome, store = run(tmp_path, Lab(None, compiled))
+    assert len([step for step in store.steps() if not step.source]) == 1
+    assert "could not be read (it returns a string)" in outcome.reason
