@@ -24,7 +24,8 @@ _DEEP = 512
 def best(stage: Stage) -> StageDesign:
     """Tensor cores, and tiles as large as leaves enough of them."""
     of = _of(stage)
-    down, over, deep = 128, 128, 64 if itemsize(of.left.dtype) == 2 else 32
+    copied = size(of.depth) % 8 == size(of.columns) % 8 == 0  # other tiles go through registers, of which there are too few
+    down, over, deep = 128, 128, 64 if itemsize(of.left.dtype) == 2 and copied else 32
     while _blocks(of, down, over) < _BLOCKS and max(down, over) > 64:
         down, over = (down, over // 2) if over >= down else (down // 2, over)
     threads = 256 if down * over > 64 * 64 else 128

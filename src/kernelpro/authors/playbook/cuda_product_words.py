@@ -6,10 +6,10 @@ INSTRUCTIONS = """\
 enum Kind { TF32, BF16, F16 };
 // d += a * b: 16 rows by 8 columns by 32 bytes of the sum, spread over a warp.
 #define MULTIPLY(shape, type) \\
-    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 " \\
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \\
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \\
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    asm("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 " \\
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \\
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \\
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 template <Kind KIND> __device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     if constexpr (KIND == TF32) MULTIPLY("m16n8k8", "tf32");
     else if constexpr (KIND == BF16) MULTIPLY("m16n8k16", "bf16");
