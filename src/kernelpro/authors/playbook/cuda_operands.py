@@ -153,12 +153,14 @@ class Operand:
         at_side = variable(side) if deeply else variable(side) * vector + j
         at_deep = variable(deep) * vector + j if deeply else variable(deep)
         places = {**self.batch, **along(self.loops, at_side), **along(self.depth, at_deep)}
-        other, inner = (f"DEEP / {vector}", "s, d") if deeply else (f"{self.side} / {vector}", "d, s")
-        one, two = inner.split(", ")
-        here = ["const int piece = u * THREADS + int(threadIdx.x);"]
-        here += [f"const int {one} = piece / ({other}), {two} = piece % ({other}) * {vector};"]
-        by = ("", f" / {vector}") if deeply else (f" / {vector}", "")
-        here += [f"[[maybe_unused]] const Int {side.name} = ({self.first} + s){by[0]}, {deep.name} = (start + d){by[1]};"]
+        line, (across, within) = f"({'DEEP' if deeply else self.side} / {vector})", ("s", "d") if deeply else ("d", "s")
+        if deeply:
+            at = (f"{self.first} + s", f"start / {vector} + place")
+        else:
+            at = (f"{self.first} / {vector} + place", "start + d")
+        here = [f"const int piece = u * THREADS + int(threadIdx.x), place = piece % {line};"]
+        here += [f"const int {across} = piece / {line}, {within} = place * {vector};"]
+        here += [f"[[maybe_unused]] const Int {side.name} = {at[0]}, {deep.name} = {at[1]};"]
         pieces = f"{self.name.upper()}_PIECES"
         inside = f"{side.name} < {side.extent} && {deep.name} < {deep.extent} && piece < {pieces}"
         whole = f"({rows} % {self.side} == 0 && {terms} % DEEP == 0 && {pieces} % THREADS == 0)"

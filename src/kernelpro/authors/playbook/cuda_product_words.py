@@ -75,7 +75,11 @@ template <class T, class C, int N> __device__ inline void lay(T* to, const C (&f
 
 FRAGMENTS = """\
 // To the nearest number with 10 bits behind the point; the rest of them the tensor cores do not look at.
-__device__ inline unsigned rounded(unsigned bits) { return (bits & 0x7F800000u) == 0x7F800000u ? bits : bits + 0x1000u; }
+__device__ inline unsigned rounded(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return fabsf(value) < INFINITY ? bits + 0x1000u : bits;
+}
 // 16 rows or columns by 32 bytes of the sum, as `multiply` takes them: a register has 8 by 16 bytes.
 template <class Tile> __device__ inline void fragment(unsigned (&r)[4], const typename Tile::T* tile, int side, int deep) {
     constexpr int BYTES = sizeof(typename Tile::T);
