@@ -3,12 +3,14 @@
 // A fiber runs until it must wait for others, so that one which reads what others have not written yet, for want of a
 // barrier, reads something else; every third block runs its threads in descending order. Wrong alignment, a barrier that
 // some threads never reach and shuffles outside the warp end the launch with an error code. Blocks run one by one.
+// Copies that go on by themselves arrive when they are waited for, and not before.
 #pragma once
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <cmath>
+#include <deque>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -54,6 +56,7 @@ static int error;
 static void (*kernel)(void*);
 static void* arguments;
 
+static void forget_copies();
 static void rest() {
     const unsigned me = current;
     const uint3 thread = threadIdx;
@@ -81,6 +84,7 @@ static void run_block(unsigned threads, bool backwards) {
     for (unsigned w = 0; w * 32 < threads; ++w) warps[w] = {threads - w * 32 < 32 ? threads - w * 32 : 32, 0, 0};
     unsigned left = threads;
     for (unsigned i = 0; i < threads; ++i) fibers[i].begun = fibers[i].done = false;
+    forget_copies();
     while (left) {
         moved = false;
         left = 0;
@@ -166,6 +170,64 @@ template <class T> void __stwb(T* to, T value) {
     cuda_on_cpu::aligned(to);
     memcpy(to, &value, sizeof value);
 }
+
+// --- tensor cores and asynchronous copies, in place of the instructions; layouts as PTX has them ---------------
+
+namespace cuda_on_cpu {
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    int bytes;
+    bool there;
+    unsigned group;
+};
+static std::deque<Copy> copies[1024];
+static unsigned groups[1024];  // that are closed
+static struct { unsigned a[4], b[2]; } operands[1024];
+static const unsigned char* lines[1024];
+
+static void forget_copies() {
+    for (auto& waiting : copies) waiting.clear();
+}
+template <class T> float term(const unsigned* words, int place) {
+    T value;
+    memcpy(&value, (const unsigned char*)words + place * sizeof(T), sizeof(T));
+    return float(value);
+}
+}  // namespace cuda_on_cpu
+
+template <int BYTES> void copy(void* to, const void* from, bool there) {
+    using namespace cuda_on_cpu;
+    if (size_t(to) % BYTES || (there && size_t(from) % BYTES)) error = cudaErrorMisalignedAddress;
+    if ((unsigned char*)to < dynamic || (unsigned char*)to + BYTES > dynamic + sizeof dynamic) error = cudaErrorIllegalAddress;
+    else memset(to, 0xFF, BYTES);
+    copies[threadIdx.x].push_back({(unsigned char*)to, (const unsigned char*)from, BYTES, there, groups[threadIdx.x]});
+}
+static inline void commit() { ++cuda_on_cpu::groups[threadIdx.x]; }
+template <int LEFT> void arrived() {
+    using namespace cuda_on_cpu;
+    auto& waiting = copies[threadIdx.x];
+    while (!error && !waiting.empty() && waiting.front().group + LEFT < groups[threadIdx.x]) {
+        const Copy one = waiting.front();
+        waiting.pop_front();
+        if (one.there) memcpy(one.to, one.from, one.bytes);
+        else memset(one.to, 0, one.bytes);
+    }
+}
+template <bool TURNED> void squares(unsigned (&r)[4], const void* line) {
+    using namespace cuda_on_cpu;
+    if (size_t(line) % 16) error = cudaErrorMisalignedAddress;
+    const unsigned lane = threadIdx.x % 32, base = threadIdx.x - lane;
+    lines[threadIdx.x] = (const unsigned char*)line;
+    meet(warps[threadIdx.x / 32]);
+    for (int q = 0; q < 4; ++q) {
+        for (unsigned h = 0; h < 2; ++h) {
+            const unsigned row = TURNED ? lane % 4 * 2 + h : lane / 4, column = TURNED ? lane / 4 : lane % 4 * 2 + h;
+            memcpy((unsigned char*)&r[q] + 2 * h, lines[base + q * 8 + row] + 2 * column, 2);
+        }
+    }
+    meet(warps[threadIdx.x / 32]);
+}
 #define __expf expf  // glibc has other functions of these names
 #define __logf logf
 static inline float __fdividef(float a, float b) { return a / b; }
@@ -198,3 +260,26 @@ struct __half {
     explicit __half(float given) : value(Half(given)) {}
     operator float() const { return float(value); }
 };
+
+enum Kind { TF32, BF16, F16 };
+template <Kind KIND> void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    using namespace cuda_on_cpu;
+    constexpr int EACH = KIND == TF32 ? 1 : 2;  // terms in a register
+    const unsigned lane = threadIdx.x % 32, base = threadIdx.x - lane, unseen = KIND == TF32 ? 0x1FFF : 0;
+    for (int i = 0; i < 4; ++i) operands[threadIdx.x].a[i] = a[i] & ~unseen;
+    operands[threadIdx.x].b[0] = b0 & ~unseen;
+    operands[threadIdx.x].b[1] = b1 & ~unseen;
+    meet(warps[threadIdx.x / 32]);
+    for (int c = 0; c < 4; ++c) {
+        const unsigned row = lane / 4, high = c / 2, column = lane % 4 * 2 + c % 2;
+        for (int k = 0; k < 8 * EACH; ++k) {
+            const int half = k / (4 * EACH), word = k / EACH % 4, place = k % EACH;
+            const unsigned* x = &operands[base + row * 4 + word].a[high + 2 * half];
+            const unsigned* y = &operands[base + column * 4 + word].b[half];
+            if (KIND == TF32) d[c] += term<float>(x, 0) * term<float>(y, 0);
+            else if (KIND == BF16) d[c] += term<__nv_bfloat16>(x, place) * term<__nv_bfloat16>(y, place);
+            else d[c] += term<__half>(x, place) * term<__half>(y, place);
+        }
+    }
+    meet(warps[threadIdx.x / 32]);
+}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernelpro.authors.playbook.cuda_product_words import INSTRUCTIONS
 from kernelpro.lab.languages.native import Library, build
 
 _HEADER = Path(__file__).with_suffix(".h")
@@ -26,7 +27,7 @@ def compiler(folder: Path) -> Callable[..., Library]:
     subprocess.run([*_COMMAND, "-x", "c++-header", str(_HEADER), "-o", str(folder / "cuda_on_cpu.h.gch")], check=True)
 
     def cuda(source: str, flags: Sequence[str] = ()) -> Library:
-        text = re.sub(r"#include <cuda_\w+\.h>", "", source)
+        text = re.sub(r"#include <cuda_\w+\.h>", "", source).replace(INSTRUCTIONS, "")
         text = text.replace("extern __shared__ uint4 memory[];", "uint4* const memory = (uint4*)cuda_on_cpu::dynamic;")
         text, count = _LAUNCH.subn(r"cuda_on_cpu::launch(\2, \3, \4, [&] { \1(\5); });", text)
         assert count == source.count("<<<") > 0

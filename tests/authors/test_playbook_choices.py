@@ -86,10 +86,10 @@ def test_what_one_language_refuses_another_is_asked_for() -> None:
 
 
 def test_why_there_is_no_design_is_said() -> None:
-    linear = replace(assignment(task("F.linear(a, a)", "torch.randn(64, 64)"), "cuda"), languages=("cuda",))
-    with pytest.raises(NoIdea, match="no design for matrix products in CUDA"):
-        asyncio.run(Playbook().write(linear))
-    assert Playbook().designs(linear) == 1, "whoever asks for it is told why"
+    product = replace(assignment(task("a @ a", "torch.randint(0, 9, (64, 64))"), "cuda"), languages=("cuda",))
+    with pytest.raises(NoIdea, match="products of int64 and int64: the playbook has none for CUDA"):
+        asyncio.run(Playbook().write(product))
+    assert Playbook().designs(product) == 1, "whoever asks for it is told why"
     unread = replace(assignment(NORM), graph=None, no_graph="it returns something other than a tensor")
     with pytest.raises(OutOfIdeas, match=r"could not be read \(it returns something other than a tensor\)"):
         asyncio.run(Playbook().write(unread))

@@ -1,52 +1,68 @@
 """Writing CUDA C++: one launcher, a kernel or a few for each stage.
 
-cuda_words.py   operators and the functions that kernels share
-cuda_turns.py   what a thread does with its pieces of a row, and how they are loaded and stored
-cuda_flat.py    element-wise stages
-cuda_tiles.py   element-wise stages that transpose
-cuda_stages.py  stages with rows: reductions, scans, windows
-cuda_sweep.py   one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie
-cuda_moves.py   designs to begin with, and moves
+cuda_words.py     operators and the functions that kernels share
+cuda_turns.py     what a thread does with its pieces of a row, and how they are loaded and stored
+cuda_flat.py      element-wise stages
+cuda_tiles.py     element-wise stages that transpose
+cuda_stages.py    stages with rows: reductions, scans, windows
+cuda_sweep.py     one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie
+cuda_products.py  matrix products and convolutions, on tensor cores or by multiply-add; cuda_operands.py: how their operands
+                  are fetched; cuda_product_words.py: the functions that they share
+cuda_moves.py     designs to begin with, and moves; cuda_product_moves.py: those of products
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import cuda_moves, frame
 from kernelpro.authors.playbook.cuda_flat import is_flat, write_flat
+from kernelpro.authors.playbook.cuda_product_words import FRAGMENTS, INSTRUCTIONS, TILES
+from kernelpro.authors.playbook.cuda_products import Products, multiplies
 from kernelpro.authors.playbook.cuda_stages import write_stage
 from kernelpro.authors.playbook.cuda_tiles import crossing, write_tiles
 from kernelpro.authors.playbook.cuda_turns import Kernel, Writing
 from kernelpro.authors.playbook.cuda_words import ACROSS, FAST_TANH, JOINED, PRELUDE, RUNNING, STORED, headers, indented
-from kernelpro.authors.playbook.design import Design
-from kernelpro.authors.playbook.stages import Program
+from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Writer
 
 _FEW = 2**31 - 2**24
 """Elements that 32 bits number, with room for what the last block has too many."""
 
+_WORDS = (
+    *(("fast_tanh(", FAST_TANH), ("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)),
+    *(("= Tile<", INSTRUCTIONS + TILES), ("fragment<", FRAGMENTS)),
+)
+"""Functions by what calls them."""
+
 
 def write(program: Program, design: Design) -> str:
-    """The candidate's file; raises NoIdea for programs with products."""
-    if any(stage.product for stage in program.stages):
-        raise NoIdea(cuda_moves.NO_PRODUCTS)
+    """The candidate's file."""
     writing = Writing(program, design.maths == "own", {t.name: frame.pointer(t) for t in program.tensors})
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
-        if how.order == "tiles" and crossing(stage):
-            write_tiles(writing, stage, how, place)
-        elif is_flat(stage):
-            write_flat(writing, stage, how, place)
-        else:
-            write_stage(writing, stage, how, place)
+        left: Stage | None = stage
+        if multiplies(stage, how):
+            left, how = Products(writing, stage, how, place, design).write(), replace(how, order="rows", split=1)
+        if left:
+            _write(writing, left, how, place)
     program = replace(program, tensors=(*program.tensors, *writing.scratch))
     used = [t.name for t in program.tensors if any(t.name in kernel.used for kernel in writing.kernels)]
     source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
     flags = ", ".join(f'f"-D{name}={{{name}}}"' for name in writing.tunables)
-    head = f'from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
+    limits = "".join(f"# tune-if: {limit}\n" for limit in writing.constraints)
+    head = f'{limits}from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
     call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]
     return frame.candidate(program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables)
+
+
+def _write(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
+    if how.order == "tiles" and crossing(stage):
+        write_tiles(writing, stage, how, place)
+    elif is_flat(stage):
+        write_flat(writing, stage, how, place)
+    else:
+        write_stage(writing, stage, how, place)
 
 
 def _head(program: Program, writing: Writing) -> str:
@@ -54,7 +70,7 @@ def _head(program: Program, writing: Writing) -> str:
     body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
     parts = [headers({t.dtype for t in program.tensors})]
     parts += [f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};", "", PRELUDE]
-    for word, text in (("fast_tanh(", FAST_TANH), ("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)):
+    for word, text in _WORDS:
         parts += [text] if word in body else []
     return "\n".join(parts)
 

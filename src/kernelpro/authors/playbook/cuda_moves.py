@@ -7,20 +7,20 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
-from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook import cuda_product_moves
 from kernelpro.authors.playbook.cuda_flat import is_flat
+from kernelpro.authors.playbook.cuda_products import multiplies
 from kernelpro.authors.playbook.cuda_stages import can_split
 from kernelpro.authors.playbook.cuda_tiles import crossing
 from kernelpro.authors.playbook.cuda_turns import fitting
 from kernelpro.authors.playbook.cuda_words import itemsize
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Index, Var
-from kernelpro.authors.playbook.moves import changed, own_maths, retreats, seeds_apart, staged
+from kernelpro.authors.playbook.moves import Apply, Change, changed, own_maths, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.passes import passes
 from kernelpro.authors.playbook.stages import Program, Reduce, Stage, Store
 from kernelpro.authors.playbook.writer import Move, Seed
 
-NO_PRODUCTS = "the playbook has no design for matrix products in CUDA: tensor cores are reached more easily from Triton"
 _SMS = 132
 """Of a large GPU: what is enough for it is enough for a small one."""
 _BUSY = _SMS * 1024
@@ -34,14 +34,19 @@ _LONG = 32768
 
 
 def seeds(program: Program) -> list[Seed]:
-    """Raises NoIdea for programs with products."""
+    """The first is the one to bet on."""
+    best, wider, plain = (_all(program, choose) for choose in (_best, _wider, _plain))
     if any(stage.product for stage in program.stages):
-        raise NoIdea(NO_PRODUCTS)
-    best = _all(program, _best)
+        found = [
+            Seed("Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.", best),
+            Seed("The same with smaller tiles, and more of them at the same time.", wider),
+            Seed("Small tiles, and multiply-add instead of tensor cores.", plain),
+        ]
+        return seeds_apart(found)
     found = [
         Seed("One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.", best),
-        Seed("The same with more threads at a row, and fewer elements for each.", _all(program, _wider)),
-        Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", _all(program, _plain)),
+        Seed("The same with more threads at a row, and fewer elements for each.", wider),
+        Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", plain),
     ]
     return seeds_apart(found)
 
@@ -59,12 +64,16 @@ def _all(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> D
 
 
 def _best(stage: Stage, program: Program) -> StageDesign:
+    if stage.product:
+        return cuda_product_moves.best(stage)
     if is_flat(stage):
         return _flat(stage, program)
     return _columns(stage, program) if _order(stage) == "strips" else _rows(stage, program)
 
 
 def _wider(stage: Stage, program: Program) -> StageDesign:
+    if stage.product:
+        return cuda_product_moves.smaller(stage)
     how = _best(stage, program)
     if is_flat(stage):
         return replace(how, threads=512, tile=64) if how.order == "tiles" else replace(how, threads=512, together=1)
@@ -74,6 +83,8 @@ def _wider(stage: Stage, program: Program) -> StageDesign:
 
 
 def _plain(stage: Stage, program: Program) -> StageDesign:
+    if stage.product:
+        return cuda_product_moves.plain(stage)
     if is_flat(stage) or _order(stage) == "strips":
         return StageDesign(order="rows" if is_flat(stage) else "strips", threads=128)
     return StageDesign(threads=128, together=4 if stage.rows >= 4 * _SMS else 1)
@@ -158,10 +169,15 @@ def _run(index: Index, loops: tuple[Var, ...]) -> int:
 # --- moves -------------------------------------------------------------------------------------------------
 
 
+def _along_rows(change: Change) -> Apply:
+    """A change of stages that are no products."""
+    return staged(lambda stage, how: None if multiplies(stage, how) else change(stage, how))
+
+
 def _widen(program: Program, design: Design) -> Design | None:
     def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
         vector = _vector(stage, program)
-        return {"vector": vector} if how.vector < vector and how.order != "tiles" else None
+        return {"vector": vector} if how.vector < vector and how.order != "tiles" and not stage.product else None
 
     return changed(program, design, change)
 
@@ -174,7 +190,7 @@ def _turn(program: Program, design: Design) -> Design | None:
     """Only where the addresses say so."""
 
     def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-        if is_flat(stage) or not stage.outer or how.order == _order(stage):
+        if multiplies(stage, how) or is_flat(stage) or not stage.outer or how.order == _order(stage):
             return None
         made = _best(stage, program)
         return {field: getattr(made, field) for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")}
@@ -223,11 +239,12 @@ def _small_blocks(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 
 MOVES = (
+    *cuda_product_moves.MOVES,
     Move(
         "tiles",
         "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
         ("uncoalesced_access", "sector_waste"),
-        staged(_tile),
+        _along_rows(_tile),
     ),
     Move(
         "turn",
@@ -245,37 +262,37 @@ MOVES = (
         "keep",
         "Keep the row in registers, or in shared memory, between passes instead of reading it again.",
         ("excess_traffic", "l2_thrash", "missing_reuse", "energy_dram_traffic", "energy_l2_traffic"),
-        staged(_keep),
+        _along_rows(_keep),
     ),
     Move(
         "split",
         "Let several blocks share a row and join their parts: rows alone do not fill the device.",
         ("low_parallelism", "tail_effect"),
-        staged(_split),
+        _along_rows(_split),
     ),
     Move(
         "whole rows",
         "One block a row, in one kernel: no parts to join, and the row is read once.",
         ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic"),
-        staged(_whole),
+        _along_rows(_whole),
     ),
     Move(
         "more threads a row",
         "More threads at each row, with fewer elements and registers for each.",
         ("register_pressure", "spills", "low_parallelism", "warp_stall"),
-        staged(_more_threads),
+        _along_rows(_more_threads),
     ),
     Move(
         "more work a thread",
         "More elements for each thread, so that more of its loads are on the way and fewer threads meet at barriers.",
         ("barrier_stall", "narrow_access", "warp_stall", "energy_excess_threads"),
-        staged(_more_work),
+        _along_rows(_more_work),
     ),
     Move(
         "small blocks",
         "Blocks of half the size: more of them find room on an SM, and the last wave is shorter.",
         ("occupancy_limiter", "tail_effect", "barrier_stall"),
-        staged(_small_blocks),
+        _along_rows(_small_blocks),
     ),
     Move(
         "fast mathematics",

@@ -43,6 +43,8 @@ class Writing:
         self.printer = CudaPrinter(fast, pointers)
         self.tensors = {tensor.name: tensor for tensor in program.tensors}
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
+        self.constraints: list[str] = []
+        """Between tunables: what must hold of them."""
         self.kernels: list[Kernel] = []
         self.scratch: list[Tensor] = []
         """Temporaries that the kernels need beyond the program's own."""
@@ -189,15 +191,15 @@ class Turns:
                 self.writing.aligned.add(step.tensor)
                 before.append(f"{computed(step.value.dtype)} w{place}[{self.vector}];")
                 lines.append(f"w{place}[j] = {self.printer.text(step.value, own)};")
-                after.append(f"write({self._address(step.tensor, step.index, own)}, w{place});")
+                after.append(f"write({self.address(step.tensor, step.index, own)}, w{place});")
             else:
                 lines += self.writing.store(step, own)
         if one.guards:
-            lines = [f"if ({' && '.join(self._holds(guard) for guard in one.guards)}) {{", *indented(lines), "}"]
+            lines = [f"if ({' && '.join(self.holds(guard) for guard in one.guards)}) {{", *indented(lines), "}"]
         opened = ["{", *indented(first), "}"] if first else []
         return [*before, *self.over_elements([*opened, *lines]), *after]
 
-    def _holds(self, guard: Guard) -> str:
+    def holds(self, guard: Guard) -> str:
         text, (low, high) = self.printer.index(guard.index), guard.index.bounds
         below = f"{text} >= 0" if low < 0 else ""
         return " && ".join(filter(None, [below, f"{text} < {guard.size}" if high >= guard.size else ""])) or "true"
@@ -225,14 +227,14 @@ class Turns:
         """Whether it changes within the piece; numbers that are loaded for it know the loops by their own names."""
         return bool(index.variables & (self._moving | {self._j}))
 
-    def _address(self, tensor: str, index: Index, names: Names) -> str:
+    def address(self, tensor: str, index: Index, names: Names) -> str:
         rest = self.printer.placed(index) - variable(self._j)
         return f"{self.printer.pointer(tensor)} + {super(CudaPrinter, self.printer).index(rest, names)}"
 
     def _read(self, into: str, node: Expr, names: Names) -> str:
         tensor, index = node.data
         self.writing.aligned.add(tensor)
-        return f"read({into}, {self._address(tensor, index, names)});"
+        return f"read({into}, {self.address(tensor, index, names)});"
 
     def _early(self, names: Names) -> list[Expr]:
         """Loads of the pass's elements that nothing forbids to do early, indices before what they lead to."""

@@ -29,7 +29,7 @@ def power_of_two(number: float) -> int:
 class StageDesign:
     order: Literal["rows", "strips", "tiles"] = "rows"
     """rows: each row along its own loops; strips: several neighbouring rows at a time, element by element;
-    tiles: squares of rows and columns."""
+    tiles: squares of rows and columns; products on a GPU: tensor cores."""
     parallel: bool = True
     balance: Literal["static", "dynamic"] = "static"
     lanes: int = 1
@@ -58,7 +58,7 @@ class StageDesign:
     vector: int = 1
     """GPU: elements a thread loads at once, where addresses allow it."""
     split: int = 1
-    """GPU: blocks that share one row, their parts joined by a second step."""
+    """GPU: blocks that share one row, or the sums of a product's tile, their parts joined by a second step."""
     down: int = 128
     """GPU products: rows of a block's tile."""
     over: int = 128

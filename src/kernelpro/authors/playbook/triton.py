@@ -10,9 +10,10 @@ triton_moves.py     designs to begin with, and moves
 from __future__ import annotations
 
 from kernelpro.authors.playbook import frame, triton_moves
+from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.design import Design, StageDesign
 from kernelpro.authors.playbook.stages import Program, Stage
-from kernelpro.authors.playbook.triton_products import Tiles, contraction
+from kernelpro.authors.playbook.triton_products import Tiles
 from kernelpro.authors.playbook.triton_rows import Rows
 from kernelpro.authors.playbook.triton_tiles import Crossed, Flat, Kernels, Tile, across, broadcast_rows, elementwise, regrouped
 from kernelpro.authors.playbook.triton_words import functions

@@ -6,11 +6,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Var
 from kernelpro.authors.playbook.moves import changed, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.stages import Program, Stage, Store
-from kernelpro.authors.playbook.triton_products import contraction
 from kernelpro.authors.playbook.triton_rows import fits
 from kernelpro.authors.playbook.triton_tiles import across, broadcast_rows, elementwise
 from kernelpro.authors.playbook.writer import Move, Seed

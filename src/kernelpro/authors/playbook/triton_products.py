@@ -1,20 +1,15 @@
-"""Products in Triton: tiles on tensor cores, with what comes before and after them in the same kernel.
-
-A convolution is one too, where its sum runs over something that outputs share: `contraction` finds which loops are the
-rows of the one operand, which the columns of the other, and which they have in common.
-"""
+"""Products in Triton: tiles on tensor cores, with what comes before and after them in the same kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 
 from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook.contractions import alone, along, contraction, size
 from kernelpro.authors.playbook.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.expressions import Expr
-from kernelpro.authors.playbook.indices import Index, Var, flatten, unflatten, variable
+from kernelpro.authors.playbook.indices import Index, Var, flatten, variable
 from kernelpro.authors.playbook.printing import Names
-from kernelpro.authors.playbook.stages import Guard, Reduce, Stage, Store
+from kernelpro.authors.playbook.stages import Stage, Store
 from kernelpro.authors.playbook.triton_tiles import NAMELESS, Kernels, indented
 from kernelpro.authors.playbook.triton_words import stored
 
@@ -23,52 +18,6 @@ _SMALLEST = 16
 _SHARED = 232448
 """Bytes of shared memory that a block can have on the GPUs that have most of it."""
 _TYPES = ("float32", "float16", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """For each batch, row and column: the sum over depth of left * right."""
-
-    left: Expr
-    right: Expr
-    batch: tuple[Var, ...]
-    rows: tuple[Var, ...]
-    columns: tuple[Var, ...]
-    depth: tuple[Var, ...]
-    guards: tuple[Guard, ...]
-    """Of the left operand: outside it is 0."""
-
-
-def contraction(stage: Stage) -> Contraction | None:
-    """The stage as one product followed by steps for each of its elements; None if it is not."""
-    if stage.product:
-        p = stage.product
-        return Contraction(p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), (p.depth,), ())
-    reduces = stage.reduces
-    if len(reduces) != 1 or stage.totals or reduces[0].kind != "sum" or any(s.loops for s in stage.steps if isinstance(s, Store)):
-        return None
-    return _shared(stage, reduces[0])
-
-
-def _shared(stage: Stage, step: Reduce) -> Contraction | None:
-    if step.value.op != "mul" or step.value.dtype not in _TYPES or not step.loops:
-        return None
-    a, b = step.value.args
-    guarded = {var for guard in step.guards for var in guard.index.variables} - set(step.loops)
-    left, right = (b, a) if guarded & b.variables else (a, b)
-    if guarded - left.variables or step.value.dtype != left.dtype or left.dtype != right.dtype:
-        return None
-    outer = set(stage.outer)
-    if (left.variables | right.variables) & outer != outer or not set(step.loops) <= left.variables & right.variables:
-        return None
-    batch, rows, columns = list[Var](), list[Var](), list[Var]()
-    for var in stage.outer:
-        side = batch if var in left.variables & right.variables else rows if var in left.variables else columns
-        side.append(var)
-    sizes = [prod(v.extent for v in loops) for loops in (rows, columns, step.loops)]
-    if min(sizes) < _SMALLEST:
-        return None
-    return Contraction(left, right, tuple(batch), tuple(rows), tuple(columns), step.loops, step.guards)
 
 
 class Tiles:
@@ -81,13 +30,13 @@ class Tiles:
         self._of, self._precision = found, precision
         if found.left.dtype not in _TYPES:
             raise NoIdea(f"products of {found.left.dtype}: the playbook has none for Triton")
-        self._batch = Var("batch", _size(found.batch))
-        self._row, self._column = Var("rows", _size(found.rows)), Var("cols", _size(found.columns))
-        self._depth = _size(found.depth)
+        self._batch = Var("batch", size(found.batch))
+        self._row, self._column = Var("rows", size(found.rows)), Var("cols", size(found.columns))
+        self._depth = size(found.depth)
 
     def write(self) -> Stage | None:
         """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
-        names, fused = self._result()
+        names, fused = alone(self._stage, variable(self._column), "acc")
         left = None
         if not fused:
             assert self._stage.product
@@ -99,25 +48,6 @@ class Tiles:
             left = replace(self._stage, product=None)
         self._write(names, fused)
         return left
-
-    def _result(self) -> tuple[Names, bool]:
-        """What later expressions call the product's element, and whether each of them needs its own alone."""
-        steps = [step for step in self._stage.steps if isinstance(step, Store)]
-        nodes = [(step, node) for step in steps for node in step.value.walk()]
-        if not self._stage.product:
-            return {node: "acc" for _, node in nodes if node.op == "row"}, True
-        own = len(steps) == len(self._stage.steps) and not self._stage.totals
-        own = own and all(_size(step.loops) == self._column.extent for step in steps)
-        column = variable(self._column)
-        found: Names = {}
-        for step, node in nodes if own else ():
-            if node.op == "product":
-                found[node] = "acc"
-                own = own and node.data[1].substituted(self._along(step.loops, column), lambda value: value) == column
-        return found, own
-
-    def _along(self, loops: tuple[Var, ...], flat: Index) -> dict[Var, Index]:
-        return dict(zip(loops, unflatten(flat, [var.extent for var in loops]), strict=True))
 
     # --- the kernel --------------------------------------------------------------------------------------------
 
@@ -183,13 +113,13 @@ class Tiles:
 
     def _outer(self) -> dict[Var, Index]:
         sides = ((self._of.batch, self._batch), (self._of.rows, self._row), (self._of.columns, self._column))
-        return {var: index for loops, flat in sides for var, index in self._along(loops, variable(flat)).items()}
+        return {var: index for loops, flat in sides for var, index in along(loops, variable(flat)).items()}
 
     def _operand(self, name: str, masked: dict[Var, bool]) -> list[str]:
         of, printer, left = self._of, self._printer, name == "a"
         value, side = (of.left, self._row) if left else (of.right, self._column)
         depth = Var("along" if left else "below", self._depth)
-        printer.places = {**self._outer(), **self._along(of.depth, variable(depth))}
+        printer.places = {**self._outer(), **along(of.depth, variable(depth))}
         printer.masks = {var: f"{var.name}_in" for var in (side, depth) if masked[var]}
         lines = [f"{depth.name} = start + tl.arange(0, DEEP){'[None, :]' if left else '[:, None]'}"]
         lines += [f"{depth.name}_in = {depth.name} < {self._depth}"] if masked[depth] else []
@@ -218,7 +148,7 @@ class Tiles:
         printer, lines = self._printer, list[str]()
         for step in self._stage.steps:
             if isinstance(step, Store):
-                printer.places.update(self._along(step.loops, variable(self._column)))
+                printer.places.update(along(step.loops, variable(self._column)))
                 lines += printer.block([step.value] if step.value.op not in (*NAMELESS, "product") else [], names)
                 lines.append(printer.store(step.tensor, step.index, printer.text(step.value, names), names))
         return lines
@@ -229,7 +159,3 @@ class Tiles:
         self._printer.touched[name] = None
         start = f"batch * {self._row.extent * self._column.extent} + " if self._batch.extent > 1 else ""
         return [f"tl.store({name} + {start}rows * {self._column.extent} + cols, acc{f', mask={mask}' if mask else ''})"]
-
-
-def _size(loops: tuple[Var, ...]) -> int:
-    return prod(var.extent for var in loops)
