@@ -160,10 +160,10 @@ def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
 
 
 def test_sigterm_ends_it_as_an_interrupt_does(suite: Path, tmp_path: Path) -> None:
-    more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path}", "--wait")
+    more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path / 'spool'}", "--wait", "--out", str(tmp_path / "out"))
     process = subprocess.Popen(command(suite, *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("jobs/*.json"))) < 2 and time.monotonic() < deadline:
+    while len(list(tmp_path.glob("spool/jobs/*.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     process.terminate()
     assert process.communicate(timeout=120)[1] == "kernelpro: stopped\n" and process.returncode == 130
