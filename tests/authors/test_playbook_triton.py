@@ -41,9 +41,9 @@ def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def names(known: Iterable[str]) -> list[Any]:
+def names(known: Iterable[str], usual: tuple[str, ...] = USUAL) -> list[Any]:
     """Parameters; those that are left to `make test-long` marked."""
-    return [name if name in USUAL else pytest.param(name, marks=pytest.mark.long) for name in known]
+    return [name if name in usual else pytest.param(name, marks=pytest.mark.long) for name in known]
 
 
 def chosen(request: pytest.FixtureRequest, test: str) -> list[str]:
@@ -84,7 +84,7 @@ def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[st
         assert line["lasting"], "what was tuned is read back from the source"
 
 
-@pytest.mark.parametrize("name", names(name for name in (*FAMILIES, *OWN) if name != UNWRITTEN))
+@pytest.mark.parametrize("name", names((name for name in (*FAMILIES, *OWN) if name != UNWRITTEN), USUAL[1::2]))
 def test_designs_are_what_a_compiler_takes(name: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
     assert len(compiled[name]) > 1 if name in EVERY else len(compiled[name]) == 1
     for line in compiled[name]:

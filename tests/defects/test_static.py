@@ -30,7 +30,6 @@ CANDIDATES = [path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.
 
 USUAL = (
     "double_precision",
-    "serialized_wgmma",
     "spills",
     "tensor_cores_idle_triton",
 )

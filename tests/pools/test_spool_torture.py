@@ -16,7 +16,7 @@ from kernelpro.pools.spool.folder import Folder
 from kernelpro.pools.spool.pool import Spool
 from kernelpro.records import Status
 
-BUILDS, LINES = 20, 178
+BUILDS, LINES = 8, 190
 OLD = (time.time() - 3600,) * 2
 
 
