@@ -13,8 +13,9 @@ pytest.importorskip("pydantic_ai")
 
 from kernelpro.cli import running
 from kernelpro.engine.store import Store
+from kernelpro.lab import machine
 from kernelpro.llm import outstanding
-from kernelpro.records import BadInput, Job, Limits, Result, Role, RunConfig, Task
+from kernelpro.records import BadInput, Limits, Role, RunConfig, Task
 
 BAD = Path(__file__).parents[1] / "bad"
 SERVER = "http://localhost:1/v1#m"
@@ -40,16 +41,11 @@ def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(more: tuple[str, ..
     assert not list(tmp_path.iterdir())
 
 
-class Nowhere:
-    """A pool without a GPU."""
-
-    def ask(self, job: Job) -> Result:
-        return Result(job.id, error=f"no {job.target} device: use --target cpu, or run where there is a GPU")
-
-
-def test_a_gpu_that_is_not_here_may_be_elsewhere() -> None:
-    with pytest.raises(BadInput, match=r"where there is a GPU, elsewhere with --pool spool:DIR or --pool ray:$"):
-        running._require_gpu(Nowhere())  # type: ignore[arg-type]
+@pytest.mark.skipif(bool(machine.gpus()), reason="a GPU is here")
+def test_a_gpu_that_is_not_here_may_be_elsewhere(tmp_path: Path) -> None:
+    found = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), "--target", "cuda", "--author", "playbook", "--home", "runs")
+    assert found.returncode == 2 and not list(tmp_path.iterdir())
+    assert found.stderr.endswith("run where there is a GPU, elsewhere with --pool spool:DIR or --pool ray:\n"), found.stderr
 
 
 def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from kernelpro.cli.running import limits, require_counter
 from kernelpro.engine.session import target_of
 from kernelpro.engine.store import default_home
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Job, Limits, Options, Result, RunConfig, Target, digest
+from kernelpro.records import BadInput, Limits, Options, Result, RunConfig, Target, digest
 from kernelpro.suites import asking, authoring, board, kernels, probing, problems
 from kernelpro.suites.ledger import Entry, Ledger
 
@@ -127,13 +127,6 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _require(place: Place, pool: Pool, target: Target) -> None:
-    """What this machine lacks is said before every problem is answered with it."""
-    local = place.pool.partition(":")[0] == "local"
-    if local and (error := pool.ask(Job("environment", "environment", target=target)).error):
-        raise BadInput(error)
-
-
 def _folder(wanted: Wanted) -> Path:
     if wanted.out:
         return Path(wanted.out)
@@ -156,7 +149,7 @@ def _ask(
     left = {question.key: question for question in questions if ledger.lacks(question.key, wanted.retry)}
     with _Progress(len(questions), len(left)) as progress:
         if left:
-            _require(place, pool, target)
+            place.demand(pool, target)
         done = lambda question: progress.done(question.problem.label)
         outstanding = asking.ask(list(left.values()), pool, ledger, progress.stage, done)
     keys: Keys = {}
@@ -223,7 +216,7 @@ def _author(
     left = [item for item in every if ledger.lacks(item.key, wanted.retry)]
     with _Progress(len(every), len(left)) as progress:
         if left:
-            _require(place, pool, target)
+            place.demand(pool, target)
         done = lambda item: progress.done(item.problem.label)
         outstanding = asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
     return {(item.problem.level, item.problem.number): [item.key] for item in every}, outstanding

@@ -9,7 +9,9 @@ from typing import Any
 
 from kernelpro.pools.by_name import pool
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, Job
+
+ELSEWHERE = "elsewhere with --pool spool:DIR or --pool ray:"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,13 @@ class Place:
         """Where nobody can be asked what there is, it must be said."""
         if self.pool.startswith("spool:") and not self.wait and target is None:
             raise BadInput(f"--pool {self.pool}: say --target cuda or --target cpu as well; nobody is here to be asked")
+
+    def demand(self, there: Pool, target: Any) -> None:
+        """What this machine lacks is said before anything is begun, and where else it may be."""
+        if self.pool.partition(":")[0] != "local":
+            return
+        if error := there.ask(Job("environment", "environment", target=target)).error:
+            raise BadInput(f"{error}, {ELSEWHERE}" if target == "cuda" else error)
 
 
 def complain(text: str) -> None:

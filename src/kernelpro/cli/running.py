@@ -17,7 +17,7 @@ from kernelpro.authors.author import LANGUAGES
 from kernelpro.authors.by_name import absolute, author
 from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
-from kernelpro.cli.place import Place
+from kernelpro.cli.place import ELSEWHERE, Place
 from kernelpro.cli.roles import prices, roles
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.session import no_energy, target_of
@@ -25,13 +25,12 @@ from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Job, Limits, Options, Outcome, RunConfig, Target, Task
+from kernelpro.records import BadInput, Limits, Options, Outcome, RunConfig, Target, Task
 from kernelpro.report.reproduce import home_option
 from kernelpro.search.policy import read
 
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
-_ELSEWHERE = "elsewhere with --pool spool:DIR or --pool ray:"
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LIMITS = {"candidates": "candidates", "dollars": "money", "tokens": "tokens", "wall": "wall_seconds", "device": "device_seconds"}
 
@@ -92,8 +91,8 @@ def optimize(
     wanted.place.require(target)
     options = Options(sandbox=wanted.sandbox)
     with wanted.place.open(wanted.sandbox) as pool:
-        if target == "cuda" and wanted.place.pool.startswith("local"):
-            _require_gpu(pool)
+        if target == "cuda":
+            wanted.place.demand(pool, target)
         where = target or target_of(pool)
         if strange := [name for name in wanted.languages if name not in LANGUAGES[where]]:
             raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
@@ -127,13 +126,7 @@ def _where(config: RunConfig, found: bool) -> str:
     if config.target == "cuda":
         return f"on the GPU{', as there is one' * found}; on the CPU: --target cpu"
     here = config.pool.startswith("local")
-    return f"on the CPU{', as no GPU is here' * (found and here)}; on a GPU: --target cuda{f', {_ELSEWHERE}' * here}"
-
-
-def _require_gpu(pool: Pool) -> None:
-    """What is not here is said before anything is begun, and where else it may be."""
-    if error := pool.ask(Job("environment", "environment", target="cuda")).error:
-        raise BadInput(f"{error}, {_ELSEWHERE}")
+    return f"on the CPU{', as no GPU is here' * (found and here)}; on a GPU: --target cuda{f', {ELSEWHERE}' * here}"
 
 
 def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
