@@ -66,6 +66,7 @@ TOGETHER = (
     "lab/test_tasks.py",
     "lab/test_timing.py",
     "lab/test_tolerance.py",
+    "lab/test_triton_ahead.py",
     "lab/test_worker.py",
     "lab/tuning/",
     "library/",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
@@ -49,7 +49,11 @@ class Worker:
     def announce(self, job: Job) -> None:
         """A job has arrived and waits: start its build."""
         if job.kind in ("judge", "profile") and job.candidate:
-            self._builds.begin(job.candidate, self._target(job), job.options)
+            self._begin_build(job, job.candidate)
+
+    def _begin_build(self, job: Job, candidate: Candidate) -> Future[bytes]:
+        target = self._target(job)
+        return self._builds.begin(candidate, target, job.options, job.task.for_target(target) if job.task else None)
 
     def run(self, job: Job) -> Result:
         """Do one job. Bad input is an answer, not an exception."""
@@ -85,7 +89,7 @@ class Worker:
         if job.candidate is None:
             raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
         self._reporter(job)("building")
-        wait([self._builds.begin(job.candidate, self._target(job), job.options)])
+        wait([self._begin_build(job, job.candidate)])
 
     def _measure(self, job: Job) -> Result:
         try:
@@ -143,7 +147,7 @@ class Worker:
         if job.candidate is None:
             raise BadInput(f"job {job.id}: a build job needs a candidate")
         try:
-            artifacts = self._builds.get(job.candidate, self._target(job), job.options)
+            artifacts = self._begin_build(job, job.candidate).result()
         except Verdictable as error:
             return Result(job.id, data={"status": error.status.value, "reason": error.reason})
         if (note := self._builds.notes.get(job.candidate.id)) and not is_something(artifacts):

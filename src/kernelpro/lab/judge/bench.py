@@ -160,7 +160,7 @@ class Bench:
         """What a child is told and given to load a candidate; builds it where that has not been done."""
         leaves: list[torch.Tensor] = []
         form = tree.pack(self.reference.init_inputs, leaves)
-        artifacts = self.builds.get(candidate, self.target, self.options)
+        artifacts = self.builds.get(candidate, self.target, self.options, self.task)
         buffer = io.BytesIO()
         bundle = {"artifacts": artifacts, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
         torch.save(bundle, buffer)

@@ -7,6 +7,7 @@ toolchain, and given back to that candidate alone, so that no candidate can prep
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import platform
@@ -18,13 +19,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+
 from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
-from kernelpro.lab.languages import cpp, cuda, cute, without_comments
+from kernelpro.lab.languages import Source, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
-from kernelpro.records import Candidate, Options, Status, digest, folders
+from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
 _BUILDS = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
 _MOST_KEPT = 256
@@ -34,33 +37,34 @@ class Builds:
     def __init__(self, nursery: Nursery, workers: int | None = None):
         self._nursery = nursery
         self._pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) - 1))
-        self._jobs: dict[tuple[str, str], Future[bytes]] = {}
+        self._jobs: dict[tuple[str, str, str], Future[bytes]] = {}
         self.notes: dict[str, str] = {}
         """By candidate: what went wrong beside its compilers. The judge finds that out for itself."""
         self._lock = threading.Lock()
 
-    def begin(self, candidate: Candidate, target: str, options: Options) -> Future[bytes]:
-        """Start building in the background; the same candidate is never built twice."""
+    def begin(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> Future[bytes]:
+        """Start building in the background; the same candidate is never built twice. Triton's kernels are compiled for a task."""
+        task = task if target == "cuda" and torch.cuda.is_available() and _is_triton(candidate) else None
         with self._lock:
-            key = (candidate.id, target)
+            key = (candidate.id, target, task.id if task else "")
             if key not in self._jobs:
                 while len(self._jobs) >= _MOST_KEPT:
                     self._jobs.pop(next(iter(self._jobs)))
-                self._jobs[key] = self._pool.submit(self._build, candidate, target, options)
+                self._jobs[key] = self._pool.submit(self._build, candidate, target, options, task)
             return self._jobs[key]
 
-    def get(self, candidate: Candidate, target: str, options: Options) -> bytes:
+    def get(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> bytes:
         """What the build left, as a tar; raises the verdict of a build that failed."""
-        return self.begin(candidate, target, options).result()
+        return self.begin(candidate, target, options, task).result()
 
-    def _build(self, candidate: Candidate, target: str, options: Options) -> bytes:
-        if not _BUILDS.search(without_comments(candidate.source)):
+    def _build(self, candidate: Candidate, target: str, options: Options, task: Task | None) -> bytes:
+        if not (task or _BUILDS.search(without_comments(candidate.source))):
             return b""
-        kept = _cache(candidate, target)
+        kept = _cache(candidate, target, task)
         if kept.exists():
             return kept.read_bytes()
         with compiling():
-            artifacts = self._compile(candidate, target, options)
+            artifacts = self._compile(candidate, target, options, task)
         if is_something(artifacts):
             partial = kept.with_suffix(f".{os.getpid()}")
             with contextlib.suppress(OSError):  # a full or read-only disk costs a build the next time, nothing else
@@ -69,14 +73,17 @@ class Builds:
                 partial.replace(kept)
         return artifacts
 
-    def _compile(self, candidate: Candidate, target: str, options: Options) -> bytes:
+    def _compile(self, candidate: Candidate, target: str, options: Options, task: Task | None) -> bytes:
         environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MAX_JOBS": "2"}
         if target == "cuda":
             environment |= _architecture()
         memory = int(0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         cell = self._nursery.start("build", Limits(memory, address_space=False), environment=environment)
+        given = io.BytesIO()
+        torch.save({"task": task}, given)
         try:
-            cell.channel.send({"op": "build", "source": candidate.source})
+            request = {"op": "build", "source": candidate.source, "device": triton_ahead.facts() if task else {}}
+            cell.channel.send(request, given.getvalue())
             answer, artifacts = cell.channel.receive(options.build_timeout)
         except Late:
             raise Verdictable(Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed") from None
@@ -103,19 +110,22 @@ def is_something(artifacts: bytes) -> bool:
     return bool(artifacts.strip(b"\0"))
 
 
-def _cache(candidate: Candidate, target: str) -> Path:
+def _cache(candidate: Candidate, target: str, task: Task | None) -> Path:
     """Where the build of this candidate with this toolchain is kept."""
     arch = _architecture() if target == "cuda" else {}
-    key = digest(candidate.id, target, json.dumps(arch), _toolchain(), platform.machine(), sys.version, str(cute.tree()))
+    machine = platform.machine(), sys.version, _toolchain(), str(cute.tree()), json.dumps(arch)
+    key = digest(candidate.id, target, task.id if task else "", *machine)
     return folders.cache("candidates", f"{key}.tar")
+
+
+def _is_triton(candidate: Candidate) -> bool:
+    return "triton" in Source(candidate.source).languages()
 
 
 @lru_cache
 def _toolchain() -> str:
     """Versions of the compilers and of torch."""
-    import torch
-
-    found = [str(torch.__version__)]
+    found = [str(torch.__version__), triton.version()]
     for program in filter(None, (cpp.compiler(), cuda.nvcc())):
         found.append(subprocess.run([program, "--version"], capture_output=True, text=True).stdout)
     return "\n".join(found)
@@ -124,7 +134,5 @@ def _toolchain() -> str:
 @lru_cache
 def _architecture() -> dict[str, str]:
     """Compilers in a cell without a GPU are told which one to build for."""
-    import torch
-
     major, minor = torch.cuda.get_device_capability()
     return {"KERNELPRO_CUDA_ARCH": architecture_name(major, minor), "TORCH_CUDA_ARCH_LIST": f"{major}.{minor}"}

@@ -14,11 +14,12 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     profile   (CUDA) which buffer set          -> device time by kernel name
     rehearse  (baseline) variants              -> which of them fail
     seed      (baseline) variant               -> its code as a candidate, or why there is none
-    build     source                           -> what compilers left in the build directory
+    build     source (Triton: task, device)    -> what compilers left in the build directories
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import io
@@ -42,10 +43,13 @@ from kernelpro.lab.archive import extract
 from kernelpro.lab.judge import cupti, gpu
 from kernelpro.lab.judge.memory import Slot, dtype_name, open_region
 from kernelpro.lab.judge.wire import Channel, Gone
+from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.native import METER, BuildError
 from kernelpro.lab.languages.torch import path_with_own_programs, why_unbuilt
+from kernelpro.lab.languages.triton import CACHE
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Task
 
 
 class Failed(Exception):
@@ -331,13 +335,28 @@ class Worker:
     def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Import the source so that its compilers run; give back what they made."""
         torch.set_num_threads(1)
+        triton_ahead.compile_only(request["device"])
         try:
-            import_source(request["source"])
+            module = import_source(request["source"])
         except Failed as error:
             if error.stage == "build":
                 raise
             return {"note": str(error)}, pack_artifacts()
+        if request["device"]:
+            with contextlib.suppress(Exception, SystemExit):  # what is wrong is found out where it is judged
+                _call_without_data(module, torch.load(io.BytesIO(tail), weights_only=False)["task"])
         return {}, pack_artifacts()
+
+
+def _call_without_data(module: ModuleType, task: Task) -> None:
+    reference = Reference(task, "meta", 0)
+    form, leaves = reference.inputs(0)
+    with torch.no_grad():
+        model = module.ModelNew(*reference.init_inputs)
+        if isinstance(model, torch.nn.Module):
+            model = model.to("meta").train(task.mode == "train")
+        with triton_ahead.WithoutData():
+            model(*tree.unpack(form, leaves))
 
 
 def _copied(value: Any) -> Any:
@@ -346,7 +365,7 @@ def _copied(value: Any) -> Any:
     return tree.unpack(form, [leaf.clone() for leaf in leaves])
 
 
-_KEPT = ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR")
+_KEPT = ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR", CACHE)
 
 
 def pack_artifacts() -> bytes:
@@ -368,6 +387,7 @@ def unpack_artifacts(data: bytes) -> None:
             if name in _KEPT and rest:
                 member.name = rest
                 extract(archive, member, os.environ[name])
+    triton_ahead.settle(Path(os.environ[CACHE]))
 
 
 class Baseline(Worker):

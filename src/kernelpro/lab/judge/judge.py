@@ -159,7 +159,7 @@ class Judge:
         self._calibrate_enough()
         self._report("building")
         with clock("build"):
-            built = self.bench.builds.get(candidate, self.bench.target, self.options)
+            built = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
             self._code = fingerprint(candidate.source, built)
         if self._code and self._code in known:
             raise Twin(self._code)

@@ -13,6 +13,7 @@ import struct
 import tarfile
 from collections.abc import Iterator
 
+from kernelpro.lab.languages.triton import CACHE
 from kernelpro.records import digest
 
 _EM_CUDA = 190
@@ -26,7 +27,8 @@ def fingerprint(source: str, artifacts: bytes) -> str:
         return ""
     try:
         with tarfile.open(fileobj=io.BytesIO(artifacts), mode="r:") as tar:
-            libraries = [tar.extractfile(member) for member in tar if member.name.endswith(".so")]
+            built = [member for member in tar if member.name.endswith(".so") and not member.name.startswith(CACHE)]
+            libraries = [tar.extractfile(member) for member in built]
             images = [digest(*_executed(library.read())) for library in libraries if library]
         return digest(_around(source), *sorted(images)) if images and digest() not in images else ""
     except (tarfile.TarError, struct.error, ValueError, LookupError, OSError, EOFError, RecursionError):

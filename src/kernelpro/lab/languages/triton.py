@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import importlib.util
 import re
 
@@ -10,6 +11,8 @@ from kernelpro.lab.languages import Language, Source
 
 _JIT = re.compile(r"(?!torch\.)(.*\.)?jit")
 """triton.jit, gluon.jit, and jit of whatever they were assigned to."""
+CACHE = "TRITON_CACHE_DIR"
+"""The environment's name for where compiled kernels are kept."""
 
 
 def kernel_names(source: Source) -> set[str]:
@@ -25,6 +28,14 @@ def kernel_names(source: Source) -> set[str]:
         elif isinstance(node, ast.Call) and is_jit(node.func):
             found |= {argument.id for argument in node.args if isinstance(argument, ast.Name)}
     return found
+
+
+def version() -> str:
+    """Of the compiler; empty where there is none."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 LANGUAGE = Language(

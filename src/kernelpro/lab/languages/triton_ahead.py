@@ -1,0 +1,152 @@
+"""Triton kernels compiled where there is no GPU, while the GPU measures something else.
+
+The model is called on tensors without data, and its launches are compiled instead of made. What that leaves in Triton's cache is
+what the first real call looks for. Where a value decides what is done, or the device is asked for more than its properties, the
+call ends early: what is compiled by then is kept, and the first real call compiles the rest, as it would have anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from kernelpro.lab.languages.triton import CACHE
+
+Facts = dict[str, int | str]
+"""What torch says of a device, by the names of its properties."""
+
+
+def facts() -> Facts:
+    """Of the GPU that is here, for where it is not."""
+    known = torch.cuda.get_device_properties(0)
+    values = {name: getattr(known, name) for name in dir(known) if not name.startswith("_")}
+    return {name: value for name, value in values.items() if isinstance(value, int | str)}
+
+
+def compile_only(device: Facts) -> None:
+    """From now on this process compiles launches for such a device, instead of making them; into an empty cache."""
+    os.environ[CACHE] = tempfile.mkdtemp(prefix="triton-", dir=os.environ[CACHE])
+    if not device:
+        return
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    launch: Callable[..., Any] = JITFunction.run
+
+    def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        seen = {name: _seen(value) for name, value in named.items()}
+        kernel = launch(self, *map(_seen, arguments), grid=grid, warmup=True, **seen)
+        with contextlib.suppress(Exception):  # a C compiler or the driver's library is missing
+            from triton.backends.nvidia.driver import CudaLauncher
+
+            CudaLauncher(kernel.src, kernel.metadata)
+        return kernel
+
+    properties = SimpleNamespace(**device)
+    capability = properties.major, properties.minor
+    JITFunction.run = run
+    triton.runtime.driver.set_active(_Driver(capability))
+    for name, answer in {
+        "is_available": True,
+        "current_device": 0,
+        "get_device_properties": properties,
+        "get_device_capability": capability,
+    }.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+
+
+def settle(cache: Path) -> None:
+    """What was compiled elsewhere is at home here: groups of files name their places in full."""
+    for group in cache.glob("*/__grp__*.json"):
+        names = json.loads(group.read_text())["child_paths"]
+        group.write_text(json.dumps({"child_paths": {name: str(group.with_name(name)) for name in names}}))
+    for told in cache.glob("*/*.autotune.json"):  # where nothing was measured
+        told.unlink()
+
+
+class WithoutData(TorchFunctionMode):
+    """Inside, what is to lie on a GPU lies nowhere (on `meta`), and says that it lies there."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        told = _TOLD.get(function)
+        if told and arguments[0].is_meta:
+            return told(arguments[0])
+        if function is torch.Tensor.cuda:
+            return arguments[0].to("meta")
+        named = named or {}
+        if function is torch.device:
+            return function(*arguments, **named)
+        return function(*map(_elsewhere, arguments), **{name: _elsewhere(value) for name, value in named.items()})
+
+
+def _address(tensor: Any) -> int:
+    """As if its storage began at a round one."""
+    return int(tensor.storage_offset() * tensor.element_size())
+
+
+_TOLD: dict[Any, Callable[[torch.Tensor], Any]] = {
+    torch.Tensor.is_cuda.__get__: lambda _: True,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda _: torch.device("cuda", 0),
+    torch.Tensor.get_device: lambda _: 0,
+    torch.Tensor.data_ptr: _address,
+}
+
+
+def _elsewhere(value: Any) -> Any:
+    named = isinstance(value, torch.device | str) and str(value).split(":")[0] == "cuda"
+    return torch.device("meta") if named else value
+
+
+class _Pointer:
+    """What Triton sees of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.dtype, self._address = tensor.dtype, _address(tensor)
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _seen(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_seen, value))
+    return _Pointer(value) if isinstance(value, torch.Tensor) and value.is_meta else value
+
+
+class _Driver:
+    """What Triton's compiler asks a driver."""
+
+    def __init__(self, capability: tuple[int, int]):
+        self._capability = capability
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 10 * self._capability[0] + self._capability[1], 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """Autotuning compiles everything and likes all of it."""
+
+        def once(call: Callable[[], Any], quantiles: Any = (0.5, 0.2, 0.8), **_: Any) -> list[float]:
+            call()
+            return [1.0] * len(quantiles)
+
+        return once
