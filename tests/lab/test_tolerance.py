@@ -76,7 +76,7 @@ def test_the_first_wrong_element_is_named_beside_the_worst() -> None:
     output[2, 7] += 0.5
     output[30, 1] += 9.0
     assert first_wrong([output], [right], 1e-3) == f"first wrong at [2, 7]: got {output[2, 7]:.7g}, should be {right[2, 7]:.7g}"
-    assert measure([output], [right]).where.startswith("worst at [30, 1]: ")
+    assert measure([output], [right], located=True).where.startswith("worst at [30, 1]: ")
     assert first_wrong([output], [right], 100.0) == "" == first_wrong([right], [right], 0.0)
     output[0, 0] = math.nan
     assert first_wrong([right, output], [right, right], 1e-3).startswith("output 1 first wrong at [0, 0]: got nan")
@@ -105,7 +105,7 @@ def test_a_wrong_element_shows_although_the_norm_is_fine() -> None:
     truth = torch.randn(1000, 1000, dtype=torch.float64)
     output = truth.float()
     output[17, 4] += 1.0
-    errors = measure([output], [truth])
+    errors = measure([output], [truth], located=True)
     assert errors.norm < 2e-3
     assert errors.element > 0.1
     assert "worst at [17, 4]" in errors.where
@@ -117,12 +117,12 @@ def test_large_outputs_are_compared_piece_by_piece(shape: tuple[int, ...], monke
     truth.view(-1)[-1:] = math.inf
     wrong, late = truth.float() * 1.001, truth.float()
     late.view(-1)[-1:] = -math.inf
-    whole = [measure([output], [truth]) for output in (wrong, late, truth.float() + 0.0)]
+    whole = [measure([output], [truth], located=True) for output in (wrong, late, truth.float() + 0.0)]
     cut = rounded(wrong, 8)
     monkeypatch.setattr("kernelpro.lab.judge.tolerance._PIECE", 100)
     monkeypatch.setattr("kernelpro.lab.judge.oracle._PIECE", 100)
     for output, expected in zip((wrong, late, truth.float() + 0.0), whole, strict=True):
-        found = measure([output], [truth])
+        found = measure([output], [truth], located=True)
         assert (found.norm, found.element) == pytest.approx((expected.norm, expected.element)) and found.where == expected.where
     assert torch.equal(rounded(wrong, 8), cut)
 

@@ -38,9 +38,6 @@ def tuned(x, y, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, tl.load(x + at, mask=at < n) + 1.0, mask=at < n)
 
-compiled = []
-triton.knobs.compilation.listener = lambda **told: compiled.append(told["cache_hit"])
-
 class ModelNew(torch.nn.Module):
     def __init__(self, factor):
         super().__init__()
@@ -114,6 +111,7 @@ def test_what_lies_nowhere_says_that_it_lies_on_the_gpu(end: str) -> None:
 
 @pytest.mark.gpu
 def test_the_first_real_call_compiles_nothing(court: Court) -> None:
-    asserted = "assert x.is_meta or compiled == [True], compiled"
-    verdict = court.judge(TASK, Candidate(KERNELS.replace("REST", asserted)), "cuda")
+    listening = "\ncompiled = []\ntriton.knobs.compilation.listener = lambda **told: compiled.append(told['cache_hit'])\n"
+    asserted = KERNELS.replace("REST", "assert x.is_meta or compiled == [True], compiled")
+    verdict = court.judge(TASK, Candidate(asserted + listening), "cuda", allow=("patching",))
     assert verdict.status is Status.PASSED, verdict.reason

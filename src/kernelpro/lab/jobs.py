@@ -71,7 +71,7 @@ class Worker:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a task")
             job = replace(job, task=job.task.for_target(self._target(job)))
             if job.kind in ("judge", "profile"):
-                self._await_build(job)
+                self._get_ready(job)
             with exclusive(_device(self._target(job)), self._reporter(job)):
                 return self._measure(job)
         except Twin as twin:
@@ -84,30 +84,52 @@ class Worker:
         name = f"task {job.task.name}: " if job.task else ""
         return Result(job.id, error=f"{name}the device's memory is too small for it, its float64 oracle and several inputs")
 
-    def _await_build(self, job: Job) -> None:
-        """While the device is still anybody's. What the build says is heard by whoever uses it."""
+    def _get_ready(self, job: Job) -> None:
+        """Build the candidate and, on a GPU, prepare its task meanwhile; a CPU's own measure would be taken beside compilers."""
         if job.candidate is None:
             raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
-        self._reporter(job)("building")
-        wait([self._begin_build(job, job.candidate)])
+        self._begin_build(job, job.candidate)
+        if self._target(job) == "cuda" and self._key != self._key_of(job):
+            with exclusive(_device("cuda"), self._reporter(job)):
+                self._prepared(job)
+        self._await_build(job, job.candidate)
 
-    def _measure(self, job: Job) -> Result:
+    def _await_build(self, job: Job, candidate: Candidate) -> None:
+        """While the device is anybody's. What the build says is heard by whoever uses it."""
+        self._reporter(job)("building")
+        wait([self._begin_build(job, candidate)])
+
+    def _prepared(self, job: Job) -> Bench:
+        """All that a job needs of its task. What is half open, or has a baseline that failed, is let go."""
         try:
             bench = self._bench(job)
-            if job.kind == "probe":
-                return Result(job.id, data=_probe_data(self._warm(job, bench)))
-            if job.kind == "judge" and job.candidate:
-                verdict = self._warm(job, bench).judge(job.candidate, job.known)
-                if job.tune and verdict.status is Status.PASSED:
-                    return self._tuned(job, job.candidate, verdict)
-                return self._located(job, bench, verdict)
+            if job.kind in ("judge", "probe"):
+                self._warm(job, bench)
+            return bench
         except BadInput:
-            self.forget()  # half open, or with a baseline that has failed
+            self.forget()
             raise
+
+    def _measure(self, job: Job) -> Result:
+        bench = self._prepared(job)
+        if job.kind == "probe":
+            return Result(job.id, data=_probe_data(self._warm(job, bench)))
+        if job.kind == "judge" and job.candidate:
+            return self._judged(job, job.candidate, bench)
         if job.kind == "study":
             return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
         assert job.candidate
         return Result(job.id, profile=self._profile(job, bench, job.candidate))
+
+    def _judged(self, job: Job, candidate: Candidate, bench: Bench) -> Result:
+        try:
+            verdict = self._warm(job, bench).judge(candidate, job.known)
+            if job.tune and verdict.status is Status.PASSED:
+                return self._tuned(job, candidate, verdict)
+            return self._located(job, bench, verdict)
+        except BadInput:
+            self.forget()
+            raise
 
     def _located(self, job: Job, bench: Bench, verdict: Verdict) -> Result:
         """With the place of the access for which a GPU stopped it, if that is asked for and can be found."""
@@ -140,7 +162,7 @@ class Worker:
 
     def judge_point(self, job: Job) -> Verdict:
         assert job.candidate
-        self._await_build(job)
+        self._await_build(job, job.candidate)
         return self._warm(job, self._bench(job)).judge(job.candidate)
 
     def _build(self, job: Job) -> Result:
@@ -172,15 +194,19 @@ class Worker:
     def _bench(self, job: Job) -> Bench:
         """The task's workbench: the one at hand, or a new one."""
         assert job.task
-        target = self._target(job)
-        how = replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False, energy_against="")
-        key = job.task.id, target, how.dumps()
+        key = self._key_of(job)
         if self._key != key or self._at_hand is None:
             self.forget()
-            self._at_hand, self._key = Bench(job.task, target, job.options, self._nursery, self._builds), key
+            self._at_hand, self._key = Bench(job.task, self._target(job), job.options, self._nursery, self._builds), key
             self._at_hand.open(self._reporter(job))
         self._at_hand.options = job.options
         return self._at_hand
+
+    def _key_of(self, job: Job) -> Any:
+        """Of the workbench that it needs."""
+        assert job.task
+        how = replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False, energy_against="")
+        return job.task.id, self._target(job), how.dumps()
 
     def _warm(self, job: Job, bench: Bench) -> Judge:
         if self._judge is None:

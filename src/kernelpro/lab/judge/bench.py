@@ -138,7 +138,7 @@ class Bench:
         except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)
             raise
-        return Participant(cell, self.target, regions, self._form, self._slots, self._flusher)
+        return Participant(cell, self.target, regions, self._form, self._slots, self._flusher, trusted=True)
 
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:
         """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""

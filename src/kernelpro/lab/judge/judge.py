@@ -226,14 +226,14 @@ class Judge:
 
     def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> tuple[Errors, float]:
         limit = self.tolerance.limits[distribution]
-        errors = measure(outputs, self.bench.oracle.truth(seed, distribution))
+        truth = self.bench.oracle.truth(seed, distribution)
+        errors = measure(outputs, truth)
         excess = limit.excess(errors)
         if excess > 1:
             overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
             largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
-            truth = self.bench.oracle.truth(seed, distribution)
             first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
-            where = "; ".join(filter(None, (errors.where, first)))
+            where = "; ".join(filter(None, (measure(outputs, truth, located=True).where, first)))
             raise Verdictable(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
         return errors, excess
 

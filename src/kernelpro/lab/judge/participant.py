@@ -101,8 +101,18 @@ class Flusher:
 
 
 class Participant:
-    def __init__(self, cell: Cell, device: str, regions: list[Region], form: tree.Form, slots: list[Slot], flusher: Flusher):
-        self.cell, self._device, self.regions, self._slots = cell, device, regions, slots
+    def __init__(
+        self,
+        cell: Cell,
+        device: str,
+        regions: list[Region],
+        form: tree.Form,
+        slots: list[Slot],
+        flusher: Flusher,
+        trusted: bool = False,
+    ):
+        """`trusted`: nobody looks for what else it may have started or taken."""
+        self.cell, self._device, self.regions, self._slots, self._trusted = cell, device, regions, slots, trusted
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
@@ -197,7 +207,8 @@ class Participant:
                 self.cell.freeze_main()
                 outputs = [self._reader.read(slot, handle) for slot, handle in slots]
                 told = time.perf_counter()
-                self.cell.freeze()
+                if not self._trusted:
+                    self.cell.freeze()
             else:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
                 self.cell.freeze()
@@ -205,7 +216,7 @@ class Participant:
                 self._hold_against(outputs, samples)
         except Unreadable as error:
             raise Verdictable(Status.CHEATING, str(error)) from None
-        if self._device == "cuda":
+        if self._device == "cuda" and not self._trusted:
             self.most_used = max(self.most_used, device_bytes_of_others())
         self._check_unmodified(chosen, inputs)
         self.ran_ms.append(ran)
@@ -374,7 +385,8 @@ class Participant:
 def device_bytes_of_others() -> int:
     """Device memory in use that is not this process's through torch."""
     free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved()
+    own = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]  # memory_reserved takes ten times as long
+    return int(total - free - own)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

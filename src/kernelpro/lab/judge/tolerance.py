@@ -57,22 +57,22 @@ class Errors:
     norm: float
     element: float
     where: str = ""
-    """The worst element, in words."""
+    """The worst element, in words, if that was asked for."""
 
     def worst(self, other: Errors) -> Errors:
         where = self.where if self.element >= other.element else other.where
         return Errors(max(self.norm, other.norm), max(self.element, other.element), where)
 
 
-def measure(outputs: Outputs, truth: Outputs) -> Errors:
+def measure(outputs: Outputs, truth: Outputs, located: bool = False) -> Errors:
     """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is."""
     worst = Errors(0.0, 0.0)
     for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
-        worst = worst.worst(_measure_one(output, right, f"output {index} " if len(truth) > 1 else ""))
+        worst = worst.worst(_measure_one(output, right, located, f"output {index} " if len(truth) > 1 else ""))
     return worst
 
 
-def _measure_one(output: torch.Tensor, right: torch.Tensor, label: str) -> Errors:
+def _measure_one(output: torch.Tensor, right: torch.Tensor, located: bool, label: str) -> Errors:
     if not right.numel():
         return Errors(0.0, 0.0)
     if not right.is_floating_point():
@@ -86,8 +86,8 @@ def _measure_one(output: torch.Tensor, right: torch.Tensor, label: str) -> Error
         pieces.finite = True
         error, size = pieces.norms()
     if not size:
-        return Errors(math.inf, math.inf, pieces.worst(1.0)[1]) if error else Errors(0.0, 0.0)
-    return Errors(error / size, *pieces.worst(size / math.sqrt(right.numel())))
+        return Errors(math.inf, math.inf, pieces.worst(1.0, located)[1]) if error else Errors(0.0, 0.0)
+    return Errors(error / size, *pieces.worst(size / math.sqrt(right.numel()), located))
 
 
 def first_wrong(outputs: Outputs, truth: Outputs, limit: float) -> str:
@@ -99,32 +99,30 @@ def first_wrong(outputs: Outputs, truth: Outputs, limit: float) -> str:
 
 
 class _Pieces:
-    """An output and what is right, in float64, a few rows at a time: all at once, a large output would not fit five times over."""
+    """An output and what is right, a few rows at a time: all at once, a large output would not fit five times over in float64.
+
+    What is right is float64, so that what is computed from both is."""
 
     def __init__(self, output: torch.Tensor, right: torch.Tensor, label: str):
         self._label, self._shape = label, right.shape
         width = right.shape[-1] if right.dim() else 1
         self._output, self._right = output.reshape(-1, width), right.reshape(-1, width)
         self._step = max(1, _PIECE // width)
-        self._alone: tuple[int, torch.Tensor, torch.Tensor] | None = None
         self.finite = False
         """Both count as 0 where neither is finite."""
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        if self._alone and not self.finite:
-            yield self._alone
-            return
         for first in range(0, len(self._right), self._step):
-            value, right = (rows[first : first + self._step].double() for rows in (self._output, self._right))
+            value, right = self._output[first : first + self._step], self._right[first : first + self._step].double()
+            if value.dtype not in BITS:  # of these the difference from float64 is float64; of others there is none
+                value = value.double()
             if self.finite:
                 value, right = (torch.where(torch.isfinite(right), rows, 0.0) for rows in (value, right))
-            elif self._step >= len(self._right):
-                self._alone = first, value, right
             yield first, value, right
 
     def norms(self) -> tuple[float, float]:
         """Of the difference, and of what is right."""
-        found = [(float((value - right).norm()), float(right.norm())) for _, value, right in self]
+        found = [torch.stack([(value - right).norm(), right.norm()]).tolist() for _, value, right in self]
         return math.hypot(*(error for error, _ in found)), math.hypot(*(size for _, size in found))
 
     def first_bad(self) -> str:
@@ -136,14 +134,14 @@ class _Pieces:
                 return self._place(first, value, right, bad.double())
         return ""
 
-    def worst(self, overall: float) -> tuple[float, str]:
+    def worst(self, overall: float, located: bool) -> tuple[float, str]:
         """The largest error relative to the scale of its row, and where it is; `overall`: the scale where a row has none."""
         worst, where = -1.0, ""
         for first, value, right in self:
             relative = _relative(value, right, overall)
             if not (largest := float(relative.max())) <= worst:
                 worst = math.inf if math.isnan(largest) else largest
-                where = self._place(first, value, right, relative)
+                where = self._place(first, value, right, relative) if located else ""
         return worst, where
 
     def first_above(self, limit: float) -> str:
@@ -171,8 +169,11 @@ class _Pieces:
 
 def _relative(value: torch.Tensor, right: torch.Tensor, overall: float) -> torch.Tensor:
     """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
-    row = right.square().mean(-1, keepdim=True).sqrt() if right.shape[1] >= _ROW else torch.zeros_like(right[:, :1])
-    return (value - right).abs() / torch.maximum(right.abs(), torch.where(row > 0, row.clamp_min(_LEAST_SCALE * overall), overall))
+    width = right.shape[1]
+    row = right.norm(dim=-1, keepdim=True) / math.sqrt(width) if width >= _ROW else torch.zeros_like(right[:, :1])
+    scale = right.abs()
+    torch.maximum(scale, torch.where(row > 0, row.clamp_min(_LEAST_SCALE * overall), overall), out=scale)
+    return (value - right).abs_().div_(scale)
 
 
 @dataclass(frozen=True)

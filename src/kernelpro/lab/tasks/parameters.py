@@ -39,7 +39,9 @@ def constant_of(tensor: torch.Tensor) -> float | None:
 
 
 def seed_everything(seed: int) -> None:
-    torch.manual_seed(seed)
+    # torch.manual_seed gives the same, but formats the stack twice, for devices that may come later
+    for generator in (torch.default_generator, *torch.cuda.default_generators):
+        generator.manual_seed(seed)
     random.seed(seed)
     try:
         import numpy

@@ -9,7 +9,6 @@ import io
 import pickle
 import sys
 import tempfile
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,11 +44,7 @@ class Reference:
         else:
             self._payload = _load_payload(task, self._module)
         self.init_inputs = self._guarded("get_init_inputs", self._make_init)
-
-    @cached_property
-    def _built(self) -> nn.Module:
-        model: nn.Module = self._guarded(self.task.entry, self._build)
-        return model
+        self._built = self._guarded(task.entry, self._build)
 
     def _callable(self, name: str) -> Any:
         found = getattr(self._module, name, None)
