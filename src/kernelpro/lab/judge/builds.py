@@ -119,7 +119,7 @@ def _cache(candidate: Candidate, target: str, task: Task | None) -> Path:
 
 
 def _is_triton(candidate: Candidate) -> bool:
-    return "triton" in Source(candidate.source).languages()
+    return bool(triton.version()) and "triton" in Source(candidate.source).languages()
 
 
 @lru_cache
