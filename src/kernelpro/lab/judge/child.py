@@ -335,7 +335,7 @@ class Worker:
     def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Import the source so that its compilers run; give back what they made."""
         torch.set_num_threads(1)
-        with contextlib.suppress(ImportError, AttributeError):  # of a Triton that is built otherwise; the rest is built all the same
+        with contextlib.suppress(ImportError, AttributeError):  # a Triton that is built otherwise; the rest is built all the same
             triton_ahead.compile_only(request["device"])
         try:
             module = import_source(request["source"])
