@@ -1,10 +1,11 @@
 """Which problems of KernelBench can be scored, by the judge's own probe, against the lists that others have published.
 
-    python benchmarks/kernelbench_probe.py --kernelbench DIR --home DIR [--out FILE] [--processes 5] [--seconds 500]
+    python benchmarks/kernelbench_probe.py --kernelbench DIR --home DIR [--out FILE] [--processes 1 2 2] [--seconds 500]
 
 `kernelpro bench DIR --probe` over levels 1 to 3, in several processes at a time: whether a task can be scored does not depend on
-the clock, so each process has a lock of its own, and no time is told here. What is answered lies in the home, and the same command
-goes on; what found no room beside the others is asked again, alone, when all else is answered.
+the clock, so each process has a lock of its own, and no time is told here. Inputs of level 1 have up to 6 GB, and float64 takes
+several times that: two of them seldom find room beside each other. What is answered lies in the home, and the same command goes
+on; what found no room beside the others is asked again, alone, when all else is answered.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ PUBLISHED: dict[str, dict[int, tuple[int, ...]]] = {
 """Level -> problems. Some of these tasks were changed by KernelBench since."""
 
 
-def probe(chosen: argparse.Namespace, part: str, ids: Iterable[int], retry: bool = False) -> subprocess.Popen[bytes]:
-    """A bench over some problems, in a folder and with a lock of its own."""
+def probe(chosen: argparse.Namespace, part: str, level: int, ids: Iterable[int]) -> subprocess.Popen[bytes]:
+    """A bench over some problems of a level, in a folder and with a lock of its own."""
     folder = chosen.home / part
     command = [sys.executable, "-m", "kernelpro", "bench", str(chosen.kernelbench), "--probe", "--quick", "--baseline=eager_fp32"]
-    command += ["--target", chosen.target, "--out", str(folder), "--format", "json", *(["--retry"] if retry else [])]
-    command += ["--ids", ",".join(map(str, ids)), *(f"--level={level}" for level in LEVELS)]
+    command += ["--target", chosen.target, "--out", str(folder), "--format", "json", "--retry"]
+    command += ["--ids", ",".join(map(str, ids)), f"--level={level}"]
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "KERNELPRO_LOCKS": str(folder / "locks")}
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,21 +111,27 @@ def main() -> None:
     parser.add_argument("--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench")
     parser.add_argument("--home", type=Path, required=True, metavar="DIR", help="answers are kept here")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--processes", type=int, nargs=len(LEVELS), default=[1, 2, 2], metavar="N", help="of each level")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything here, as JSON")
     chosen = parser.parse_args()
     until = time.monotonic() + chosen.seconds
     there = problems.find(str(chosen.kernelbench), (), "", chosen.target)
     every = [problem for problem in there if problem.level in LEVELS]
-    numbers = sorted({problem.number for problem in every})
-    parts = {f"part{index}": numbers[index :: chosen.processes] for index in range(min(chosen.processes, len(numbers)))}
-    watch([probe(chosen, part, ids) for part, ids in parts.items()], chosen.home, len(every), until)
-    for part, ids in parts.items():
-        if time.monotonic() < until:  # one at a time: they may have been in each other's way
-            watch([probe(chosen, part, ids, retry=True)], chosen.home, len(every), until)
-
     questions = {(p.level, p.number): [asking.Question(p, chosen.target, OPTIONS).key] for p in every}
+
+    def missing(level: int) -> list[int]:
+        known = {key for key, entry in answered(chosen.home).items() if entry.result.error is None}
+        return sorted(p.number for p in every if p.level == level and known.isdisjoint(questions[level, p.number]))
+
+    running = []
+    for level, count in zip(LEVELS, chosen.processes, strict=True):
+        left = missing(level)
+        running += [probe(chosen, f"{level}-{part}", level, left[part::count]) for part in range(count) if left[part::count]]
+    watch(running, chosen.home, len(every), until)
+    for level in LEVELS:
+        if (left := missing(level)) and time.monotonic() < until:  # one at a time: they may have been in each other's way
+            watch([probe(chosen, f"{level}-alone", level, left)], chosen.home, len(every), until)
     found = probing.probed(every, questions, answered(chosen.home))
     told = ("problem", "task", "scorable", "reason", "precision", "not_used")
     rows = [
