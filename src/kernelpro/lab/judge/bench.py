@@ -34,7 +34,7 @@ _CACHE_SHARE = 0.2
 _COMPILER = ("torch._dynamo",)
 """What torch.compile imports: three of the four seconds that it takes to compile what is in its cache."""
 _BURST_SHARE = 0.1
-"""Of free device memory, for buffer sets."""
+"""Of free device memory, for buffer sets and as many outputs."""
 
 
 class Bench:
@@ -143,7 +143,8 @@ class Bench:
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:
         """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""
         if not self._candidate_regions:
-            sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / self._region_bytes)) if self.target == "cuda" else 2
+            each = self._region_bytes + self.expected.nbytes
+            sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / each)) if self.target == "cuda" else 2
             self._candidate_regions = self._allocated(max(2, sets))
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         limits = Limits(memory, address_space=self.target == "cpu")

@@ -52,6 +52,10 @@ class Expected:
 
     shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.shapes)
+
 
 @dataclass(frozen=True)
 class Answer:
