@@ -19,7 +19,7 @@ from kernelpro.records import Candidate, Status, Task
 DEVICE: triton_ahead.Facts = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}
 TASK = Task(
     "import torch\nclass Model(torch.nn.Module):\n    def __init__(self, factor):\n        super().__init__()\n"
-    "        self.factor = factor\n    def forward(self, x): return torch.tanh(x) * self.factor\n"
+    "        self.factor = factor\n    def forward(self, x): return torch.relu(x) * self.factor\n"
     "def get_inputs(): return [torch.randn(4096, 333)]\ndef get_init_inputs(): return [3.0]\n"
 )
 KERNELS = """
@@ -29,8 +29,7 @@ import triton.language as tl
 @triton.jit
 def plain(x, y, n, factor, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    e = tl.exp(2.0 * tl.load(x + at, mask=at < n, other=0.0))
-    tl.store(y + at, (e - 1) / (e + 1) * factor, mask=at < n)
+    tl.store(y + at, tl.maximum(tl.load(x + at, mask=at < n), 0.0) * factor, mask=at < n)
 
 @triton.autotune([triton.Config({"BLOCK": 256}), triton.Config({"BLOCK": 512})], key=["n"], cache_results=True)
 @triton.jit
