@@ -291,7 +291,8 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "dropped": judge.tolerance.dropped,
         "baselines": _baselines(judge) if judge.not_scorable is None else {},
         "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
-        "seconds": judge.prepared_seconds,
+        "seconds": judge.prepared_seconds.get("total", 0.0),
+        "stages": judge.prepared_seconds,
     }
 
 

@@ -84,8 +84,9 @@ class Judge:
         self._prepared_in = clock.seconds()
 
     @property
-    def prepared_seconds(self) -> float:
-        return self._prepared_in.get("total", 0.0)
+    def prepared_seconds(self) -> dict[str, float]:
+        """By stage, and in `total`."""
+        return self._prepared_in
 
     # --- preparation ---------------------------------------------------------------------------------
 
