@@ -11,7 +11,8 @@ and what earlier runs learnt are off. Two things are compared, each with its geo
 signed-rank test over the tasks:
 
 - in the end: the winners, judged again one after the other at full length;
-- on the way: the best so far after each candidate, as judged in its run, averaged (in logs) over the budget.
+- on the way: the best so far after each candidate, averaged (in logs) over the budget. A kernel that several runs judged has the
+  least of its times in all of them, so that runs which try the same kernels in the same order are the same.
 
 FILE (JSON lines) is added to: called again, it goes on.
 """
@@ -24,6 +25,7 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ class Plain(Playbook):
 
 
 def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool, seed: int) -> dict[str, Any] | None:
-    """The winner of one run: its source, its place, and the best time after each candidate. None: the playbook cannot write it."""
+    """The winner of one run: its source and its place, and all candidates with their times. None: the playbook cannot write it."""
     with tempfile.TemporaryDirectory(prefix="guidance-") as home:
         author = (Plain if plain else Playbook)(ORDERS[name], seed)
         config = RunConfig(
@@ -81,8 +83,8 @@ def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool, se
         best = next(step for step in steps if step.number == outcome.best)
         return {
             "step": best.number,
-            "best_ms": best_so_far([step.ms for step in steps], candidates),
             "source": store.source(best.final_source),
+            "tried": [(step.final_source, step.ms) for step in steps],
             "plan": best.plan,
         }
 
@@ -94,6 +96,15 @@ def best_so_far(times: list[float | None], candidates: int) -> list[float]:
         if ms or found:
             found.append(min([ms or math.inf, *found[-1:]]))
     return found + found[-1:] * (candidates - len(times))
+
+
+def least_times(runs: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Of each kernel that was right, over all runs."""
+    found: dict[str, float] = {}
+    for source, ms in (pair for run in runs for pair in run["tried"]):
+        if ms:
+            found[source] = min(ms, found.get(source, math.inf))
+    return found
 
 
 def on_the_way(row: dict[str, Any], other: str) -> float:
@@ -124,7 +135,15 @@ def compare(pool: Pool, task: Task, candidates: int, plain: bool, seed: int, tur
             return {"left_out": "no candidate of the playbook passed"}
         winners[name] = found
     first = {found["source"]: name for name, found in reversed(winners.items())}
-    row = {name: {key: value for key, value in found.items() if key != "source"} for name, found in winners.items()}
+    least = least_times(winners.values())
+    row: dict[str, Any] = {
+        name: {
+            "step": found["step"],
+            "best_ms": best_so_far([ms and least[source] for source, ms in found["tried"]], candidates),
+            "plan": found["plan"],
+        }
+        for name, found in winners.items()
+    }
     kernels = milliseconds(pool, task, {name: source for source, name in first.items()}) if len(first) > 1 else {}
     if kernels.keys() != set(first.values()) and len(first) > 1:
         return row | {"left_out": "a winner did not pass again"}
