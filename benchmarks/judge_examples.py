@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from batch import ROOT, judged
+
+from kernelpro.records import Candidate, Options
 
 
 def main() -> None:
@@ -24,28 +25,25 @@ def main() -> None:
     chosen = parser.parse_args()
     home = ROOT / "examples" / ("gpu" if chosen.target == "cuda" else "cpu")
     folders = chosen.folders or sorted({path.parent for path in home.glob("*/*_*.py")})
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    work = [
+        (folder / "task.py", [Candidate(path.read_text(), f"{folder.name}/{path.name}") for path in sorted(folder.glob("*_*.py"))])
+        for folder in folders
+    ]
     rows = []
-    for folder in folders:
-        kernels = sorted(str(path.relative_to(ROOT)) for path in folder.resolve().glob("*_*.py"))
-        task = str((folder / "task.py").resolve().relative_to(ROOT))
-        command = [sys.executable, "-m", "kernelpro", "judge", task, *kernels, "--target", chosen.target, "--json"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for line in done.stdout.splitlines():
-            rows.append(json.loads(line))
-            show(rows[-1])
+    for _, verdict in judged(work, chosen.target, Options()):
+        rows.append(verdict.to_json())
+        show(rows[-1])
         if chosen.out:
             about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv)}
             chosen.out.write_text(json.dumps(about | {"verdicts": rows}, indent=1) + "\n")
 
 
-def show(v: dict[str, object]) -> None:
-    name = "/".join(Path(str(v["candidate"])).parts[-2:])
+def show(v: dict[str, Any]) -> None:
+    name = v["candidate"]
     if v["status"] != "passed":
         print(f"{name:45} {v['status']}: {v['reason']}", flush=True)
         return
     times, speedup = v["times"], v["speedup"]
-    assert isinstance(times, dict) and isinstance(speedup, dict) and isinstance(v["floor_ms"], float)
     ms = times["candidate"]["value"]
     ratios = "  ".join(f"{k} {s['value']:.2f} [{s['low']:.2f}, {s['high']:.2f}]" for k, s in speedup.items())
     print(

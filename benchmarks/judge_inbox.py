@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from batch import ROOT, judged
+
+from kernelpro.records import Candidate, Options
+
 KERNELS = ROOT / "benchmarks" / "results" / "inbox"
 SUITE = ROOT / "src" / "kernelpro" / "suites" / "own"
 
@@ -26,14 +27,6 @@ def task_of(winner: Path, name: str) -> Path:
     """Beside the winner where it is not one of our own suite."""
     beside = winner.with_name(winner.name.replace("-winner", "-task"))
     return beside if beside.exists() else next(SUITE.glob(f"level*/*_{name}.py"))
-
-
-def judged(task: Path, kernels: list[Path], target: str) -> list[dict[str, Any]]:
-    files = [str(path.relative_to(ROOT)) for path in (task, *kernels)]
-    command = [sys.executable, "-m", "kernelpro", "judge", *files, "--target", target, "--full", "--json"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def row(name: str, verdicts: dict[str, dict[str, Any]]) -> str:
@@ -59,12 +52,17 @@ def main() -> None:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     print("| task | best baseline, ms | first design, ms | winner over it | winner, ms | speed-up | of the floor |")
     print("|---|---|---|---|---|---|---|")
+    work = []
     for winner in sorted(KERNELS.glob(f"{prefix}-*-winner.py")):
         name = winner.stem.removeprefix(f"{prefix}-").removesuffix("-winner")
-        kernels = [path for path in (winner.with_name(f"{prefix}-{name}-first.py"), winner) if path.exists()]
-        verdicts = judged(task_of(winner, name), kernels, chosen.target)
-        found[name] = {path.stem.rsplit("-", 1)[1]: verdict for path, verdict in zip(kernels, verdicts, strict=False)}
-        print(row(name, found[name]), flush=True)
+        kernels = {which: winner.with_name(f"{prefix}-{name}-{which}.py") for which in ("first", "winner")}
+        made = [Candidate(path.read_text(), f"{name} {which}") for which, path in kernels.items() if path.exists()]
+        work.append((task_of(winner, name), made))
+    for _, verdict in judged(work, chosen.target, Options(effort="full")):
+        name, which = verdict.candidate.split()
+        found.setdefault(name, {})[which] = verdict.to_json()
+        if which == "winner":
+            print(row(name, found[name]), flush=True)
         if chosen.out:
             about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv)}
             chosen.out.write_text(json.dumps(about | {"verdicts": found}, indent=1) + "\n", encoding="utf-8")

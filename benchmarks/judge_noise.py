@@ -15,11 +15,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+from batch import ROOT, judged
 
-from kernelpro.api import judge  # noqa: E402
-from kernelpro.records import Candidate, Options  # noqa: E402
+from kernelpro.records import Candidate, Options
 
 
 def main() -> None:
@@ -32,9 +30,8 @@ def main() -> None:
     tasks = chosen.tasks or sorted(folder.glob("*/task.py"))
     rows = []
     options = Options(effort="full", baselines=("eager_tf32",) if chosen.target == "cuda" else ("eager_fp32",))
-    for path in tasks:
-        text = re.sub(r"\bModel\b", "ModelNew", path.read_text())
-        (verdict,) = judge(path, Candidate(text, "itself"), target=chosen.target, options=options)
+    work = [(path, [Candidate(re.sub(r"\bModel\b", "ModelNew", path.read_text()), "itself")]) for path in tasks]
+    for path, verdict in judged(work, chosen.target, options):
         if not verdict.times:
             print(f"{path.parent.name:24} {verdict.status.value}: {verdict.reason}")
             continue

@@ -51,7 +51,7 @@ def judged(court: Court, body: str, **options: object) -> tuple[Status, str]:
 )
 def test_a_bad_kernel_is_survived(body: str, status: Status, reason: str, court: Court) -> None:
     assert judged(court, HONEST)[0] is Status.PASSED
-    found, why = judged(court, body, build_timeout=30.0)
+    found, why = judged(court, body, build_timeout=15.0)
     assert found is status and reason in why, why
     assert judged(court, HONEST)[0] is Status.PASSED
 
