@@ -150,3 +150,12 @@ def test_work_counts_bytes_once_and_products_by_what_is_not_zero() -> None:
     assert (dense.read_bytes, dense.written_bytes, dense.matrix_flops) == (4 * (64 * 32 + 32 * 16), 4 * 64 * 16, 2 * 64 * 32 * 16)
     diagonal = work.count(Reference(task("torch.diag(x[0]) @ x[1]", "[torch.rand(64) + 1, torch.randn(64, 64)]"), "cpu", 1), 2)
     assert diagonal.matrix_flops == 2 * 64 * 64
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_seeding_gives_what_torchs_own_gives(device: str) -> None:
+    torch.zeros(1, device=device)
+    parameters.seed_everything(11)
+    found = torch.randn(5, device=device)
+    torch.manual_seed(11)
+    assert torch.equal(found, torch.randn(5, device=device))
