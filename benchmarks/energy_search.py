@@ -9,8 +9,9 @@ Finalists are judged at full length, with five windows of energy each, others wi
 interval of a saving is made of both sides' intervals at their worst. FILE gets every kernel that was measured. Needs a GPU whose
 joules can be counted. With DIR, runs are kept there, and the same command goes on where it was killed.
 
-The tasks are those whose time is DRAM's while costly functions (tanh and exp, erf, a sigmoid's division) hide behind it: there
-energy can be saved without time. Where a board is at its power limit with lean kernels too, as for products, energy is time.
+The tasks are such whose time is DRAM's while costly functions hide behind it (tanh and exp, erf, the division of a sigmoid): quick
+forms take 10 to 20 instructions an element less, and of the planted pairs we know that 16 multiply-adds an element are 18 % of the
+energy. Products would run at the board's power limit however lean they are, and there energy is time.
 """
 
 from __future__ import annotations
