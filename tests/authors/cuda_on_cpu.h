@@ -228,8 +228,10 @@ template <bool TURNED> void squares(unsigned (&r)[4], const void* line) {
     }
     meet(warps[threadIdx.x / 32]);
 }
-#define __expf expf  // glibc has other functions of these names
-#define __logf logf
+#define __expf by_exp2f  // glibc has other functions of these names
+#define __logf by_log2f
+static inline float by_exp2f(float x) { return exp2f(1.44269504f * x); }
+static inline float by_log2f(float x) { return 0.693147182f * log2f(x); }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }

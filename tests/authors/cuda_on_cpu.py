@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from kernelpro.authors.playbook.cuda_product_words import INSTRUCTIONS
+from kernelpro.authors.playbook.cuda_words import FAST_FLAGS
 from kernelpro.lab.languages.native import Library, build
 
 _HEADER = Path(__file__).with_suffix(".h")
@@ -31,7 +32,8 @@ def compiler(folder: Path) -> Callable[..., Library]:
         text = text.replace("extern __shared__ uint4 memory[];", "uint4* const memory = (uint4*)cuda_on_cpu::dynamic;")
         text, count = _LAUNCH.subn(r"cuda_on_cpu::launch(\2, \3, \4, [&] { \1(\5); });", text)
         assert count == source.count("<<<") > 0
-        command = [*_COMMAND, "-shared", f"-I{folder}", "-include", "cuda_on_cpu.h", *flags]
+        defined = [flag for flag in flags if flag not in FAST_FLAGS]  # nvcc's own
+        command = [*_COMMAND, "-shared", f"-I{folder}", "-include", "cuda_on_cpu.h", *defined]
         return Library(build("cuda_on_cpu", text, ".cpp", command), source, lambda: 0)
 
     return cuda

@@ -16,6 +16,8 @@ from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
 from kernelpro.authors.playbook.writer import Writer
 from kernelpro.lab import tree
+from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.judge.tolerance import Tolerance, measure
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.lab.tasks.reference import Reference
@@ -41,6 +43,17 @@ def get_init_inputs(): return []
 
 def _count(inputs: str) -> int:
     return len(eval(f"[{inputs}]", {"torch": torch}))
+
+
+QUICK: dict[str, str] = {
+    "own": "F.silu(a) * b, a.sigmoid() + b.tanh(), (a * a + 2).log() / (b * b + 1), (a * 2).softmax(-1), (b * b + 1).sqrt()",
+    "cheap": "F.gelu(a), F.gelu(b, approximate='tanh'), F.mish(a), F.softplus(b), torch.softmax(5 * torch.tanh(a / 5), -1)",
+}
+"""What mathematics of a writer's own must be right for; `cheap`: what also has cheap forms."""
+
+
+def quick(maths: str) -> Task:
+    return task(QUICK[maths], "torch.randn(30, 70), torch.randn(30, 70)")
 
 
 def graph(given: Task) -> Graph:
@@ -81,6 +94,18 @@ class Trial:
             own = float((reference.double() - true.double()).abs().max()) / size
             error = float((one.double() - true.double()).abs().max()) / size / max(own, 1e-6)
             found.append(math.inf if math.isnan(error) else error)
+        return found
+
+    def excesses(self, source: str) -> dict[str, float]:
+        """By distribution of the inputs: how many times what the judge allows its errors are."""
+        oracle, candidate = Oracle(self._reference, 1 << 24), self._candidate(source).to(self._device)
+        found = {}
+        for distribution, limit in Tolerance(oracle, "fp32", 7).limits.items():
+            form, leaves = oracle.inputs(7, distribution)
+            with torch.no_grad():
+                given = tree.unpack(form, [leaf.to(self._device) for leaf in leaves])
+                outputs = [one.cpu() for one in _flat(candidate(*given))]
+            found[distribution] = limit.excess(measure(outputs, oracle.truth(7, distribution)))
         return found
 
     def _arguments(self, dtype: torch.dtype | None = None, device: str = "cpu") -> Any:

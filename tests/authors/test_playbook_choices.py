@@ -11,7 +11,7 @@ from playing import graph, task
 from kernelpro.authors.author import Assignment, Draft, Known, NoIdea, OutOfIdeas, normalised
 from kernelpro.authors.playbook.design import of_source
 from kernelpro.authors.playbook.playbook import Playbook
-from kernelpro.records import Action, Finding, Gain, Target, Task
+from kernelpro.records import Action, Finding, Gain, Severity, Target, Task
 
 NORM = task("F.layer_norm(a, (512,))", "torch.randn(512, 512)")
 
@@ -72,6 +72,27 @@ def test_an_order_without_findings_is_the_lists_or_that_of_seed_task_and_parent(
     assert len({tuple(order(other)) for other in others}) > 2
     others = [replace(asked, parent=Known(number, parent, "", None)) for number in range(6)]
     assert len({tuple(order(other)) for other in others}) > 2
+
+
+def test_energy_comes_after_what_costs_much_time_and_before_small_gains() -> None:
+    def finding(tool: str, factor: float, severity: Severity, objective: str = "energy") -> Finding:
+        return Finding(tool, "kernel", severity, (), "it is so", ("a",), Gain(factor, "by counting"), objective=objective)  # type: ignore[arg-type]
+
+    given = task("F.gelu(a)", "torch.randn(512, 512)")
+    parent = all_of(replace(assignment(given, "cuda"), languages=("triton",)))[0].source
+    asked = assignment(given, "cuda", parent=parent, action="improve")
+    costly, small = finding("energy_costly_math", 1.1, Severity.MEDIUM), finding("dram_roof", 1.05, Severity.LOW, "speed")
+    large = finding("narrow_access", 1.5, Severity.HIGH, "speed")
+
+    def first(*findings: Finding) -> Draft:
+        return asyncio.run(Playbook().write(replace(asked, findings=findings)))
+
+    assert first(small).advice == "dram_roof" and first(small, costly).advice == "energy_costly_math"
+    assert first(large, small, costly).advice == "narrow_access"
+    lean = first(small, costly)
+    assert of_source(lean.source).maths == "cheap" and lean.hypothesis == "it is so. Expected: 9% less energy (by counting)."
+    assert not lean.promised, "of its time nothing was promised"
+    assert first(large).promised == 1.5
 
 
 # --- what cannot be written --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cuda_on_cpu import compiler, fenced, guarded
-from playing import Trial, program, task
+from playing import QUICK, Trial, program, quick, task
 from test_playbook_families import FAMILIES
 
 from kernelpro import runtime
@@ -103,14 +103,19 @@ def test_every_way_is_right(name: str, way: str, on_cpu: Any, tmp_path: Path, mo
     held(trial, everywhere(trial, WAYS[way]), monkeypatch)
 
 
-def test_halves_tiles_and_fast_mathematics_are_right(on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halves_and_tiles_are_right(on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     halves = Fenced(HALVES, tmp_path)
     held(halves, everywhere(halves, StageDesign(threads=64, vector=8, keep=True)), monkeypatch)
     transposed = Fenced(TRANSPOSED, tmp_path)
     for side in (32, 64):
         held(transposed, everywhere(transposed, StageDesign(order="tiles", threads=128, tile=side)), monkeypatch)
-    curve = Fenced(task("a.tanh() / (1 + a.exp())", "torch.linspace(-12, 12, 4000)"), tmp_path)
-    held(curve, replace(curve.designs()[0], maths="own"), monkeypatch)
+
+
+@pytest.mark.parametrize("maths", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits(maths: Any, on_cpu: Any, tmp_path: Path) -> None:
+    trial = Trial(quick(maths), tmp_path, WRITER)
+    excesses = trial.excesses(WRITER.write(trial.program, replace(trial.designs()[0], maths=maths)))
+    assert set(excesses) >= {"as given", "x3", "x0.01", "negated"} and max(excesses.values()) <= 1, excesses
 
 
 def everywhere(trial: Trial, how: StageDesign) -> Design:
@@ -218,6 +223,14 @@ def test_every_product_is_right_on_a_gpu(name: str, tmp_path: Path) -> None:
         assert max(trial.errors(design)) <= limit, design.line()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("maths", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(maths: Any, tmp_path: Path) -> None:
+    trial = Trial(quick(maths), tmp_path, WRITER, "cuda")
+    excesses = trial.excesses(WRITER.write(trial.program, replace(trial.designs()[0], maths=maths)))
+    assert max(excesses.values()) <= 1, excesses
+
+
 # --- what every kernel must be -----------------------------------------------------------------------------
 
 
@@ -267,6 +280,21 @@ def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
     assert made == {move.name for move in MOVES}
 
 
+@pytest.mark.parametrize(
+    ("forward", "offered"),
+    [("F.gelu(a)", {"cheap"}), ("a.tanh()", set()), ("F.silu(a)", {"own"}), ("5 * (a / 5).tanh() + a.exp()", {"cheap", "own"})],
+)
+def test_mathematics_is_offered_where_it_helps(forward: str, offered: set[str]) -> None:
+    """And cheap forms not where they are the result: near zero it would have no digits."""
+    read = program(task(forward))
+    design = WRITER.seeds(read)[0].design
+    made = [found for move in MOVES if (found := move.apply(read, design)) and found.maths != "library"]
+    assert {found.maths for found in made} == offered
+    for found in made:
+        back = WRITER.safer(read, found)[0]
+        assert back == replace(found, maths={"cheap": "own", "own": "library"}[found.maths]), "a step back after a wrong result"
+
+
 def test_moves_answer_tools_that_there_are() -> None:
     assert {name for move in MOVES for name in move.answers} <= registry().keys()
 
@@ -294,6 +322,21 @@ def test_machine_code_moves_16_bytes_at_once(name: str, tmp_path: Path, monkeypa
     assert name == "column sums" or set(facts["widths"]["global_store"]) == {"128"}
     assert facts["spill_stores"] == facts["spill_loads"] == 0 and facts["registers"] <= 64
     assert not facts["warnings"] and not static.warnings
+
+
+@pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
+    read = program(task(*LARGE["gelu"]))
+    counts = {}
+    for maths in ("library", "cheap"):
+        folder = tmp_path / maths
+        monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(folder))
+        source = WRITER.write(read, replace(WRITER.seeds(read)[0].design, maths=maths))  # type: ignore[arg-type]
+        exec(source, {})
+        (facts,) = sass.analyse({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels["stage0"]
+        counts[maths] = sum(facts["mix"].values())
+    assert counts["cheap"] < 0.7 * counts["library"]
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Trial, program, task
+from playing import QUICK, Trial, program, quick, task
 from test_playbook_families import FAMILIES
 from triton_trials import DISASSEMBLED, EVERY, HELD, OWN, UNWRITTEN, tasks
 
@@ -84,6 +84,19 @@ def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[st
         assert line["lasting"], "what was tuned is read back from the source"
 
 
+@pytest.mark.parametrize("maths", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits(maths: str, interpreted: dict[str, list[dict[str, Any]]]) -> None:
+    (line,) = interpreted[f"quick, {maths}"]
+    assert "failed" not in line, line
+    assert set(line["excesses"]) >= {"as given", "x3", "x0.01", "negated"} and max(line["excesses"].values()) <= 1, line
+
+
+@pytest.mark.parametrize("maths", QUICK)
+def test_quick_mathematics_is_what_a_compiler_takes(maths: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
+    (line,) = compiled[f"quick, {maths}"]
+    assert "failed" not in line, line
+
+
 @pytest.mark.parametrize("name", names((name for name in (*FAMILIES, *OWN) if name != UNWRITTEN), USUAL[1::2]))
 def test_designs_are_what_a_compiler_takes(name: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
     assert len(compiled[name]) > 1 if name in EVERY else len(compiled[name]) == 1
@@ -131,6 +144,10 @@ class TestDisassembled:
         widths = kernels[name]["stage0"]["widths"]
         assert set(widths["global_load"]) == set(widths["global_store"]) == {"128"}
 
+    def test_cheap_mathematics_takes_fewer_instructions(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+        exact, cheap = (sum(kernels[name]["stage0"]["mix"].values()) for name in ("GELU", "cheap GELU"))
+        assert cheap < 0.7 * exact
+
     def test_a_row_is_read_once(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
         rows = kernels["rows"]["stage0"]
         assert rows["mix"]["global_load"] * 4 * rows["threads"] == 4096 and not rows["loops"]
@@ -145,6 +162,14 @@ class TestDisassembled:
         (facts,) = kernels[name].values()
         assert facts["mix"]["hgmma"] > 0
         assert set(facts["widths"]["async_copy"]) == {"128"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("maths", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(maths: Any, tmp_path: Path) -> None:
+    trial = Trial(quick(maths), tmp_path, triton.WRITER, "cuda")
+    excesses = trial.excesses(triton.write(trial.program, replace(trial.designs()[0], maths=maths)))
+    assert max(excesses.values()) <= 1, excesses
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ interpret    small tasks, computed by Triton's interpreter and held against the 
 compile      the same, compiled for a Hopper: the interpreter takes what a compiler refuses; then larger ones,
              disassembled where there is a disassembler.
 
-One JSON line a candidate.
+One JSON line a candidate. Libdevice, which the interpreter does not have, is stood for by libdevice_on_cpu.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from playing import program, task
+from playing import QUICK, program, quick, task
 from test_playbook_families import FAMILIES
 
 from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.stages import Program
+from kernelpro.authors.playbook.triton_functions import LIBDEVICE
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.lab.tuning.tunables import parse
 from kernelpro.records import Task
@@ -89,6 +91,8 @@ EVERY = ("scans", "running", "whole numbers", "one row")
 
 DISASSEMBLED: dict[str, tuple[str, str]] = {
     "element-wise": ("F.relu(a) * 2", "torch.randn(1024, 4096)"),
+    "GELU": ("F.gelu(a)", "torch.randn(1024, 4096)"),
+    "cheap GELU": ("F.gelu(a)", "torch.randn(1024, 4096)"),
     "rows": ("a.softmax(-1)", "torch.randn(1024, 4096)"),
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
     "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
@@ -107,6 +111,19 @@ def tasks() -> dict[str, Task]:
     return {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
 
 
+def interpret_quick(maths: str, folder: Path) -> None:
+    """Mathematics of the writer's own, held against what the judge allows."""
+    from playing import Trial
+
+    from kernelpro.authors.playbook.triton import WRITER
+
+    trial = Trial(quick(maths), folder, WRITER)
+    source = WRITER.write(trial.program, replace(first(trial.program), maths=maths))  # type: ignore[arg-type]
+    assert LIBDEVICE in source
+    source = source.replace(LIBDEVICE, "import libdevice_on_cpu as libdevice\n")
+    tell(f"quick, {maths}", maths, lambda: {"excesses": trial.excesses(source)})
+
+
 def interpret(names: list[str]) -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
     from playing import Trial
@@ -116,6 +133,8 @@ def interpret(names: list[str]) -> None:
     warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
     given = tasks()
     with tempfile.TemporaryDirectory() as folder:
+        for maths in QUICK:
+            interpret_quick(maths, Path(folder))
         for name in names:
             trial = Trial(given[name], Path(folder), WRITER)
             for label in HELD[name]:
@@ -142,6 +161,11 @@ def compile_all(root: Path, names: list[str]) -> None:
     os.environ["TRITON_CACHE_DIR"] = str(root)
     path = root / "candidate.py"
     known = tasks()
+    for maths in QUICK:
+        given = quick(maths)
+        read = program(given)
+        path.write_text(WRITER.write(read, replace(first(read), maths=maths)))  # type: ignore[arg-type]
+        tell(f"quick, {maths}", maths, lambda given=given: {"grid": compiled(path, given)})
     for name in names:
         read, given = program(known[name]), known[name]
         for place, seed in enumerate(WRITER.seeds(read)[: None if name in EVERY else 1]):
@@ -164,12 +188,13 @@ def disassemble_all(root: Path) -> None:
         return
     for name, (forward, inputs) in DISASSEMBLED.items():
         given = task(forward, inputs)
+        maths = "cheap" if name == "cheap GELU" else "library"
         read = program(given)
         folder = root / name.replace(" ", "_")
         folder.mkdir()
         os.environ["TRITON_CACHE_DIR"] = str(folder)
         path = folder / "candidate.py"
-        path.write_text(WRITER.write(read, first(read)))
+        path.write_text(WRITER.write(read, replace(first(read), maths=maths)))  # type: ignore[arg-type]
         compiled(path, given)
         files = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         static = sass.analyse(files, path.read_text())

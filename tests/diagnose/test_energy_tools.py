@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -66,6 +67,26 @@ def test_a_diagnosis_of_speed_stays_as_it_is(name: str) -> None:
     plain = examine.diagnose(profiles()[name], TOOLS)
     assert not energy(plain) and "nergy" not in guidance.write(plain)
     assert tuple(finding for finding in diagnosis(name).findings if finding.objective == "speed") == plain.findings
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "foreign"), [("c_softmax_cuda", "exp2f(x", "tl."), ("c_softmax_triton", "tl.exp2(x", "exp2f")]
+)
+def test_cheaper_forms_are_told_in_the_words_of_the_kernels_language(name: str, word: str, foreign: str) -> None:
+    advice = next(finding.advice[0] for finding in energy(diagnosis(name)) if finding.tool == "energy_costly_math")
+    assert word in advice and foreign not in advice
+    assert "tanh.approx" not in advice, "eleven bits are not inside the tolerance of float32"
+
+
+def test_a_logarithm_costs_energy_though_it_never_meets_the_special_function_unit() -> None:
+    """27 multiply-adds an element, and nothing special among them."""
+    profile = profiles()["c_gelu_bias_cuda"]
+    kernel = profile.kernels[0]
+    mix = {kind: count for kind, count in kernel.code["mix"].items() if kind != "special"} | {"fma32": 430}
+    logs = replace(profile, source="y[i] = logf(x[i]);", kernels=(replace(kernel, code=kernel.code | {"mix": mix}),))
+    found = energy(examine.diagnose(logs, TOOLS, energy=True))
+    assert [finding.tool for finding in found] == ["energy_costly_math"] and "__logf(x)" in found[0].advice[0]
+    assert not energy(examine.diagnose(replace(logs, source="y[i] = x[i] * x[i];"), TOOLS, energy=True))
 
 
 def test_counters_for_energy_are_collected_only_when_asked() -> None:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from engine.verdicts import verdict
 
-from kernelpro.cli import history
+from kernelpro.cli import history, joules
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
@@ -42,6 +42,22 @@ def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> N
     held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, refused="the GPU was throttled")}
     assert objective.best(LEAN, held) == 1
     assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
+
+
+def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
+    """There energy is time, and nothing is saved beside the fastest."""
+    free = verdict(0.5, 1.7)
+    assert free.energy
+    window = {"side": "candidate", "dropped": "", "capped": 1.0}
+    spoilt, other = window | {"dropped": "the device was throttled"}, window | {"side": "compile"}
+    for windows, limited in (
+        ((window, window, window | {"capped": 0.0}), True),
+        ((window | {"capped": 0.2}, spoilt, other), False),
+    ):
+        energy = replace(free.energy, windows=windows)
+        held = {1: replace(free, energy=energy)}
+        assert objective.notes(LEAN, held, 1) == ("step 1 runs at the board's power limit, where energy is time",) * limited
+        assert ("680 W, the board's limit, where energy is time, " in joules.line(energy)) == limited
 
 
 def test_nobody_takes_less_than_a_fastest_whose_energy_is_not_known() -> None:

@@ -133,7 +133,8 @@ class Display:
             if step.ms and step.verdict:
                 ms, times = f"{step.ms:.4g}", f"{step.verdict.speedup[sentence.best_of(step.verdict)].value:.2f}"
             cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
-            lines.append(_row(*cells, step.plan or step.note, style="green" if step.number == best else ""))
+            told = filter(None, (sentence.taken(step.verdict) if step.verdict else "", step.plan or step.note))
+            lines.append(_row(*cells, "; ".join(told), style="green" if step.number == best else ""))
         return Group(*lines)
 
     # --- the end ---------------------------------------------------------------------------------------

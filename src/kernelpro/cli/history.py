@@ -25,7 +25,6 @@ from kernelpro.engine.store import Store, default_home
 from kernelpro.llm.transcripts import FILE, Line, Transcripts
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.records import BadInput, Step, Verdict
-from kernelpro.records.energy import amount
 from kernelpro.report import front, sentence
 from kernelpro.report.reproduce import home_option
 
@@ -113,7 +112,7 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     places = {0: drawing}
     for step in sorted(steps.values(), key=lambda s: s.number):
         crown = "[bold green]winner[/] " if outcome and outcome.best == step.number else ""
-        time = f"{step.ms:.4f} ms ({sentence.over(step.verdict)}{_energy(step)})" if step.ms and step.verdict else step.state
+        time = f"{step.ms:.4f} ms ({_compared(step.verdict)})" if step.ms and step.verdict else step.state
         by = f" by {step.author}" if step.author else ""
         other = f" with {step.second}" if step.second else ""
         label = f"{crown}{step.number} {step.action}{other}{by}: {time}  {step.plan or step.note}"
@@ -153,9 +152,9 @@ def _asked(store: Store, step: Step) -> list[Line]:
     return [line for line in Transcripts(store.folder / FILE).lines() if line.key.startswith(f"step-{step.number}/")]
 
 
-def _energy(step: Step) -> str:
-    energy = step.verdict.energy if step.verdict else None
-    return f", {amount(energy.joules['candidate'].value)}" if energy and not energy.refused else ""
+def _compared(verdict: Verdict) -> str:
+    """Its speed and its energy, as far as that is known."""
+    return "; ".join(filter(None, (sentence.over(verdict), sentence.taken(verdict))))
 
 
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:

@@ -50,9 +50,10 @@ def line(energy: Energy) -> str:
     if energy.refused:
         return f"not told: {energy.refused}"
     ratio, joules, watts = energy.ratio["energy"], energy.joules, energy.watts
+    limit = ", the board's limit, where energy is time" if energy.at_the_limit else ""
     word = {"yes": "less than", "no": "more than", "unclear": "not clearly different from"}[energy.less or "unclear"]
     return (
-        f"{amount(joules['candidate'].value)} a call at {watts['candidate'].value:.0f} W, {word} {energy.against} "
+        f"{amount(joules['candidate'].value)} a call at {watts['candidate'].value:.0f} W{limit}, {word} {energy.against} "
         f"({portion(ratio)} of its {amount(joules[energy.against].value)} at {watts[energy.against].value:.0f} W); "
         f"energy-delay {portion(energy.ratio['edp'])}; idle {energy.idle_watts['before']:.0f} W"
     )

@@ -102,7 +102,7 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
     fastest = min(held, key=lambda number: held[number].times["candidate"].value)
     other = _told(held[fastest])
     if winner == fastest:
-        return ()
+        return (f"step {winner} runs at the board's power limit, where energy is time",) if told.at_the_limit else ()
     if other is None:
         unknown = f"that of step {fastest}, the fastest, is not known: {_unknown(held[fastest])}"
         return (f"step {winner} takes less power than {told.against}; {unknown}",)

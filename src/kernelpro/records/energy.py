@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,6 +42,12 @@ class Energy(Record):
             raise ValueError("energy is either told or refused with a reason")
         if self.joules and not (self.against in self.joules and "candidate" in self.joules and self.ratio and self.less):
             raise ValueError("energy that is told has a candidate, a baseline and their ratio")
+
+    @property
+    def at_the_limit(self) -> bool:
+        """Whether the candidate's windows were mostly under the board's power cap: then energy is time."""
+        capped = [window.get("capped", 0.0) for window in self.windows if window["side"] == "candidate" and not window["dropped"]]
+        return bool(capped) and statistics.median(capped) > 0.5
 
 
 TITLES = ("J a call", "energy x baseline", "W")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kernelpro.records import Interval, Outcome, Step, Verdict
-from kernelpro.records.energy import portion
+from kernelpro.records.energy import amount, portion
 
 _COMPILERS = {
     "torch.compile": "torch.compile's own output",
@@ -76,11 +76,20 @@ def over(verdict: Verdict) -> str:
     return f"{verdict.speedup[hardest].value:.2f}x over {baseline(hardest)}"
 
 
+def taken(verdict: Verdict) -> str:
+    """A call's energy, where it was measured: `94.5 mJ, 0.812 of torch.compile's`."""
+    energy = verdict.energy
+    if energy is None or energy.refused:
+        return ""
+    return f"{amount(energy.joules['candidate'].value)}, {energy.ratio['energy'].value:.3f} of {baseline(energy.against)}'s"
+
+
 def settled(step: Step) -> str:
     """A step in one line, for whoever looks on."""
     who = f"step {step.number} ({step.action}{f' of {step.parent}' if step.parent else ''}, by {step.author or 'nobody'})"
     if step.ms and step.verdict:
-        return f"{who}: {step.ms:.4g} ms, {over(step.verdict)}; {step.plan}".rstrip("; ")
+        told = (f"{step.ms:.4g} ms, {over(step.verdict)}", taken(step.verdict), step.plan)
+        return f"{who}: {'; '.join(filter(None, told))}"
     why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
     return f"{who}: {step.state}{why}"
 

@@ -139,11 +139,17 @@ def test_a_track_knows_its_own_doubt() -> None:
     assert stretch.watts == pytest.approx(100.0) and stretch.doubt == pytest.approx(0.004)
 
 
-def test_windows_begin_and_end_where_steps_were_seen_most_sharply() -> None:
-    """The first and the last reading were late."""
-    edges = [Edge(0.1 * n, 10.0 * n, 0.03 if n in (0, 20) else 0.001) for n in range(21)]
+@pytest.mark.parametrize("late", [1, 4])
+def test_windows_begin_and_end_where_steps_were_seen_most_sharply(late: int) -> None:
+    """The first readings and the last were late."""
+    edges = [Edge(0.1 * n, 10.0 * n, 0.001 if late <= n <= 20 - late else 0.03) for n in range(21)]
     stretch = Track(edges).stretch()
-    assert stretch.seconds == pytest.approx(1.8) and stretch.watts == pytest.approx(100.0) and stretch.doubt < 0.002
+    assert stretch.seconds == pytest.approx(2.0 - 0.2 * late) and stretch.watts == pytest.approx(100.0) and stretch.doubt < 0.002
+
+
+def test_a_slightly_sharper_step_is_not_worth_a_shorter_window() -> None:
+    edges = [Edge(0.1 * n, 10.0 * n, 0.00099 if n in (4, 16) else 0.001) for n in range(21)]
+    assert Track(edges).stretch().seconds == pytest.approx(2.0)
 
 
 def test_a_counter_that_stands_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

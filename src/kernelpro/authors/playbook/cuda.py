@@ -22,7 +22,17 @@ from kernelpro.authors.playbook.cuda_products import Products, multiplies
 from kernelpro.authors.playbook.cuda_stages import write_stage
 from kernelpro.authors.playbook.cuda_tiles import crossing, write_tiles
 from kernelpro.authors.playbook.cuda_turns import Kernel, Writing
-from kernelpro.authors.playbook.cuda_words import ACROSS, FAST_TANH, JOINED, PRELUDE, RUNNING, STORED, headers, indented
+from kernelpro.authors.playbook.cuda_words import (
+    ACROSS,
+    CHEAP_FORMS,
+    FAST_FLAGS,
+    JOINED,
+    PRELUDE,
+    RUNNING,
+    STORED,
+    headers,
+    indented,
+)
 from kernelpro.authors.playbook.design import Design, StageDesign
 from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Writer
@@ -31,7 +41,8 @@ _FEW = 2**31 - 2**24
 """Elements that 32 bits number, with room for what the last block has too many."""
 
 _WORDS = (
-    *(("fast_tanh(", FAST_TANH), ("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)),
+    *((f"cheap_{op}(", text) for op, text in CHEAP_FORMS.items()),
+    *(("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)),
     *(("= Tile<", INSTRUCTIONS + TILES), ("fragment<", FRAGMENTS)),
 )
 """Functions by what calls them."""
@@ -39,7 +50,7 @@ _WORDS = (
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    writing = Writing(program, design.maths == "own", {t.name: frame.pointer(t) for t in program.tensors})
+    writing = Writing(program, design.maths, {t.name: frame.pointer(t) for t in program.tensors})
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
         if multiplies(stage, how):
@@ -49,7 +60,8 @@ def write(program: Program, design: Design) -> str:
     program = replace(program, tensors=(*program.tensors, *writing.scratch))
     used = [t.name for t in program.tensors if any(t.name in kernel.used for kernel in writing.kernels)]
     source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
-    flags = ", ".join(f'f"-D{name}={{{name}}}"' for name in writing.tunables)
+    fast = [] if design.maths == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
+    flags = ", ".join([*fast, *(f'f"-D{name}={{{name}}}"' for name in writing.tunables)])
     limits = "".join(f"# tune-if: {limit}\n" for limit in writing.constraints)
     head = f'{limits}from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
     call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]

@@ -16,7 +16,17 @@ from kernelpro.authors.playbook.cuda_turns import fitting
 from kernelpro.authors.playbook.cuda_words import itemsize
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Index, Var
-from kernelpro.authors.playbook.moves import Apply, Change, changed, own_maths, retreats, seeds_apart, staged
+from kernelpro.authors.playbook.moves import (
+    Apply,
+    Change,
+    changed,
+    cheap_maths,
+    exact_maths,
+    own_maths,
+    retreats,
+    seeds_apart,
+    staged,
+)
 from kernelpro.authors.playbook.passes import passes
 from kernelpro.authors.playbook.stages import Program, Reduce, Stage, Store
 from kernelpro.authors.playbook.writer import Move, Seed
@@ -52,7 +62,7 @@ def seeds(program: Program) -> list[Seed]:
 
 
 def safer(program: Program, design: Design) -> list[Design]:
-    steps = [replace(design, maths="library"), design.everywhere(keep=False, split=1), _all(program, _plain)]
+    steps = [exact_maths(design), design.everywhere(keep=False, split=1), _all(program, _plain)]
     return retreats(design, steps)
 
 
@@ -273,7 +283,7 @@ MOVES = (
     Move(
         "whole rows",
         "One block a row, in one kernel: no parts to join, and the row is read once.",
-        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic"),
+        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
         _along_rows(_whole),
     ),
     Move(
@@ -295,9 +305,15 @@ MOVES = (
         _along_rows(_small_blocks),
     ),
     Move(
-        "fast mathematics",
-        "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",
+        "cheap mathematics",
+        "Take tanh, erf and log1p to float32's absolute error, in a few instructions: near zero nobody needs their digits here.",
         ("special_functions", "warp_stall", "energy_costly_math"),
-        own_maths(frozenset({"exp", "log", "tanh", "div"})),
+        cheap_maths,
+    ),
+    Move(
+        "fast mathematics",
+        "Use the hardware's own exponential, logarithm, reciprocal and root in place of the exact functions.",
+        ("special_functions", "warp_stall", "energy_costly_math"),
+        own_maths(frozenset({"exp", "log", "div", "sqrt"})),
     ),
 )

@@ -133,7 +133,7 @@ MOVES = (
     Move(
         "tensor cores",
         "Make the product in tiles on tensor cores.",
-        ("tensor_cores_idle", "missing_reuse"),
+        ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
         _on_tensor_cores,
     ),
     Move(
@@ -181,7 +181,7 @@ MOVES = (
     Move(
         "whole depth",
         "One block for each tile of the product: no parts to add up, and what follows in the same kernel.",
-        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic"),
+        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
         staged(_whole),
     ),
 )

@@ -39,8 +39,8 @@ class Kernel:
 class Writing:
     """What the stages of one program share while they are written."""
 
-    def __init__(self, program: Program, fast: bool, pointers: Mapping[str, str]):
-        self.printer = CudaPrinter(fast, pointers)
+    def __init__(self, program: Program, maths: str, pointers: Mapping[str, str]):
+        self.printer = CudaPrinter(maths, pointers)
         self.tensors = {tensor.name: tensor for tensor in program.tensors}
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
         self.constraints: list[str] = []

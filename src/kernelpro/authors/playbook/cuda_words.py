@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from kernelpro.authors.playbook.cpp_words import STORED as CPP_STORED
 from kernelpro.authors.playbook.cpp_words import CppPrinter, computed
+from kernelpro.authors.playbook.design import CHEAP
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.indices import Index, Var
 from kernelpro.authors.playbook.printing import Names
@@ -16,8 +17,11 @@ OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 """The prelude's names for kinds of reduction."""
 _FLOAT = {"abs": "fabsf", "round": "rintf", "pow": "powf", "fmod": "fmodf"}
 _DOUBLE = {"abs": "fabs", "round": "rint"}
-_FAST = {"exp": "__expf", "log": "__logf", "tanh": "fast_tanh"}
-"""Of float, to a few units in the last place, in a few instructions; they stand for CUDA's own where a design says so."""
+_FAST = {"exp": "__expf", "log": "__logf", "div": "__fdividef"}
+"""Of float, to a few units in the last place, in one or two instructions; they stand for CUDA's own where a design says so."""
+_CHEAP = {op: f"cheap_{op}" for op in CHEAP}
+FAST_FLAGS = ("-ftz=true", "-prec-sqrt=false")
+"""What goes with them: without the first, half of their instructions look after numbers below 1e-38."""
 
 
 def identity(kind: str, ctype: str) -> str:
@@ -32,10 +36,10 @@ def combined(kind: str, a: str, b: str) -> str:
 class CudaPrinter(CppPrinter):
     """Prints expressions for a thread; loop variables become what the thread makes of its own number."""
 
-    def __init__(self, fast: bool, pointers: Mapping[str, str]):
+    def __init__(self, maths: str, pointers: Mapping[str, str]):
         self.pointers = dict(pointers)
         super().__init__(False, self.pointers)
-        self._fast = fast
+        self._quick = {"library": {}, "own": _FAST, "cheap": _FAST | _CHEAP}[maths]
         self.places: Mapping[Var, Index] = {}
         """Where the thread stands: an index for each loop variable."""
         self.of_row = ""
@@ -64,10 +68,8 @@ class CudaPrinter(CppPrinter):
         if kind not in ("float", "double") or op in ("cast", "neg", "not"):
             return super().operator(op, args, node)
         given = ", ".join(args)
-        if kind == "float" and self._fast and op == "div":
-            return f"__fdividef({given})"
-        if kind == "float" and self._fast and op in _FAST:
-            return f"{_FAST[op]}({given})"
+        if kind == "float" and op in self._quick:
+            return f"{self._quick[op]}({given})"
         if op in _CALLED:
             return f"{_FLOAT.get(op, f'{op}f')}({given})" if kind == "float" else f"{_DOUBLE.get(op, op)}({given})"
         return super().operator(op, args, node)
@@ -166,18 +168,31 @@ template <class T, class C, int N> __device__ inline void write(T* to, const C (
 }
 """
 
-FAST_TANH = """\
-__device__ inline float fast_tanh(float x) {  // near 0 a polynomial: 1 - 2 / (e^2x + 1) would lose its digits
-    const float z = x * x;
-    float p = -5.70498873e-3f;
-    p = p * z + 2.06390888e-2f;
-    p = p * z - 5.37397155e-2f;
-    p = p * z + 1.33314422e-1f;
-    p = p * z - 3.33332819e-1f;
-    const float small = p * z * x + x;
-    return fabsf(x) < 0.55f ? small : 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f);
+CHEAP_FORMS = {
+    "log1p": """\
+__device__ inline float cheap_log1p(float x) { return __logf(1.0f + x); }
+""",
+    "tanh": """\
+__device__ inline float cheap_tanh(float x) {  // 1 - 2 / (e^2x + 1), to 1e-7
+    return 1.0f - __fdividef(2.0f, exp2f(2.88539008f * x) + 1.0f);
 }
-"""
+""",
+    "erf": """\
+__device__ inline float cheap_erf(float x) {  // 1 - 2^p(|x|), to 1e-7
+    const float t = fabsf(x);
+    float p = -4.53608045e-5f;
+    p = p * t + 4.45523037e-4f;
+    p = p * t - 1.48948363e-3f;
+    p = p * t - 7.74572720e-4f;
+    p = p * t + 2.82536410e-2f;
+    p = p * t - 1.48481607e-1f;
+    p = p * t - 9.18416381e-1f;
+    p = p * t - 1.62790859f;
+    return copysignf(1.0f - exp2f(p * t), x);
+}
+""",
+}
+"""By their absolute error, which is float32's."""
 
 JOINED = """\
 // One number of all LANES neighbouring threads, given to each of them; `part` has a place for every warp of the block.

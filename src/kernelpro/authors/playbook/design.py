@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from kernelpro.authors.author import NoIdea
 
+CHEAP = frozenset({"tanh", "erf", "log1p"})
+"""Functions that have a cheap form on GPUs (Design.maths)."""
 _MARK = "# playbook: "
 _CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
 """A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
@@ -73,8 +75,9 @@ class StageDesign:
 class Design:
     language: str
     stages: tuple[StageDesign, ...]
-    maths: Literal["library", "own"] = "library"
-    """Whose exp, tanh, erf and log."""
+    maths: Literal["library", "own", "cheap"] = "library"
+    """Whose exp, tanh, erf and log. own: the writer's, to a few units in the last place. cheap, on a GPU: also those of CHEAP by
+    their absolute error alone, which is float32's: near zero they have few digits."""
     precision: Literal["fp32", "tf32"] = "tf32"
     """Of float32 operands of a product on a GPU."""
 

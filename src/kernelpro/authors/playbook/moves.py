@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.playbook.design import Design, StageDesign
-from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.design import CHEAP, Design, StageDesign
+from kernelpro.authors.playbook.expressions import Expr
+from kernelpro.authors.playbook.stages import Program, Stage, Store
 from kernelpro.authors.playbook.writer import Seed
 
 Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
@@ -35,10 +36,26 @@ def own_maths(functions: frozenset[str]) -> Apply:
     """Mathematics of the writer's own in place of the library's, where one of the functions is called."""
 
     def apply(program: Program, design: Design) -> Design | None:
-        used = any(node.op in functions for stage in program.stages for value in stage.values for node in value.walk())
-        return replace(design, maths="own") if used and design.maths == "library" else None
+        return replace(design, maths="own") if _called(program, functions) and design.maths == "library" else None
 
     return apply
+
+
+def cheap_maths(program: Program, design: Design) -> Design | None:
+    """Where such functions are parts of something larger: as results, values near zero would have too few digits."""
+    results = {step.value for stage in program.stages for step in (*stage.steps, *stage.after) if isinstance(step, Store)}
+    called = _called(program, CHEAP)
+    return replace(design, maths="cheap") if called and not called & results and design.maths != "cheap" else None
+
+
+def exact_maths(design: Design) -> Design:
+    """A step back to more digits."""
+    return replace(design, maths="own" if design.maths == "cheap" else "library")
+
+
+def _called(program: Program, functions: frozenset[str]) -> set[Expr]:
+    values = [value for stage in program.stages for value in stage.values]
+    return {node for value in values for node in value.walk() if node.op in functions}
 
 
 def seeds_apart(found: Sequence[Seed]) -> list[Seed]:

@@ -2,9 +2,10 @@
 
 It reads the task's operator graph into a program of stages, has a writer of the target's language write it, and improves
 it by moves. Which move comes next is decided by what the diagnosis of the parent found: the same findings that a model
-would read, most promising first; then come the moves that nobody asked for. All that it must remember stands in the
-candidate (design.py), and the n-th time it is asked the same it takes the n-th choice: a run that was killed goes on as it
-would have. A choice that gives no new code, because it changes nothing here or another branch came to the same, is passed over.
+would read, most promising first (where energy counts too, its findings before small gains in time); then come the moves
+that nobody asked for. All that it must remember stands in the candidate (design.py), and the n-th time it is asked the
+same it takes the n-th choice: a run that was killed goes on as it would have. A choice that gives no new code, because it
+changes nothing here or another branch came to the same, is passed over.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kernelpro.authors.playbook.design import Design, of_source
 from kernelpro.authors.playbook.reading import read
 from kernelpro.authors.playbook.stages import Program
 from kernelpro.authors.playbook.writer import Move, Seed, Writer
-from kernelpro.records import Finding
+from kernelpro.records import Finding, Severity
 
 WRITERS: tuple[Writer, ...] = (cpp.WRITER, triton.WRITER, cuda.WRITER)
 Order = Literal["findings", "fixed", "random"]
@@ -97,9 +98,11 @@ class Playbook:
         """All but the source."""
         if choice.finding is None:
             return Draft("", choice.move.plan, author=self.name)
-        gain = choice.finding.gain
-        hypothesis = f"{choice.finding.cause}. Expected: {gain.factor:.2f}x ({gain.how})."
-        return Draft("", choice.move.plan, hypothesis, self.name, advice=choice.finding.tool, promised=gain.factor)
+        gain, faster = choice.finding.gain, choice.finding.objective == "speed"
+        expected = f"{gain.factor:.2f}x" if faster else f"{1 - 1 / gain.factor:.0%} less energy"
+        hypothesis = f"{choice.finding.cause}. Expected: {expected} ({gain.how})."
+        promised = gain.factor if faster else 0.0
+        return Draft("", choice.move.plan, hypothesis, self.name, advice=choice.finding.tool, promised=promised)
 
     def _mend(self, assignment: Assignment, program: Program, design: Design, writer: Writer) -> Draft:
         plan = Draft("", "Back to a more careful design of the same stages.", author=self.name)
@@ -137,7 +140,7 @@ def _in_turn(writers: list[Writer], program: Program, refused: dict[str, None]) 
 def _ranked(writer: Writer, program: Program, design: Design, findings: tuple[Finding, ...]) -> list[_Choice]:
     """Moves that change the design: those that findings ask for, in the order of the findings, then the rest."""
     wanted: list[tuple[Move, Finding | None]] = []
-    wanted += [(move, finding) for finding in findings for move in writer.moves if finding.tool in move.answers]
+    wanted += [(move, finding) for finding in _in_order(findings) for move in writer.moves if finding.tool in move.answers]
     wanted += [(move, None) for move in writer.moves]
     choices: list[_Choice] = []
     for move, finding in wanted:
@@ -145,6 +148,17 @@ def _ranked(writer: Writer, program: Program, design: Design, findings: tuple[Fi
         if made is not None and made not in [choice.design for choice in choices]:
             choices.append(_Choice(move, made, finding))
     return choices
+
+
+def _in_order(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Where energy counts too: what costs much time, since that costs energy as well, then what costs energy, then the rest."""
+    if all(finding.objective == "speed" for finding in findings):
+        return list(findings)
+
+    def turn(finding: Finding) -> int:
+        return 1 if finding.objective == "energy" else 0 if finding.severity == Severity.HIGH else 2
+
+    return sorted(findings, key=lambda finding: (bool(finding.explained_by), turn(finding)))
 
 
 def _others(assignment: Assignment, program: Program, writer: Writer, planned: list[tuple[Design, Draft]]) -> list[Draft]:

@@ -1,6 +1,6 @@
 """Writing Triton for GPUs: a kernel or a few for each stage, launched one after another.
 
-triton_words.py     types, operators, masked loads
+triton_words.py     types, operators, masked loads; triton_functions.py: what kernels may call
 triton_tiles.py     what tiles share; the flat one, for what is element-wise or has short loops; squares for transposed reads
 triton_rows.py      rows with loops of their own: norms, softmaxes, reductions, scans
 triton_products.py  matrix products and convolutions on tensor cores
@@ -13,25 +13,27 @@ from kernelpro.authors.playbook import frame, triton_moves
 from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.design import Design, StageDesign
 from kernelpro.authors.playbook.stages import Program, Stage
+from kernelpro.authors.playbook.triton_functions import LIBDEVICE, functions
 from kernelpro.authors.playbook.triton_products import Tiles
 from kernelpro.authors.playbook.triton_rows import Rows
 from kernelpro.authors.playbook.triton_tiles import Crossed, Flat, Kernels, Tile, across, broadcast_rows, elementwise, regrouped
-from kernelpro.authors.playbook.triton_words import functions
 from kernelpro.authors.playbook.writer import Writer
 
-_IMPORTS = "\nimport triton\nimport triton.language as tl\n\n"
+_IMPORTS = "\nimport triton\nimport triton.language as tl\n"
 
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    kernels = Kernels(program)
+    kernels = Kernels(program, design.maths)
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
         if stage.product or (how.order == "tiles" and contraction(stage)):
             left = Tiles(kernels, stage, how, place, design.precision).write()
         if left:
             _tile(kernels, left, how, place).write()
-    head = "\n".join([*kernels.derived, _IMPORTS, "\n\n".join([*functions(kernels.printer.functions), *kernels.sources])])
+    called = functions(kernels.printer.functions, design.maths)
+    imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
+    head = "\n".join([*kernels.derived, imports, "\n\n".join([*called, *kernels.sources])])
     return frame.candidate(program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables)
 
 

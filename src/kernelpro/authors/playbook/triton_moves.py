@@ -9,7 +9,7 @@ from typing import Any
 from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Var
-from kernelpro.authors.playbook.moves import changed, retreats, seeds_apart, staged
+from kernelpro.authors.playbook.moves import changed, cheap_maths, exact_maths, own_maths, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.stages import Program, Stage, Store
 from kernelpro.authors.playbook.triton_rows import fits
 from kernelpro.authors.playbook.triton_tiles import across, broadcast_rows, elementwise
@@ -43,6 +43,7 @@ def seeds(program: Program) -> list[Seed]:
 def safer(program: Program, design: Design) -> list[Design]:
     careful = [replace(StageDesign(keep=False, vector=4, threads=128), order=how.order) for how in design.stages]
     steps = [
+        exact_maths(design),
         design.everywhere(stages=2, down=64, over=64, deep=32, threads=128, together=1, split=1),
         replace(design, stages=tuple(replace(how, down=32, over=32, deep=32, stages=1) for how in careful)),
     ]
@@ -231,7 +232,7 @@ MOVES = (
     Move(
         "tensor cores",
         "Read the sum as a product of two matrices and make it in tiles on tensor cores.",
-        ("tensor_cores_idle", "missing_reuse"),
+        ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
         staged(_on_tensor_cores),
     ),
     Move(
@@ -317,5 +318,17 @@ MOVES = (
         "Threads with rows of their own instead of rows that threads share, or the other way round.",
         ("uncoalesced_access", "sector_waste", "barrier_stall"),
         staged(_turn),
+    ),
+    Move(
+        "cheap mathematics",
+        "Take tanh, erf and log1p to float32's absolute error, in a few instructions: near zero nobody needs their digits here.",
+        ("special_functions", "warp_stall", "energy_costly_math"),
+        cheap_maths,
+    ),
+    Move(
+        "fast mathematics",
+        "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",
+        ("special_functions", "warp_stall", "energy_costly_math"),
+        own_maths(frozenset({"exp", "log", "div", "tanh"})),
     ),
 )

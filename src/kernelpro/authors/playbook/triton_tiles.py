@@ -29,8 +29,8 @@ NAMELESS = ("const", "row", "total")
 class Kernels:
     """The kernels of one candidate and the lines that launch them."""
 
-    def __init__(self, program: Program):
-        self.program, self.printer = program, TritonPrinter(program)
+    def __init__(self, program: Program, maths: str):
+        self.program, self.printer = program, TritonPrinter(program, maths)
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
         self.sources: list[str] = []
         self.calls: list[str] = []

@@ -1,12 +1,13 @@
-"""Triton's words: types, operators, masked loads, and the functions that its language lacks."""
+"""Triton's words: types, operators, masked loads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import frame
+from kernelpro.authors.playbook.design import CHEAP
 from kernelpro.authors.playbook.expressions import FLOATING, Expr
 from kernelpro.authors.playbook.indices import Atom, Index, Loaded, Var
 from kernelpro.authors.playbook.printing import Names, Printer
@@ -16,8 +17,12 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _CALLS = {op: f"tl.{op}" for op in ("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "floor", "ceil", "abs")}
 _OWN = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
+_FAST = {"exp": "exp_", "log": "log_", "div": "divided"}
+_CHEAP = {op: f"{op}_" for op in CHEAP}
+_QUICK: dict[str, dict[str, str]] = {"library": {}, "own": _FAST, "cheap": _FAST | _CHEAP}
+"""Functions of triton_functions.py that stand for Triton's own, in float32, by a design's mathematics."""
 _JOINING = {"prod": "multiplied", "max": "larger", "min": "smaller"}
-"""Functions of FUNCTIONS that make one number of two."""
+"""Functions that make one number of two."""
 _SMALLEST = {"int64": -(2**63), "int32": -(2**31), "int8": -128, "uint8": 0, "bool": False}
 _LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int8": 127, "uint8": 255, "bool": True}
 _SHORT = ("int8", "uint8", "bool")
@@ -82,14 +87,15 @@ class TritonPrinter(Printer):
     """Prints for one tile. `places` says where in the tile each loop of the stage runs, in terms of the tile's own
     variables; `masks` names the mask of those of them that run beyond their end."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, maths: str):
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
+        self._quick = _QUICK[maths]
         self.places: dict[Var, Index] = {}
         self.masks: dict[Var, str] = {}
         self.products: dict[str, tuple[Index, int]] = {}
         """Products that lie in memory: the number of the row, and how many columns it has."""
         self.functions: set[str] = set()
-        """Of FUNCTIONS, those that were printed."""
+        """Of triton_functions.py, those that were printed."""
         self.touched: dict[str, None] = {}
         """Pointers that were printed since somebody cleared it."""
 
@@ -221,6 +227,8 @@ class TritonPrinter(Printer):
             return f"tl.{op}imum({', '.join(args)})"
         if node.dtype == "bool":  # one bit, which would overflow
             op = {"add": "or", "mul": "and"}.get(op, op)
+        if op in self._quick and computed(node.dtype) == "tl.float32":
+            return self._called(self._quick[op], args, node)
         if op in _INFIX:
             return f"({args[0]} {_INFIX[op]} {args[1]})"
         if op == "fmod" and node.dtype not in FLOATING:
@@ -229,15 +237,20 @@ class TritonPrinter(Printer):
             return f"({args[0]} {_COMPARED[op]} {args[1]})"
         if op in ("neg", "not"):
             return f"(-{args[0]})" if op == "neg" else f"({args[0]} == 0)"
-        if node.args[0].op == "const":
-            args[0] = f"tl.full([], {args[0]}, {computed(node.args[0].dtype)})"
         wide = node.dtype == "float64" and op in _OWN and op not in ("round", "trunc", "fmod")
         if wide or (node.dtype not in FLOATING and op != "abs"):
             raise NoIdea(f"{op} of {node.dtype}: the playbook has none for Triton")
-        if op in _CALLS:
-            return f"{_CALLS[op]}({args[0]})"
-        self.functions.add(_OWN[op])
-        return f"{_OWN[op]}({', '.join(args)})"
+        if op in _OWN:
+            return self._called(_OWN[op], args, node)
+        return f"{_CALLS[op]}({self._tensor(args[0], node.args[0])})"
+
+    def _called(self, function: str, args: list[str], node: Expr) -> str:
+        self.functions.add(function)
+        return f"{function}({', '.join([self._tensor(args[0], node.args[0]), *args[1:]])})"
+
+    def _tensor(self, text: str, node: Expr) -> str:
+        """Functions take no plain numbers."""
+        return f"tl.full([], {text}, {computed(node.dtype)})" if node.op == "const" else text
 
     def _cast(self, text: str, node: Expr) -> str:
         (source,) = node.args
@@ -248,80 +261,3 @@ class TritonPrinter(Printer):
         if source.op == "index":
             return f"tl.cast({text}, {computed(node.dtype)})"
         return f"{text}.to({computed(node.dtype)})" if text.isidentifier() else f"({text}).to({computed(node.dtype)})"
-
-
-def functions(used: set[str]) -> list[str]:
-    """The functions that are used, and those they are made of."""
-    wanted = used | ({"trunc_"} if "fmod_" in used else set())
-    return [text for name, text in FUNCTIONS.items() if name in wanted]
-
-
-FUNCTIONS: Mapping[str, str] = {
-    "multiplied": """\
-@triton.jit
-def multiplied(a, b):
-    return a * b
-""",
-    "larger": """\
-@triton.jit
-def larger(a, b):
-    return tl.maximum(a, b)
-""",
-    "smaller": """\
-@triton.jit
-def smaller(a, b):
-    return tl.minimum(a, b)
-""",
-    "tanh_": """\
-@triton.jit
-def tanh_(x):
-    a, z = tl.abs(x), x * x
-    p = -5.70498872745e-3 * z + 2.06390887954e-2
-    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
-    t = tl.exp(-2.0 * a)
-    big = (1.0 - t) / (1.0 + t)
-    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
-""",
-    "expm1_": """\
-@triton.jit
-def expm1_(x):
-    p = x * (8.33333333e-3 + x * 1.38888889e-3) + 4.16666667e-2
-    p = x * (1.0 + x * (0.5 + x * (1.66666667e-1 + x * p)))
-    return tl.where(tl.abs(x) < 0.25, p, tl.exp(x) - 1.0)
-""",
-    "log1p_": """\
-@triton.jit
-def log1p_(x):
-    u = 1.0 + x
-    d = u - 1.0
-    y = tl.log(u) * (x / tl.where(d == 0.0, 1.0, d))  # makes good what 1 + x has lost
-    return tl.where(d == 0.0, x, tl.where(u == float("inf"), u, y))
-""",
-    "round_": """\
-@triton.jit
-def round_(x):  # halves to even
-    low = tl.floor(x)
-    rest = x - low
-    odd = low - 2.0 * tl.floor(low * 0.5) != 0.0
-    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
-""",
-    "trunc_": """\
-@triton.jit
-def trunc_(x):
-    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
-""",
-    "fmod_": """\
-@triton.jit
-def fmod_(x, y):
-    return x - trunc_(x / y) * y
-""",
-    "pow_": """\
-@triton.jit
-def pow_(x, y):
-    size = tl.exp(y * tl.log(tl.abs(x)))
-    whole = tl.floor(y + x * 0.0)
-    odd = whole - 2.0 * tl.floor(whole * 0.5) != 0.0
-    signed = tl.where(whole == y, tl.where(odd, -size, size), float("nan"))
-    return tl.where(y + x * 0.0 == 0.0, 1.0, tl.where(x < 0.0, signed, size))
-""",
-}

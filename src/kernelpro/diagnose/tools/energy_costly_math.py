@@ -17,26 +17,42 @@ _CHEAP = 8
 _DEAR = 24
 """Instructions that an accurate function takes beyond: expf 8, a division 10, tanhf and powf 20 to 40."""
 _NOTICEABLE = 0.03
+_WITHOUT_UNIT = re.compile(r"(?<!\w)log(?:1p)?f?\s*\(")
+"""Functions whose exact versions do without the special-function unit."""
 _CHEAPER = (
-    (r"(?<![/*])/(?![/*=])", "a / b: __fdividef(a, b), or a product with one reciprocal for all elements that share b"),
     (
-        r"\bsqrtf?\s*\(",
-        "sqrtf(x): __fsqrt_rn costs a loop, x * rsqrtf(x) one instruction of the special-function unit and a product",
+        r"\b(?:tanhf?|erff?)\s*\(",
+        "tanhf, erff: 1 - 2 / (exp2f(2.8854f * x) + 1), or 1 - exp2f of a polynomial, where zero is no special place",
+        "tanh, erf: 1 - 2 / (tl.exp2(2.8854 * x) + 1), or 1 - tl.exp2 of a polynomial, where zero is no special place",
     ),
-    (r"\b(?:expf?|softmax)\s*\(", "expf(x): exp2f(x * 1.4427f), with the factor folded into a scale that is there anyway"),
-    (r"\b(?:powf?)\s*\(", "powf(x, n) with a small n: products and square roots"),
-    (r"\b(?:tanhf?|erff?)\s*\(", "tanhf, erff: one exp2f and a reciprocal, or tanh.approx.f32 on the special-function unit"),
-    (r"\b(?:logf?)\s*\(", "logf(x): __log2f(x) * 0.6931f"),
-    (r"\w\s*%\s*\w", "i % n: a mask where n is a power of two, or an index that is carried along instead of divided anew"),
+    (r"\blog(?:1p)?f?\s*\(", "logf(x): __logf(x)", "tl.log(x): libdevice.fast_logf(x)"),
+    (r"\bpowf?\s*\(", *2 * ("pow(x, n) with a small n: products and square roots",)),
+    (
+        r"\b(?:expf?|softmax)\s*\(",
+        "expf(x): exp2f(x * 1.4427f), built with -ftz=true, the factor folded into a scale that is there anyway",
+        "tl.exp(x): tl.exp2(x * 1.4427), with the factor folded into a scale that is there anyway",
+    ),
+    (r"\bsqrtf?\s*\(", "sqrtf(x): built with -prec-sqrt=false it is one instruction of the special-function unit", ""),
+    (
+        r"(?<![/*])/(?![/*=])",
+        "a / b: __fdividef(a, b), or a product with one reciprocal for all elements that share b",
+        "a / b: libdevice.fast_dividef(a, b), or a product with one reciprocal for all elements that share b",
+    ),
+    (r"\w\s*%\s*\w", *2 * ("i % n: a mask where n is a power of two, or an index that is carried along instead of divided anew",)),
 )
-"""What is written, and the cheaper equivalent with a relative error of about 2e-7 to 1e-5."""
+"""What is written, and the cheaper equivalent in CUDA and in Triton, dearest first: to a few units in float32's last place, where
+tanh, erf and log count by their absolute error."""
+_ROUGH = (r"\btanhf?\s*\(", "tanh: tanh.approx.f32, one instruction, right to 11 bits")
+"""For tasks in 16 bits."""
 
 
 def look(scene: Scene) -> Found | None:
     hot = hot_code(scene)
     doubles = hot.count("fp64", "dmma")
     doubles = 0.0 if doubles / hot.instructions < _STRAY or "float64" in scene.profile.source else doubles
-    functions = hot.count("special")
+    source = _device_code(scene.profile.source)
+    results = max(hot.moved("global_store"), hot.moved("global_load")) / 4
+    functions = hot.count("special") or (results if _WITHOUT_UNIT.search(source) else 0.0)
     gone: dict[str, float] = {}
     if doubles:
         gone = {"fp64": doubles * 2 / 3, "convert": hot.count("convert"), "alu": hot.count("alu") / 2}
@@ -55,7 +71,7 @@ def look(scene: Scene) -> Found | None:
         if doubles
         else f"{functions:.0f} special functions and their expansions"
     )
-    cheaper = [text for pattern, text in _CHEAPER if re.search(pattern, _device_code(scene.profile.source))]
+    cheaper = _cheaper(source)
     first = (
         "write constants as floats (0.5f) and compute in float32" if doubles else "use the cheapest form that the tolerance allows"
     )
@@ -77,9 +93,22 @@ def look(scene: Scene) -> Found | None:
     )
 
 
+def _cheaper(source: str) -> list[str]:
+    """Forms for what the source has, in its language."""
+    language = 1 if _triton(source) else 0
+    halves = re.search(r"bfloat16|float16|\bhalf\b", source)
+    rough = [_ROUGH[1]] if halves and re.search(_ROUGH[0], source) else []
+    return rough + [forms[language] for pattern, *forms in _CHEAPER if forms[language] and re.search(pattern, source)]
+
+
 def _device_code(source: str) -> str:
     """Without comments and addresses, in which a slash divides nothing."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/|#[^\n]*", "", source, flags=re.S)
+    comments = r"#[^\n]*" if _triton(source) else r"//[^\n]*|/\*.*?\*/|#[^\n]*"
+    return re.sub(comments, "", source, flags=re.S)
+
+
+def _triton(source: str) -> bool:
+    return "import triton" in source
 
 
 TOOL = Tool(
@@ -89,7 +118,7 @@ TOOL = Tool(
     look=look,
     trigger=f"doubles, or special functions with more than {_CHEAP} instructions around each, whose cheaper forms would save "
     f"{_NOTICEABLE:.0%} of the kernel's energy",
-    remedy="floats; __fdividef, rsqrtf, exp2f and other forms inside the tolerance",
+    remedy="floats; quick division, exp2 and other forms inside the tolerance, in the words of CUDA or Triton",
     expects="the energy of the instructions that cheaper forms do without",
     affinity=RUNNING,
     metrics=METRICS,

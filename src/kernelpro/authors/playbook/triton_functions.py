@@ -1,0 +1,138 @@
+"""Functions that Triton's language lacks, and quicker ones in place of some that it has; each candidate brings those it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LIBDEVICE = "from triton.language.extra import libdevice\n"
+
+
+def functions(used: set[str], maths: str) -> list[str]:
+    """The functions that are used, and those they are made of, as a design's mathematics has them."""
+    known = {"library": FUNCTIONS, "own": {**FUNCTIONS, **FAST}, "cheap": {**FUNCTIONS, **FAST, **CHEAP}}[maths]
+    wanted = used | ({"trunc_"} if "fmod_" in used else set())
+    return [text for name, text in known.items() if name in wanted]
+
+
+FUNCTIONS: Mapping[str, str] = {
+    "multiplied": """\
+@triton.jit
+def multiplied(a, b):
+    return a * b
+""",
+    "larger": """\
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+""",
+    "smaller": """\
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b)
+""",
+    "tanh_": """\
+@triton.jit
+def tanh_(x):
+    a, z = tl.abs(x), x * x
+    p = -5.70498872745e-3 * z + 2.06390887954e-2
+    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
+    t = tl.exp(-2.0 * a)
+    big = (1.0 - t) / (1.0 + t)
+    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
+""",
+    "expm1_": """\
+@triton.jit
+def expm1_(x):
+    p = x * (8.33333333e-3 + x * 1.38888889e-3) + 4.16666667e-2
+    p = x * (1.0 + x * (0.5 + x * (1.66666667e-1 + x * p)))
+    return tl.where(tl.abs(x) < 0.25, p, tl.exp(x) - 1.0)
+""",
+    "log1p_": """\
+@triton.jit
+def log1p_(x):
+    u = 1.0 + x
+    d = u - 1.0
+    y = tl.log(u) * (x / tl.where(d == 0.0, 1.0, d))  # makes good what 1 + x has lost
+    return tl.where(d == 0.0, x, tl.where(u == float("inf"), u, y))
+""",
+    "round_": """\
+@triton.jit
+def round_(x):  # halves to even
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5) != 0.0
+    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
+""",
+    "trunc_": """\
+@triton.jit
+def trunc_(x):
+    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
+""",
+    "fmod_": """\
+@triton.jit
+def fmod_(x, y):
+    return x - trunc_(x / y) * y
+""",
+    "pow_": """\
+@triton.jit
+def pow_(x, y):
+    size = tl.exp(y * tl.log(tl.abs(x)))
+    whole = tl.floor(y + x * 0.0)
+    odd = whole - 2.0 * tl.floor(whole * 0.5) != 0.0
+    signed = tl.where(whole == y, tl.where(odd, -size, size), float("nan"))
+    return tl.where(y + x * 0.0 == 0.0, 1.0, tl.where(x < 0.0, signed, size))
+""",
+}
+
+FAST: Mapping[str, str] = {
+    "exp_": """\
+@triton.jit
+def exp_(x):
+    return tl.exp2(1.4426950408889634 * x)
+""",
+    "log_": """\
+@triton.jit
+def log_(x):
+    return libdevice.fast_logf(x)
+""",
+    "divided": """\
+@triton.jit
+def divided(a, b):
+    return libdevice.fast_dividef(a, b)
+""",
+    "tanh_": """\
+@triton.jit
+def tanh_(x):
+    a, z = tl.abs(x), x * x
+    p = -5.70498872745e-3 * z + 2.06390887954e-2
+    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
+    t = tl.exp2(-2.8853900817779268 * a)
+    big = libdevice.fast_dividef(1.0 - t, 1.0 + t)
+    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
+""",
+}
+"""To a few units in the last place. `tl.exp` and `/` look after numbers below 1e-38 as well, and `tl.log` takes 27 instructions."""
+
+CHEAP: Mapping[str, str] = {
+    "tanh_": """\
+@triton.jit
+def tanh_(x):  # 1 - 2 / (e^2x + 1), to 1e-7
+    return 1.0 - libdevice.fast_dividef(2.0, tl.exp2(2.8853900817779268 * x) + 1.0)
+""",
+    "erf_": """\
+@triton.jit
+def erf_(x):  # 1 - 2^p(|x|), to 1e-7
+    t = tl.abs(x)
+    p = (-4.53608045e-5 * t + 4.45523037e-4) * t - 1.48948363e-3
+    p = ((p * t - 7.74572720e-4) * t + 2.82536410e-2) * t - 1.48481607e-1
+    p = ((p * t - 9.18416381e-1) * t - 1.62790859) * t
+    big = 1.0 - tl.exp2(p)
+    return tl.where(x < 0, -big, big)
+""",
+    "log1p_": """\
+@triton.jit
+def log1p_(x):
+    return libdevice.fast_logf(1.0 + x)
+""",
+}
+"""By their absolute error, which is float32's."""

@@ -1,0 +1,66 @@
+"""The benchmark of searches for energy (benchmarks/energy_search.py), with a lab whose times and powers are known.
+
+Its profiles are one that was recorded on an H200: a softmax whose exponentials cost energy and no time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from authors.playing import graph, task
+from engine.known_lab import KnownLab
+from engine.verdicts import verdict
+
+from kernelpro.authors.playbook.design import of_source
+from kernelpro.records import Job, Profile, Result, Task, Verdict
+
+HERE = Path(__file__).parents[1]
+sys.path.insert(0, str(HERE.parent / "benchmarks"))
+
+import energy_search  # noqa: E402
+
+GELU = task("F.gelu(a)", "torch.randn(64, 64)")
+
+
+class Lab(KnownLab):
+    """All kernels take the same time; those with quick mathematics nine tenths of the power."""
+
+    def __init__(self, given: Task):
+        self._graph = graph(given).to_json()
+        recorded = json.loads(gzip.decompress((HERE / "defects" / "recorded" / "h200.json.gz").read_bytes()))
+        self._profile = Profile.from_json(recorded["c_softmax_triton"])
+
+    def verdict(self, job: Job, source: str) -> Verdict:
+        power = 1.0 if of_source(source).maths == "library" else 0.9
+        return verdict(0.5, power if job.options.energy else None)
+
+    def _result(self, job: Job) -> Result:
+        if job.kind == "profile":
+            return Result(job.id, profile=self._profile)
+        result = super()._result(job)
+        if job.kind == "study" and result.data is not None:
+            result.data.update(graph=self._graph)
+        return result
+
+
+def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
+    found = energy_search.searched(Lab(GELU), GELU, 4, 280.0, tmp_path)  # type: ignore[arg-type]
+    steps = found["steps"]
+    assert [step["parent"] for step in steps] == [0, 0, 1, 2], "a design in each language, and a move from each"
+    assert [step["advice"] for step in steps] == [None, None, "energy_costly_math", "energy_costly_math"]
+    assert all(step["hypothesis"].endswith("energy).") for step in steps[2:]), steps
+    assert found["winner"] in (3, 4) and energy_search.origin(found) == found["winner"] - 2
+    winner = next(point for point in found["points"] if point["step"] == found["winner"])
+    assert of_source(winner["source"]).maths == "cheap"
+    cells = [cell.strip() for cell in energy_search.row(found).strip("|").split("|")]
+    assert cells[4].startswith("10.0% [") and cells[4].endswith("time +0.0%, at 400 W")
+    assert energy_search.searched(Lab(GELU), GELU, 4, 280.0, tmp_path)["points"] == found["points"], "it was done"
+
+
+@pytest.mark.parametrize("name", energy_search.DEFAULT)
+def test_its_tasks_are_in_the_suite(name: str) -> None:
+    assert next(energy_search.SUITE.glob(f"level*/{name}.py"))
