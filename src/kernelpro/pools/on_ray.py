@@ -30,7 +30,7 @@ from typing import Any
 
 from kernelpro.pools import local
 from kernelpro.pools.pool import Pool, Report, lost, silent
-from kernelpro.pools.waiting import Asked, Kind, Queues, Turns
+from kernelpro.pools.waiting import Asked, Kind, Queues, Turns, Worker
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _MOST_ACTORS = 256
@@ -84,7 +84,7 @@ class Actor:
 
 
 @dataclass(eq=False)
-class _Hand:
+class _Hand(Worker):
     """An actor, as far as it has come."""
 
     actor: Any
@@ -95,9 +95,6 @@ class _Hand:
     hardware: dict[str, str | None] = field(default_factory=dict)
     sent: dict[Any, Asked] = field(default_factory=dict)
     """By call, in the order of sending."""
-    task: str = ""
-    run: int = 0
-    """Jobs sent since it has been at this task."""
     wanted: float = 0.0
     """When it last was."""
     pulse: Any = None
@@ -318,7 +315,7 @@ class RayPool(Pool):
         """The oldest job of the task that is best for this hand; `old`: whether any has waited for long."""
         long_ago = self._now() - _LONG_SECONDS
         mine = Counter(asked.task for asked in hand.sent.values())
-        over = self._turns.over(hand.task, hand.run)
+        over = self._turns.over(hand)
 
         def others(asked: Asked) -> int:
             return under_way[asked.task] - mine[asked.task]
@@ -341,11 +338,7 @@ class RayPool(Pool):
 
     def _send(self, hand: _Hand, asked: Asked) -> None:
         hand.sent[hand.actor.do.remote(replace(asked.job, id=asked.key).dumps())] = asked
-        if asked.task and asked.task != hand.task:
-            if any(other.task == hand.task for other in self._waiting.first()):
-                self._turns.end(hand.task)
-            hand.task, hand.run = asked.task, 0
-        hand.run += 1
+        self._turns.sent(hand, asked, self._waiting)
         if asked.task and (name := hand.hardware.get(asked.kind[1])):
             self._kinds.setdefault(asked.kind, name)
 
