@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -195,6 +196,11 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
     assert [Store(run).config().in_flight for run in runs] == [1, 1]
+    told = re.search(r"kernelpro (report RUN --home .*) writes the report of one", first.stderr)
+    assert told, first.stderr
+    words = shlex.split(told[1].replace("RUN", runs[0].name))
+    made = subprocess.run([sys.executable, "-m", "kernelpro", *words], capture_output=True, text=True, timeout=300)
+    assert made.stdout.strip() == str(runs[0] / "report.html") and (runs[0] / "report.html").is_file(), made.stderr
     assert "2 of 2 were answered before" in bench(suite, *more).stderr
 
 
