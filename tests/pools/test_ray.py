@@ -180,6 +180,29 @@ def test_an_address_where_nobody_is(name: str) -> None:
         pool(f"{name}{port}")
 
 
+@contextlib.contextmanager
+def stranger(answer: bytes) -> Iterator[int]:
+    """Somebody who is not Ray; the port."""
+
+    def serve() -> None:
+        guest, _ = server.accept()
+        with guest, contextlib.suppress(ConnectionError):
+            while guest.recv(1024):
+                guest.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["a web server", "silence"])
+@pytest.mark.parametrize("name", ["ray:127.0.0.1:", "ray://127.0.0.1:"])
+def test_an_address_where_somebody_else_is(name: str, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "_REACH_SECONDS", 1.0)
+    with stranger(answer) as port, pytest.raises(BadInput, match=f"^--pool {name}{port}: something listens there, but it is not"):
+        pool(f"{name}{port}")
+
+
 def test_what_is_no_address() -> None:
     with pytest.raises(BadInput, match=r"^--pool ray:nowhere: not an address"):
         pool("ray:nowhere")

@@ -47,6 +47,8 @@ _TURN = 128
 _IDLE_SECONDS = 60.0
 """After which an actor that is not needed is let go: starting one and making a task warm take half of that."""
 _REACH_SECONDS = 5.0
+_PREFACE, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0"
+"""How HTTP/2 begins: a client's first words, and a frame of settings (three bytes of length, then its type) with none in it."""
 _PULSE_SECONDS = 1.0
 _TELL_SECONDS = 5.0
 """Between two reports on the queue."""
@@ -438,14 +440,29 @@ class RayPool(Pool):
 
 
 def reach(name: str, address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Whether Ray is there. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise BadInput(f"{name}: not an address: there are ray:, ray:HOST:PORT and ray://HOST:PORT")
+    hint = "is it the address that `ray start --head` gave?"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS) as there:
+            known = _speaks_as_ray(there)
     except (OSError, OverflowError) as error:
-        raise BadInput(f"{name}: nobody answers there ({error}); is it the address that `ray start --head` gave?") from None
+        raise BadInput(f"{name}: nobody answers there ({error}); {hint}") from None
+    if not known:
+        raise BadInput(f"{name}: something listens there, but it is not Ray; {hint}")
+
+
+def _speaks_as_ray(there: socket.socket) -> bool:
+    """Ray speaks gRPC, that is HTTP/2, in which a server begins with its settings. Under TLS that is not seen from here."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return True
+    try:
+        there.sendall(_PREFACE + _SETTINGS)
+        return there.recv(4)[3:] == _SETTINGS[3:4]
+    except OSError:
+        return False
 
 
 def _line(error: Exception) -> str:
