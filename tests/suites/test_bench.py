@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 import torch
+from llm.asking import unanswered
 
 import kernelpro
 from kernelpro.api import Optimized
 from kernelpro.engine.store import Store
 from kernelpro.lab.energy.counter import NoCounter, Rapl
-from kernelpro.llm import outstanding
 from kernelpro.records import BadInput, Limits, Options, Result, Status
 from kernelpro.suites import problems
 from kernelpro.suites.asking import Question
@@ -210,12 +210,12 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     more = ("--author", "team", "--model", f"inbox:{inbox}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2")
     first = bench(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
-    questions = outstanding(inbox)
-    assert sorted(waiting.path.name[:6] for waiting in questions) == ["1-1-sq", "1-2-sc"], "each run has its own file"
-    for waiting in questions:
-        what = "x.square()" if "x * x" in waiting.path.read_text() else "torch.tanh(x)"
+    questions = unanswered(inbox)
+    assert [path.name[:6] for path in questions] == ["1-1-sq", "1-2-sc"], "each run has its own file"
+    for path in questions:
+        what = "x.square()" if "x * x" in path.read_text() else "torch.tanh(x)"
         answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{KERNEL.format(what=what)}```\n"
-        waiting.path.with_name(f"{waiting.path.stem}.answer.md").write_text(answer)
+        path.with_suffix(".answer.md").write_text(answer)
     second = bench(suite, *more, "--format", "json")
     assert second.returncode == 0, second.stderr
     assert [row["status"] for row in json.loads(second.stdout)["rows"]] == ["passed", "passed"]
