@@ -160,12 +160,12 @@ if __name__ == "__main__":
     started = [ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--block", "--temp-dir", "/tmp/kernelpro-ray"]
     with free_port() as port, free_port() as client:
         pass
-    head = subprocess.Popen([*started, f"--port={port}", f"--ray-client-server-port={client}"], start_new_session=True)
+    plain = os.environ | {"RAY_AUTH_MODE": "disabled"}  # whoever runs this may have a token at home, and Ray then asks for it
+    head = subprocess.Popen([*started, f"--port={port}", f"--ray-client-server-port={client}"], start_new_session=True, env=plain)
     try:
         until(lambda: listens(client))
-        told = subprocess.run(
-            [sys.executable, tmp_path / "outside.py", f"ray://127.0.0.1:{client}"], capture_output=True, text=True, timeout=200
-        )
+        command = [sys.executable, tmp_path / "outside.py", f"ray://127.0.0.1:{client}"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=200, env=plain)
         assert "number 7;" in told.stdout, told.stderr
     finally:
         os.killpg(head.pid, signal.SIGTERM)
