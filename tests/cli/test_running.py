@@ -11,10 +11,11 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+from llm.asking import unanswered
+
 from kernelpro.cli import running
 from kernelpro.engine.store import Store
 from kernelpro.lab import machine
-from kernelpro.llm import outstanding
 from kernelpro.records import BadInput, Limits, Role, RunConfig, Task
 
 BAD = Path(__file__).parents[1] / "bad"
@@ -62,15 +63,15 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     asked = ("--model", "inbox:questions", "--role", "design:effort=high", "--price", "m=1/2", "--home", "runs", "--name", "here")
     first = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options, *asked)
     assert first.returncode == 3, first.stderr
-    (waiting,) = outstanding(tmp_path / "questions")
-    assert waiting.path.name == "here-1__step-1__design.md"
+    (waiting,) = unanswered(tmp_path / "questions")
+    assert waiting.name == "here-1__step-1__design.md"
     config = Store.open(tmp_path / "runs", "here-1").config()
     assert "on the CPU; on a GPU: --target cuda, elsewhere with --pool spool:DIR or --pool ray:\n" in first.stderr
     assert config.models == {"code": f"inbox:{tmp_path}/questions"}
     assert (config.roles, config.prices, config.limits) == ({"design": Role(effort="high")}, {"m": "1/2"}, Limits(1))
 
     answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{(BAD / 'good.py').read_text()}```\n"
-    waiting.path.with_name("here-1__step-1__design.answer.md").write_text(answer)
+    waiting.with_name("here-1__step-1__design.answer.md").write_text(answer)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     second = kernelpro(elsewhere, "resume", "here-1", "--home", str(tmp_path / "runs"))

@@ -73,7 +73,10 @@ def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
     for number, ms in ((2, 0.4), (3, 0.49)):
         told = {"plan": f"plan {'xyz'[number - 2]}", "hypothesis": "loads are narrow", "details": {"promised": 1.3}}
         steps.append(Step(number, 1, "improve", source=str(number), verdict=verdict(ms), **told))  # type: ignore[arg-type]
-    memory = RunMemory.replay(event for step in steps for event in learning.events(step, parent if step.parent else None))
+    memory = RunMemory()
+    for step in steps:
+        for event in learning.events(step, parent if step.parent else None):
+            memory.add(event)
     digest = memory.digest(1, 800)
     assert "expected 1.30x, confirmed (loads are narrow)" in digest and "expected 1.30x, refuted (loads are narrow)" in digest
     knowledge = Knowledge(tmp_path / "knowledge.db")

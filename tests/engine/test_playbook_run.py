@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import zlib
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from authors.playing import graph, task
@@ -65,3 +69,32 @@ def test_a_task_that_cannot_be_read_is_asked_about_once_and_the_reason_said(comp
     outcome, store = run(tmp_path, Lab(None, compiled))
     assert len([step for step in store.steps() if not step.source]) == 1
     assert "could not be read (it returns a string)" in outcome.reason
+
+
+class Uneven(Lab):
+    """Kernels differ in speed, by `luck`; and some diagnoses come late, `late` says which: the author is asked out of turn."""
+
+    def __init__(self, given: Task, luck: str, late: int):
+        super().__init__(given)
+        self._luck, self._late = luck, late
+
+    def verdict(self, job: Job, source: str) -> Verdict:
+        return verdict(0.2 + 0.6 * (zlib.crc32(f"{self._luck}{source}".encode()) % 1000) / 1000)
+
+    def submit(self, job: Job, progress: Any = None) -> Future[Result]:
+        if job.kind != "profile" or zlib.crc32(job.dumps().encode()) % 2 != self._late:
+            return super().submit(job, progress)
+        answer: Future[Result] = Future()
+        threading.Timer(0.05, answer.set_result, [self._result(job)]).start()
+        return answer
+
+
+@pytest.mark.parametrize("luck", ["1", "2"])
+def test_steps_in_flight_take_different_moves_and_the_same_ones_whoever_is_faster(luck: str, tmp_path: Path) -> None:
+    taken = []
+    for late in (0, 1):
+        _, store = run(tmp_path / str(late), Uneven(NORM, luck, late), candidates=24, in_flight=4)
+        steps = store.steps()
+        assert not [step.number for step in steps if "duplicate" in step.note]
+        taken.append([(step.parent, step.plan, step.source) for step in steps])
+    assert taken[0] == taken[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kernelpro.llm import Form, Model, Question, Reply, Settings, Tool
@@ -23,6 +24,12 @@ def question(key: str = "step-1/code", prompt: str = "Make it fast.", form: Form
 
 def ask(model: Model, asked: Question[Any] | None = None) -> Reply[Any]:
     return asyncio.run(model.ask(asked or question()))
+
+
+def unanswered(folder: Path) -> list[Path]:
+    """The questions in an inbox that have no answer."""
+    questions = (path for path in folder.glob("*.md") if ".answer." not in path.name)
+    return sorted(path for path in questions if not path.with_suffix(".answer.md").exists())
 
 
 def search_tool(function: Callable[..., str]) -> Tool:

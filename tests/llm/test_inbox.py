@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llm.asking import KERNEL, SECRET, SOURCE, ask, question, search_tool
+from llm.asking import KERNEL, SECRET, SOURCE, ask, question, search_tool, unanswered
 
-from kernelpro.llm import Model, Outstanding, Settings, Transcripts, model, outstanding
+from kernelpro.llm import Model, Outstanding, Settings, Transcripts, model
 from kernelpro.llm.forms import Code
 from kernelpro.records import Cost
 
@@ -37,10 +37,10 @@ def test_round_trip(tmp_path: Path) -> None:
     page = (tmp_path / "run-1__step-1__code.md").read_text()
     for part in ("Role: **code**", "You write kernels.", "Make it fast.", "kernelpro search WORDS", "opens with ```python"):
         assert part in page
-    assert [(w.key, w.role, w.again) for w in outstanding(tmp_path)] == [("step-1/code", "code", False)]
+    assert unanswered(tmp_path) == [tmp_path / "run-1__step-1__code.md"]
 
     put(tmp_path, KERNEL)
-    assert outstanding(tmp_path) == []
+    assert unanswered(tmp_path) == []
     reply = ask(inbox(tmp_path), question(tools=(tool,)))
     assert reply.value == SOURCE and reply.cost == Cost() and reply.notes == ()
     assert [message["role"] for message in reply.messages] == ["system", "user", "assistant"]
@@ -70,7 +70,6 @@ def test_a_malformed_answer_is_set_aside_and_the_question_says_what_was_wrong(tm
         assert page.index("# What was wrong with the last answer") < page.index("# Question")
         assert fault in page and page.count("# What was wrong") == 1 and page.count("# Task") == 1
         assert (tmp_path / f"run-1__step-1__code.answer.{number}.bad.md").exists()
-        assert [w.again for w in outstanding(tmp_path)] == [True]
     put(tmp_path, KERNEL)
     assert ask(inbox(tmp_path)).value == SOURCE
 
@@ -107,7 +106,7 @@ def test_runs_that_share_a_folder_do_not_touch_each_others_files(tmp_path: Path)
         for run in runs:
             with pytest.raises(Outstanding):
                 ask(inbox(tmp_path, run), question(prompt=f"The task of {run.scope}."))
-    assert [waiting.path.name for waiting in outstanding(tmp_path)] == ["run-1__step-1__code.md", "run-2__step-1__code.md"]
+    assert [path.name for path in unanswered(tmp_path)] == ["run-1__step-1__code.md", "run-2__step-1__code.md"]
     put(tmp_path, "```python\none\n```")
     with pytest.raises(Outstanding):
         ask(inbox(tmp_path, runs[1]))
@@ -135,7 +134,7 @@ def test_an_answer_that_is_no_file_is_malformed(tmp_path: Path) -> None:
     answer = tmp_path / "run-1__step-1__code.answer.md"
     for number, make in enumerate((os.mkdir, os.mkfifo), 1):
         make(answer)
-        assert outstanding(tmp_path) == []
+        assert unanswered(tmp_path) == []
         with pytest.raises(Outstanding, match="a folder or the like"):
             ask(inbox(tmp_path))
         assert (tmp_path / f"run-1__step-1__code.answer.{number}.bad.md").exists()
@@ -161,11 +160,11 @@ def test_two_processes_get_the_same_answers(tmp_path: Path) -> None:
     askers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     answered = 0
     while any(asker.poll() is None for asker in askers):
-        for waiting in outstanding(tmp_path):
-            put(tmp_path, f"```python\n{waiting.key}\n```\n", waiting.path.stem)
+        for path in unanswered(tmp_path):
+            put(tmp_path, f"```python\n{path.stem}\n```\n", path.stem)
             answered += 1
     outputs = [asker.communicate()[0] for asker in askers]
-    assert outputs[0] == outputs[1] == "".join(f"step-{n}/code\n" for n in range(20))
+    assert outputs[0] == outputs[1] == "".join(f"run-1__step-{n}__code\n" for n in range(20))
     assert [asker.returncode for asker in askers] == [0, 0] and answered >= 20
     assert not list(tmp_path.glob("*.bad.md"))
 

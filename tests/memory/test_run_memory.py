@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, RunMemory
@@ -23,8 +25,15 @@ EVENTS: list[Event] = [
 ]
 
 
+def remembered(events: Iterable[Event]) -> RunMemory:
+    memory = RunMemory()
+    for event in events:
+        memory.add(event)
+    return memory
+
+
 def test_outcomes_come_best_gains_and_worst_failures_first() -> None:
-    memory = RunMemory.replay(EVENTS)
+    memory = remembered(EVENTS)
     under = memory.tried_under(1)
     assert [a.node for a in under.gains] == [6] and [a.node for a in under.failures] == [2, 5]
     elsewhere = memory.tried_elsewhere(1)
@@ -32,7 +41,7 @@ def test_outcomes_come_best_gains_and_worst_failures_first() -> None:
 
 
 def test_errors_recur_and_know_what_led_out_of_them() -> None:
-    registers, misaligned = RunMemory.replay(EVENTS).errors()
+    registers, misaligned = remembered(EVENTS).errors()
     assert registers.signature == "k.cu(N): error: too many registers (N used)" and registers.count == 2
     assert registers.example == EVENTS[9].message  # type: ignore[union-attr]
     assert registers.fix == "split a row over a warp"
@@ -48,21 +57,21 @@ def test_a_step_that_keeps_the_error_is_no_fix() -> None:
         Error(2, message),
         Attempt(3, 2, "declare it", gain=1.0),
     ]
-    assert RunMemory.replay(events[:4]).errors()[0].fix == ""
-    assert RunMemory.replay(events).errors()[0].fix == "declare it"
+    assert remembered(events[:4]).errors()[0].fix == ""
+    assert remembered(events).errors()[0].fix == "declare it"
 
 
 def test_facts_are_told_once_the_latest_first() -> None:
-    assert [fact.text for fact in RunMemory.replay(EVENTS).facts()] == ["the copy alone takes 0.11 ms", EVENTS[10].text]  # type: ignore[union-attr]
+    assert [fact.text for fact in remembered(EVENTS).facts()] == ["the copy alone takes 0.11 ms", EVENTS[10].text]  # type: ignore[union-attr]
 
 
 def test_the_last_word_on_a_node_counts() -> None:
-    memory = RunMemory.replay([*EVENTS, Attempt(6, 1, "use two stages", gain=0.9)])
+    memory = remembered([*EVENTS, Attempt(6, 1, "use two stages", gain=0.9)])
     assert memory.tried_under(1).gains == ()
 
 
 def test_the_digest_says_it_in_words() -> None:
-    text = RunMemory.replay(EVENTS).digest(1, 1000)
+    text = remembered(EVENTS).digest(1, 1000)
     assert text == (
         "Tried from this kernel:\n"
         "- use two stages -> 1.10x as fast as step 1\n"
@@ -92,7 +101,7 @@ def test_a_fresh_design_is_told_by_its_time_and_its_lead_over_the_baselines() ->
         Attempt(2, 0, "two passes", gain=0.9, fresh=True, ms=1.2),
         Attempt(3, 1, "wider loads", gain=1.01, promised=1.3, ms=0.183),
     ]
-    assert RunMemory.replay(events).digest(9, 1000) == (
+    assert remembered(events).digest(9, 1000) == (
         "What worked in other steps:\n"
         "- one pass -> 0.1848 ms, 5.80x as fast as the best baseline\n"
         "\n"
@@ -103,7 +112,7 @@ def test_a_fresh_design_is_told_by_its_time_and_its_lead_over_the_baselines() ->
 
 
 def test_the_digest_leaves_out_the_node_itself_and_what_is_told_elsewhere() -> None:
-    text = RunMemory.replay(EVENTS).digest(1, 1000, told={4, 6})
+    text = remembered(EVENTS).digest(1, 1000, told={4, 6})
     assert "vectorise loads by 4" not in text and "use two stages" not in text and "pad rows to 16 bytes ->" not in text
     assert "unroll by 8" in text and "split a row over a warp ->" in text
 
@@ -119,7 +128,7 @@ def test_a_promise_is_kept_by_half_of_its_logarithm() -> None:
 def test_equal_methods_share_a_line() -> None:
     events: list[Event] = [Attempt(n, 1, f"unroll by {n}", gain=1 + n / 10) for n in range(2, 6)]
     assert (
-        RunMemory.replay(events).digest(1, 1000)
+        remembered(events).digest(1, 1000)
         == "Tried from this kernel:\n- unroll by 5 -> 1.50x as fast as step 1 (tried 4 times, 1.20x to 1.50x)"
     )
 
@@ -131,10 +140,10 @@ def test_the_digest_keeps_to_its_budget_and_the_most_valuable() -> None:
         method = f"{methods[index % 10]} {methods[index // 10 % 10]} {methods[index // 100]} " + "words " * (index % 40)
         events.append(Attempt(100 + index, index % 3, method, gain=1 + index / 1000) if index % 2 else Fact(method))
     events += [Error(8, "error: " + "very long " * 500), Fact("x" * 5000)]
-    memory = RunMemory.replay(events)
+    memory = remembered(events)
     for budget in (0, 5, 20, 50, 200, 1000, 5000):
         text = memory.digest(1, budget)
-        assert len(text) <= 3.5 * budget and text == RunMemory.replay(events).digest(1, budget)
+        assert len(text) <= 3.5 * budget and text == remembered(events).digest(1, budget)
     assert memory.digest(1, 0) == "" and memory.digest(1, 50).startswith("Tried from this kernel:\n- ")
     assert all(
         title in memory.digest(1, 1000)

@@ -160,12 +160,12 @@ if __name__ == "__main__":
     started = [ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--block", "--temp-dir", "/tmp/kernelpro-ray"]
     with free_port() as port, free_port() as client:
         pass
-    head = subprocess.Popen([*started, f"--port={port}", f"--ray-client-server-port={client}"], start_new_session=True)
+    plain = os.environ | {"RAY_AUTH_MODE": "disabled"}  # whoever runs this may have a token at home, and Ray then asks for it
+    head = subprocess.Popen([*started, f"--port={port}", f"--ray-client-server-port={client}"], start_new_session=True, env=plain)
     try:
         until(lambda: listens(client))
-        told = subprocess.run(
-            [sys.executable, tmp_path / "outside.py", f"ray://127.0.0.1:{client}"], capture_output=True, text=True, timeout=200
-        )
+        command = [sys.executable, tmp_path / "outside.py", f"ray://127.0.0.1:{client}"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=200, env=plain)
         assert "number 7;" in told.stdout, told.stderr
     finally:
         os.killpg(head.pid, signal.SIGTERM)
@@ -177,6 +177,29 @@ def test_an_address_where_nobody_is(name: str) -> None:
     with free_port() as port:
         pass
     with pytest.raises(BadInput, match=f"^--pool {name}{port}: nobody answers there"):
+        pool(f"{name}{port}")
+
+
+@contextlib.contextmanager
+def stranger(answer: bytes) -> Iterator[int]:
+    """Somebody who is not Ray; the port."""
+
+    def serve() -> None:
+        guest, _ = server.accept()
+        with guest, contextlib.suppress(ConnectionError):
+            while guest.recv(1024):
+                guest.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["a web server", "silence"])
+@pytest.mark.parametrize("name", ["ray:127.0.0.1:", "ray://127.0.0.1:"])
+def test_an_address_where_somebody_else_is(name: str, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "_REACH_SECONDS", 1.0)
+    with stranger(answer) as port, pytest.raises(BadInput, match=f"^--pool {name}{port}: something listens there, but it is not"):
         pool(f"{name}{port}")
 
 

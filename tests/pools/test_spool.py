@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +92,14 @@ def test_who_waits_gets_results_as_they_come(spool: Spooling) -> None:
             spool.finish(job, data={"of": job.job.id})
         assert [a.result(10).data for a in answers] == [{"of": f"build {n}"} for n in range(3)]
         assert asking.outstanding == 0
+
+
+def test_whoever_is_interrupted_while_asking_can_leave(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Spool(spool.path) as asking, monkeypatch.context() as moment:
+        moment.setattr(threading.Thread, "start", lambda self: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            asking.submit(building(1))
+    assert [posted.job.id for posted in spool.folder.open_jobs()] == ["build 1"], "what was asked for stays asked for"
 
 
 def test_an_error_is_handed_out_once(spool: Spooling) -> None:

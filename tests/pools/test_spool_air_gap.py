@@ -12,9 +12,8 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+from llm.asking import unanswered
 from spooling import BAD
-
-from kernelpro.llm import outstanding
 
 pytestmark = [pytest.mark.together, pytest.mark.long]
 
@@ -47,9 +46,9 @@ def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
     carried = answered = 0
     while run.returncode == 3:
         assert "outstanding" in run.stdout + run.stderr
-        moved, waiting = carry(), outstanding(here / "questions")
+        moved, waiting = carry(), unanswered(here / "questions")
         for question in waiting:
-            question.path.with_suffix(".answer.md").write_text(answer)
+            question.with_suffix(".answer.md").write_text(answer)
         assert moved or waiting, "something comes of every round"
         carried, answered = carried + moved, answered + len(waiting)
         run = kernelpro(here, "resume", "gap-1", "--home", "runs")

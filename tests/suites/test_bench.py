@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,12 +17,12 @@ from typing import Any
 
 import pytest
 import torch
+from llm.asking import unanswered
 
 import kernelpro
 from kernelpro.api import Optimized
 from kernelpro.engine.store import Store
 from kernelpro.lab.energy.counter import NoCounter, Rapl
-from kernelpro.llm import outstanding
 from kernelpro.records import BadInput, Limits, Options, Result, Status
 from kernelpro.suites import problems
 from kernelpro.suites.asking import Question
@@ -195,6 +196,11 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
     assert [Store(run).config().in_flight for run in runs] == [1, 1]
+    told = re.search(r"kernelpro (report RUN --home .*) writes the report of one", first.stderr)
+    assert told, first.stderr
+    words = shlex.split(told[1].replace("RUN", runs[0].name))
+    made = subprocess.run([sys.executable, "-m", "kernelpro", *words], capture_output=True, text=True, timeout=300)
+    assert made.stdout.strip() == str(runs[0] / "report.html") and (runs[0] / "report.html").is_file(), made.stderr
     assert "2 of 2 were answered before" in bench(suite, *more).stderr
 
 
@@ -204,12 +210,12 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     more = ("--author", "team", "--model", f"inbox:{inbox}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2")
     first = bench(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
-    questions = outstanding(inbox)
-    assert sorted(waiting.path.name[:6] for waiting in questions) == ["1-1-sq", "1-2-sc"], "each run has its own file"
-    for waiting in questions:
-        what = "x.square()" if "x * x" in waiting.path.read_text() else "torch.tanh(x)"
+    questions = unanswered(inbox)
+    assert [path.name[:6] for path in questions] == ["1-1-sq", "1-2-sc"], "each run has its own file"
+    for path in questions:
+        what = "x.square()" if "x * x" in path.read_text() else "torch.tanh(x)"
         answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{KERNEL.format(what=what)}```\n"
-        waiting.path.with_name(f"{waiting.path.stem}.answer.md").write_text(answer)
+        path.with_suffix(".answer.md").write_text(answer)
     second = bench(suite, *more, "--format", "json")
     assert second.returncode == 0, second.stderr
     assert [row["status"] for row in json.loads(second.stdout)["rows"]] == ["passed", "passed"]

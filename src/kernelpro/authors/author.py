@@ -92,7 +92,7 @@ class Assignment:
     beside: tuple[Known, ...] = ()
     """What is being made of the parent at the same time, by steps before this one; without a plan where that is not known yet."""
     codes: frozenset[str] = frozenset()
-    """What was written before this step, each as `normalised` has it: the same again would be a duplicate."""
+    """What is written already, each as `normalised` has it: the same again would be a duplicate."""
     guidance: str = ""
     """The diagnosis of the parent, in words."""
     findings: tuple[Finding, ...] = ()
@@ -124,7 +124,8 @@ class Draft:
 class Author(Protocol):
     """One that can borrow from a second candidate has `combines = True`; others are asked for an improvement instead. One that can
     improve only what it wrote itself has `own_only = True`. One that has only so many fresh designs has a function `designs`: asked
-    for the first, it says how many it may be asked for, at least 1."""
+    for the first, it says how many it may be asked for, at least 1. One that writes in no time has `in_turn = True`: steps that are
+    open together are written one after another, each with the `codes` of those before it."""
 
     name: str
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -103,6 +104,9 @@ def run(wanted: Wanted, place: Place) -> int:
                 keys, outstanding = _ask(wanted, place, chosen, target, pool, ledger)
             _show(wanted, target, chosen, keys, ledger)
             _say(f"results: {ledger.folder / 'results.jsonl'}")
+            if wanted.author:
+                home = f"--home {shlex.quote(str((ledger.folder / 'runs').absolute()))}"
+                _say(f"runs: kernelpro runs {home} lists them, kernelpro report RUN {home} writes the report of one")
             answers = [ledger.entries[key] for some in keys.values() for key in some if key in ledger.entries]
     failed = sum(answer.unsettled for answer in answers)
     if failed:

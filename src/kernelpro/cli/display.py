@@ -19,7 +19,7 @@ from rich.text import Text
 from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
-from kernelpro.records import Interval, Outcome, RunConfig
+from kernelpro.records import Outcome, RunConfig
 from kernelpro.report import sentence
 from kernelpro.report.reproduce import home_option
 
@@ -154,7 +154,7 @@ class Display:
         print(f"winner: step {outcome.best}{by}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
         if step and (why := sentence.unwrapped(verdict, step)):
             print(f"  {why}")
-        print(f"  over each baseline: {', '.join(f'{name} {interval(x)}' for name, x in verdict.speedup.items())}")
+        print(f"  over each baseline: {', '.join(f'{name} {sentence.times(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
             reached = sentence.share(verdict.floor_ms / verdict.times["candidate"].value)
             print(f"  floor {verdict.floor_ms:.4f} ms ({reached} reached)")
@@ -170,10 +170,6 @@ class Display:
             print(json.dumps({"event": "report", "path": str(path)}, separators=(",", ":")), flush=True)
         else:
             print(f"  report: {path}")
-
-
-def interval(x: Interval) -> str:
-    return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
 
 
 def _row(step: str, parent: str, action: str, author: str, status: str, ms: str, times: str, plan: str, style: str) -> Text:

@@ -17,7 +17,6 @@ from rich.tree import Tree as Drawing
 
 from kernelpro import report as reporting
 from kernelpro.cli import joules
-from kernelpro.cli.display import interval
 from kernelpro.diagnose import guidance
 from kernelpro.engine import exchanges
 from kernelpro.engine import export as exporting
@@ -54,7 +53,7 @@ def runs(home: str | None, json_lines: bool) -> int:
         best = ""
         if outcome and outcome.verdict:
             fastest = min(outcome.verdict.speedup.items(), key=lambda item: item[1].value)
-            best = f"{interval(fastest[1])} over {fastest[0]}"
+            best = f"{sentence.times(fastest[1])} over {fastest[0]}"
         state = "finished" if outcome else "unfinished"
         if json_lines:
             print(
@@ -171,7 +170,7 @@ def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
     if verdict := step.verdict:
         told |= {"verdict": verdict.reason, "error": _error(verdict)}
         told |= {"time": f"{verdict.times['candidate'].value:.4g} ms"} if verdict.times else {}
-        told |= {f"over {name}": interval(ratio) for name, ratio in verdict.speedup.items()}
+        told |= {f"over {name}": sentence.times(ratio) for name, ratio in verdict.speedup.items()}
         told |= {"energy": joules.line(verdict.energy)} if verdict.energy else {}
     parts += [f"{name}: {text}" for name, text in told.items() if text]
     if step.diagnosis:

@@ -12,8 +12,9 @@ from rich.table import Table
 from kernelpro.cli import joules
 from kernelpro.cli.place import Place
 from kernelpro.pools.pool import Outstanding
-from kernelpro.records import BASELINES, BadInput, Candidate, Interval, Job, Options, Progress, Result, Status, Task, Verdict
+from kernelpro.records import BASELINES, BadInput, Candidate, Job, Options, Progress, Result, Status, Task, Verdict
 from kernelpro.records.energy import TITLES, cells
+from kernelpro.report.sentence import share
 
 
 def run(
@@ -120,12 +121,12 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
     for v in verdicts:
         colour = _COLOURS.get(v.status, "yellow")
         row = [v.candidate, f"[{colour}]{v.status.value}[/]", _milliseconds(v)]
-        row += [_times(v.speedup.get(name)) for name in baselines]
+        row += [v.speedup[name].words() if name in v.speedup else "" for name in baselines]
         row += [
             v.faster or "",
             _error(v),
             _of_floor(v),
-            "" if v.authored_share is None or not v.times else f"{v.authored_share:.0%}",
+            "" if v.authored_share is None or not v.times else share(v.authored_share),
             *(cells(v.energy) if metered else ()),
         ]
         table.add_row(*row)
@@ -133,8 +134,8 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
     console.print(table)
     measured = next((v for v in verdicts if v.times), None)
     if measured:
-        shown = ", ".join(f"{name} {measured.times[name].value:.3f} ms" for name in baselines)
-        console.print(f"baselines: {shown}; floor {measured.floor_ms:.3f} ms; sandbox: {measured.sandbox}")
+        shown = ", ".join(f"{name} {measured.times[name].value:.4g} ms" for name in baselines)
+        console.print(f"baselines: {shown}; floor {measured.floor_ms:.4g} ms; sandbox: {measured.sandbox}")
     for line in dict.fromkeys(f"energy: {joules.line(v.energy)}" for v in verdicts if v.energy):
         console.print(line)
     for note in dict.fromkeys(note for v in verdicts for note in v.notes):
@@ -142,11 +143,7 @@ def _print_table(task: Task, verdicts: list[Verdict]) -> None:
 
 
 def _milliseconds(v: Verdict) -> str:
-    return f"{v.times['candidate'].value:.3f}" if v.times else ""
-
-
-def _times(ratio: Interval | None) -> str:
-    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else ""
+    return f"{v.times['candidate'].value:.4g}" if v.times else ""
 
 
 def _error(v: Verdict) -> str:
@@ -154,4 +151,4 @@ def _error(v: Verdict) -> str:
 
 
 def _of_floor(v: Verdict) -> str:
-    return f"{v.floor_ms / v.times['candidate'].value:.0%}" if v.times and v.floor_ms else ""
+    return share(v.floor_ms / v.times["candidate"].value) if v.times and v.floor_ms else ""

@@ -3,8 +3,8 @@
 1. Ground: probe and study the task, once (ground.py). What compilers made of it are the first steps (authors/seeded.py).
 2. While the budget lasts and fewer than `in_flight` steps are open: the policy chooses a node and an action, from
    the tree and a random generator that is a function of (seed, step) alone. The step is on disk before anything is done.
-3. Each open step goes its way: its author writes (several at once), duplicates are recognised, the pool judges, declared
-   tunables are searched (trial.py). Every stage is on disk when it is done.
+3. Each open step goes its way: its author writes (several at once, or one after another), duplicates are recognised, the pool
+   judges, declared tunables are searched (trial.py). Every stage is on disk when it is done.
 4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on results alone,
    never on who was faster; and a run that was killed goes on as if nothing had happened.
 5. At the end the best few are judged again, at full length and against all baselines (finals.py).
@@ -143,6 +143,7 @@ class Engine:
         self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
         self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
         self._combines = getattr(self._author, "combines", False)
+        self._in_turn = getattr(self._author, "in_turn", False)
         if getattr(self._author, "own_only", False):
             self._barren |= set(range(1, len(self._given) + 1))
         if designs := getattr(self._author, "designs", None):
@@ -266,11 +267,15 @@ class Engine:
             finally:  # those behind do not wait for one that waits itself
                 self._drafted[step.number].set()
         if step.stage == "drafted":
-            for event in [event for number, event in self._drafted.items() if number < step.number]:
-                await event.wait()  # of two equal drafts the earlier one is judged, whoever wrote faster
+            await self._turn(step)  # of two equal drafts the earlier one is judged, whoever wrote faster
             step = self._advance(await self._judge(step))
             self._tell("judged", {"step": step.number})
         return step
+
+    async def _turn(self, step: Step) -> None:
+        """Until all steps before this one are written, or wait themselves."""
+        for event in [event for number, event in self._drafted.items() if number < step.number]:
+            await event.wait()
 
     def _advance(self, step: Step) -> Step:
         self._store.keep(step)
@@ -334,6 +339,8 @@ class Engine:
     async def _assignment(self, step: Step) -> Assignment:
         if step.action in ("improve", "combine") and step.parent:
             await self._profiled(step.parent)
+        if self._in_turn:
+            await self._turn(step)
         parent = self._steps.get(step.parent)
         bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
         place = parent.verdict.environment if parent and parent.verdict else {}

@@ -54,7 +54,7 @@ class Scene:
             cousins=self._many(cousins),
             leaders=tuple(self._known(self.steps[n]) for n in leaders if n != step.parent),
             beside=tuple(self._known(self.steps[n]) for n in family if n < step.number and self.steps[n].stage != "settled"),
-            codes=frozenset(s.details["code"] for s in self.steps.values() if s.number < step.number and "code" in s.details),
+            codes=frozenset(s.details["code"] for s in self.steps.values() if "code" in s.details),
             guidance=str(parent.details.get("guidance", "")) if parent else "",
             findings=parent.diagnosis.findings if parent and parent.diagnosis else (),
             evidence=str(parent.details.get("evidence", "")) if parent else "",

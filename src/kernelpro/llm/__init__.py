@@ -13,7 +13,6 @@ In come questions, out come checked values with what they cost. Answers are data
 
 from kernelpro.llm.by_name import model
 from kernelpro.llm.cap import Purse
-from kernelpro.llm.inbox import Waiting, outstanding
 from kernelpro.llm.prices import Price
 from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, NoAnswer, Outstanding, Question, Reply, Tool
 from kernelpro.llm.settings import Effort, Settings
@@ -36,7 +35,5 @@ __all__ = [
     "Settings",
     "Tool",
     "Transcripts",
-    "Waiting",
     "model",
-    "outstanding",
 ]

@@ -19,7 +19,6 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -36,30 +35,6 @@ _SETTLED = 2.0
 """Seconds after which a file that is being watched counts as written to its end. One that is complete is taken at once."""
 _HEAD = re.compile(r"<!-- kernelpro question key=(\S+) role=(\S+) stamp=(\S+) content=(\S+) -->")
 _FAULT = re.compile(r"<!-- fault -->.*?<!-- end of fault -->\n+", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A question without an answer."""
-
-    key: str
-    role: str
-    path: Path
-    again: bool
-    """The last answer was malformed."""
-
-
-def outstanding(folder: Path) -> list[Waiting]:
-    """The questions in a folder that nobody has answered yet, oldest first."""
-    found: list[tuple[float, Waiting]] = []
-    for path in filter(Path.is_file, folder.glob("*.md") if folder.is_dir() else ()):
-        try:
-            text, written = path.read_text(errors="replace"), path.stat().st_mtime
-        except FileNotFoundError:  # answered this very moment
-            continue
-        if (head := _HEAD.match(text)) and not _answer_file(path).exists():
-            found.append((written, Waiting(head[1], head[2], path, bool(_FAULT.search(text)))))
-    return [waiting for _, waiting in sorted(found, key=lambda pair: (pair[0], pair[1].key))]
 
 
 class Inbox:

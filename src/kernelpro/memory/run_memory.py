@@ -1,7 +1,7 @@
 """What a run has learnt: attempts, errors with their fixes, facts; and a digest of them for a prompt.
 
-Events go in one by one and are never changed; everything else is computed from them, so that a run that is resumed
-knows as much as before: `RunMemory.replay(events)`. Storing the events is their owner's business.
+Events go in one by one and are never changed; everything else is computed from them, so that a run that is resumed, and
+counts its steps again, knows as much as before.
 
 An error is fixed by the step that left it for good: of a path of attempts that leads from a failing node to a working
 one, the last step from a node that shows the error's signature to one that does not.
@@ -15,10 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from kernelpro.memory.wording import error_signature, gist, method_key, telling_line
-from kernelpro.records import Record
 
 _CHARACTERS_A_TOKEN = 3.5
 """Technical English has about four; the budget is kept rather than used up."""
@@ -31,7 +29,7 @@ _KEPT_PROMISE = 0.5
 
 
 @dataclass(frozen=True)
-class Attempt(Record):
+class Attempt:
     """A node that was tried: exactly one of `gain` and `failure` says how it ended."""
 
     node: int
@@ -49,7 +47,6 @@ class Attempt(Record):
     fresh: bool = False
     """There is no parent with a time: a new design, or the mending of what did not work."""
     ms: float | None = None
-    kind: Literal["attempt"] = "attempt"
 
     def __post_init__(self) -> None:
         if (self.gain is None) == (not self.failure):
@@ -68,21 +65,19 @@ class Attempt(Record):
 
 
 @dataclass(frozen=True)
-class Error(Record):
+class Error:
     """A message that a node's build or run ended with."""
 
     node: int
     message: str
-    kind: Literal["error"] = "error"
 
 
 @dataclass(frozen=True)
-class Fact(Record):
+class Fact:
     """What an author found out: a signature, a path, a measurement."""
 
     text: str
     node: int | None = None
-    kind: Literal["fact"] = "fact"
 
 
 Event = Attempt | Error | Fact
@@ -116,13 +111,6 @@ class RunMemory:
         self._errors: list[tuple[str, Error]] = []
         """With their signatures."""
         self._facts: dict[str, Fact] = {}
-
-    @classmethod
-    def replay(cls, events: Iterable[Event]) -> RunMemory:
-        memory = cls()
-        for event in events:
-            memory.add(event)
-        return memory
 
     def add(self, event: Event) -> None:
         if isinstance(event, Attempt):

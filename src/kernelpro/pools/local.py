@@ -25,7 +25,7 @@ from kernelpro.lab.machine import Device
 from kernelpro.pools import pool
 from kernelpro.pools.pool import Report, lost, silent
 from kernelpro.pools.process import Process
-from kernelpro.pools.waiting import Asked, Queues, Turns
+from kernelpro.pools.waiting import Asked, Queues, Turns, Worker
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _CHANCES = 2
@@ -62,17 +62,13 @@ def run(jobs: Iterable[Job], progress: Report = silent, sandbox: str = "auto") -
 
 
 @dataclass
-class _Slot:
+class _Slot(Worker):
     """A device and its worker, which starts with the first job."""
 
     device: Device
     process: Process | None = None
     sent: dict[str, Asked] = field(default_factory=dict)
     """In the order of sending."""
-    task: str = ""
-    """What it has warm, or will have."""
-    run: int = 0
-    """Jobs sent since it has been at this task."""
     heard: float = 0.0
     """When its worker last gave a sign of life, or was given something to do."""
     hung: str = ""
@@ -138,7 +134,7 @@ class Pool(pool.Pool):
 
     def _rank(self, asked: Asked, slot: _Slot, warm: set[str]) -> tuple[int, float]:
         at_hand = asked.task in ("", slot.task)
-        if self._turns.over(slot.task, slot.run):
+        if self._turns.over(slot):
             return (1 if at_hand else 2 * (asked.task in warm)), asked.since
         return (0 if at_hand else 1), asked.since
 
@@ -162,11 +158,7 @@ class Pool(pool.Pool):
         if not slot.sent:
             slot.heard = time.monotonic()
         slot.sent[asked.key] = asked
-        if asked.task and asked.task != slot.task:
-            if any(other.task == slot.task for other in self._waiting.first()):
-                self._turns.end(slot.task)
-            slot.task, slot.run = asked.task, 0
-        slot.run += 1
+        self._turns.sent(slot, asked, self._waiting)
         if asked.task and (name := slot.device.name_for(asked.job.target)):
             self._hardware.setdefault(asked.kind, name)
         if slot.process is None:

@@ -30,7 +30,7 @@ from typing import Any
 
 from kernelpro.pools import local
 from kernelpro.pools.pool import Pool, Report, lost, silent
-from kernelpro.pools.waiting import Asked, Kind, Queues, Turns
+from kernelpro.pools.waiting import Asked, Kind, Queues, Turns, Worker
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _MOST_ACTORS = 256
@@ -47,6 +47,8 @@ _TURN = 128
 _IDLE_SECONDS = 60.0
 """After which an actor that is not needed is let go: starting one and making a task warm take half of that."""
 _REACH_SECONDS = 5.0
+_PREFACE, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0"
+"""How HTTP/2 begins: a client's first words, and a frame of settings (three bytes of length, then its type) with none in it."""
 _PULSE_SECONDS = 1.0
 _TELL_SECONDS = 5.0
 """Between two reports on the queue."""
@@ -84,7 +86,7 @@ class Actor:
 
 
 @dataclass(eq=False)
-class _Hand:
+class _Hand(Worker):
     """An actor, as far as it has come."""
 
     actor: Any
@@ -95,9 +97,6 @@ class _Hand:
     hardware: dict[str, str | None] = field(default_factory=dict)
     sent: dict[Any, Asked] = field(default_factory=dict)
     """By call, in the order of sending."""
-    task: str = ""
-    run: int = 0
-    """Jobs sent since it has been at this task."""
     wanted: float = 0.0
     """When it last was."""
     pulse: Any = None
@@ -318,7 +317,7 @@ class RayPool(Pool):
         """The oldest job of the task that is best for this hand; `old`: whether any has waited for long."""
         long_ago = self._now() - _LONG_SECONDS
         mine = Counter(asked.task for asked in hand.sent.values())
-        over = self._turns.over(hand.task, hand.run)
+        over = self._turns.over(hand)
 
         def others(asked: Asked) -> int:
             return under_way[asked.task] - mine[asked.task]
@@ -341,11 +340,7 @@ class RayPool(Pool):
 
     def _send(self, hand: _Hand, asked: Asked) -> None:
         hand.sent[hand.actor.do.remote(replace(asked.job, id=asked.key).dumps())] = asked
-        if asked.task and asked.task != hand.task:
-            if any(other.task == hand.task for other in self._waiting.first()):
-                self._turns.end(hand.task)
-            hand.task, hand.run = asked.task, 0
-        hand.run += 1
+        self._turns.sent(hand, asked, self._waiting)
         if asked.task and (name := hand.hardware.get(asked.kind[1])):
             self._kinds.setdefault(asked.kind, name)
 
@@ -445,14 +440,29 @@ class RayPool(Pool):
 
 
 def reach(name: str, address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Whether Ray is there. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise BadInput(f"{name}: not an address: there are ray:, ray:HOST:PORT and ray://HOST:PORT")
+    hint = "is it the address that `ray start --head` gave?"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS) as there:
+            known = _speaks_as_ray(there)
     except (OSError, OverflowError) as error:
-        raise BadInput(f"{name}: nobody answers there ({error}); is it the address that `ray start --head` gave?") from None
+        raise BadInput(f"{name}: nobody answers there ({error}); {hint}") from None
+    if not known:
+        raise BadInput(f"{name}: something listens there, but it is not Ray; {hint}")
+
+
+def _speaks_as_ray(there: socket.socket) -> bool:
+    """Ray speaks gRPC, that is HTTP/2, in which a server begins with its settings. Under TLS that is not seen from here."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return True
+    try:
+        there.sendall(_PREFACE + _SETTINGS)
+        return there.recv(4)[3:] == _SETTINGS[3:4]
+    except OSError:
+        return False
 
 
 def _line(error: Exception) -> str:

@@ -103,6 +103,16 @@ class Queues:
         return itertools.chain.from_iterable(list(self._queues.values()))
 
 
+@dataclass(eq=False, kw_only=True)
+class Worker:
+    """Whoever jobs are sent to, as far as turns are concerned."""
+
+    task: str = ""
+    """What it has warm, or will have."""
+    run: int = 0
+    """Jobs sent since it has been at this task."""
+
+
 class Turns:
     """How many jobs of a task a worker does in a row while others wait."""
 
@@ -110,8 +120,16 @@ class Turns:
         self._first = first
         self._lengths: dict[str, int] = {}
 
-    def over(self, task: str, done: int) -> bool:
-        return done >= self._lengths.get(task, self._first)
+    def over(self, worker: Worker) -> bool:
+        return worker.run >= self._length(worker.task)
 
-    def end(self, task: str) -> None:
-        self._lengths[task] = 2 * self._lengths.get(task, self._first)
+    def sent(self, worker: Worker, asked: Asked, waiting: Queues) -> None:
+        """The worker has this job now. Where that takes it away from a task of which more waits, the task's next turn is longer."""
+        if asked.task and asked.task != worker.task:
+            if any(other.task == worker.task for other in waiting.first()):
+                self._lengths[worker.task] = 2 * self._length(worker.task)
+            worker.task, worker.run = asked.task, 0
+        worker.run += 1
+
+    def _length(self, task: str) -> int:
+        return self._lengths.get(task, self._first)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kernelpro.records import Interval
 from kernelpro.report import sentence
 from kernelpro.report.steps import told
 
@@ -57,7 +58,7 @@ def _baselines(data: dict[str, Any]) -> str:
     for row in data["baselines"]:
         name = f"**{row['label']}** (hardest to beat)" if row["best"] else row["label"]
         ratio = row["speedup"]
-        shown = f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio else ""
+        shown = sentence.times(Interval.from_json(ratio)) if ratio else ""
         rows.append((name, f"{row['ms']['value']:.4g}", shown))
     verdict = data["verdict"]
     if verdict["step"] is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from kernelpro.records import Point
+from kernelpro.records import Interval, Point
 from kernelpro.report import front, sentence
 from kernelpro.report.steps import told
 
@@ -156,7 +156,7 @@ def _environment() -> Environment:
         "scaled": sentence.scaled,
         "share": sentence.share,
         "spent": sentence.spent,
-        "times": lambda ratio: f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+        "times": lambda ratio: sentence.times(Interval.from_json(ratio)),
         "two": lambda value: f"{value:.2f}",
         "x": lambda value: f"{value:.2f}x",
     }

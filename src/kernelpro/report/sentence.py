@@ -56,7 +56,7 @@ def original(author: str) -> bool:
 
 
 def times(x: Interval) -> str:
-    return f"{x.value:.2f}x [{x.low:.2f}, {x.high:.2f}]"
+    return x.words("x")
 
 
 def share(part: float) -> str:

@@ -270,7 +270,7 @@ def markdown(table: Table) -> str:
 
 
 def interval(x: Interval | None) -> str:
-    return f"{x.value:.2f} [{x.low:.2f}, {x.high:.2f}]" if x else ""
+    return x.words() if x else ""
 
 
 def money(cost: Cost) -> str:

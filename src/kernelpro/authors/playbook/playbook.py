@@ -32,6 +32,7 @@ class Playbook:
     them, or `random`, by the run's seed, the task and the parent."""
 
     own_only = True
+    in_turn = True
 
     def __init__(self, order: Order = "findings", seed: int = 0):
         self.name = "playbook" if order == "findings" else f"playbook:{order}"

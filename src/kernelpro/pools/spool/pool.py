@@ -51,7 +51,7 @@ class Spool(Pool):
         self._sick: set[str] = set()
         """Workers whose devices were reported."""
         self._closing = threading.Event()
-        self._watch: threading.Thread | None = None
+        self._watch = threading.Thread(target=self._look, daemon=True)
 
     def submit(self, job: Job, progress: Report = silent) -> Future[Result]:
         asked = _Asked(post(job, self._match), job, progress, Future())
@@ -68,8 +68,7 @@ class Spool(Pool):
         asked.answer.add_done_callback(lambda future: self._forget(asked) if future.cancelled() else None)
         with self._lock:
             self._asked.append(asked)
-            if self._watch is None:
-                self._watch = threading.Thread(target=self._look, daemon=True)
+            if self._watch.ident is None:
                 self._watch.start()
         return asked.answer
 
@@ -80,7 +79,7 @@ class Spool(Pool):
     def close(self) -> None:
         """What was asked for stays asked for."""
         self._closing.set()
-        if self._watch:
+        if self._watch.is_alive():  # whoever was interrupted may not have started it
             self._watch.join()
 
     def _find(self, asked: _Asked) -> bool:
