@@ -20,6 +20,7 @@ from kernelpro.cli import joules
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.records import Outcome, RunConfig
+from kernelpro.records.interval import share
 from kernelpro.report import sentence
 from kernelpro.report.reproduce import home_option
 
@@ -119,7 +120,7 @@ class Display:
         if not best.id or (verdict := engine.steps[best.id].verdict) is None:
             return Text("best: nothing beats the baselines yet")
         ms, floor = verdict.times["candidate"].value, engine.tree.floor_ms
-        reached = f", {sentence.share(floor / ms)} of the floor" if floor else ""
+        reached = f", {share(floor / ms)} of the floor" if floor else ""
         author = engine.steps[best.id].author
         return Text(f"best: {sentence.over(verdict)}, {ms:.4g} ms{reached}; step {best.id} by {author}", style="bold green")
 
@@ -156,7 +157,7 @@ class Display:
             print(f"  {why}")
         print(f"  over each baseline: {', '.join(f'{name} {sentence.times(x)}' for name, x in verdict.speedup.items())}")
         if verdict.floor_ms:
-            reached = sentence.share(verdict.floor_ms / verdict.times["candidate"].value)
+            reached = share(verdict.floor_ms / verdict.times["candidate"].value)
             print(f"  floor {verdict.floor_ms:.4f} ms ({reached} reached)")
         if verdict.energy:
             print(f"  energy: {joules.line(verdict.energy)}")

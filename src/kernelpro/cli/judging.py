@@ -14,7 +14,7 @@ from kernelpro.cli.place import Place
 from kernelpro.pools.pool import Outstanding
 from kernelpro.records import BASELINES, BadInput, Candidate, Job, Options, Progress, Result, Status, Task, Verdict
 from kernelpro.records.energy import TITLES, cells
-from kernelpro.report.sentence import share
+from kernelpro.records.interval import share
 
 
 def run(

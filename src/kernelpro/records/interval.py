@@ -1,4 +1,4 @@
-"""A number with the interval it lies in."""
+"""A number with the interval it lies in, and shares, for people."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ class Interval(Record):
         """`1.10x [1.08, 1.12]`, for ratios; one digit more where two would hide how wide it is."""
         digits = 2 if self.high - self.low >= _WIDE else 3
         return f"{self.value:.{digits}f}{unit} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+
+def share(part: float) -> str:
+    """A share for people: `6 %`; small ones keep a digit."""
+    percent = 100 * part
+    return f"{percent:.0f} %" if percent >= 9.5 or percent == 0 else f"{percent:.2g} %"

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kernelpro.records import Interval, Point
+from kernelpro.records.interval import share
 from kernelpro.report import front, sentence
 from kernelpro.report.steps import told
 
@@ -154,7 +155,7 @@ def _environment() -> Environment:
         "power": lambda value: f"{value:.1e}",
         "promise": sentence.promise,
         "scaled": sentence.scaled,
-        "share": sentence.share,
+        "share": share,
         "spent": sentence.spent,
         "times": lambda ratio: sentence.times(Interval.from_json(ratio)),
         "two": lambda value: f"{value:.2f}",

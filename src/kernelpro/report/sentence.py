@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from kernelpro.records import Interval, Outcome, Step, Verdict
 from kernelpro.records.energy import amount, portion
+from kernelpro.records.interval import share
 
 _COMPILERS = {
     "torch.compile": "torch.compile's own output",
@@ -57,12 +58,6 @@ def original(author: str) -> bool:
 
 def times(x: Interval) -> str:
     return x.words("x")
-
-
-def share(part: float) -> str:
-    """A share for people: `6 %`; small ones keep a digit."""
-    percent = 100 * part
-    return f"{percent:.0f} %" if percent >= 9.5 or percent == 0 else f"{percent:.2g} %"
 
 
 def best_of(verdict: Verdict) -> str:
