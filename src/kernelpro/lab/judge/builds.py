@@ -82,7 +82,7 @@ class Builds:
         given = io.BytesIO()
         torch.save({"task": task}, given)
         try:
-            request = {"op": "build", "source": candidate.source, "device": triton_ahead.facts() if task else {}}
+            request = {"op": "build", "source": candidate.source, "device": triton_ahead.facts() if task else None}
             cell.channel.send(request, given.getvalue())
             answer, artifacts = cell.channel.receive(options.build_timeout)
         except Late:

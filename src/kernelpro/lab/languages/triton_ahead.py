@@ -32,8 +32,8 @@ def facts() -> Facts:
     return {name: value for name, value in values.items() if isinstance(value, int | str)}
 
 
-def compile_only(device: Facts) -> None:
-    """From now on this process compiles launches for such a device, instead of making them; into an empty cache."""
+def compile_only(device: Facts | None) -> None:
+    """From now on this process has an empty cache and, told of a device, compiles launches for it instead of making them."""
     os.environ[CACHE] = tempfile.mkdtemp(prefix="triton-", dir=os.environ[CACHE])
     if not device:
         return
