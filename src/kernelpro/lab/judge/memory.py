@@ -95,6 +95,7 @@ class Region:
             self.raw = torch.empty(0)
             gpu.free(self._pointer)
         elif self.fd is not None:
+            self.raw = torch.empty(0, dtype=torch.uint8)
             os.close(self.fd)
             self.fd = None
 

@@ -187,7 +187,7 @@ class Participant:
         if self._device == "cuda":
             self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
         else:
-            self.cell.freeze()
+            self._freeze()
             self.cell.spread()
         before = self._ran()
         if not sealed:
@@ -204,8 +204,8 @@ class Participant:
         if self._device == "cpu":
             self.cell.release()
         answer = self.hear("call", seconds)
-        told = time.perf_counter()
         slots = self._validated(answer, expected)
+        told = time.perf_counter()  # right before the first look at the output: what is done until then counts
         try:
             if self._device == "cuda":
                 self.cell.freeze_main()
@@ -215,7 +215,7 @@ class Participant:
                     self.cell.freeze()
             else:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
-                self.cell.freeze()
+                self._freeze()
                 outputs = [self._reader.read(slot) for slot, _ in slots]
                 self._hold_against(outputs, samples)
         except Unreadable as error:
@@ -309,6 +309,10 @@ class Participant:
         for before, (slot, handle) in zip(answer.outputs, answer.slots, strict=True):
             if not torch.equal(_bits(before), _bits(self._reader.read(slot, handle))):
                 raise Verdictable(Status.CHEATING, "the output changed after it was handed over")
+
+    def _freeze(self) -> None:
+        if not self.cell.freeze() and not self._trusted:
+            raise Verdictable(Status.CHEATING, "it does not stand still when it is stopped")
 
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         self.write(chosen, inputs)
