@@ -222,7 +222,6 @@ def test_a_library_that_is_full_of_beginnings_is_read_once() -> None:
     assert len(image) == 64 and sum(map(len, gpu_images(b"-" + image * (1 << 16)))) <= 1 << 22
 
 
-
 def test_without_a_build_nothing_is_known() -> None:
     assert fingerprint("class ModelNew: pass", b"") == ""
 

@@ -7,7 +7,6 @@ import os
 import re
 import tarfile
 
-
 _BLOCK = 512
 _MOST_MEMBERS = 10_000
 _WITHOUT_CONTENT = (tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)

@@ -335,15 +335,16 @@ class Worker:
     def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Import the source so that its compilers run; give back what they made."""
         torch.set_num_threads(1)
+        device = request.get("device", {})
         with contextlib.suppress(ImportError, AttributeError):  # a Triton that is built otherwise; the rest is built all the same
-            triton_ahead.compile_only(request["device"])
+            triton_ahead.compile_only(device)
         try:
             module = import_source(request["source"])
         except Failed as error:
             if error.stage == "build":
                 raise
             return {"note": str(error)}, pack_artifacts()
-        if request["device"]:
+        if device:
             with contextlib.suppress(BaseException):  # whatever a candidate raises: it is found out where it is judged
                 _call_without_data(module, torch.load(io.BytesIO(tail), weights_only=False)["task"])
         return {}, pack_artifacts()

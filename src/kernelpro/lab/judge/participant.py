@@ -334,10 +334,12 @@ class Participant:
     def _validated(self, answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, str]]:
         """The child's claims about its outputs, checked for sense before anything is read."""
         try:
-            own, native = float(answer["own_ms"]), float(answer["native_ms"])
+            own, native = answer["own_ms"], answer["native_ms"]
             claims = [(Slot.from_json(claim), str(claim["handle"])) for claim in answer["outputs"]]
             sane = (
-                own > 0
+                type(own) is float
+                and type(native) is float
+                and own > 0
                 and native >= 0
                 and all(
                     len(slot.shape) == len(slot.stride)
