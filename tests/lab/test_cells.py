@@ -140,6 +140,11 @@ def test_frozen_means_frozen(cell: Cell) -> None:
     assert int(Path(f"/proc/{cell.pid}/stat").read_text().split()[13]) > int(before)
 
 
+def test_no_memory_that_nobody_is_seen_to_hold(cell: Cell) -> None:
+    strong(cell)
+    assert attempt(cell, "import ctypes\nsaid = str(ctypes.CDLL(None).shmget(0, 4096, 0o1600))") == "-1"
+
+
 TAKES = """
 import ctypes, os, threading
 libc = ctypes.CDLL(None)
