@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelpro.lab.archive import unpack
+from kernelpro.lab.languages.machine_code import fingerprint
 
 pytestmark = pytest.mark.together
 
@@ -45,3 +46,24 @@ def test_only_plain_files_below_the_folder(filters: bool, tmp_path: Path, monkey
     ]
     found = (folder / "plain").stat()
     assert found.st_mtime == 1000 and found.st_uid == folder.stat().st_uid and not found.st_mode & 0o6022
+
+
+def head(size: int = 0, kind: bytes = tarfile.REGTYPE, more: dict[str, str] | None = None) -> bytes:
+    member = tarfile.TarInfo("a.so")
+    member.size, member.type, member.pax_headers = size, kind, more or {}
+    return member.tobuf(tarfile.PAX_FORMAT)
+
+
+HUGE = {"GNU.sparse.size": str(1 << 50), "GNU.sparse.map": f"{1 << 50},0", "GNU.sparse.name": "a.so"}
+ENDLESS = {
+    "leads back to its own beginning": head() + head(more={"size": "-1536"}),
+    "sparse, larger than any memory": head(more=HUGE),
+    "of more members than anybody has": head(kind=tarfile.DIRTYPE) * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_would_be_read_for_ever_is_not_read(name: str, tmp_path: Path) -> None:
+    with pytest.raises(tarfile.TarError):
+        unpack(ENDLESS[name], str(tmp_path))
+    assert fingerprint("class ModelNew: pass", ENDLESS[name]) == ""

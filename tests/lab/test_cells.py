@@ -140,6 +140,37 @@ def test_frozen_means_frozen(cell: Cell) -> None:
     assert int(Path(f"/proc/{cell.pid}/stat").read_text().split()[13]) > int(before)
 
 
+def test_no_memory_that_nobody_is_seen_to_hold(cell: Cell) -> None:
+    strong(cell)
+    assert attempt(cell, "import ctypes\nsaid = str(ctypes.CDLL(None).shmget(0, 4096, 0o1600))") == "-1"
+
+
+TAKES = """
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+many = 1 << 29
+def take():
+    there = libc.mmap(None, many, 3, 0x22, -1, 0)
+    libc.madvise(there, many, 15)  # no huge pages
+    libc.madvise(there, many, 23)  # all of it, now
+"""
+
+
+@pytest.mark.parametrize("how", ["threading.Thread(target=take, daemon=True).start()", "if os.fork() == 0: take(); os._exit(0)"])
+def test_what_is_inside_the_kernel_or_dying_is_waited_for(nursery: Nursery, how: str) -> None:
+    """Stopping takes effect when a thread leaves the kernel, and never on one that ends."""
+    cell = nursery.start("build", LIMITS)
+    attempt(cell, f"{TAKES}\n{how}")
+    time.sleep(0.02)
+    assert cell.freeze()
+    before = cell.ran_ms()
+    time.sleep(0.1)
+    assert cell.ran_ms() == before
+    cell.kill()
+
+
 def test_killing_leaves_nothing(cell: Cell) -> None:
     attempt(cell, "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '1000'])\nopen('left', 'w').write('x')")
     family = cell.family()

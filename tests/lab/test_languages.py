@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from court import Court
 
 from kernelpro import runtime
 from kernelpro.lab.languages import authored_kernels, cuda, detect, native
-from kernelpro.lab.languages.machine_code import fingerprint
+from kernelpro.lab.languages.machine_code import fingerprint, gpu_images
 from kernelpro.records import Candidate, Status, Task
 
 
@@ -180,6 +181,12 @@ def built(language: str, native: str, body: str = "pass") -> str:
     return fingerprint(source, packed.getvalue())
 
 
+CALLS = r"""
+#include <cmath>
+__attribute__((section("elsewhere"), noinline)) static float twice(float x) { return 2.0f * x; }
+extern "C" int inner(const float* x, float* y, int n) { for (int i = 0; i < n; ++i) y[i] = twice(CALLED(x[i])); return 0; }
+"""
+
 GRID = r"""
 __global__ void twice(const float* x, float* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
 extern "C" int launch(const float* x, float* y, cudaStream_t stream) {
@@ -203,6 +210,16 @@ def test_the_same_instructions_are_the_same_candidate(language: str, monkeypatch
     else:
         assert built(language, native.replace("2 * x", "3 * x")) != mark
         assert built(language, native, "slow = True") != mark
+        calls = CALLS.replace("CALLED", "erff")
+        assert built(language, calls) != built(language, calls.replace("erff", "tanhf")), "what others do for it counts"
+        assert built(language, calls) != built(language, calls.replace("2.0f", "4.0f")), "wherever it lies"
+        assert built(language, calls) != built(language, calls.replace("inner", "inner2")), "what it offers counts"
+
+
+def test_a_library_that_is_full_of_beginnings_is_read_once() -> None:
+    """Each of these could be the beginning of all that follows."""
+    image = struct.pack("<4s14sH20xQ6x4H2x", b"\x7fELF", b"", 190, 1 << 40, 0, 0, 64, 1)
+    assert len(image) == 64 and sum(map(len, gpu_images(b"-" + image * (1 << 16)))) <= 1 << 22
 
 
 def test_without_a_build_nothing_is_known() -> None:

@@ -142,6 +142,9 @@ class Bench:
 
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:
         """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""
+        if self.target == "cpu":  # a file keeps more than its bytes (times, attributes, a position): none is for the next child
+            self.release(self._candidate_regions)
+            self._candidate_regions = []
         if not self._candidate_regions:
             each = self._region_bytes + self.expected.nbytes
             sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / each)) if self.target == "cuda" else 2

@@ -33,6 +33,8 @@ _MOST_PAIRS = 3 * _PAIRS
 """Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), more are asked for."""
 _WARM = 1
 """The first bursts allocate; they are verified, not timed."""
+CALLS = (_WARM + _PAIRS) * (1 + MOST_CALLS)
+"""Of a candidate whose bursts agree: so many inputs it meets here for the first time."""
 _SLOW_START_MS = 0.6
 """A burst of one call may cost so much more than a plain call (it names as many outputs as the long one); beyond, it was delayed
 to make the difference small, and bursts say nothing."""
@@ -63,6 +65,7 @@ class Bursts:
     ):
         self._participant, self._expected, self._inputs, self._check = participant, expected, inputs, check
         self._seeds, self._seconds = seeds, seconds
+        self._fresh: list[int] = []
 
     def slopes(self, calls: int, bandwidth: float, plain_ms: float, own_ms: float) -> Slopes | None:
         """None where bursts say nothing: memory does not do for them, or one call takes far longer than a plain one."""
@@ -92,7 +95,9 @@ class Bursts:
         return bursts[1], bursts[calls]
 
     def _burst(self, calls: int) -> Burst:
-        seeds = random.sample(self._seeds, calls)
+        if len(self._fresh) < calls:
+            self._fresh = random.sample(self._seeds, len(self._seeds))
+        seeds = [self._fresh.pop() for _ in range(calls)]
         self._participant.prepare(self._seconds, warm=True)
         burst = self._participant.burst([self._inputs(seed) for seed in seeds], self._expected, self._seconds)
         for seed, outputs in zip(seeds, burst.outputs, strict=True):

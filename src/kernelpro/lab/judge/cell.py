@@ -42,6 +42,7 @@ MOST_PROCESSES = 256
 """In one cell; a compiler's pool of workers stays far below."""
 _LOG_BYTES = 16 << 10
 _START_SECONDS = 60.0
+_STILL_SECONDS = 5.0
 
 
 class CannotStart(RuntimeError):
@@ -309,14 +310,27 @@ class Cell:
         """Stop the child itself, at once."""
         processes.send(self.pid, signal.SIGSTOP)
 
-    def freeze(self) -> None:
-        """Stop the child and everything it started; returns when the child's threads stand still."""
-        self.freeze_main()
+    def halt(self) -> None:
+        """Stop the child and everything it started, and do not wait for it: on a GPU the host has little to do."""
         for pid in self.family():
             processes.send(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + 5
-        while processes.state(self.pid) not in "TtZX" and time.monotonic() < deadline:
+
+    def freeze(self) -> bool:
+        """Stop the child and everything it started; returns when all threads of all of them stand still, or that they do not.
+
+        A thread inside the kernel stops when it leaves it, which may take seconds (for gigabytes of memory), and so long it keeps a
+        core busy; a process that is dying is not stopped at all, and its end may wake another.
+        """
+        self.freeze_main()
+        deadline = time.monotonic() + _STILL_SECONDS
+        while time.monotonic() < deadline:
+            family = self.family()
+            for pid in (moving := list(filter(processes.moves, family))):
+                processes.send(pid, signal.SIGSTOP)
+            if not moving and set(self.family()) <= set(family):  # none was started while we looked
+                return True
             time.sleep(0)
+        return False
 
     def ran_ms(self) -> float:
         """CPU time of everything in the cell so far: while all stands still, this does too."""

@@ -195,8 +195,10 @@ _DENIED = {
     "io_uring_setup": (425, 425),
     "timer_create": (222, 107),
     "mq_notify": (244, 184),
+    "shmget": (29, 194),
 }
-"""The last two can send SIGCONT to a process that was stopped."""
+"""timer_create and mq_notify can send SIGCONT to a process that was stopped; what shmget makes takes memory that no process is seen
+to hold."""
 _SOCKET, _FCNTL = (41, 198), (72, 25)
 _F_SETSIG = 10
 """Chooses the signal that says that a file can be read: also SIGCONT."""

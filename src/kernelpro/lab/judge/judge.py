@@ -249,7 +249,8 @@ class Judge:
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, self._race.seeds, self.options.call_timeout)
+        seeds = self._race.for_bursts
+        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, self.options.call_timeout)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
         own = float(rounds.own("candidate").median())
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)

@@ -52,7 +52,14 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Slot:
-        return cls(int(data["offset"]), tuple(map(int, data["shape"])), tuple(map(int, data["stride"])), str(data["dtype"]))
+        shape, stride = (tuple(map(_whole, data[name])) for name in ("shape", "stride"))
+        return cls(_whole(data["offset"]), shape, stride, str(data["dtype"]))
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:  # 1e300 is one too, for `int`
+        raise TypeError(f"{value!r} is no whole number")
+    return value
 
 
 def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
@@ -95,6 +102,7 @@ class Region:
             self.raw = torch.empty(0)
             gpu.free(self._pointer)
         elif self.fd is not None:
+            self.raw = torch.empty(0, dtype=torch.uint8)
             os.close(self.fd)
             self.fd = None
 

@@ -187,7 +187,7 @@ class Participant:
         if self._device == "cuda":
             self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
         else:
-            self.cell.freeze()
+            self._freeze()
             self.cell.spread()
         before = self._ran()
         if not sealed:
@@ -204,18 +204,18 @@ class Participant:
         if self._device == "cpu":
             self.cell.release()
         answer = self.hear("call", seconds)
-        told = time.perf_counter()
         slots = self._validated(answer, expected)
+        told = time.perf_counter()  # right before the first look at the output: what is done until then counts
         try:
             if self._device == "cuda":
                 self.cell.freeze_main()
                 outputs = [self._reader.read(slot, handle) for slot, handle in slots]
                 told = time.perf_counter()
                 if not self._trusted:
-                    self.cell.freeze()
+                    self.cell.halt()
             else:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
-                self.cell.freeze()
+                self._freeze()
                 outputs = [self._reader.read(slot) for slot, _ in slots]
                 self._hold_against(outputs, samples)
         except Unreadable as error:
@@ -252,7 +252,7 @@ class Participant:
             self.cell.freeze_main()
             last = [self._reader.read(slot, handle) for slot, handle in slots[-1]]
             told = time.perf_counter()
-            self.cell.freeze()
+            self.cell.halt()
             slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier] + slots
             if len({(slot.offset, handle) for call in slots for slot, handle in call}) < sum(map(len, slots)):
                 raise Verdictable(Status.CHEATING, "outputs of different calls are said to lie in the same place")
@@ -310,6 +310,10 @@ class Participant:
             if not torch.equal(_bits(before), _bits(self._reader.read(slot, handle))):
                 raise Verdictable(Status.CHEATING, "the output changed after it was handed over")
 
+    def _freeze(self) -> None:
+        if not self.cell.freeze() and not self._trusted:
+            raise Verdictable(Status.CHEATING, "it does not stand still when it is stopped")
+
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         self.write(chosen, inputs)
         self._flusher.flush()
@@ -330,10 +334,12 @@ class Participant:
     def _validated(self, answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, str]]:
         """The child's claims about its outputs, checked for sense before anything is read."""
         try:
-            own, native = float(answer["own_ms"]), float(answer["native_ms"])
+            own, native = answer["own_ms"], answer["native_ms"]
             claims = [(Slot.from_json(claim), str(claim["handle"])) for claim in answer["outputs"]]
             sane = (
-                own > 0
+                type(own) is float
+                and type(native) is float
+                and own > 0
                 and native >= 0
                 and all(
                     len(slot.shape) == len(slot.stride)

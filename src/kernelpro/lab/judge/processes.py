@@ -26,6 +26,11 @@ def state(pid: int) -> str:
     return read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] or "X"
 
 
+def moves(pid: int) -> bool:
+    """Whether a thread of it is not stopped, dead or gone."""
+    return any((read(f"/proc/{pid}/task/{t}/stat").rpartition(")")[2].strip()[:1] or "X") not in "TtZX" for t in threads_of(pid))
+
+
 def alive(pid: int) -> bool:
     return state(pid) not in "ZX"
 

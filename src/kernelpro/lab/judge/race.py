@@ -10,6 +10,7 @@ import torch
 from kernelpro.lab.judge import environment, gpu, timing
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.judge.bursts import CALLS
 from kernelpro.lab.judge.participant import Participant
 from kernelpro.lab.judge.timing import Rounds, Sample
 from kernelpro.lab.judge.tolerance import Errors
@@ -41,11 +42,18 @@ class Race:
     def __init__(self, bench: Bench, baselines: Baselines, check: Check):
         self._bench, self._baselines, self._check = bench, baselines, check
         self.seeds = [bench.new_seed() for _ in range(_more_than(_ROUNDS["full"] * 2))]
+        self._later, self._alone = list[int](), [bench.new_seed() for _ in range(_ALONE_ROUNDS)]
+        self.for_bursts = [bench.new_seed() for _ in range(CALLS)]
         self._errors, self._excess = Errors(0.0, 0.0), 0.0
 
-    def draw(self, count: int) -> list[int]:
-        """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand."""
-        return self._bench.secret.sample(self.seeds[: _more_than(count)], count)
+    def draw(self, count: int, turn: int = 0) -> list[int]:
+        """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand.
+
+        No two turns have one in common: what a candidate was asked before, it may remember.
+        """
+        some = _more_than(count)
+        self._later += [self._bench.new_seed() for _ in range((turn + 1) * some - len(self.seeds) - len(self._later))]
+        return self._bench.secret.sample((self.seeds + self._later)[turn * some : (turn + 1) * some], count)
 
     def count(self, passes: int = 1) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""
@@ -64,21 +72,22 @@ class Race:
         count, most = self.count(), self.count(self._passes())
         made = 0
         while made == 0 or (made + count <= most and not rounds.settled(self._baselines.anchor, "candidate")):
-            self._pass(participant, rounds, count, alive)
+            self._pass(participant, rounds, self.draw(count, made // count), alive)
             made += count
             if self._is_hopeless(rounds):
                 break
         if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
         if self._bench.target == "cuda" and any(self._went_cold(name, rounds) for name in self._beside()):
-            rounds.alone = [self._call(participant, seed) for seed in self.draw(_ALONE_ROUNDS)]
+            rounds.alone = [self._call(participant, seed) for seed in self._alone]
         return rounds, self._errors, self._excess
 
-    def _pass(self, participant: Participant, rounds: Rounds, count: int, alive: Callable[[], None]) -> None:
+    def _pass(self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]) -> None:
+        count = len(seeds)
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
         some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self._bench.target == "cuda" else 0
         sealed = set(self._bench.secret.sample(range(count), some))
-        for index, seed in enumerate(self.draw(count)):
+        for index, seed in enumerate(seeds):
             alive()
             order = ["candidate", *self._beside()]
             random.shuffle(order)

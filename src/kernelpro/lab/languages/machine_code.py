@@ -1,24 +1,27 @@
 """What a candidate executes, as one hash: sources that compile to the same instructions are the same candidate.
 
-The hash covers the Python around native code, and of each library that was built the sections that are executed or
-read by what is executed: `.text`, constants, initialised data, and for the GPU also the resources a kernel asks for.
-Line tables and symbols are left out, so that comments, layout and names inside native code make no difference.
+The hash covers the Python around native code, and of each library that was built all that is loaded to run it: instructions,
+constants, initialised data, which functions it calls of others and offers to them; and for the GPU also the resources a kernel
+asks for. Line tables and local symbols are left out, so that comments, layout and names inside native code make no difference.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import struct
 import tarfile
 from collections.abc import Iterator
 
+from kernelpro.lab.archive import opened
 from kernelpro.lab.languages.triton import CACHE
 from kernelpro.records import digest
 
 _EM_CUDA = 190
-_NO_BITS = 8
-_WRITTEN = (".text", ".rodata", ".data", ".nv.constant", ".nv.info", ".nv.shared")
+_NOTE, _NO_BITS = 7, 8
+_LOADED = 2
+_FOR_GPU = (b".text", b".nv.constant", b".nv.info", b".nv.shared")
+_WITH_LINES = (b".nv_fatbin", b"__nv_relfatbin")
+"""Images for the GPU, which are looked at by themselves, line tables and all."""
 
 
 def fingerprint(source: str, artifacts: bytes) -> str:
@@ -26,7 +29,7 @@ def fingerprint(source: str, artifacts: bytes) -> str:
     if not artifacts:
         return ""
     try:
-        with tarfile.open(fileobj=io.BytesIO(artifacts), mode="r:") as tar:
+        with opened(artifacts) as tar:
             built = [member for member in tar if member.name.endswith(".so") and not member.name.startswith(CACHE)]
             libraries = [tar.extractfile(member) for member in built]
             images = [digest(*_executed(library.read())) for library in libraries if library]
@@ -36,15 +39,18 @@ def fingerprint(source: str, artifacts: bytes) -> str:
 
 
 def gpu_images(library: bytes) -> Iterator[bytes]:
-    """ELF images for the GPU that lie open inside another file; their tables of sections and segments stand last."""
-    at = 0
-    while (at := library.find(b"\x7fELF", at + 1)) > 0:
+    """ELF images for the GPU that lie open inside another file, one after the other; their tables of sections and segments stand
+    last."""
+    end = 1
+    while (at := library.find(b"\x7fELF", end)) > 0:
+        end = at + 1
         header = library[at : at + 64]
         if len(header) < 64 or struct.unpack_from("<H", header, 18)[0] != _EM_CUDA:
             continue
         segments, sections = struct.unpack_from("<QQ", header, 32)
         segment, many_segments, section, many_sections = struct.unpack_from("<4H", header, 54)
-        yield library[at : at + max(segments + segment * many_segments, sections + section * many_sections)]
+        end = at + max(segments + segment * many_segments, sections + section * many_sections, 1)
+        yield library[at:end]
 
 
 def _executed(library: bytes) -> list[bytes]:
@@ -57,13 +63,19 @@ def _executed(library: bytes) -> list[bytes]:
 
 def _sections(image: bytes) -> Iterator[bytes]:
     """Content of the sections that matter, each with the resources that its header states."""
+    (machine,) = struct.unpack_from("<H", image, 18)
     (table,) = struct.unpack_from("<Q", image, 40)
     size, count, names = struct.unpack_from("<3H", image, 58)
     headers = [struct.unpack_from("<IIQQQQII", image, table + size * index) for index in range(count)]
+    if sum(length for _, kind, _, _, _, length, _, _ in headers if kind != _NO_BITS) > len(image):
+        raise ValueError("sections overlap")
     texts = headers[names][4]
-    for name, kind, _, _, offset, length, _, info in headers:
-        begin = texts + name
-        if image[begin : image.index(b"\0", begin)].decode(errors="replace").startswith(_WRITTEN):
+    for name, kind, flags, _, offset, length, _, info in headers:
+        if machine == _EM_CUDA:
+            matters = image.startswith(_FOR_GPU, texts + name)
+        else:
+            matters = bool(flags & _LOADED) and kind != _NOTE and not image.startswith(_WITH_LINES, texts + name)
+        if matters:
             content = b"" if kind == _NO_BITS else image[offset : offset + length]
             yield content + struct.pack("<QI", length, info >> 24)  # a kernel's registers stand in the upper byte
 
