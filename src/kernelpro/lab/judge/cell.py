@@ -42,7 +42,7 @@ MOST_PROCESSES = 256
 """In one cell; a compiler's pool of workers stays far below."""
 _LOG_BYTES = 16 << 10
 _START_SECONDS = 60.0
-_STILL_SECONDS = 5.0
+_STILL_SECONDS = 2.0
 
 
 class CannotStart(RuntimeError):
