@@ -95,10 +95,14 @@ def test_who_waits_gets_results_as_they_come(spool: Spooling) -> None:
 
 
 def test_whoever_is_interrupted_while_asking_can_leave(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Spool(spool.path) as asking, monkeypatch.context() as moment:
-        moment.setattr(threading.Thread, "start", lambda self: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            asking.submit(building(1))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+    try:
+        with Spool(spool.path) as asking, monkeypatch.context() as moment:
+            moment.setattr(threading.Thread, "start", lambda self: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                asking.submit(building(1))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [posted.job.id for posted in spool.folder.open_jobs()] == ["build 1"], "what was asked for stays asked for"
 
 

@@ -130,7 +130,7 @@ def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypa
 def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a GPU would refuse it; a CPU gives whatever is asked for."""
     made = Bench._region
-    left, closed = [1], []
+    left, closed = [1] * 3, []  # two for the candidate's inputs, one of the baseline's two
 
     def scarce(self: Bench) -> Region:
         if not left:
