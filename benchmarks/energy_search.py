@@ -11,7 +11,7 @@ joules can be counted. With DIR, runs are kept there, and the same command goes 
 
 The tasks are such whose time is DRAM's while costly functions hide behind it (tanh and exp, erf, the division of a sigmoid): quick
 forms take 10 to 20 instructions an element less, and of the planted pairs we know that 16 multiply-adds an element are 18 % of the
-energy. Products would run at the board's power limit however lean they are, and there energy is time.
+energy. Products are left out: they are expected at the board's power limit, where energy is time.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from kernelpro.authors.playbook.cuda_words import itemsize
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Index, Var
 from kernelpro.authors.playbook.moves import (
+    CHEAP_MATHS,
     Apply,
     Change,
     changed,
-    cheap_maths,
     exact_maths,
     own_maths,
     retreats,
@@ -304,12 +304,7 @@ MOVES = (
         ("occupancy_limiter", "tail_effect", "barrier_stall"),
         _along_rows(_small_blocks),
     ),
-    Move(
-        "cheap mathematics",
-        "Take tanh, erf and log1p to float32's absolute error, in a few instructions: near zero nobody needs their digits here.",
-        ("special_functions", "warp_stall", "energy_costly_math"),
-        cheap_maths,
-    ),
+    CHEAP_MATHS,
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm, reciprocal and root in place of the exact functions.",

@@ -12,7 +12,7 @@ from typing import Any
 from kernelpro.authors.playbook.design import CHEAP, Design, StageDesign
 from kernelpro.authors.playbook.expressions import Expr
 from kernelpro.authors.playbook.stages import Program, Stage, Store
-from kernelpro.authors.playbook.writer import Seed
+from kernelpro.authors.playbook.writer import Move, Seed
 
 Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
 """The fields of the stage's design that become others; None where it is not for this stage."""
@@ -41,11 +41,19 @@ def own_maths(functions: frozenset[str]) -> Apply:
     return apply
 
 
-def cheap_maths(program: Program, design: Design) -> Design | None:
+def _cheap_maths(program: Program, design: Design) -> Design | None:
     """Where such functions are parts of something larger: as results, values near zero would have too few digits."""
     results = {step.value for stage in program.stages for step in (*stage.steps, *stage.after) if isinstance(step, Store)}
     called = _called(program, CHEAP)
     return replace(design, maths="cheap") if called and not called & results and design.maths != "cheap" else None
+
+
+CHEAP_MATHS = Move(
+    "cheap mathematics",
+    "Take tanh, erf and log1p to float32's absolute error, in a few instructions: near zero nobody needs their digits here.",
+    ("special_functions", "warp_stall", "energy_costly_math"),
+    _cheap_maths,
+)
 
 
 def exact_maths(design: Design) -> Design:

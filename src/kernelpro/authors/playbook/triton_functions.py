@@ -14,6 +14,17 @@ def functions(used: set[str], maths: str) -> list[str]:
     return [text for name, text in known.items() if name in wanted]
 
 
+_TANH = """\
+@triton.jit
+def tanh_(x):
+    a, z = tl.abs(x), x * x
+    p = -5.70498872745e-3 * z + 2.06390887954e-2
+    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
+    t = {power}
+    big = {quotient}
+    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
+"""
+
 FUNCTIONS: Mapping[str, str] = {
     "multiplied": """\
 @triton.jit
@@ -30,16 +41,7 @@ def larger(a, b):
 def smaller(a, b):
     return tl.minimum(a, b)
 """,
-    "tanh_": """\
-@triton.jit
-def tanh_(x):
-    a, z = tl.abs(x), x * x
-    p = -5.70498872745e-3 * z + 2.06390887954e-2
-    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
-    t = tl.exp(-2.0 * a)
-    big = (1.0 - t) / (1.0 + t)
-    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
-""",
+    "tanh_": _TANH.format(power="tl.exp(-2.0 * a)", quotient="(1.0 - t) / (1.0 + t)"),
     "expm1_": """\
 @triton.jit
 def expm1_(x):
@@ -100,16 +102,7 @@ def log_(x):
 def divided(a, b):
     return libdevice.fast_dividef(a, b)
 """,
-    "tanh_": """\
-@triton.jit
-def tanh_(x):
-    a, z = tl.abs(x), x * x
-    p = -5.70498872745e-3 * z + 2.06390887954e-2
-    p = ((p * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z - 3.33332819422e-1
-    t = tl.exp2(-2.8853900817779268 * a)
-    big = libdevice.fast_dividef(1.0 - t, 1.0 + t)
-    return tl.where(a < 0.625, p * z * x + x, tl.where(x < 0, -big, big))
-""",
+    "tanh_": _TANH.format(power="tl.exp2(-2.8853900817779268 * a)", quotient="libdevice.fast_dividef(1.0 - t, 1.0 + t)"),
 }
 """To a few units in the last place. `tl.exp` and `/` look after numbers below 1e-38 as well, and `tl.log` takes 27 instructions."""
 

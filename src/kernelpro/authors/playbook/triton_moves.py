@@ -9,7 +9,7 @@ from typing import Any
 from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Var
-from kernelpro.authors.playbook.moves import changed, cheap_maths, exact_maths, own_maths, retreats, seeds_apart, staged
+from kernelpro.authors.playbook.moves import CHEAP_MATHS, changed, exact_maths, own_maths, retreats, seeds_apart, staged
 from kernelpro.authors.playbook.stages import Program, Stage, Store
 from kernelpro.authors.playbook.triton_rows import fits
 from kernelpro.authors.playbook.triton_tiles import across, broadcast_rows, elementwise
@@ -319,12 +319,7 @@ MOVES = (
         ("uncoalesced_access", "sector_waste", "barrier_stall"),
         staged(_turn),
     ),
-    Move(
-        "cheap mathematics",
-        "Take tanh, erf and log1p to float32's absolute error, in a few instructions: near zero nobody needs their digits here.",
-        ("special_functions", "warp_stall", "energy_costly_math"),
-        cheap_maths,
-    ),
+    CHEAP_MATHS,
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",

@@ -27,7 +27,7 @@ from kernelpro.lab.judge.participant import Burst, Expected, Participant, Verdic
 LONGEST_MS = 2.0
 """Above, the parent's clock resolves a single call well enough: 0.1 ms is 5 %."""
 MOST_CALLS = 16
-"""A burst's wall differs by 0.15 ms from time to time on an H200 host: a pair of bursts tells a call to 0.014 ms."""
+"""A burst's wall differs by 0.15 ms from time to time on an H200 host, however long it is: the longer, the finer."""
 _PAIRS = 6
 _MOST_PAIRS = 3 * _PAIRS
 """Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), more are asked for."""
