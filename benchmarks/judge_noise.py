@@ -37,12 +37,13 @@ def main() -> None:
             continue
         (ratio,) = verdict.speedup.values() if len(verdict.speedup) == 1 else list(verdict.speedup.values())[-1:]
         width = (ratio.high - ratio.low) / ratio.value
-        a_a = verdict.measurement["a_a"]
-        rows.append({"task": path.parent.name, "ms": verdict.times["candidate"].value, "ratio": ratio.to_json(), "a_a": a_a})
+        a_a, burst = verdict.measurement["a_a"], verdict.measurement["burst_ms"]
+        ms = verdict.times["candidate"].value
+        rows.append({"task": path.parent.name, "ms": ms, "ratio": ratio.to_json(), "a_a": a_a, "burst_ms": burst})
         shown = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
         summary = f"width {width:.2%}, holds 1: {ratio.low <= 1 <= ratio.high}"
         control = f"A/A [{a_a['low']:.4f}, {a_a['high']:.4f}]"
-        print(f"{path.parent.name:24} {verdict.times['candidate'].value:8.3f} ms  {shown}  {summary}  {control}", flush=True)
+        print(f"{path.parent.name:24} {ms:8.3f} ms  {shown}  {summary}  {control}", flush=True)
     if chosen.out and rows:
         about = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -51,7 +51,7 @@ def test_what_slows_both_down_alike_is_no_difference() -> None:
     assert at_its_best(found, 0.4, 0.8).value == 0.5
     both = rounds(1.0, 1.0)
     assert both.share_alone("candidate") == 1
-    both.alone = [Sample(0.25, 1.0, sealed=False)] * 3
+    both.alone["candidate"] = [Sample(0.25, 1.0, sealed=False)] * 3
     assert both.share_alone("candidate") == pytest.approx(0.25, rel=0.05)
 
 

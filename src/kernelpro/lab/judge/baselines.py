@@ -68,7 +68,7 @@ class Baselines:
 
     def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False) -> Sample:
         try:
-            self.participant.prepare(self.first_timeout, variant=variant, warm=True)
+            self.participant.prepare_round(self.first_timeout, variant=variant)
             return self.participant.call(inputs, self.expected, self.call_timeout, sealed).sample
         except Verdictable as error:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None

@@ -23,7 +23,7 @@ from kernelpro.lab.judge.bursts import MOST_CALLS
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
-from kernelpro.lab.judge.participant import Expected, Flusher, Participant, Verdictable
+from kernelpro.lab.judge.participant import PLACES, Expected, Flusher, Participant, Verdictable
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.tasks import work
@@ -102,6 +102,11 @@ class Bench:
         self._regions.append(region)
         return region
 
+    def _sets(self, most: int) -> int:
+        """So many buffer sets as there is room for; a CPU, whose calls are made one by one, needs one."""
+        each = self._region_bytes + self.expected.nbytes
+        return max(1, min(most, int(_BURST_SHARE * self._free_bytes() / each))) if self.target == "cuda" else 1
+
     def _allocated(self, sets: int) -> list[Region]:
         """So many buffer sets, or none."""
         regions: list[Region] = []
@@ -119,21 +124,26 @@ class Bench:
             self._regions.remove(region)
             region.close()
 
-    def _fill(self, region: Region, inputs: list[torch.Tensor]) -> None:
-        for slot, tensor in zip(self._slots, inputs, strict=True):
-            slot.view(region.raw).copy_(tensor)
+    def _fill(self, regions: list[Region]) -> None:
+        """Warm calls use what is there: never inputs that no caller would give."""
+        inputs = self.inputs(self.new_seed())
+        for region in regions:
+            region.wipe()
+            for slot, tensor in zip(self._slots, inputs, strict=True):
+                slot.view(region.raw).copy_(tensor)
 
     def start_request(self) -> dict[str, Any]:
         return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
 
-    def admit_reference(self, variants: Collection[str], sets: int = 1) -> Participant:
+    def admit_reference(self, variants: Collection[str], sets: int | None = None) -> Participant:
         """A child for the reference itself, which may keep what compilers make for it; with buffers for inputs, or none."""
         cache = _compiler_cache()
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         modules = _COMPILER if any(not name.startswith("eager") for name in variants) else ()
         environment = places | _threads()
-        regions = self._allocated(sets)
+        regions = self._allocated(self._sets(PLACES) if sets is None else sets)
         try:
+            self._fill(regions)
             cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
         except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)
@@ -146,9 +156,7 @@ class Bench:
             self.release(self._candidate_regions)
             self._candidate_regions = []
         if not self._candidate_regions:
-            each = self._region_bytes + self.expected.nbytes
-            sets = min(MOST_CALLS, int(_BURST_SHARE * self._free_bytes() / each)) if self.target == "cuda" else 2
-            self._candidate_regions = self._allocated(max(2, sets))
+            self._candidate_regions = self._allocated(max(2, self._sets(MOST_CALLS)))
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         limits = Limits(memory, address_space=self.target == "cpu")
         cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads(), allow=allow)
@@ -172,10 +180,7 @@ class Bench:
 
     def load(self, participant: Participant, candidate: Candidate) -> Any:
         """Load the candidate and map its inputs; returns how its parameters were given. Nothing of the last one is alive."""
-        inputs = self.inputs(self.new_seed())
-        for region in self._candidate_regions:  # warm calls use what is there: never inputs that no caller would give
-            region.wipe()
-            self._fill(region, inputs)
+        self._fill(self._candidate_regions)
         request, tail = self.load_request(candidate)
         answer = participant.ask(request, self.options.build_timeout, tail)
         given = answer.get("parameters")

@@ -29,15 +29,15 @@ LONGEST_MS = 2.0
 MOST_CALLS = 16
 """A burst's wall differs by 0.15 ms from time to time on an H200 host, however long it is: the longer, the finer."""
 _PAIRS = 6
-_MOST_PAIRS = 3 * _PAIRS
+_MOST_PAIRS = 5 * _PAIRS
 """Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), more are asked for."""
 _WARM = 1
 """The first bursts allocate; they are verified, not timed."""
 CALLS = (_WARM + _PAIRS) * (1 + MOST_CALLS)
 """Of a candidate whose bursts agree: so many inputs it meets here for the first time."""
-_SLOW_START_MS = 0.6
-"""A burst of one call may cost so much more than a plain call (it names as many outputs as the long one); beyond, it was delayed
-to make the difference small, and bursts say nothing."""
+_SLOW_START_MS, _NAMING_MS = 0.2, 0.05
+"""A burst of one call may cost so much more than a plain call, and so much for each output that it names (as many as the long one);
+beyond, it was delayed to make the difference small, and bursts say nothing."""
 _COPY_MS = 0.006
 """Start of a copy kernel."""
 _COPY_SHARE = 1.3
@@ -79,7 +79,7 @@ class Bursts:
             if "out of memory" in error.reason:
                 return None
             raise
-        if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + _SLOW_START_MS:
+        if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + _SLOW_START_MS + _NAMING_MS * calls:
             return None
         found = _per_call(pairs, calls)
         copying = self._copy_ms(bandwidth) if any(many.copied for _, many in pairs) else 0.0

@@ -139,6 +139,7 @@ class Worker:
     def __init__(self, shared: list[int]):
         self._shared = shared
         self._outputs: Any = None
+        self._kept = deque[Any]()
         self._model: Any = None
         self._arguments: list[Any] = []
         self._handles: dict[int, str] = {}
@@ -191,6 +192,9 @@ class Worker:
         return {}, b""
 
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        self._kept.append(self._outputs)
+        while len(self._kept) > request.get("keep", 0):
+            self._kept.popleft()
         self._outputs = None
         if request.get("tidy"):
             gc.collect()

@@ -169,16 +169,16 @@ class Judge:
             participant = self.bench.admit()
             self._wait_for_farewell()
         try:
-            before = device_bytes_of_others() if self.bench.target == "cuda" else participant.cell.peak_bytes()
+            before = self._used(participant)
             with clock("load"):
                 self._given = self.bench.load(participant, candidate)
             with clock("verify"):
                 errors, excess = self._verify(participant)
+                peak = self._used(participant) - before
             participant.cell.leave_alone()
             with clock("time"), self.bench.quiet():
                 rounds, errors, excess = self._race.run(participant, errors, excess, lambda: self._report("timing"))
             self._require_rest(participant, rounds)
-            peak = (participant.most_used if self.bench.target == "cuda" else participant.cell.peak_bytes()) - before
             with clock("bursts"):
                 slopes = self._bursts(participant, rounds)
             with clock("profile"):
@@ -194,6 +194,9 @@ class Judge:
             raise
         self._farewell = participant.close_in_background()
         return verdict
+
+    def _used(self, participant: Participant) -> int:
+        return device_bytes_of_others() if self.bench.target == "cuda" else participant.cell.peak_bytes()
 
     def _wait_for_farewell(self) -> None:
         """Nothing of the last candidate is alive when this one is measured."""
@@ -281,6 +284,7 @@ class Judge:
         share: float | None,
     ) -> Verdict:
         base = self.baselines
+        timed_calls = [*rounds.samples["candidate"], *rounds.alone.get("candidate", [])]
         ms, host = (slopes.ms, slopes.host_ms) if slopes else (None, 0.0)
         clocks = timing.compare_clocks(
             rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
@@ -304,9 +308,7 @@ class Judge:
             speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
             beside[timed] = float(rounds.own(timed).median())
             if self.bench.target == "cuda":  # a CPU's speed depends on who else is at work meanwhile
-                speedup[name] = timing.at_its_best(
-                    speedup[name], times[timed].value / beside[timed], rounds.share_alone("candidate")
-                )
+                speedup[name] = timing.at_its_best(speedup[name], rounds.share_alone(timed), rounds.share_alone("candidate"))
         if late:
             times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
         best = base.anchor
@@ -324,7 +326,7 @@ class Judge:
                 torch.tensor([s.wall for s in rounds.samples["candidate"]], dtype=torch.float64)
             ).to_json(),
             "a_a": base.control().to_json(),
-            "verified_calls": len(self._questions) + len(rounds.samples["candidate"]) + len(rounds.alone) + rounds.discarded,
+            "verified_calls": len(self._questions) + len(timed_calls) + rounds.discarded,
             "distributions": list(self.tolerance.limits),
         }
         if self.bench.target == "cuda":

@@ -78,8 +78,11 @@ class Race:
                 break
         if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
-        if self._bench.target == "cuda" and any(self._went_cold(name, rounds) for name in self._beside()):
-            rounds.alone = [self._call(participant, seed) for seed in self._alone]
+        cold = [name for name in self._beside() if self._bench.target == "cuda" and self._went_cold(name, rounds)]
+        for name in cold:
+            rounds.alone[name] = [self._baselines.call(name, self._bench.inputs(seed)) for seed in self._alone]
+        if cold:
+            rounds.alone["candidate"] = [self._call(participant, seed) for seed in self._alone]
         return rounds, self._errors, self._excess
 
     def _pass(self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]) -> None:
@@ -106,7 +109,7 @@ class Race:
 
     def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
         seconds = self._bench.options.call_timeout
-        participant.prepare(seconds, warm=True)
+        participant.prepare_round(seconds)
         answer = participant.call(self._bench.inputs(seed), self._bench.expected, seconds, sealed)
         found, share = self._check(answer.outputs, seed, "as given")
         self._errors, self._excess = self._errors.worst(found), max(self._excess, share)

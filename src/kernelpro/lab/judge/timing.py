@@ -66,8 +66,8 @@ class Rounds:
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     discarded: int = 0
-    alone: list[Sample] = field(default_factory=list)
-    """Of the candidate, with no baseline's calls between them."""
+    alone: dict[str, list[Sample]] = field(default_factory=dict)
+    """By participant, with no other's calls between them."""
 
     def add(self, round_: dict[str, Sample]) -> None:
         for name, sample in round_.items():
@@ -89,7 +89,7 @@ class Rounds:
 
     def share_alone(self, name: str) -> float:
         """What it takes alone, of its time in a round; 1 where that is not known."""
-        alone = torch.tensor([sample.own for sample in self.alone], dtype=torch.float64)
+        alone = torch.tensor([sample.own for sample in self.alone.get(name, [])], dtype=torch.float64)
         return float(alone.median() / self.own(name).median()) if len(alone) else 1.0
 
     def hidden(self, name: str, baseline: str, sealed_only: bool = False) -> torch.Tensor:
@@ -191,9 +191,11 @@ def compare_clocks(
 
 
 def scattered(slopes: torch.Tensor, own_ms: float) -> bool:
-    """Whether slopes agree with the candidate's clock, but not surely enough to leave its interval alone; none do not."""
-    most = (1 + RESOLVED) * own_ms
-    return not len(slopes) or float(slopes.median()) <= most < median_interval(slopes).high
+    """Whether slopes tell neither that the candidate's clock is right, so that its interval is left alone, nor that it is not."""
+    if not len(slopes):
+        return True
+    most, found = (1 + RESOLVED) * own_ms, median_interval(slopes)
+    return found.low <= most < found.high
 
 
 def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:

@@ -72,6 +72,12 @@ class Channel:
         """Whether something has come in that nobody has received yet."""
         return bool(select.select([self.sock], [], [], 0)[0])
 
+    def look_out(self, seconds: float) -> None:
+        """Wait awake for what comes next, at most so long: a core that sleeps meanwhile wakes up late, the later the deeper."""
+        deadline = time.monotonic() + seconds
+        while not self.waiting() and time.monotonic() < deadline:
+            pass
+
     def _exactly(self, size: int, deadline: float | None) -> bytes:
         parts, missing = [], size
         while missing:
