@@ -33,7 +33,7 @@ from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
 _CACHE_SHARE = 0.2
 _COMPILER = ("torch._dynamo",)
 """What torch.compile imports: three of the four seconds that it takes to compile what is in its cache."""
-_BURST_SHARE = 0.1
+_BURST_SHARE = 0.15
 """Of free device memory, for buffer sets and as many outputs."""
 
 

@@ -177,6 +177,10 @@ class DeviceReader:
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
 
+    def make_room(self, sizes: list[int]) -> None:
+        """For outputs that will be read: torch keeps what is given back, so that no read waits for the driver."""
+        _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at once
+
     def read(self, slot: Slot, handle: str) -> torch.Tensor:
         """A copy of the output, complete when this returns; it is part of the deciding clock."""
         try:

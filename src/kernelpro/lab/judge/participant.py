@@ -56,8 +56,12 @@ class Expected:
     shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
     @property
+    def sizes(self) -> list[int]:
+        return [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.shapes]
+
+    @property
     def nbytes(self) -> int:
-        return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.shapes)
+        return sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,8 @@ class Participant:
         self._wait_for_device()
         ran = self._ran() - before
         ran = ran if ran > _RESTLESS_MS else 0.0
+        if self._device == "cuda":
+            self._reader.make_room(expected.sizes)
         self.tell({"op": "call", "set": chosen})
         begun = time.perf_counter()
         if sealed:
@@ -240,6 +246,7 @@ class Participant:
             self.write(chosen, inputs)
         self._flusher.flush()
         self._wait_for_device()
+        self._reader.make_room(expected.sizes)
         request = {"op": "burst", "sets": sets, "total": len(self.regions)}
         self.tell(request)
         begun = time.perf_counter()
