@@ -23,18 +23,22 @@ import torch
 
 from kernelpro.lab.judge import timing
 from kernelpro.lab.judge.participant import Burst, Expected, Participant, Verdictable
+from kernelpro.records import Effort
 
 LONGEST_MS = 2.0
 """Above, the parent's clock resolves a single call well enough: 0.1 ms is 5 %."""
 MOST_CALLS = 16
 """A burst's wall differs by 0.15 ms from time to time on an H200 host, however long it is: the longer, the finer."""
 _PAIRS = 6
-_MOST_PAIRS = 5 * _PAIRS
-"""Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), more are asked for."""
+_TURNS = {"quick": 1, "normal": 2, "full": 5}
+"""Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), six more are asked for,
+at most so many times."""
 _WARM = 1
 """The first bursts allocate; they are verified, not timed."""
-CALLS = (_WARM + _PAIRS) * (1 + MOST_CALLS)
-"""Of a candidate whose bursts agree: so many inputs it meets here for the first time."""
+_CALLS = (_WARM + _PAIRS) * (1 + MOST_CALLS)
+"""Of a candidate whose bursts agree."""
+MOST_INPUTS = max(_TURNS.values()) * _CALLS
+"""None is met twice."""
 _SLOW_START_MS, _NAMING_MS = 0.2, 0.05
 """A burst of one call may cost so much more than a plain call, and so much for each output that it names (as many as the long one);
 beyond, it was delayed to make the difference small, and bursts say nothing."""
@@ -62,10 +66,11 @@ class Bursts:
         check: Callable[[list[torch.Tensor], int], None],
         seeds: list[int],
         seconds: float,
+        effort: Effort,
     ):
         self._participant, self._expected, self._inputs, self._check = participant, expected, inputs, check
-        self._seeds, self._seconds = seeds, seconds
-        self._fresh: list[int] = []
+        self._seconds, self._most_pairs = seconds, _PAIRS * _TURNS[effort]
+        self._next, self._fresh = list(seeds), list[int]()
 
     def slopes(self, calls: int, bandwidth: float, plain_ms: float, own_ms: float) -> Slopes | None:
         """None where bursts say nothing: memory does not do for them, or one call takes far longer than a plain one."""
@@ -73,7 +78,7 @@ class Bursts:
         try:
             for _ in range(_WARM):
                 self._pair(calls)
-            while len(pairs) < _MOST_PAIRS and timing.scattered(_per_call(pairs, calls), own_ms):
+            while len(pairs) < self._most_pairs and timing.scattered(_per_call(pairs, calls), own_ms):
                 pairs += [self._pair(calls) for _ in range(_PAIRS)]
         except Verdictable as error:
             if "out of memory" in error.reason:
@@ -95,8 +100,9 @@ class Bursts:
         return bursts[1], bursts[calls]
 
     def _burst(self, calls: int) -> Burst:
-        if len(self._fresh) < calls:
-            self._fresh = random.sample(self._seeds, len(self._seeds))
+        if len(self._fresh) < calls:  # those that every candidate is asked about come first: their inputs and answers are at hand
+            self._fresh += random.sample(self._next[:_CALLS], _CALLS)
+            del self._next[:_CALLS]
         seeds = [self._fresh.pop() for _ in range(calls)]
         self._participant.prepare(self._seconds, warm=True)
         burst = self._participant.burst([self._inputs(seed) for seed in seeds], self._expected, self._seconds)

@@ -253,7 +253,8 @@ class Judge:
             self._check(outputs, seed, "as given")
 
         seeds = self._race.for_bursts
-        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, self.options.call_timeout)
+        seconds, effort = self.options.call_timeout, self.options.effort
+        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
         own = float(rounds.own("candidate").median())
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)

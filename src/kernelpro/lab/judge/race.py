@@ -10,7 +10,7 @@ import torch
 from kernelpro.lab.judge import environment, gpu, timing
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.bursts import CALLS
+from kernelpro.lab.judge.bursts import MOST_INPUTS
 from kernelpro.lab.judge.participant import Participant
 from kernelpro.lab.judge.timing import Rounds, Sample
 from kernelpro.lab.judge.tolerance import Errors
@@ -43,7 +43,7 @@ class Race:
         self._bench, self._baselines, self._check = bench, baselines, check
         self.seeds = [bench.new_seed() for _ in range(_more_than(_ROUNDS["full"] * 2))]
         self._later, self._alone = list[int](), [bench.new_seed() for _ in range(_ALONE_ROUNDS)]
-        self.for_bursts = [bench.new_seed() for _ in range(CALLS)]
+        self.for_bursts = [bench.new_seed() for _ in range(MOST_INPUTS)]
         self._errors, self._excess = Errors(0.0, 0.0), 0.0
 
     def draw(self, count: int, turn: int = 0) -> list[int]:
