@@ -1,11 +1,11 @@
 """Which problems of KernelBench can be scored, by the judge's own probe, against the lists that others have published.
 
-    python benchmarks/kernelbench_probe.py --kernelbench DIR --home DIR [--out FILE] [--processes 1 2 2] [--seconds 500]
+    python benchmarks/kernelbench_probe.py --kernelbench DIR --home DIR [--out FILE] [--small 1] [--seconds 500]
 
 `kernelpro bench DIR --probe` over levels 1 to 3, in several processes at a time: whether a task can be scored does not depend on
-the clock, so each process has a lock of its own, and no time is told here. Inputs of level 1 have up to 6 GB, and float64 takes
-several times that: two of them seldom find room beside each other. What is answered lies in the home, and the same command goes
-on; what found no room beside the others is asked again, alone, when all else is answered.
+the clock, so each process has a lock of its own, and no time is told here. Inputs have up to 17 GB, and float64 takes several times
+that: of the large ones one is asked at a time, beside small ones. What is answered lies in the home, and the same command goes on;
+what found no room beside the others is asked again, alone, when all else is answered.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
@@ -31,6 +34,8 @@ from kernelpro.suites import asking, probing, problems  # noqa: E402
 from kernelpro.suites.ledger import Entry  # noqa: E402
 
 LEVELS = (1, 2, 3)
+LARGE = 1 << 30
+"""Bytes of inputs."""
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 PUBLISHED: dict[str, dict[int, tuple[int, ...]]] = {
     "the output is zero": {2: (9, 23, 80, 83)},
@@ -59,21 +64,50 @@ def probe(chosen: argparse.Namespace, part: str, level: int, ids: Iterable[int])
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
 
 
-def watch(running: list[subprocess.Popen[bytes]], home: Path, total: int, until: float) -> None:
+def is_large(problem: problems.Problem) -> bool:
+    """Asked of tensors without data."""
+    names: dict[str, Any] = {"__name__": "problem"}
+    try:
+        with torch.device("meta"):
+            exec(problem.task.source, names)
+            inputs = names["get_inputs"]()
+    except Exception as error:  # whatever a problem raises, the probe will tell
+        print(f"{problem.label}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return False
+    return sum(leaf.nbytes for leaf in inputs if isinstance(leaf, torch.Tensor)) > LARGE
+
+
+class Chain:
+    """Processes one after the other."""
+
+    def __init__(self, parts: Iterable[Callable[[], subprocess.Popen[bytes]]]):
+        self._parts = iter(parts)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def goes_on(self) -> bool:
+        while self.process is None or self.process.poll() is not None:
+            if (begin := next(self._parts, None)) is None:
+                return False
+            self.process = begin()
+        return True
+
+
+def watch(running: list[Chain], home: Path, total: int, until: float) -> None:
     """Tell how far they are until all have ended or the time is up."""
     told = -1
-    while any(process.poll() is None for process in running):
+    while [chain for chain in running if chain.goes_on()]:
         if (done := len(answered(home))) != told:
             print(f"{time.strftime('%H:%M:%S')} {done} of {total} answered", file=sys.stderr, flush=True)
             told = done
         if time.monotonic() > until:
-            for process in running:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGINT)
+            for chain in running:
+                if chain.process and chain.process.poll() is None:
+                    os.killpg(chain.process.pid, signal.SIGINT)
             break
         time.sleep(2)
-    for process in running:
-        process.wait()
+    for chain in running:
+        if chain.process:
+            chain.process.wait()
 
 
 def answered(home: Path) -> dict[str, Entry]:
@@ -111,7 +145,7 @@ def main() -> None:
     parser.add_argument("--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench")
     parser.add_argument("--home", type=Path, required=True, metavar="DIR", help="answers are kept here")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--processes", type=int, nargs=len(LEVELS), default=[1, 2, 2], metavar="N", help="of each level")
+    parser.add_argument("--small", type=int, default=1, metavar="N", help="processes for small problems, beside one for large ones")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything here, as JSON")
     chosen = parser.parse_args()
@@ -120,18 +154,21 @@ def main() -> None:
     every = [problem for problem in there if problem.level in LEVELS]
     questions = {(p.level, p.number): [asking.Question(p, chosen.target, OPTIONS).key] for p in every}
 
-    def missing(level: int) -> list[int]:
+    def missing() -> list[problems.Problem]:
         known = {key for key, entry in answered(chosen.home).items() if entry.result.error is None}
-        return sorted(p.number for p in every if p.level == level and known.isdisjoint(questions[level, p.number]))
+        return [p for p in every if known.isdisjoint(questions[p.level, p.number])]
 
-    running = []
-    for level, count in zip(LEVELS, chosen.processes, strict=True):
-        left = missing(level)
-        running += [probe(chosen, f"{level}-{part}", level, left[part::count]) for part in range(count) if left[part::count]]
-    watch(running, chosen.home, len(every), until)
-    for level in LEVELS:
-        if (left := missing(level)) and time.monotonic() < until:  # one at a time: they may have been in each other's way
-            watch([probe(chosen, f"{level}-alone", level, left)], chosen.home, len(every), until)
+    def chain(name: str, wanted: list[problems.Problem]) -> Chain:
+        """Level by level, the last first: its problems are the smallest."""
+        ids = {level: [p.number for p in wanted if p.level == level] for level in reversed(LEVELS)}
+        return Chain(partial(probe, chosen, f"{level}-{name}", level, ids[level]) for level in ids if ids[level])
+
+    large = list(filter(is_large, missing()))
+    small = [problem for problem in missing() if problem not in large]
+    shares = [chain(f"small-{number}", small[number :: chosen.small]) for number in range(chosen.small)]
+    watch([chain("large", large), *shares], chosen.home, len(every), until)
+    if time.monotonic() < until:  # they may have been in each other's way
+        watch([chain("alone", missing())], chosen.home, len(every), until)
     found = probing.probed(every, questions, answered(chosen.home))
     told = ("problem", "task", "scorable", "reason", "precision", "not_used")
     rows = [

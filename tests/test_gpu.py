@@ -1,4 +1,4 @@
-"""On a GPU: bad kernels are survived, and identical code is not faster than itself."""
+"""On a GPU: bad kernels are survived, identical code is not faster than itself, and float64 has two ways."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from court import Court
 
+from kernelpro.lab.judge import oracle
+from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Candidate, Status, Task
 
 pytestmark = pytest.mark.gpu
@@ -32,6 +34,16 @@ class ModelNew(torch.nn.Module):
         y = torch.empty_like(x)
         lib.go(x, y, x.numel())
         return y
+"""
+CONVOLUTION = """
+import torch
+class Model(torch.nn.Conv2d):
+    def __init__(self):
+        super().__init__(8, 16, 3, padding=1)
+def get_inputs():
+    return [torch.randn(4, 8, 32, 32)]
+def get_init_inputs():
+    return []
 """
 HONEST = "if (i < n) y[i] = tanhf(2 * x[i] + 1);"
 
@@ -65,3 +77,11 @@ def test_identical_code_is_not_faster_than_itself(name: str, court: Court) -> No
     ratio = verdict.speedup["eager_tf32"]
     assert ratio.low <= 1 <= ratio.high
     assert ratio.high - ratio.low < 0.02
+
+
+def test_the_oracle_is_the_same_with_and_without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "_WORTH_SECONDS", 0.0)
+    made = oracle.Oracle(Reference(Task(CONVOLUTION), "cuda", 1), 1 << 26)
+    answers = [made.answer(*made.inputs(1))[0] for _ in range(6)]
+    assert all(len(took) >= 2 for took in made._took.values()), "each way was tried"
+    assert all((answer - answers[0]).norm() < 1e-12 * answers[0].norm() for answer in answers)

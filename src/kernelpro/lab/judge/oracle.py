@@ -8,7 +8,9 @@ asked the same questions by a process that has never seen them.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,10 @@ from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
 """Elements that are rounded at once: it takes five times their room in float64."""
+_WORTH_SECONDS = 0.02
+"""A float64 run that takes less need not be faster."""
+_TRIES = 2
+"""The first may load libraries."""
 Outputs = list[torch.Tensor]
 T = TypeVar("T")
 
@@ -104,6 +110,8 @@ class Oracle:
         self.exact = True
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
+        self._took: dict[bool, list[float]] = {True: [], False: []}
+        """Seconds of float64 runs on a GPU with cuDNN, which hardly optimises for it, and without."""
         self._answers: _Shelf[Outputs] = _Shelf(cache_bytes // 2)
         self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
@@ -162,13 +170,44 @@ class Oracle:
         """The reference with all floating tensors in `dtype` (None: as the task has them)."""
         if dtype not in self._models:
             self._models[dtype] = self.reference.model(dtype)
-        cast = [leaf.to(widened(leaf.dtype, dtype), copy=True) for leaf in leaves]
         with torch.no_grad(), tf32(tf32_allowed):
-            result = self._models[dtype](*tree.unpack(form, cast))
+            if dtype is not torch.float64 or self.reference.device != "cuda" or not torch.backends.cudnn.enabled:
+                return self._run(dtype, form, leaves)
+            return self._run_fast(form, leaves)
+
+    def _run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
+        cast = [leaf.to(widened(leaf.dtype, dtype), copy=True) for leaf in leaves]
+        result = self._models[dtype](*tree.unpack(form, cast))
         del cast  # of large tasks every tensor less counts
         outputs: Outputs = []
         tree.pack(result, outputs)
         return [output.detach().clone() for output in outputs]
+
+    def _run_fast(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
+        """In float64, with cuDNN or without: whichever turned out to be faster."""
+        with_it = self._choose_cudnn()
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        try:
+            torch.backends.cudnn.enabled = with_it
+            outputs = self._run(torch.float64, form, leaves)
+            torch.cuda.synchronize()
+        except torch.OutOfMemoryError:
+            if with_it:
+                raise
+            self._took[False] = [math.inf] * _TRIES
+        else:
+            self._took[with_it].append(time.perf_counter() - begun)
+            return outputs
+        finally:
+            torch.backends.cudnn.enabled = True
+        return self._run_fast(form, leaves)
+
+    def _choose_cudnn(self) -> bool:
+        took, other = self._took[True], self._took[False]
+        if len(took) < _TRIES or took[-1] < _WORTH_SECONDS:
+            return True
+        return len(other) >= _TRIES and min(took) <= min(other)
 
     def emulated(self, bits: int, form: tree.Form, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
         """The oracle with matrix operands of `bits` significant bits, and how many products there were."""
