@@ -301,10 +301,10 @@ class Worker:
             raise Failed("call", f"an output is on {leaf.device}, not on {self._device}")
         if self._device == "cpu" or not leaf.numel():
             return {**where, "offset": leaf.data_ptr()}
-        base, _ = gpu.base_of(leaf.data_ptr())
-        if base not in self._handles:
-            self._handles[base] = gpu.lend(base).hex()
-        return {**where, "offset": leaf.data_ptr() - base, "handle": self._handles[base]}
+        base, allocation = gpu.base_of(leaf.data_ptr())[0], gpu.identity(leaf.data_ptr())
+        if allocation not in self._handles:
+            self._handles[allocation] = gpu.lend(base).hex()
+        return {**where, "offset": leaf.data_ptr() - base, "handle": self._handles[allocation]}
 
     def profile(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Device time by kernel over one call."""

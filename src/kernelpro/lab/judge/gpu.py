@@ -10,6 +10,7 @@ HANDLE_BYTES = 64
 GRANULE = 2 << 20
 """The driver maps memory in 2 MiB pages and lends whole pages: what is lent is made of them."""
 _OUT_OF_MEMORY = 2
+_BUFFER_ID = 7
 
 
 class GpuError(RuntimeError):
@@ -54,6 +55,14 @@ def base_of(pointer: int) -> tuple[int, int]:
     code = _driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
     _check(code, "cuMemGetAddressRange")
     return base.value, size.value
+
+
+def identity(pointer: int) -> int:
+    """Of the allocation that a pointer lies in: another one at the same place has another."""
+    number = ctypes.c_uint64()
+    code = _driver().cuPointerGetAttribute(ctypes.byref(number), _BUFFER_ID, ctypes.c_uint64(pointer))
+    _check(code, "cuPointerGetAttribute")
+    return number.value
 
 
 def lend(base: int) -> bytes:

@@ -178,6 +178,7 @@ class Judge:
             participant.cell.leave_alone()
             with clock("time"), self.bench.quiet():
                 rounds, errors, excess = self._race.run(participant, errors, excess, lambda: self._report("timing"))
+            peak = max(peak, self._used(participant) - before - participant.kept * self.bench.expected.nbytes)
             self._require_rest(participant, rounds)
             with clock("bursts"):
                 slopes = self._bursts(participant, rounds)

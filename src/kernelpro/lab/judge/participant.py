@@ -186,9 +186,14 @@ class Participant:
         self.cell.thaw()
         self.ask({"op": "prepare", **extra}, seconds)
 
+    @property
+    def kept(self) -> int:
+        """On a GPU the last few outputs of timed calls stay, so that each lies in another place."""
+        return min(PLACES, len(self.regions)) - 1 if self._device == "cuda" else 0
+
     def prepare_round(self, seconds: float, **extra: Any) -> None:
-        """Before a timed call. On a GPU the last few outputs stay, so that each lies in another place."""
-        self.prepare(seconds, warm=True, keep=min(PLACES, len(self.regions)) - 1 if self._device == "cuda" else 0, **extra)
+        """Before a timed call."""
+        self.prepare(seconds, warm=True, keep=self.kept, **extra)
 
     def call(self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False) -> Answer:
         """One call under the protocol, after `prepare`."""
