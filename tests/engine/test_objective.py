@@ -136,6 +136,13 @@ def test_who_takes_more_energy_beyond_doubt_is_no_finalist_unless_the_fastest() 
     assert [s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)] == [4, 1, 2]
 
 
+def test_with_edp_a_slower_kernel_that_takes_far_less_power_is_a_finalist_however_many_are_fast() -> None:
+    fast = [step(n, 0.500 + n / 1e4, 1.0) for n in range(1, 9)]
+    ranked = [step(20, 0.60, 0.5), *fast, step(21, 0.61, 0.49)]
+    assert {s.number for s in objective.finalists(replace(EDP, finalists=1), ranked)} == {1, 20, 21}
+    assert 20 not in {s.number for s in objective.finalists(LEAN, [*fast, ranked[0]])}
+
+
 def test_the_front_holds_what_nobody_beats_in_both() -> None:
     points = objective.front(HELD | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")})
     assert [point.step for point in points] == [1, 2, 5, 3, 4], "fastest first; only those that were measured"

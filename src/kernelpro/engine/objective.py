@@ -53,21 +53,26 @@ def cost_ms(config: RunConfig, step: Step) -> float | None:
 
 
 def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
-    """Who is judged again: the first few. With energy as an objective the fastest, and of those about as fast all that may win."""
+    """Who is judged again: the first few. With energy as an objective the fastest, and as many as there is room for that may win."""
     steps, few = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
         return steps[:few]
     fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or math.inf, default=None)
     if fastest is None or fastest.ms is None:
         return steps[:few]
-    near = [step for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest.ms]
-    told = {step.number: energy for step in near if (energy := _told(step.verdict))}
+    near = {step.number for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest.ms}
+    quantity = _quantity(config)
+    told = {step.number: e for step in steps if (quantity == "edp" or step.number in near) and (e := _told(step.verdict))}
     least = {
-        energy.against: min(e.ratio["energy"].high for e in told.values() if e.against == energy.against)
+        energy.against: min(e.ratio[quantity].high for e in told.values() if e.against == energy.against)
         for energy in told.values()
     }
-    able = [step for step in near if (mine := told.get(step.number)) is None or mine.ratio["energy"].low <= least[mine.against]]
-    chosen = {step.number: step for step in (fastest, *able, *steps[:few])}
+
+    def may_win(step: Step) -> bool:
+        mine = told.get(step.number)
+        return mine.ratio[quantity].low <= least[mine.against] if mine else step.number in near
+
+    chosen = {step.number: step for step in (fastest, *steps[:few], *filter(may_win, steps))}
     return list(chosen.values())[: max(few, _MOST_FINALISTS)]
 
 
@@ -88,8 +93,7 @@ def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
         told = {number: energy for number, energy in told.items() if slower[number] * energy.ratio["power"].high < 1}
     if config.objective == "energy-at-speed":
         told = {number: energy for number, energy in told.items() if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]}
-    quantity = "edp" if config.objective == "edp" else "energy"
-    return min(told, key=lambda number: told[number].ratio[quantity].value, default=fastest)
+    return min(told, key=lambda number: told[number].ratio[_quantity(config)].value, default=fastest)
 
 
 def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[str, ...]:
@@ -155,6 +159,10 @@ def followed(finding: Finding, parent: Step, step: Step) -> float | None:
         return parent.ms / step.ms if parent.ms and step.ms else None
     before, after = _told(parent.verdict), _told(step.verdict)
     return before.ratio["energy"].value / after.ratio["energy"].value if before and after else None
+
+
+def _quantity(config: RunConfig) -> str:
+    return "edp" if config.objective == "edp" else "energy"
 
 
 def _usual(names: Iterable[str]) -> str:
