@@ -136,9 +136,7 @@ def test_products_and_single_operators_are_no_chain(operators: list[dict[str, An
 def test_what_python_takes_up_is_bound_by_launches(native: float, operators: list[dict[str, Any]], bound: Bound) -> None:
     found = roofline.classify(profile({"native_ms": native, "operators": operators}))
     assert found.bound is bound
-    words = (
-        "in torch's operators: Python and waiting take the rest" if bound is Bound.LAUNCH else "on the CPU no counter"
-    )
+    words = "in torch's operators: Python and waiting take the rest" if bound is Bound.LAUNCH else "on the CPU no counter"
     assert words in found.why
 
 

@@ -24,6 +24,7 @@ WASTE = {
     "d_slow_mma_family": "energy_l2_traffic",
     "d_precision_conversions": "energy_conversions",
     "d_double_precision": "energy_costly_math",
+    "d_double_precision_triton": "energy_costly_math",
     "d_special_functions": "energy_costly_math",
     "d_tensor_cores_idle": "energy_wide_precision",
     "d_missing_reuse": "energy_excess_threads",

@@ -16,7 +16,7 @@ from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
 from kernelpro.authors.playbook.design import of_source
-from kernelpro.records import Job, Profile, Result, Task, Verdict
+from kernelpro.records import Interval, Job, Profile, Result, Task, Verdict
 
 HERE = Path(__file__).parents[1]
 sys.path.insert(0, str(HERE.parent / "benchmarks"))
@@ -48,7 +48,7 @@ class Lab(KnownLab):
 
 
 def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
-    found = energy_search.searched(Lab(GELU), GELU, 4, 280.0, tmp_path)  # type: ignore[arg-type]
+    found = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
     steps = found["steps"]
     assert [step["parent"] for step in steps] == [0, 0, 1, 2], "a design in each language, and a move from each"
     assert [step["advice"] for step in steps] == [None, None, "energy_costly_math", "energy_costly_math"]
@@ -56,9 +56,23 @@ def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
     assert found["winner"] in (3, 4) and energy_search.origin(found) == found["winner"] - 2
     winner = next(point for point in found["points"] if point["step"] == found["winner"])
     assert of_source(winner["source"]).maths == "cheap"
-    cells = [cell.strip() for cell in energy_search.row(found).strip("|").split("|")]
-    assert cells[4].startswith("10.0% [") and cells[4].endswith("time +0.0%, at 400 W")
-    assert energy_search.searched(Lab(GELU), GELU, 4, 280.0, tmp_path)["points"] == found["points"], "it was done"
+    again = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
+    assert again["points"] == found["points"], "it was done"
+
+
+def test_a_saving_counts_at_a_matched_speed_and_beyond_doubt(tmp_path: Path) -> None:
+    found = energy_search.searched(Lab(GELU), GELU, 3, ("triton",), tmp_path)  # type: ignore[arg-type]
+    assert [step["parent"] for step in found["steps"]][:2] == [0, 1] and found["winner"] > 1
+    measured = verdict(0.5, 0.9).energy
+    assert measured
+    duel = {"time_ratio": Interval(1.001, 0.99, 1.01).to_json(), "energy": measured.to_json(), "at_the_limit": False}
+    duel["energy"]["watts"]["lean"] = duel["energy"]["watts"][measured.against]
+    assert energy_search.is_saving(found | {"duel": duel})
+    assert "| 1.001 [0.990, 1.010] |" in energy_search.row(found | {"duel": duel})
+    slower = duel | {"time_ratio": Interval(1.05, 1.04, 1.06).to_json()}
+    unclear = duel | {"energy": duel["energy"] | {"ratio": {"energy": Interval(0.99, 0.98, 1.001).to_json()}}}
+    assert not any(energy_search.is_saving(found | {"duel": other}) for other in (slower, unclear, None, {"refused": "no counter"}))
+    assert "nothing to compare: no counter" in energy_search.row(found | {"duel": {"refused": "no counter"}})
 
 
 @pytest.mark.parametrize("name", energy_search.DEFAULT)

@@ -53,7 +53,7 @@ def cost_ms(config: RunConfig, step: Step) -> float | None:
 
 
 def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
-    """Who is judged again: the first few. With energy as an objective the fastest, and as many as there is room for that may win."""
+    """Who is judged again: the first few. With energy as an objective the fastest, and those who may win."""
     steps, few = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
         return steps[:few]

@@ -159,6 +159,11 @@ class Profile(Record):
     def matrix_unit(self) -> str:
         return self.unit or ("bf16" if self.precision == "native" else self.precision)
 
+    @property
+    def in_double(self) -> bool:
+        """The task is float64's, so that doubles are meant."""
+        return self.unit == "fp64" or (not self.unit and self.precision == "native" and "float64" in self.source)
+
 
 @dataclass(frozen=True)
 class Evidence(Record):

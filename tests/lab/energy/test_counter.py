@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from kernelpro.cli.joules import as_text
 from kernelpro.lab.energy.counter import NoCounter, Rapl, find
 from kernelpro.lab.energy.track import FINEST, Edge, Step, Track, Unresolved, at_rest, watch
 
@@ -189,6 +190,22 @@ def test_calibration_finds_the_step_of_nvml_and_what_a_load_adds(tmp_path: Path)
     assert found["load"]["step_joules"] == pytest.approx(found["load"]["watts"] * found["load"]["step_s"], rel=0.05)
     assert found["load"]["sm_mhz"] == 1980 and found["load"]["temperature_c"] == 41
     assert found["a_a"]["low"] <= 1 <= found["a_a"]["high"] and found["latency_s"] > 0
+    text = as_text(found)
+    assert (
+        "SM MHz 1980, C 41" in text and f"{found['load']['watts']:.0f} W under load" in text and "repeatability 8 windows" in text
+    )
+
+
+@pytest.mark.parametrize("format_", [(), ("--json",)])
+def test_the_command_says_what_the_counter_can_do_or_why_there_is_none(format_: tuple[str, ...]) -> None:
+    asked = [sys.executable, "-m", "kernelpro", "energy", "--target", "cpu", *format_]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    if done.returncode == 0:
+        assert "repeatability" in said or json.loads(done.stdout)["a_a"]
+    else:
+        assert done.returncode == 1 and ("no energy for target cpu: " in said or json.loads(done.stdout)["refused"])
 
 
 def test_no_gpu_no_counter() -> None:

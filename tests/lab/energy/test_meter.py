@@ -6,6 +6,7 @@ So two kernels that take the same time, one computing and one sleeping, are know
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -13,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 from court import Court
-from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, kernel, quick_windows
+from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, Cells, kernel, quick_windows
 
 from kernelpro.lab.energy import meter
 from kernelpro.lab.judge.bench import Bench
@@ -81,6 +82,35 @@ def test_of_two_kernels_of_equal_speed_the_one_that_sleeps_takes_less(court: Cou
         seconds = energy.edp["candidate"].value / energy.joules["candidate"].value
         assert seconds > 0.005, "a call takes 6 ms at least"
         assert energy.idle_watts["before"] < energy.watts["candidate"].value + 5
+
+
+class Hot(Cells):
+    """Throttled until so many of its steps were seen."""
+
+    def __init__(self, steps: float):
+        super().__init__()
+        self._steps = steps
+
+    def state(self) -> dict[str, int | None]:
+        self._steps -= 1
+        return {"throttle": 0x40 if self._steps > 0 else 0x4}
+
+
+def test_a_window_in_which_the_device_was_throttled_is_made_again(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = Hot(45)  # through the rest before, and into the first round
+    monkeypatch.setattr(meter, "find", lambda target: hot)
+    _, energy = measured(court, kernel())
+    assert not energy.refused and energy.joules
+    spoilt = [made for made in energy.windows if made["dropped"]]
+    assert spoilt and {made["dropped"] for made in spoilt} == {"the device was throttled"}
+    kept = [made for made in energy.windows if made["side"] == "candidate" and made not in spoilt]
+    assert len(kept) >= 3 and all(made["capped"] == 1 for made in kept), "a power cap is the normal state of a busy board"
+
+
+def test_where_it_is_always_throttled_no_number_is_given(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "find", lambda target: Hot(math.inf))
+    _, energy = measured(court, kernel())
+    assert "0 of 3 rounds were undisturbed: the device was throttled" in energy.refused and not energy.joules
 
 
 def test_more_calls_than_were_made_are_not_believed(court: Court) -> None:

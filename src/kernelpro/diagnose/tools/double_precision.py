@@ -14,7 +14,7 @@ _STRAY = 0.02
 def look(scene: Scene) -> Found | None:
     hot = hot_code(scene)
     doubles = hot.count("fp64", "dmma")
-    if doubles / hot.instructions < _STRAY or (scene.profile.precision == "native" and "float64" in scene.profile.source):
+    if doubles / hot.instructions < _STRAY or scene.profile.in_double:
         return None
     slower = float(scene.device.get("fp32_to_fp64", 2.0))
     converts = hot.count("convert")

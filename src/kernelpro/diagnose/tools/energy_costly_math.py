@@ -49,7 +49,7 @@ _ROUGH = (r"\btanhf?\s*\(", "tanh: tanh.approx.f32, one instruction, right to 11
 def look(scene: Scene) -> Found | None:
     hot = hot_code(scene)
     doubles = hot.count("fp64", "dmma")
-    doubles = 0.0 if doubles / hot.instructions < _STRAY or "float64" in scene.profile.source else doubles
+    doubles = 0.0 if doubles / hot.instructions < _STRAY or scene.profile.in_double else doubles
     source = _device_code(scene.profile.source)
     results = max(hot.moved("global_store"), hot.moved("global_load")) / 4
     functions = hot.count("special") or (results if _WITHOUT_UNIT.search(source) else 0.0)
@@ -66,11 +66,7 @@ def look(scene: Scene) -> Found | None:
     share = without(scene, hot, gone) if gone else 0.0
     if share < _NOTICEABLE:
         return None
-    what = (
-        f"{doubles:.0f} instructions work in double precision"
-        if doubles
-        else f"{functions:.0f} special functions and their expansions"
-    )
+    what = f"{doubles:.0f} double-precision instructions" if doubles else f"{functions:.0f} special functions and their expansions"
     cheaper = _cheaper(source)
     first = (
         "write constants as floats (0.5f) and compute in float32" if doubles else "use the cheapest form that the tolerance allows"

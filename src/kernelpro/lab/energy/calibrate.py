@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import threading
@@ -20,9 +19,9 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.energy import few
 from kernelpro.lab.energy.counter import Counter, NoCounter, find
 from kernelpro.lab.energy.track import Step, Track, Unresolved, at_rest, watch
-from kernelpro.lab.judge import timing
 from kernelpro.records import Target
 
 _REST_SECONDS = 2.0
@@ -144,7 +143,7 @@ def _repeatability(windows: list[tuple[float, float]]) -> dict[str, Any]:
     middle = statistics.median(joules)
     random.shuffle(joules)
     half = len(joules) // 2
-    a_a = timing.ratio_interval(torch.tensor([math.log(a / b) for a, b in zip(joules[:half], joules[half:], strict=True)]).double())
+    a_a = few.ratio_interval([a / b for a, b in zip(joules[:half], joules[half:], strict=True)])
     return {
         "doubt": max(doubt for _, doubt in windows),
         "joules_a_product": middle,

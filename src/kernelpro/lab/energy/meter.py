@@ -4,7 +4,7 @@
 2. Rounds of two windows, candidate and baseline in random order (window.py). A round with a window that does not count is
    made again.
 3. Idle power after. Nothing is subtracted from anything.
-4. Per round the log-ratios of energy, power and energy-delay; medians with bootstrap intervals over rounds, as for times.
+4. Per round the ratios of energy, power and energy-delay; means of their logs with Student's intervals over rounds (few.py).
 
 The number of rounds is fixed before the candidate is seen. The baseline runs in a cell of its own with as many buffer sets
 as the candidate has, so that caches help both alike. No number is given where the counter cannot resolve it, where too few
@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernelpro.lab.energy import few
 from kernelpro.lab.energy.counter import Counter, NoCounter, find
 from kernelpro.lab.energy.track import Unresolved, at_rest
 from kernelpro.lab.energy.window import BaselineFailed, Side, Window, Windows
@@ -141,8 +142,8 @@ def _agree(target: Target, side: Side, windows: list[Window]) -> None:
 def _told(source: str, against: str, rounds: list[dict[str, Window]], every: list[Window], idle: dict[str, float]) -> Energy:
     names = ("candidate", against)
 
-    def values(read: Callable[[Window], float], name: str) -> torch.Tensor:
-        return torch.tensor([read(made[name]) for made in rounds], dtype=torch.float64)
+    def values(read: Callable[[Window], float], name: str) -> list[float]:
+        return [read(made[name]) for made in rounds]
 
     quantities: dict[str, Callable[[Window], float]] = {
         "energy": lambda window: window.joules_a_call,
@@ -151,11 +152,11 @@ def _told(source: str, against: str, rounds: list[dict[str, Window]], every: lis
     }
     doubt = max(window.doubt for made in rounds for window in made.values())
     told = {
-        quantity: {name: _doubted(timing.median_interval(values(read, name)), doubt) for name in names}
+        quantity: {name: _doubted(few.interval(values(read, name)), doubt) for name in names}
         for quantity, read in quantities.items()
     }
     ratio = {
-        quantity: timing.ratio_interval((values(read, "candidate") / values(read, against)).log())
+        quantity: few.ratio_interval([read(made["candidate"]) / read(made[against]) for made in rounds])
         for quantity, read in quantities.items()
     }
     less = {"yes": "no", "no": "yes"}.get(timing.decide(ratio["energy"]), "unclear")

@@ -1,8 +1,8 @@
 """A counter watched: energy from step to step.
 
-A counter moves in steps (NVML's every 100 ms on an H200, about 30 J under load). Read at arbitrary moments, a window of 2 s is
-wrong by up to a step at either end, which is 10 %. So windows begin and end where the counter moves: it is read every
-millisecond, and the moment of a step is known to half the gap between two readings. The energy between two steps is then the
+A counter moves in steps (NVML's every 100 ms on an H200, up to 70 J under load). Read at arbitrary moments, a window of 2 s is
+wrong by up to a step at either end, which is 10 %. So windows begin and end where the counter moves: it is read again
+and again, and the moment of a step is known to half the gap between two readings. The energy between two steps is then the
 counter's own, and what remains of quantisation is
 
     doubt = (gap / 2 + jitter at the first step + gap / 2 + jitter at the last step) / seconds between them
