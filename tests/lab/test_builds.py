@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.cell import Nursery
+from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.records import Candidate, Options
 
 SOURCE = """
@@ -41,4 +44,18 @@ def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: Nursery) 
         assert waiting.result(60)
     with compiling():
         assert builds.get(unseen(), "cpu", Options()), "compilers run beside each other"
+    builds.close()
+
+
+def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_is_not(nursery: Nursery) -> None:
+    builds = Builds(nursery)
+    slow, broken = unseen(), Candidate(SOURCE.format(number="no number"))
+    with pytest.raises(Verdictable, match="took more than 0 s"):
+        builds.get(slow, "cpu", Options(build_timeout=0.01))
+    assert builds.get(slow, "cpu", Options())
+    with pytest.raises(Verdictable) as first:
+        builds.get(broken, "cpu", Options())
+    with pytest.raises(Verdictable) as second:
+        builds.get(broken, "cpu", Options())
+    assert second.value is first.value
     builds.close()

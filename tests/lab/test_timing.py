@@ -52,6 +52,9 @@ def test_what_slows_both_down_alike_is_no_difference() -> None:
     both = rounds(1.0, 1.0)
     assert both.share_alone("candidate") == 1
     both.alone["candidate"] = [Sample(0.25, 1.0, sealed=False)] * 3
+    assert both.share_alone("candidate") == 1, "by the parent's clock it takes as long as ever"
+    assert both.share_alone("candidate", trusted=True) == pytest.approx(0.25, rel=0.05)
+    both.alone["candidate"] = [Sample(0.25, 0.65, sealed=False)] * 3
     assert both.share_alone("candidate") == pytest.approx(0.25, rel=0.05)
 
 
@@ -162,6 +165,21 @@ def test_bursts_show_what_a_single_call_cannot() -> None:
 def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
     assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, None, short=True).widen_ms >= 0.1
     assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", 0.0, slopes(0.19), short=True).widen_ms == 0
+
+
+def test_without_bursts_what_differs_from_process_to_process_is_counted_and_convicts_nobody() -> None:
+    found = compare_clocks(rounds(0.3, 0.6, hidden_ms=0.09), "candidate", "base", "cuda", 0.0, None, short=True)
+    assert found.lie == "" and found.unsure and found.most_hidden_ms == pytest.approx(0.09, abs=0.02)
+
+
+def test_a_head_start_in_most_calls_is_counted_whatever_bursts_say() -> None:
+    made, dice = rounds(0.03, 0.25), random.Random(3)
+    made.samples["candidate"] = [
+        replace(sample, wall=sample.wall + (0.3 if sample.sealed and dice.random() < 0.75 else 0.0))
+        for sample in made.samples["candidate"]
+    ]
+    found = compare_clocks(made, "candidate", "base", "cuda", 0.0, slopes(0.03), short=True)
+    assert found.lie or (found.unsure and found.most_hidden_ms > 0.2)
 
 
 def test_what_differs_from_process_to_process_convicts_no_short_kernel_whose_bursts_agree() -> None:

@@ -51,7 +51,11 @@ class Builds:
                 while len(self._jobs) >= _MOST_KEPT:
                     self._jobs.pop(next(iter(self._jobs)))
                 self._jobs[key] = self._pool.submit(self._build, candidate, target, options, task)
+                self._jobs[key].add_done_callback(lambda done: self._forget(key) if _may_differ(done) else None)
             return self._jobs[key]
+
+    def _forget(self, key: tuple[str, str, str]) -> None:
+        self._jobs.pop(key, None)
 
     def get(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> bytes:
         """What the build left, as a tar; raises the verdict of a build that failed."""
@@ -86,6 +90,9 @@ class Builds:
             cell.channel.send(request, given.getvalue())
             answer, artifacts = cell.channel.receive(options.build_timeout)
         except Late:
+            if task and not _BUILDS.search(without_comments(candidate.source)):  # its first real call compiles what is missing
+                self.notes[candidate.id] = f"compiling ahead took more than {options.build_timeout:.0f} s and was given up"
+                return b""
             raise Verdictable(Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed") from None
         except (Gone, Garbled):
             self.notes[candidate.id] = f"the build {cell.how_it_ended()}"
@@ -103,6 +110,12 @@ class Builds:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _may_differ(done: Future[bytes]) -> bool:
+    """Whether another try may end otherwise: a compiler's errors stay, a timeout or a lack of memory may not."""
+    error = None if done.cancelled() else done.exception()
+    return error is not None and getattr(error, "status", None) is not Status.BUILD_FAILED
 
 
 def is_something(artifacts: bytes) -> bool:

@@ -310,10 +310,12 @@ class Cell:
         """Stop the child itself, at once."""
         processes.send(self.pid, signal.SIGSTOP)
 
-    def halt(self) -> None:
-        """Stop the child and everything it started, and do not wait for it: on a GPU the host has little to do."""
-        for pid in self.family():
+    def halt(self) -> int:
+        """Stop the child and everything it started, and do not wait for it; returns how many they are."""
+        family = self.family()
+        for pid in family:
             processes.send(pid, signal.SIGSTOP)
+        return len(family)
 
     def freeze(self) -> bool:
         """Stop the child and everything it started; returns when all threads of all of them stand still, or that they do not.

@@ -251,13 +251,16 @@ class Worker:
         try:
             places = [self._places(result) for result in results]
             calls = places[: len(request["sets"])]
-            distinct = len({(p["handle"], p["offset"]) for call in calls for p in call}) == sum(map(len, calls))
+            held = [(place["handle"], place["offset"]) for call in calls for place in call if place["handle"]]
+            distinct = len(set(held)) == len(held)
         except gpu.GpuError:
+            if self._burst_copies:
+                raise
             distinct = False
         if not distinct and not self._burst_copies:
             self._burst_copies = True
             return {"again": True}, b""
-        return {"outputs": places, "copied": self._burst_copies, "host_ms": 1e3 * host / len(request["sets"])}, b""
+        return {"outputs": places, "host_ms": 1e3 * host / len(request["sets"])}, b""
 
     def loop(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Calls on the buffer sets in turn until the next request is there. On a GPU at most two batches are under way."""

@@ -194,6 +194,11 @@ class Judge:
             participant.close()
             raise
         self._farewell = participant.close_in_background()
+        if cold := self._race.cold(rounds):
+            self._wait_for_farewell()
+            self._race.time_alone(cold, rounds)
+            final = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
+            verdict = replace(final, energy=verdict.energy)
         return verdict
 
     def _used(self, participant: Participant) -> int:
@@ -287,9 +292,9 @@ class Judge:
     ) -> Verdict:
         base = self.baselines
         timed_calls = [*rounds.samples["candidate"], *rounds.alone.get("candidate", [])]
-        ms, host = (slopes.ms, slopes.host_ms) if slopes else (None, 0.0)
+        ms, host, slack = (slopes.ms, slopes.host_ms, slopes.slack_ms) if slopes else (None, 0.0, 0.0)
         clocks = timing.compare_clocks(
-            rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, self._is_short(rounds)
+            rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, slack, self._is_short(rounds)
         )
         slow_to_hear = bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
         late = slow_to_hear or clocks.unsure
@@ -309,8 +314,9 @@ class Judge:
             found = timing.ratio_interval(rounds.log_ratio(timed, "candidate"), None if direct else base.link(name))
             speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
             beside[timed] = float(rounds.own(timed).median())
-            if self.bench.target == "cuda":  # a CPU's speed depends on who else is at work meanwhile
-                speedup[name] = timing.at_its_best(speedup[name], rounds.share_alone(timed), rounds.share_alone("candidate"))
+            speedup[name] = timing.at_its_best(
+                speedup[name], rounds.share_alone(timed, trusted=True), rounds.share_alone("candidate")
+            )
         if late:
             times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
         best = base.anchor

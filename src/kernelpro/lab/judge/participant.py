@@ -75,8 +75,6 @@ class Answer:
 class Burst:
     outputs: list[list[torch.Tensor]]
     wall_ms: float
-    copied: bool
-    """The child says that it copied each output, because they share memory."""
     host_ms: float
     """What the child says its host side took for a call."""
 
@@ -130,6 +128,8 @@ class Participant:
         """For each call on the CPU, the time for which the cell ran while it was stopped before; it counts as the call's. On a GPU
         it says nothing: the host has little to do, and sealed calls show what was launched."""
         self._form = form
+        self.copies = False
+        """Outputs of its bursts are copies, because they shared memory."""
         self._looping = (0, 0.0)
         """Buffer sets and beginning of the loop under way."""
 
@@ -229,8 +229,7 @@ class Participant:
                 self.cell.freeze_main()
                 outputs = [self._reader.read(slot, handle) for slot, handle in slots]
                 told = time.perf_counter()
-                if not self._trusted:
-                    self.cell.halt()
+                self._halt()
             else:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
                 self._freeze()
@@ -243,8 +242,11 @@ class Participant:
         own, wall = float(answer["own_ms"]) + ran, 1e3 * (told - begun) + ran
         return Answer(outputs, Sample(own, wall, sealed, float(answer["native_ms"])), slots)
 
-    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst:
-        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read."""
+    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst | None:
+        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read.
+
+        None, once: its outputs share memory, and from now on it copies them.
+        """
         sets = random.sample(range(len(self.regions)), len(batch))
         self.cell.freeze_main()
         for chosen, inputs in zip(sets, batch, strict=True):
@@ -258,11 +260,9 @@ class Participant:
         self.cell.thaw()
         self.cell.channel.look_out(_AWAKE_SECONDS)
         answer = self.hear("burst", seconds)
-        if answer.get("again") is True:  # from now on it copies; an endless wish for another try ends here
-            begun = time.perf_counter()
-            self.tell(request)
-            self.cell.channel.look_out(_AWAKE_SECONDS)
-            answer = self.hear("burst", seconds)
+        if answer.get("again") is True and not self.copies:
+            self.copies = True
+            return None
         claims, host = answer.get("outputs"), answer.get("host_ms")
         if not isinstance(claims, list) or len(claims) != len(self.regions) or not isinstance(host, float):
             raise Verdictable(Status.CHEATING, "the description of the output was forged")
@@ -272,16 +272,17 @@ class Participant:
             self.cell.freeze_main()
             last = [self._reader.read(slot, handle) for slot, handle in slots[-1]]
             told = time.perf_counter()
-            self.cell.halt()
+            self._halt()
             slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier] + slots
-            if len({(slot.offset, handle) for call in slots for slot, handle in call}) < sum(map(len, slots)):
+            held = [(slot.offset, handle) for call in slots for slot, handle in call if slot.span()]
+            if len(set(held)) < len(held):
                 raise Verdictable(Status.CHEATING, "outputs of different calls are said to lie in the same place")
             outputs = [[self._reader.read(slot, handle) for slot, handle in call] for call in slots[:-1]] + [last]
         except Unreadable as error:
             raise Verdictable(Status.CHEATING, str(error)) from None
         for chosen, inputs in zip(sets, batch, strict=True):
             self._check_unmodified(chosen, inputs)
-        return Burst(outputs, 1e3 * (told - begun), answer.get("copied") is True, host)
+        return Burst(outputs, 1e3 * (told - begun), host)
 
     @property
     def sets(self) -> int:
@@ -333,6 +334,11 @@ class Participant:
     def _freeze(self) -> None:
         if not self.cell.freeze() and not self._trusted:
             raise Verdictable(Status.CHEATING, "it does not stand still when it is stopped")
+
+    def _halt(self) -> None:
+        """A child that is alone is told to stop: on a GPU the host has little to do. What it started is seen to stand still."""
+        if not self._trusted and self.cell.halt() > 1:
+            self._freeze()
 
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         self.write(chosen, inputs)

@@ -78,12 +78,20 @@ class Race:
                 break
         if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
-        cold = [name for name in self._beside() if self._bench.target == "cuda" and self._went_cold(name, rounds)]
-        for name in cold:
-            rounds.alone[name] = [self._baselines.call(name, self._bench.inputs(seed)) for seed in self._alone]
-        if cold:
+        if self.cold(rounds):
             rounds.alone["candidate"] = [self._call(participant, seed) for seed in self._alone]
         return rounds, self._errors, self._excess
+
+    def cold(self, rounds: Rounds) -> list[str]:
+        """Baselines that took noticeably longer beside the candidate than before it came."""
+        if self._bench.target == "cpu":  # its speed depends on who else is at work meanwhile
+            return []
+        return [name for name in self._beside() if self._went_cold(name, rounds)]
+
+    def time_alone(self, names: list[str], rounds: Rounds) -> None:
+        """Baselines again, when the candidate is gone: it may have left something running."""
+        for name in names:
+            rounds.alone[name] = [self._baselines.call(name, self._bench.inputs(seed)) for seed in self._alone]
 
     def _pass(self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]) -> None:
         count = len(seeds)

@@ -19,6 +19,7 @@ calls differ between processes (PROCESS_MS); for short kernels bursts decide up 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, field
 
 import torch
@@ -35,10 +36,10 @@ SPINNING_MS = 0.150
 """OpenMP's threads go on spinning after a call; where they fill all cores of a CPU, the parent gets its own a tenth of a
 millisecond late. So much convicts nobody there, but is counted as the candidate's time."""
 SLACK_SHARE = 0.05
-BURST_SLACK_MS = 0.010
-"""The median of six differences of bursts repeats within a few microseconds (bursts.py)."""
 PROCESS_MS = 0.1
 """The protocol's cost differs by so much from process to process: what a short kernel may hide where bursts are not possible."""
+_EARLY_MS = 0.05
+"""On a GPU the median of some sealed calls, beyond that of others, differs by so much from candidate to candidate."""
 RESOLVED = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
 _ALIKE = 0.95
@@ -87,16 +88,26 @@ class Rounds:
         found = median_interval(self.log_ratio(slow, fast))
         return found.high - found.low <= _SETTLED
 
-    def share_alone(self, name: str) -> float:
-        """What it takes alone, of its time in a round; 1 where that is not known."""
-        alone = torch.tensor([sample.own for sample in self.alone.get(name, [])], dtype=torch.float64)
-        return float(alone.median() / self.own(name).median()) if len(alone) else 1.0
+    def share_alone(self, name: str, trusted: bool = False) -> float:
+        """What it takes alone, of its time in a round; 1 where that is not known, or the parent's clock does not bear it out."""
+        if not (alone := self.alone.get(name)):
+            return 1.0
+        own = float(self.own(name).median())
+        beyond = _beyond(alone) - _beyond(self.samples[name])
+        if not trusted and beyond > SLACK_MS["cuda"] + SLACK_SHARE * own:
+            return 1.0
+        return statistics.median(sample.own for sample in alone) / own
 
     def hidden(self, name: str, baseline: str, sealed_only: bool = False) -> torch.Tensor:
         pairs = zip(self.samples[name], self.samples[baseline], strict=True)
         return torch.tensor(
             [(a.wall - a.own) - (b.wall - b.own) for a, b in pairs if a.sealed or not sealed_only], dtype=torch.float64
         )
+
+
+def _beyond(samples: list[Sample]) -> float:
+    """What the parent's clock shows beyond the child's."""
+    return statistics.median(sample.wall - sample.own for sample in samples)
 
 
 def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -156,6 +167,7 @@ def compare_clocks(
     correction_ms: float,
     slopes: torch.Tensor | None = None,
     host_ms: float = 0.0,
+    slope_slack_ms: float = 0.0,
     short: bool = False,
 ) -> Clocks:
     """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
@@ -170,7 +182,7 @@ def compare_clocks(
     sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
     lie = ""
-    most = slack + (PROCESS_MS if short and slopes is not None else 0.0)  # beyond, the parent's clock is sure; below, bursts decide
+    most = slack + (PROCESS_MS if short else 0.0)  # beyond, the parent's clock is sure; below, bursts decide, or it is counted
     if median_interval(differences, CERTAIN).low > most:
         lie = f"its own clock shows {own:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
     elif sealed and min(median_interval(each, CERTAIN).low for each in (exposed, exposed - hidden.value)) > slack:
@@ -180,12 +192,14 @@ def compare_clocks(
         slopes is not None
         and slope
         and not lie
-        and median_interval(slopes, CERTAIN).low > (1 + SLACK_SHARE) * max(own, host_ms) + BURST_SLACK_MS
+        and median_interval(slopes, CERTAIN).low > (1 + SLACK_SHARE) * max(own, host_ms) + slope_slack_ms
     ):
         lie = f"its own clock shows {own:.4f} ms a call, but calls that follow each other take {slope.value:.4f} ms each"
     doubt = max(0.0, slope.high - own) if slope else max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
     slight = device == "cpu" and median_interval(differences, CERTAIN).low <= SPINNING_MS + SLACK_SHARE * own
-    unsure = not lie and slope is None and max(hidden.value, sealed.value if sealed else 0.0) > slack
+    late = sealed.value if sealed else 0.0
+    early = late - max(0.0, hidden.value) > slack + _EARLY_MS  # a head start; bursts do not show it: inputs are there before
+    unsure = not lie and (early or (slope is None and max(hidden.value, late) > slack))
     surely = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on a GPU processes differ by more
     return Clocks(hidden, sealed, own, lie, slight, unsure, doubt if doubt > RESOLVED * own else surely, slope)
 
