@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from kernelpro.cli.joules import as_text
-from kernelpro.lab.energy.counter import NoCounter, Rapl, find
+from kernelpro.lab.energy.counter import Cores, NoCounter, Rapl, find
 from kernelpro.lab.energy.track import FINEST, Edge, Step, Track, Unresolved, at_rest, watch
+from kernelpro.lab.judge import gpu
 
 HERE = Path(__file__).parent
 with_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
@@ -100,6 +101,33 @@ def test_a_counter_that_begins_again_at_zero_loses_nothing(tmp_path: Path) -> No
     counter = Rapl(tmp_path)
     put(path, 500_000)
     assert counter.joules() == pytest.approx(1.5)
+
+
+def test_a_cpus_clock_temperature_and_throttling_are_read_where_linux_shows_them(tmp_path: Path) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0")
+    cpus, thermal = tmp_path / "cpus", tmp_path / "thermal"
+    assert Rapl(tmp_path, Cores(cpus, thermal)).state() == {
+        "sm_mhz": None,
+        "memory_mhz": None,
+        "temperature_c": None,
+        "throttle": None,
+    }
+    shown = {f"cpu{n}/topology/physical_package_id": n // 2 for n in range(4)}
+    shown |= {f"cpu{n}/cpufreq/scaling_cur_freq": 0 for n in (1, 3)}
+    shown |= {"cpu0/cpufreq/scaling_cur_freq": 2_400_000, "cpu2/cpufreq/scaling_cur_freq": 3_100_000}
+    shown |= {f"cpu{n}/thermal_throttle/package_throttle_count": 5 for n in (0, 2)}
+    for name, value in shown.items():
+        (cpus / name).parent.mkdir(parents=True, exist_ok=True)
+        (cpus / name).write_text(f"{value}\n")
+    for number, (kind, value) in enumerate((("x86_pkg_temp", 61_000), ("acpitz", 99_000))):
+        (thermal / f"thermal_zone{number}").mkdir(parents=True)
+        (thermal / f"thermal_zone{number}" / "type").write_text(f"{kind}\n")
+        (thermal / f"thermal_zone{number}" / "temp").write_text(f"{value}\n")
+    counter = Rapl(tmp_path, Cores(cpus, thermal))
+    calm = {"sm_mhz": 3100, "memory_mhz": None, "temperature_c": 61, "throttle": 0}
+    assert counter.state() == calm
+    put(cpus / "cpu2/thermal_throttle/package_throttle_count", 6)
+    assert (counter.state()["throttle"] or 0) & gpu.SLOWDOWN and counter.state() == calm
 
 
 def test_a_cpu_without_rapl_says_so(tmp_path: Path) -> None:

@@ -22,21 +22,21 @@ _WITHOUT_UNIT = re.compile(r"(?<!\w)log(?:1p)?f?\s*\(")
 _CHEAPER = (
     (
         r"\b(?:tanhf?|erff?)\s*\(",
-        "tanhf, erff: 1 - 2 / (exp2f(2.8854f * x) + 1), or 1 - exp2f of a polynomial, where zero is no special place",
-        "tanh, erf: 1 - 2 / (tl.exp2(2.8854 * x) + 1), or 1 - tl.exp2 of a polynomial, where zero is no special place",
+        "tanhf, erff: 1 - 2 / (exp2f(2.8854f * x) + 1), or 1 - exp2f of a polynomial, to 1e-7, where zero is no special place",
+        "tanh, erf: 1 - 2 / (tl.exp2(2.8854 * x) + 1), or 1 - tl.exp2 of a polynomial, to 1e-7, where zero is no special place",
     ),
-    (r"\blog(?:1p)?f?\s*\(", "logf(x): __logf(x)", "tl.log(x): libdevice.fast_logf(x)"),
+    (r"\blog(?:1p)?f?\s*\(", "logf(x): __logf(x), 3 ulp, 4e-7 near 1", "tl.log(x): libdevice.fast_logf(x), 3 ulp, 4e-7 near 1"),
     (r"\bpowf?\s*\(", *2 * ("pow(x, n) with a small n: products and square roots",)),
     (
         r"\b(?:expf?|softmax)\s*\(",
-        "expf(x): exp2f(x * 1.4427f), built with -ftz=true, the factor folded into a scale that is there anyway",
-        "tl.exp(x): tl.exp2(x * 1.4427), with the factor folded into a scale that is there anyway",
+        "expf(x): exp2f(x * 1.4427f), 2 ulp, built with -ftz=true, the factor folded into a scale that is there anyway",
+        "tl.exp(x): tl.exp2(x * 1.4427), 2 ulp, with the factor folded into a scale that is there anyway",
     ),
-    (r"\bsqrtf?\s*\(", "sqrtf(x): built with -prec-sqrt=false it is one instruction of the special-function unit", ""),
+    (r"\bsqrtf?\s*\(", "sqrtf(x): built with -prec-sqrt=false it is one instruction of the special-function unit, 1 ulp", ""),
     (
         r"(?<![/*])/(?![/*=])",
-        "a / b: __fdividef(a, b), or a product with one reciprocal for all elements that share b",
-        "a / b: libdevice.fast_dividef(a, b), or a product with one reciprocal for all elements that share b",
+        "a / b: __fdividef(a, b), 2 ulp, or a product with one reciprocal for all elements that share b",
+        "a / b: libdevice.fast_dividef(a, b), 2 ulp, or a product with one reciprocal for all elements that share b",
     ),
     (r"\w\s*%\s*\w", *2 * ("i % n: a mask where n is a power of two, or an index that is carried along instead of divided anew",)),
 )

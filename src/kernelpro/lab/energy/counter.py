@@ -12,7 +12,7 @@ from kernelpro.lab.judge import environment, gpu
 from kernelpro.records import Target
 
 State = dict[str, int | None]
-_POWERCAP = Path("/sys/class/powercap")
+_POWERCAP, _CPUS, _THERMAL = Path("/sys/class/powercap"), Path("/sys/devices/system/cpu"), Path("/sys/class/thermal")
 _COUNTED = ("package", "dram")
 """RAPL zones that do not contain each other; `core` and `uncore` are parts of their package, `psys` holds everything."""
 _TWIN = "-mmio"
@@ -51,8 +51,32 @@ class Nvml:
         return self._sensors.read()
 
 
+class Cores:
+    """A CPU's clock, temperature and throttling, as far as Linux shows them: of the first core of each package, to be quick."""
+
+    def __init__(self, cpus: Path = _CPUS, thermal: Path = _THERMAL):
+        firsts: dict[str, Path] = {}
+        for core in sorted(cpus.glob("cpu[0-9]*"), key=lambda path: (len(path.name), path.name)):
+            firsts.setdefault(_text(core / "topology" / "physical_package_id"), core)
+        self._clocks = [core / "cpufreq" / "scaling_cur_freq" for core in firsts.values()]
+        self._slowed = [core / "thermal_throttle" / "package_throttle_count" for core in firsts.values()]
+        self._zones = [zone / "temp" for zone in thermal.glob("thermal_zone*") if _text(zone / "type") == "x86_pkg_temp"]
+        self._before = _numbers(self._slowed)
+
+    def read(self) -> State:
+        clocks, degrees, slowed = (_numbers(paths) for paths in (self._clocks, self._zones, self._slowed))
+        more, self._before = slowed > self._before, slowed  # counts only grow
+        return {
+            "sm_mhz": max(clocks) // 1000 if clocks else None,
+            "memory_mhz": None,
+            "temperature_c": max(degrees) // 1000 if degrees else None,
+            "throttle": gpu.HARDWARE_THERMAL * more if slowed else None,
+        }
+
+
 class Rapl:
-    def __init__(self, root: Path = _POWERCAP):
+    def __init__(self, root: Path = _POWERCAP, cores: Cores | None = None):
+        self._cores = cores or Cores()
         zones = (path for path in sorted(root.glob("*:*")) if _TWIN not in path.name)
         self._zones = [path for path in zones if _text(path / "name").startswith(_COUNTED)]
         if not self._zones:
@@ -85,7 +109,7 @@ class Rapl:
         return self._total / 1e6
 
     def state(self) -> State:
-        return {}
+        return self._cores.read()
 
 
 def find(target: Target) -> Counter:
@@ -95,6 +119,11 @@ def find(target: Target) -> Counter:
     if not torch.cuda.is_available():
         raise NoCounter("no CUDA device is visible to torch here: there is no GPU whose energy could be counted")
     return Nvml(environment.sensors())
+
+
+def _numbers(paths: list[Path]) -> list[int]:
+    """Of files that can be read."""
+    return [int(text) for path in paths if (text := _text(path)).isdigit()]
 
 
 def _text(path: Path) -> str:

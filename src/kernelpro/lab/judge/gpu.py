@@ -156,7 +156,8 @@ class Sensors:
         return None if self._nvml.nvmlSystemGetDriverVersion(text, 96) else text.value.decode()
 
 
-SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
+HARDWARE_THERMAL = 0x40
+SLOWDOWN = 0x8 | 0x20 | HARDWARE_THERMAL | 0x80
 """Throttle reasons that falsify a timing: hardware slowdown, software and hardware thermal, power brake.
 The software power cap is the normal state of a busy datacenter GPU and is only recorded."""
 POWER_CAP = 0x4
