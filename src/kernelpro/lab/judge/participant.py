@@ -3,10 +3,10 @@
 A call, in steps:
  1. the child drops its last output and, in timed rounds, calls the model once on stale inputs, so that
     the host's path is warm; it is frozen;
- 2. the parent writes the inputs into one of the child's buffer sets and flushes the cache
-    (sealed calls: only after the clock has started); the order to go lies ready when the child wakes, so that
-    nothing can be won between waking and being told;
- 3. the clock starts; the child is thawed;
+ 2. the parent writes the inputs into one of the child's buffer sets and flushes the cache; the order to go lies ready
+    when the child wakes, so that nothing can be won between waking and being told;
+ 3. the clock starts; the child is thawed (sealed calls, on a GPU, where kernels run on while the child stands still: it is
+    thawed, the clock starts, inputs are written, and it is told to go; so a head start lies within the clock);
  4. it says that it is done and where its output lies;
  5. on the CPU the clock stops here, a few elements are sampled at once, the child is frozen, and the
     whole output is read and held against the samples; on the GPU the child is frozen, its output is
@@ -211,12 +211,16 @@ class Participant:
         ran = ran if ran > _RESTLESS_MS else 0.0
         if self._device == "cuda":
             self._reader.make_room(expected.sizes)
-        self.tell({"op": "call", "set": chosen})
-        begun = time.perf_counter()
-        if sealed:
+        if sealed:  # awake, and told when inputs are there: whatever it does before lies within the clock
+            self.cell.thaw()
+            begun = time.perf_counter()
             self._fill(chosen, inputs)
             self._wait_for_device()
-        self.cell.thaw()
+            self.tell({"op": "call", "set": chosen})
+        else:
+            self.tell({"op": "call", "set": chosen})
+            begun = time.perf_counter()
+            self.cell.thaw()
         if self._device == "cpu":
             self.cell.release()
         else:
