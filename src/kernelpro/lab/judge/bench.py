@@ -143,7 +143,8 @@ class Bench:
         environment = places | _threads()
         regions = self._allocated(self._sets(PLACES) if sets is None else sets)
         try:
-            self._fill(regions)
+            if regions:
+                self._fill(regions)
             cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
         except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)

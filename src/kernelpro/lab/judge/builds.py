@@ -47,15 +47,12 @@ class Builds:
         task = task if target == "cuda" and torch.cuda.is_available() and _is_triton(candidate) else None
         with self._lock:
             key = (candidate.id, target, task.id if task else "")
-            if key not in self._jobs:
-                while len(self._jobs) >= _MOST_KEPT:
-                    self._jobs.pop(next(iter(self._jobs)))
-                self._jobs[key] = self._pool.submit(self._build, candidate, target, options, task)
-                self._jobs[key].add_done_callback(lambda done: self._forget(key) if _may_differ(done) else None)
+            if (known := self._jobs.get(key)) and not _may_differ(known):
+                return known
+            while len(self._jobs) >= _MOST_KEPT:
+                self._jobs.pop(next(iter(self._jobs)))
+            self._jobs[key] = self._pool.submit(self._build, candidate, target, options, task)
             return self._jobs[key]
-
-    def _forget(self, key: tuple[str, str, str]) -> None:
-        self._jobs.pop(key, None)
 
     def get(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> bytes:
         """What the build left, as a tar; raises the verdict of a build that failed."""
@@ -112,9 +109,9 @@ class Builds:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _may_differ(done: Future[bytes]) -> bool:
-    """Whether another try may end otherwise: a compiler's errors stay, a timeout or a lack of memory may not."""
-    error = None if done.cancelled() else done.exception()
+def _may_differ(job: Future[bytes]) -> bool:
+    """Whether it failed, and another try may end otherwise: a compiler's errors stay, a timeout or a lack of memory may not."""
+    error = job.exception() if job.done() and not job.cancelled() else None
     return error is not None and getattr(error, "status", None) is not Status.BUILD_FAILED
 
 

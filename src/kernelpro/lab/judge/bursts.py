@@ -81,7 +81,8 @@ class Bursts:
         try:
             for _ in range(_WARM):
                 self._pair(calls)
-            while len(pairs) < self._most_pairs and timing.scattered(_per_call(pairs, calls), own_ms):
+            copying = self._copy_ms(bandwidth) if self._participant.copies else 0.0
+            while len(pairs) < self._most_pairs and timing.scattered(_per_call(pairs, calls) - copying, own_ms):
                 pairs += [self._pair(calls) for _ in range(_PAIRS)]
         except torch.OutOfMemoryError:  # the judge's own, who holds all inputs, outputs and answers of a burst
             torch.cuda.empty_cache()
@@ -93,10 +94,8 @@ class Bursts:
         granted = _SLOW_START_MS + _NAMING_MS * calls * len(self._expected.shapes)
         if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + granted:
             return None
-        found = _per_call(pairs, calls)
-        copying = self._copy_ms(bandwidth) if self._participant.copies else 0.0
         host = float(torch.tensor([many.host_ms for _, many in pairs]).median())
-        return Slopes(found - copying, host, max(_FINEST_MS, _WALL_MS / (calls - 1)))
+        return Slopes(_per_call(pairs, calls) - copying, host, max(_FINEST_MS, _WALL_MS / (calls - 1)))
 
     def _copy_ms(self, bandwidth: float) -> float:
         return _COPY_MS + 1e3 * _COPY_SHARE * 2 * self._expected.nbytes / bandwidth
