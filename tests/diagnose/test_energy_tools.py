@@ -107,3 +107,11 @@ def test_guidance_tells_energy_after_time_and_in_percent() -> None:
     speed, _, rest = text.partition("Energy counts here as well. Without losing speed:")
     assert "precision_conversions" in speed and "energy_conversions" in rest and "% less energy" in rest
     assert "nothing that wastes it stands out" in guidance.write(diagnosis("c_transpose_add_cuda"))
+
+
+def test_tensor_cores_at_work_for_a_task_without_products_are_waste() -> None:
+    profile = profiles()["d_slow_mma_family"]
+    lean = replace(profile, work=profile.work | {"matrix_flops": 0.0})
+    found = {finding.tool: finding for finding in energy(examine.diagnose(lean, TOOLS, energy=True))}
+    assert "multiplies no matrices" in found["energy_excess_threads"].cause and found["energy_excess_threads"].gain.factor > 1.05
+    assert "energy_excess_threads" not in {finding.tool for finding in energy(diagnosis("d_slow_mma_family"))}

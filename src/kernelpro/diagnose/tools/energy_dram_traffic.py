@@ -8,7 +8,7 @@ from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.diagnose.traffic import dram_bytes, excess
 from kernelpro.records import Evidence
 
-_FACTOR = 1.15
+_FACTOR = 1.1
 """Of the fewest bytes: halos, statistics and partial lines stay below."""
 _NOTICEABLE = 0.03
 

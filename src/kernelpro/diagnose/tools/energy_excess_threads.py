@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.counters import ISSUE, RUNNING
-from kernelpro.diagnose.joules import CYCLES, METRICS, spent
-from kernelpro.diagnose.pipes import MATRIX, hot_code
+from kernelpro.diagnose.joules import CYCLES, METRICS, Spent, spent
+from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence
 
 WORKING = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
 _WORKS = 20.0
 """Lanes of 32 whose predicate is true: healthy softmax and GELU kernels have 24 to 26."""
-_AGAIN = 10.0
+_AGAIN = 8.0
 """Times the task's own arithmetic: scans, reductions and comparisons of good kernels stay below."""
 _SHARE_OF_LANE = 0.6
 """A lane that is off saves its part of the data path; fetching, decoding and scheduling are the warp's."""
@@ -22,7 +22,7 @@ def look(scene: Scene) -> Found | None:
     working, lanes = scene.metric(WORKING), float(scene.device.get("warp", 32))
     hot, cost = hot_code(scene), spent(scene)
     if hot.count(*MATRIX) or scene.mix("tma", hot=False):
-        return None
+        return None if scene.profile.work.get("matrix_flops") else _products(scene, hot, cost)
     idle = cost.share(cost.instructions * (1 - working / lanes) * (1 - _SHARE_OF_LANE)) if working < _WORKS else 0.0
     done = _floating(scene, hot.count("fma32", "half") / hot.instructions, working)
     needed = scene.profile.work.get("vector_flops", 0.0) + scene.profile.work.get("matrix_flops", 0.0)
@@ -56,6 +56,26 @@ def look(scene: Scene) -> Found | None:
     )
 
 
+def _products(scene: Scene, hot: HotCode, cost: Spent) -> Found | None:
+    """Tensor cores at work for a task that multiplies no matrices."""
+    share = cost.share(cost.tensor)
+    if share < _NOTICEABLE:
+        return None
+    return Found(
+        evidence=(
+            Evidence("products of tensor cores in the hot code", hot.count(*MATRIX), 0),
+            Evidence("matrix operations of the task", 0),
+        ),
+        cause=f"tensor cores take {share:.0%} of the kernel's energy, and the task multiplies no matrices",
+        advice=(
+            "drop products whose result is thrown away",
+            "where they add up: sums by shuffles and registers take less energy while memory sets the pace",
+        ),
+        saved=share,
+        how="the energy of the tensor cores",
+    )
+
+
 def _floating(scene: Scene, part: float, working: float) -> float:
     """Operations that the kernel executes on floats: multiply-adds count as one, so nothing is overstated."""
     issued = scene.metric(ISSUE) / 100 * 4 * scene.metric(CYCLES) * float(scene.device.get("sms", 1)) * max(1.0, scene.it.launches)
@@ -67,10 +87,10 @@ TOOL = Tool(
     level="kernel",
     target="cuda",
     look=look,
-    trigger=f"fewer than {_WORKS:g} of 32 lanes work, or {_AGAIN:g} times the task's arithmetic is done, at {_NOTICEABLE:.0%} of "
-    "the kernel's energy or more",
+    trigger=f"fewer than {_WORKS:g} of 32 lanes work, {_AGAIN:g} times the task's arithmetic is done, or tensor cores work for a "
+    f"task without products, at {_NOTICEABLE:.0%} of the kernel's energy or more",
     remedy="fewer, fuller warps; shared values computed once",
-    expects="the energy of idle lanes' instructions, or of the arithmetic beyond",
+    expects="the energy of idle lanes' instructions, of the arithmetic beyond, or of the tensor cores",
     affinity=RUNNING,
     metrics=(*METRICS, WORKING),
     symptom_of=("energy_costly_math", "energy_wide_precision"),
