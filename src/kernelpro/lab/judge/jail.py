@@ -2,9 +2,10 @@
 
 Three independent locks, each applied from inside before untrusted code runs and never undone:
 
-- namespaces: own user, PID, network, IPC, UTS and mount namespace; private /dev/shm, /proc and scratch;
+- namespaces: own user, PID, network, IPC, UTS and mount namespace; private /dev/shm, /proc and scratch, all else read-only; no
+  capabilities, and no user namespace in which to get them back;
 - Landlock: reading and executing only below named paths, writing only below scratch and to devices;
-- seccomp: no ptrace, no reading of other processes, no mounting, no kernel keys, no network sockets.
+- seccomp: no ptrace, no reading of other processes, no mounting, no kernel keys, no sockets but Unix's.
 
 Everything is called through libc: no helper binary has to be installed.
 """
@@ -38,7 +39,10 @@ _KERNELS_OWN = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus
 """Settings of the whole machine."""
 
 # The same on every architecture that Linux added after 2011.
-_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT, _MOUNT_SETATTR = 444, 445, 446, 442
+_AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = -100, 0x8000, 1
+_CAPABILITIES = 0x20080522
+"""Version 3 of the call."""
 
 
 MOST_TASKS = 1024
@@ -82,12 +86,13 @@ def loopback() -> None:
         fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def private_mounts(scratch: str, scratch_bytes: int, instead_of_tmp: list[str] | None = None) -> None:
-    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process.
+def private_mounts(scratch: str, scratch_bytes: int, writable: list[str], instead_of_tmp: list[str] | None = None) -> None:
+    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process; all else but `writable` is read-only.
 
     With `instead_of_tmp` also an own /tmp, in which only these paths of the other one are left.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    _all_read_only([path for path in writable if os.path.isdir(path)])
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     if instead_of_tmp is not None:
         _own_tmp(scratch_bytes, instead_of_tmp)
@@ -96,10 +101,34 @@ def private_mounts(scratch: str, scratch_bytes: int, instead_of_tmp: list[str] |
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
     with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
         Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
+    with contextlib.suppress(OSError):  # in another one it would have all capabilities again
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
     for place in _KERNELS_OWN if os.geteuid() == 0 else ():  # root outside is root to them, whatever the namespace
         if os.path.exists(place):
             _mount(place, place, None, _MS_BIND | _MS_REC)
             _mount(place, place, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def _all_read_only(but: list[str]) -> None:
+    """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could leave word for another."""
+    for path in but:
+        _mount(path, path, None, _MS_BIND | _MS_REC)
+    read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
+    with contextlib.suppress(JailError):  # not before Linux 5.12
+        _set_mount("/", read_only)
+        for path in but:
+            _set_mount(path, writable)
+
+
+def _set_mount(path: str, attributes: bytes) -> None:
+    size = ctypes.c_size_t(len(attributes))
+    _check(_libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, size), f"mount_setattr {path}")
+
+
+def drop_capabilities() -> None:
+    """All of them, for good: whatever is executed later gets none either."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    _check(_libc.capset(struct.pack("<Ii", _CAPABILITIES, 0), struct.pack("<6I", *[0] * 6)), "capset")
 
 
 def _own_tmp(nbytes: int, kept: list[str]) -> None:
@@ -185,6 +214,11 @@ _DENIED = {
     "open_tree": (428, 428),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
     "unshare": (272, 97),
     "setns": (308, 268),
     "open_by_handle_at": (304, 265),
@@ -206,11 +240,11 @@ _NO_CALL = 0xFFFFFFFF
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
-_AF_INET, _AF_INET6 = 2, 10
+_AF_UNIX = 1
 
 
 def seccomp(allow: tuple[str, ...] = ()) -> None:
-    """Refuse the calls in _DENIED, internet sockets and signals for files with EPERM, but for those in `allow`; kill on a foreign
+    """Refuse the calls in _DENIED, sockets but Unix's and signals for files with EPERM, but for those in `allow`; kill on a foreign
     ABI."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
@@ -233,10 +267,9 @@ def seccomp(allow: tuple[str, ...] = ()) -> None:
         (_JEQ, 0, 1, _F_SETSIG),
         (_RET, 0, 0, _EPERM),
         (_RET, 0, 0, _ALLOW),
-        (_JEQ, 0, 4, _SOCKET[column] if "socket" not in allow else _NO_CALL),
+        (_JEQ, 0, 3, _SOCKET[column] if "socket" not in allow else _NO_CALL),
         (_LD_W_ABS, 0, 0, 16),
-        (_JEQ, 1, 0, _AF_INET),
-        (_JEQ, 0, 1, _AF_INET6),
+        (_JEQ, 1, 0, _AF_UNIX),
         (_RET, 0, 0, _EPERM),
         (_RET, 0, 0, _ALLOW),
     ]

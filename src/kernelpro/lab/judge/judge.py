@@ -258,8 +258,7 @@ class Judge:
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        seeds = self._race.for_bursts
-        seconds, effort = self.options.call_timeout, self.options.effort
+        seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
         bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort)
         plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
         own = float(rounds.own("candidate").median())

@@ -8,7 +8,7 @@ A call, in steps:
  3. the clock starts; the child is thawed (sealed calls, on a GPU, where kernels run on while the child stands still: it is
     thawed, the clock starts, inputs are written, and it is told to go; so a head start lies within the clock);
  4. it says that it is done and where its output lies;
- 5. on the CPU the clock stops here, a few elements are sampled at once, the child is frozen, and the
+ 5. on the CPU a few elements are sampled at once, the clock stops, the child is frozen, and the
     whole output is read and held against the samples; on the GPU the child is frozen, its output is
     copied by the parent, and the clock stops when the copy is complete: work that is still running
     either delays the copy or is missing from it.
@@ -227,7 +227,6 @@ class Participant:
             self.cell.channel.look_out(_AWAKE_SECONDS)
         answer = self.hear("call", seconds)
         slots = self._validated(answer, expected)
-        told = time.perf_counter()  # right before the first look at the output: what is done until then counts
         try:
             if self._device == "cuda":
                 self.cell.freeze_main()
@@ -236,6 +235,7 @@ class Participant:
                 self._halt()
             else:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
+                told = time.perf_counter()  # right after the first look at the output: who can make that wait gains nothing
                 self._freeze()
                 outputs = [self._reader.read(slot) for slot, _ in slots]
                 self._hold_against(outputs, samples)

@@ -24,6 +24,7 @@ Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than
 _MOST_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
 _ALONE_ROUNDS = 20
+_SHORT_BYTES = 4096
 _SEALED_SHARE = 0.25
 _FEWEST_SEALED = 8
 
@@ -43,17 +44,27 @@ class Race:
         self._bench, self._baselines, self._check = bench, baselines, check
         self.seeds = [bench.new_seed() for _ in range(_more_than(_ROUNDS["full"] * 2))]
         self._later, self._alone = list[int](), [bench.new_seed() for _ in range(_ALONE_ROUNDS)]
-        self.for_bursts = [bench.new_seed() for _ in range(MOST_INPUTS)]
+        self._for_bursts = [bench.new_seed() for _ in range(MOST_INPUTS)]
         self._errors, self._excess = Errors(0.0, 0.0), 0.0
 
     def draw(self, count: int, turn: int = 0) -> list[int]:
         """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand.
 
-        No two turns have one in common: what a candidate was asked before, it may remember.
+        No two turns have one in common: what a candidate was asked before, it may remember. Where answers are so short that one
+        candidate could leave them for the next (which pages are cached, how long something takes), nobody is asked the same twice.
         """
+        if self._is_short:
+            return [self._bench.new_seed() for _ in range(count)]
         some = _more_than(count)
         self._later += [self._bench.new_seed() for _ in range((turn + 1) * some - len(self.seeds) - len(self._later))]
         return self._bench.secret.sample((self.seeds + self._later)[turn * some : (turn + 1) * some], count)
+
+    def for_bursts(self) -> list[int]:
+        return [self._bench.new_seed() for _ in self._for_bursts] if self._is_short else self._for_bursts
+
+    @property
+    def _is_short(self) -> bool:
+        return self._bench.expected.nbytes <= _SHORT_BYTES
 
     def count(self, passes: int = 1) -> int:
         """From the baselines alone, so that no candidate can shorten its own trial."""

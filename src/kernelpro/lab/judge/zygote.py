@@ -128,7 +128,7 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
         scratch = request["scratch"]
         if request["level"] == "namespaces":
             kept = [*request["readable"], request["seed"]] if request["own_tmp"] else None
-            jail.private_mounts(scratch, request["scratch_bytes"], kept)
+            jail.private_mounts(scratch, request["scratch_bytes"], request["writable"], kept)
         for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "KERNELPRO_BUILD_DIR"):
             if path := os.environ.get(name):
                 os.makedirs(path, exist_ok=True)
@@ -145,6 +145,8 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
                 jail.loopback()
             tmp = ["/tmp"] if inside and request["own_tmp"] else []
             jail.landlock(request["readable"], [*request["writable"], *tmp, scratch, proc], tcp="socket" in allow)
+            if inside:
+                jail.drop_capabilities()
             jail.seccomp(allow)
         os.chdir(scratch)
         from kernelpro.lab.judge import child
