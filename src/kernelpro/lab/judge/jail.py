@@ -111,10 +111,10 @@ def private_mounts(scratch: str, scratch_bytes: int, writable: list[str], instea
 
 def _all_read_only(but: list[str]) -> None:
     """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could leave word for another."""
-    for path in but:
-        _mount(path, path, None, _MS_BIND | _MS_REC)
     read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
     with contextlib.suppress(JailError):  # not before Linux 5.12
+        for path in but:
+            _mount(path, path, None, _MS_BIND | _MS_REC)
         _set_mount("/", read_only)
         for path in but:
             _set_mount(path, writable)
