@@ -179,12 +179,12 @@ def main() -> int:
             begun = time.monotonic()
             try:
                 with Pool() as pool:
-                    found.append(searched(pool, task, chosen.candidates, tuple(chosen.language or ["triton"]), home))
-                found[-1]["duel"] = head_to_head(task, found[-1])
+                    result = searched(pool, task, chosen.candidates, tuple(chosen.language or ["triton"]), home)
+                result["duel"] = head_to_head(task, result)
             except BadInput as error:
-                found.append({"task": path.stem, "winner": None, "verdict": None, "points": [], "notes": [str(error)]})
-            print(row(found[-1]), flush=True)
-            found[-1]["seconds"] = round(time.monotonic() - begun, 1)
+                result = {"task": path.stem, "winner": None, "verdict": None, "points": [], "notes": [str(error)]}
+            print(row(result), flush=True)
+            found.append(result | {"seconds": round(time.monotonic() - begun, 1)})
             if chosen.out:
                 chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     saved = sum(map(is_saving, found))

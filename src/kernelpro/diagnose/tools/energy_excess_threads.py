@@ -22,7 +22,7 @@ def look(scene: Scene) -> Found | None:
     working, lanes = scene.metric(WORKING), float(scene.device.get("warp", 32))
     hot, cost = hot_code(scene), spent(scene)
     if hot.count(*MATRIX) or scene.mix("tma", hot=False):
-        return None if scene.profile.work.get("matrix_flops") else _products(scene, hot, cost)
+        return None if scene.profile.work.get("matrix_flops") else _products(hot, cost)
     idle = cost.share(cost.instructions * (1 - working / lanes) * (1 - _SHARE_OF_LANE)) if working < _WORKS else 0.0
     done = _floating(scene, hot.count("fma32", "half") / hot.instructions, working)
     needed = scene.profile.work.get("vector_flops", 0.0) + scene.profile.work.get("matrix_flops", 0.0)
@@ -56,7 +56,7 @@ def look(scene: Scene) -> Found | None:
     )
 
 
-def _products(scene: Scene, hot: HotCode, cost: Spent) -> Found | None:
+def _products(hot: HotCode, cost: Spent) -> Found | None:
     """Tensor cores at work for a task that multiplies no matrices."""
     share = cost.share(cost.tensor)
     if share < _NOTICEABLE:

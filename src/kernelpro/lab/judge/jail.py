@@ -112,12 +112,16 @@ def private_mounts(scratch: str, scratch_bytes: int, writable: list[str], instea
 def _all_read_only(but: list[str]) -> None:
     """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could leave word for another."""
     read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
-    with contextlib.suppress(JailError):  # not before Linux 5.12
-        for path in but:
-            _mount(path, path, None, _MS_BIND | _MS_REC)
+    for path in but:
+        _mount(path, path, None, _MS_BIND | _MS_REC)
+    try:
         _set_mount("/", read_only)
-        for path in but:
-            _set_mount(path, writable)
+    except JailError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # Linux before 5.12, or a container that does not know the call
+            raise
+        return
+    for path in but:
+        _set_mount(path, writable)
 
 
 def _set_mount(path: str, attributes: bytes) -> None:

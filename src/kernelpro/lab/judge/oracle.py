@@ -111,7 +111,7 @@ class Oracle:
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._took: dict[bool, list[float]] = {True: [], False: []}
-        """Seconds of float64 runs on a GPU with cuDNN, which hardly optimises for it, and without."""
+        """Seconds of float64 runs on a GPU with cuDNN, and without."""
         self._answers: _Shelf[Outputs] = _Shelf(cache_bytes // 2)
         self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
@@ -143,7 +143,7 @@ class Oracle:
         if self.exact:
             try:
                 outputs = self.run(torch.float64, form, leaves)
-            except (RuntimeError, NotImplementedError, TypeError) as error:  # what torch raises without float64, or for memory
+            except (RuntimeError, TypeError) as error:  # what torch raises where there is no float64, or no memory for it
                 if self._settled:
                     raise self._explained(error) from error
                 self.exact = False  # and every verdict says so
