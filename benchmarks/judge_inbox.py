@@ -1,9 +1,9 @@
 """The kernels that runs through the inbox made, judged again at full length: each task's first design and its winner.
 
-    python benchmarks/judge_inbox.py [--target cpu|cuda] [--out FILE]          # prints a Markdown table
+    python benchmarks/judge_inbox.py [--target cpu|cuda] [--out FILE] [NAME ...]          # prints a Markdown table
 
-First designs are kept where they are not the winner, and of the runs on a GPU only. Needs the machine the target is on; CuTe needs
-CUTLASS.
+All tasks, or the named ones. First designs are kept where they are not the winner, and of the runs on a GPU only. Needs the
+machine the target is on; CuTe needs CUTLASS.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
     chosen = parser.parse_args()
     prefix = "h200" if chosen.target == "cuda" else "cpu"
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -55,6 +56,8 @@ def main() -> None:
     work = []
     for winner in sorted(KERNELS.glob(f"{prefix}-*-winner.py")):
         name = winner.stem.removeprefix(f"{prefix}-").removesuffix("-winner")
+        if chosen.names and name not in chosen.names:
+            continue
         kernels = {which: winner.with_name(f"{prefix}-{name}-{which}.py") for which in ("first", "winner")}
         made = [Candidate(path.read_text(), f"{name} {which}") for which, path in kernels.items() if path.exists()]
         work.append((task_of(winner, name), made))

@@ -191,6 +191,17 @@ def test_what_differs_from_process_to_process_convicts_no_short_kernel_whose_bur
     assert "shown only after" in compare_clocks(polls, "candidate", "base", "cuda", 0.0, agree, short=True).lie
 
 
+def test_what_bursts_surely_show_beyond_the_slack_is_counted_and_convicts_only_where_it_is_much() -> None:
+    made = rounds(0.29, 0.4)
+    longer, far = (
+        compare_clocks(made, "candidate", "base", "cuda", 0.0, slopes(ms), slope_slack_ms=0.01, short=True) for ms in (0.335, 0.45)
+    )
+    assert not longer.lie and longer.unsure and longer.most_hidden_ms == pytest.approx(0.045, abs=0.005)
+    assert "follow each other" in far.lie
+    alike = compare_clocks(made, "candidate", "base", "cuda", 0.0, slopes(0.30), slope_slack_ms=0.01, short=True)
+    assert not alike.lie and not alike.unsure and alike.most_hidden_ms == 0
+
+
 @pytest.mark.parametrize(("hidden", "lie", "slight"), [(0.01, False, True), (0.12, True, True), (0.4, True, False)])
 def test_on_a_cpu_a_tenth_of_a_millisecond_convicts_nobody(hidden: float, lie: bool, slight: bool) -> None:
     found = compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cpu", 0.0)

@@ -111,8 +111,9 @@ class Bursts:
             self._fresh += random.sample(self._next[:_CALLS], _CALLS)
             del self._next[:_CALLS]
         seeds = [self._fresh.pop() for _ in range(calls)]
+        batch = [self._inputs(seed) for seed in seeds]
         self._participant.prepare(self._seconds, warm=True)
-        burst = self._participant.burst([self._inputs(seed) for seed in seeds], self._expected, self._seconds)
+        burst = self._participant.burst(batch, self._expected, self._seconds)
         if burst is None:  # it copies from now on
             return self._burst(calls)
         for seed, outputs in zip(seeds, burst.outputs, strict=True):

@@ -20,6 +20,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -249,12 +250,14 @@ class Participant:
     def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst | None:
         """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read.
 
+        All buffer sets are written, however many calls: the longer a child stands still, the later it wakes up.
         None, once: its outputs share memory, and from now on it copies them.
         """
-        sets = random.sample(range(len(self.regions)), len(batch))
+        places = random.sample(range(len(self.regions)), len(self.regions))
+        sets = places[: len(batch)]
         self.cell.freeze_main()
-        for chosen, inputs in zip(sets, batch, strict=True):
-            self.write(chosen, inputs)
+        for place, inputs in zip(places, cycle(batch), strict=False):
+            self.write(place, inputs)
         self._flusher.flush()
         self._wait_for_device()
         self._reader.make_room(expected.sizes)
