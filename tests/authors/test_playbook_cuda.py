@@ -97,7 +97,7 @@ def ways() -> Iterator[Any]:
             yield pytest.param(name, way, marks=() if usual else pytest.mark.long)
 
 
-@pytest.mark.parametrize(("name", "way"), ways())
+@pytest.mark.parametrize(("name", "way"), list(ways()))
 def test_every_way_is_right(name: str, way: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Fenced(TASKS[name], tmp_path)
     held(trial, everywhere(trial, WAYS[way]), monkeypatch)

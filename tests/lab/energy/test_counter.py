@@ -196,6 +196,7 @@ from kernelpro.lab.energy import calibrate, track
 from kernelpro.lab.energy.counter import Nvml
 from kernelpro.lab.judge.gpu import Sensors
 track.SHORTEST_SECONDS = 0.4
+calibrate._REST_SECONDS, calibrate._LOAD_SECONDS, calibrate._WINDOWS = 1.0, 1.5, 4
 json.dump(calibrate.calibrate("cpu", lambda stage: None, Nvml(Sensors("00000000:01:00.0"))), open(sys.argv[1], "w"))
 """
 
@@ -220,7 +221,7 @@ def test_calibration_finds_the_step_of_nvml_and_what_a_load_adds(tmp_path: Path)
     assert found["a_a"]["low"] <= 1 <= found["a_a"]["high"] and found["latency_s"] > 0
     text = as_text(found)
     assert (
-        "SM MHz 1980, C 41" in text and f"{found['load']['watts']:.0f} W under load" in text and "repeatability 8 windows" in text
+        "SM MHz 1980, C 41" in text and f"{found['load']['watts']:.0f} W under load" in text and "repeatability 4 windows" in text
     )
 
 
