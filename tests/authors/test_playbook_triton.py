@@ -97,7 +97,7 @@ def test_quick_mathematics_is_what_a_compiler_takes(maths: str, compiled: dict[s
     assert "failed" not in line, line
 
 
-@pytest.mark.parametrize("name", names((name for name in (*FAMILIES, *OWN) if name != UNWRITTEN), ("activations", "matrix products")))
+@pytest.mark.parametrize("name", names((name for name in (*FAMILIES, *OWN) if name != UNWRITTEN), USUAL[::3]))
 def test_designs_are_what_a_compiler_takes(name: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
     assert len(compiled[name]) > 1 if name in EVERY else len(compiled[name]) == 1
     for line in compiled[name]:
