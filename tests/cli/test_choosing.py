@@ -9,7 +9,7 @@ from kernelpro.records import Limits
 def test_without_a_model_the_playbook_writes_and_the_line_says_how_to_get_one() -> None:
     chosen = choose(None, {}, {})
     assert (chosen.author, chosen.models) == ("playbook", {})
-    for way in ("the playbook writes", "kernelpro[llm]", "ANTHROPIC_API_KEY", "--model inbox:DIR", "KERNELPRO_MODEL"):
+    for way in ("the playbook writes", ".[llm]", "ANTHROPIC_API_KEY", "--model inbox:DIR", "KERNELPRO_MODEL"):
         assert way in chosen.why
 
 

@@ -24,3 +24,4 @@ def test_where_answers_are_short_no_two_candidates_are_asked_the_same(shape: tup
     assert len(set(first)) == len(set(second)) == 30
     assert set(first).isdisjoint(second) == anew
     assert set(race.for_bursts()).isdisjoint(race.for_bursts()) == anew
+    assert set(race.for_calls_alone()).isdisjoint(race.for_calls_alone()) == anew

@@ -14,7 +14,7 @@ MODEL = "KERNELPRO_MODEL"
 _PURSE = 5.0
 """Dollars that may be spent on a model that was found rather than named, unless a budget says otherwise."""
 
-_INSTALL = "pip install 'kernelpro[llm]'"
+_INSTALL = "pip install -e '.[llm]' in KernelPro's clone"
 _WITHOUT = "without an LLM: --author playbook"
 _WITH = (
     f"for an LLM: {_INSTALL} and a provider's key (ANTHROPIC_API_KEY, OPENAI_API_KEY, ...), "

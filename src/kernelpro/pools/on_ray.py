@@ -112,7 +112,7 @@ class RayPool(Pool):
         try:
             import ray
         except ImportError:
-            raise BadInput("--pool ray: Ray is not installed: pip install 'kernelpro[ray]'") from None
+            raise BadInput("--pool ray: Ray is not installed: pip install -e '.[ray]' in KernelPro's clone") from None
         self._ray: Any = ray
         self._sandbox, self._match, self._say = sandbox, match, say
         self._ours = not ray.is_initialized()
@@ -150,7 +150,7 @@ class RayPool(Pool):
                 self._ray.init(address="local", **how)
         except ImportError as error:
             what = "Ray" if not where.startswith("ray://") else "Ray's client"
-            raise BadInput(f"{name}: {what} is not all there: pip install 'kernelpro[ray]' ({_line(error)})") from None
+            raise BadInput(f"{name}: {what} is not all there: pip install -e '.[ray]' in KernelPro's clone ({_line(error)})") from None
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise BadInput(f"{name}: the cluster does not take us: {_line(error)}") from None
 

@@ -20,7 +20,7 @@ _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _FEWEST_ROUNDS = 10
 _ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
 """The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer than this.
-Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _FEWEST_ROUNDS."""
+Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _FEWEST_ROUNDS; for more, see _MOST_PASSES."""
 _MOST_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
 _ALONE_ROUNDS = 20
@@ -60,7 +60,13 @@ class Race:
         return self._bench.secret.sample((self.seeds + self._later)[turn * some : (turn + 1) * some], count)
 
     def for_bursts(self) -> list[int]:
-        return [self._bench.new_seed() for _ in self._for_bursts] if self._is_short else self._for_bursts
+        return self._anew(self._for_bursts)
+
+    def for_calls_alone(self) -> list[int]:
+        return self._anew(self._alone)
+
+    def _anew(self, seeds: list[int]) -> list[int]:
+        return [self._bench.new_seed() for _ in seeds] if self._is_short else seeds
 
     @property
     def _is_short(self) -> bool:
@@ -90,7 +96,7 @@ class Race:
         if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
         if self.cold(rounds):
-            rounds.alone["candidate"] = [self._call(participant, seed) for seed in self._alone]
+            rounds.alone["candidate"] = [self._call(participant, seed) for seed in self.for_calls_alone()]
         return rounds, self._errors, self._excess
 
     def cold(self, rounds: Rounds) -> list[str]:

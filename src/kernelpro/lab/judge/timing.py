@@ -239,7 +239,7 @@ def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float
 def charged(time: Interval, speedups: dict[str, Interval], extra_ms: float) -> tuple[Interval, dict[str, Interval]]:
     """A candidate's time and speed-ups where `extra_ms` that its clock did not show is counted as its own."""
     factor = time.value / (time.value + extra_ms)
-    slower = {name: Interval(s.value * factor, min(s.low, s.value * factor), s.high) for name, s in speedups.items()}
+    slower = {name: Interval(s.value * factor, s.low * factor, s.high) for name, s in speedups.items()}
     return Interval(time.value + extra_ms, time.low, time.high + extra_ms), slower
 
 
