@@ -33,6 +33,7 @@ from kernelpro.pools.pool import Pool, Report, lost, silent
 from kernelpro.pools.waiting import Asked, Kind, Queues, Turns, Worker
 from kernelpro.records import BadInput, Job, Progress, Result
 
+_INSTALL = "pip install -e '.[ray]' in KernelPro's clone"
 _MOST_ACTORS = 256
 _WORTH = 7
 """Jobs that are worth another actor: making a task warm costs as much as judging so many (recorded on an H200: 15 s and 2 s)."""
@@ -112,7 +113,7 @@ class RayPool(Pool):
         try:
             import ray
         except ImportError:
-            raise BadInput("--pool ray: Ray is not installed: pip install -e '.[ray]' in KernelPro's clone") from None
+            raise BadInput(f"--pool ray: Ray is not installed: {_INSTALL}") from None
         self._ray: Any = ray
         self._sandbox, self._match, self._say = sandbox, match, say
         self._ours = not ray.is_initialized()
@@ -150,7 +151,7 @@ class RayPool(Pool):
                 self._ray.init(address="local", **how)
         except ImportError as error:
             what = "Ray" if not where.startswith("ray://") else "Ray's client"
-            raise BadInput(f"{name}: {what} is not all there: pip install -e '.[ray]' in KernelPro's clone ({_line(error)})") from None
+            raise BadInput(f"{name}: {what} is not all there: {_INSTALL} ({_line(error)})") from None
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise BadInput(f"{name}: the cluster does not take us: {_line(error)}") from None
 
