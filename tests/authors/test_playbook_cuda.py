@@ -324,6 +324,7 @@ def test_machine_code_moves_16_bytes_at_once(name: str, tmp_path: Path, monkeypa
     assert not facts["warnings"] and not static.warnings
 
 
+@pytest.mark.long  # Triton's is in test_playbook_triton.py
 @pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")

@@ -58,6 +58,7 @@ def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> 
     assert Store.open(tmp_path, "t-1").config() == config
 
 
+@pytest.mark.long  # engine/test_team_run.py has a run that is resumed; this is one from another folder
 def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     options = ("--target", "cpu", "--baseline", "eager_fp32", "--no-compiler", "--no-knowledge", "--budget", "candidates=1")
     asked = ("--model", "inbox:questions", "--role", "design:effort=high", "--price", "m=1/2", "--home", "runs", "--name", "here")

@@ -31,7 +31,6 @@ CANDIDATES = [path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.
 USUAL = (
     "double_precision",
     "spills",
-    "tensor_cores_idle_triton",
 )
 """What `make test` builds: each takes seconds."""
 CEILINGS = physics.Ceilings(4.23e12, 4.94e12, 62914560, {"fp32": 51.1e12, "tf32": 411e12, "bf16": 785e12})

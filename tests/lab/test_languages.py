@@ -196,7 +196,7 @@ extern "C" int launch(const float* x, float* y, cudaStream_t stream) {
 """
 
 
-@pytest.mark.parametrize("language", ["cpp", "cuda"])
+@pytest.mark.parametrize("language", ["cpp", pytest.param("cuda", marks=pytest.mark.long)])
 def test_the_same_instructions_are_the_same_candidate(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     if language == "cuda" and cuda.missing():
