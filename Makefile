@@ -41,7 +41,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "together and not long" -n $(AT_ONCE) --dist loadscope --no-loadscope-reorder --durations=15 || $(AGAIN)
 	$(BIN)/python -m pytest -q -m "alone and not long" --durations=40 || $(AGAIN)
 
-# More of the kinds that `make test` has one of.
+# More of the kinds that `make test` has one of, and a few that take longest.
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m long || $(AGAIN)
 

@@ -51,16 +51,17 @@ def main() -> None:
     chosen = parser.parse_args()
     prefix = "h200" if chosen.target == "cuda" else "cpu"
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    print("| task | best baseline, ms | first design, ms | winner over it | winner, ms | speed-up | of the floor |")
-    print("|---|---|---|---|---|---|---|")
     work = []
-    for winner in sorted(KERNELS.glob(f"{prefix}-*-winner.py")):
-        name = winner.stem.removeprefix(f"{prefix}-").removesuffix("-winner")
-        if chosen.names and name not in chosen.names:
-            continue
+    winners = {path.stem.removeprefix(f"{prefix}-").removesuffix("-winner"): path for path in KERNELS.glob(f"{prefix}-*-winner.py")}
+    if unknown := set(chosen.names) - set(winners):
+        parser.error(f"no such task: {', '.join(sorted(unknown))}; there are {', '.join(sorted(winners))}")
+    for name in chosen.names or sorted(winners):
+        winner = winners[name]
         kernels = {which: winner.with_name(f"{prefix}-{name}-{which}.py") for which in ("first", "winner")}
         made = [Candidate(path.read_text(), f"{name} {which}") for which, path in kernels.items() if path.exists()]
         work.append((task_of(winner, name), made))
+    print("| task | best baseline, ms | first design, ms | winner over it | winner, ms | speed-up | of the floor |")
+    print("|---|---|---|---|---|---|---|")
     for _, verdict in judged(work, chosen.target, Options(effort="full")):
         name, which = verdict.candidate.split()
         found.setdefault(name, {})[which] = verdict.to_json()

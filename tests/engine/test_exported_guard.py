@@ -142,7 +142,7 @@ def test_without_a_compiler_the_reference_takes_over(elsewhere: Elsewhere, tmp_p
     assert elsewhere.run(SELF_TEST, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path / "empty")).returncode == 1
 
 
-@pytest.mark.long
+@pytest.mark.long  # the others run without one
 def test_an_installed_kernelpro_is_used_and_left_as_it_was(elsewhere: Elsewhere) -> None:
     elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
     code = (

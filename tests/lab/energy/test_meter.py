@@ -108,7 +108,7 @@ def test_a_window_in_which_the_device_was_throttled_is_made_again(court: Court, 
     assert len(kept) >= 2 and all(made["capped"] == 1 for made in kept), "a power cap is the normal state of a busy board"
 
 
-@pytest.mark.long
+@pytest.mark.long  # the one before sees throttled windows dropped
 def test_where_it_is_always_throttled_no_number_is_given(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "find", lambda target: Hot(math.inf))
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 1})

@@ -175,7 +175,7 @@ def compare_clocks(
     """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
 
     `slopes` (from bursts) are the finer instrument for `short` kernels: where they are there, they decide what may be hidden.
-    Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but it is counted.
+    Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but the interval is widened by it.
     """
     own = float(rounds.own(name).median())
     differences = rounds.hidden(name, baseline) + correction_ms
