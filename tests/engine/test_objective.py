@@ -15,7 +15,7 @@ from kernelpro.cli import history, joules
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
-from kernelpro.records import Finding, Gain, Outcome, RunConfig, Severity, Step, Task, Verdict
+from kernelpro.records import Finding, Gain, Interval, Outcome, RunConfig, Severity, Step, Task, Verdict
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:
@@ -129,6 +129,15 @@ def test_all_that_are_about_as_fast_as_the_fastest_are_finalists() -> None:
     assert [s.number for s in objective.finalists(replace(SPEED, finalists=2), ranked)] == [1, 2]
     assert [s.number for s in objective.finalists(replace(LEAN, finalists=2), ranked)] == [1, 2, 3, 4, 5]
     assert [s.number for s in objective.finalists(replace(LEAN, finalists=2), ranked[5:])] == [6]
+
+
+def test_who_cannot_be_the_fastest_is_no_finalist() -> None:
+    ranked = [step(n, ms) for n, ms in enumerate((0.500, 0.52, 0.56, 0.6), 1)]
+    assert [s.number for s in objective.finalists(replace(SPEED, finalists=4), ranked)] == [1, 2]
+    unsure = Interval(0.56, 0.51, 0.6)
+    assert ranked[2].verdict
+    ranked[2] = replace(ranked[2], verdict=replace(ranked[2].verdict, times={"candidate": unsure}))
+    assert [s.number for s in objective.finalists(replace(SPEED, finalists=4), ranked)] == [1, 2, 3]
 
 
 def test_who_takes_more_energy_beyond_doubt_is_no_finalist_unless_the_fastest() -> None:

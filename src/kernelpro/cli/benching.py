@@ -60,6 +60,7 @@ class Wanted:
     roles: tuple[str, ...] = ()
     prices: tuple[str, ...] = ()
     in_flight: int = RunConfig.in_flight
+    tune: int = RunConfig.tune_points
 
     @property
     def terms(self) -> board.Terms:
@@ -204,6 +205,7 @@ def _author(
         pool=place.lasting,
         match=place.match,
         in_flight=wanted.in_flight,
+        tune_points=wanted.tune,
         limits=budget,
         options=wanted.options,
         compiler=wanted.compiler,

@@ -207,6 +207,7 @@ def bench(
     parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
     in_flight: Annotated[int, typer.Option(min=1, max=64, help="With --author: candidates of a problem at the same time.")] = 2,
     plain: Annotated[bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")] = False,
+    tune: Annotated[int, typer.Option(min=0, help="With --author: points of a candidate's tunables that are tried; 0: none.")] = 12,
     level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
     ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
     sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
@@ -250,7 +251,7 @@ def bench(
     options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
     what = (suite, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
-    wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight)
+    wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight, tune=tune)
     raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
 
 

@@ -1,4 +1,4 @@
-"""The final word of a run: the best few judged again, at full length and against all baselines.
+"""The final word of a run: the best few, if they may be the fastest, judged again at full length and against all baselines.
 
 The fastest that holds up wins, or whoever the run's objective says (objective.py). Where it does not clearly beat the best
 baseline, the compiler's own code is judged beside it, so that what a run hands over is never slower than what was there

@@ -29,6 +29,8 @@ _NEAR = {"energy-at-speed": 1.0, "edp": 1.25}
 quarter more time takes a third less power to make up for."""
 _LEANER = 0.8
 _MOST_FINALISTS = 6
+_APART = 0.05
+"""A kernel's time differs from one judgement to another by more than its interval says, but not by so much more."""
 
 
 def metered_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
@@ -53,10 +55,11 @@ def cost_ms(config: RunConfig, step: Step) -> float | None:
 
 
 def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
-    """Who is judged again: the first few. With energy as an objective the fastest, and those who may win."""
+    """Who is judged again: those of the first few who may be the fastest. With energy as an objective the fastest, and those who
+    may win."""
     steps, few = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
-        return steps[:few]
+        return _perhaps_fastest(steps[:few])
     fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or math.inf, default=None)
     if fastest is None or fastest.ms is None:
         return steps[:few]
@@ -74,6 +77,12 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
 
     chosen = {step.number: step for step in (fastest, *steps[:few], *filter(may_win, steps))}
     return list(chosen.values())[: max(few, _MOST_FINALISTS)]
+
+
+def _perhaps_fastest(steps: list[Step]) -> list[Step]:
+    times = {step.number: step.verdict.times["candidate"] for step in steps if step.verdict and step.verdict.times}
+    least = min((time.high for time in times.values()), default=math.inf)
+    return [step for step in steps if step.number not in times or times[step.number].low <= (1 + _APART) * least]
 
 
 def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
