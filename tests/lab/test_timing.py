@@ -13,7 +13,18 @@ import torch
 
 from kernelpro.lab.judge import physics
 from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
-from kernelpro.lab.judge.timing import Clocks, Rounds, Sample, at_its_best, charged, compare_clocks, decide, ratio_interval, widened
+from kernelpro.lab.judge.timing import (
+    Clocks,
+    Rounds,
+    Sample,
+    at_its_best,
+    charged,
+    compare_clocks,
+    decide,
+    ratio_interval,
+    speedup,
+    widened,
+)
 from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Interval
 
@@ -39,7 +50,47 @@ def clocks(made: Rounds, correction_ms: float = 0.0) -> Clocks:
     return compare_clocks(made, "candidate", "base", "cuda", correction_ms)
 
 
-def test_a_baseline_that_went_cold_beside_the_candidate_counts_at_its_best() -> None:
+def with_queued(made: Rounds, candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0) -> Rounds:
+    """The same rounds, with other times where calls were launched before their inputs were there."""
+    dice = random.Random(2)
+    for name, ms, extra in (("candidate", candidate_ms, hidden_ms), ("base", baseline_ms, 0.0)):
+        for index, sample in enumerate(made.samples[name]):
+            if sample.sealed:
+                own = ms * (1 + 0.005 * dice.gauss(0, 1))
+                made.samples[name][index] = Sample(own, own + extra + 0.5 + 0.04 * dice.gauss(0, 1), sealed=True)
+    return made
+
+
+def judged(made: Rounds, slope_ms: float | None = None) -> Interval:
+    measured = slopes(slope_ms) if slope_ms else None
+    found = compare_clocks(made, "candidate", "base", "cuda", 0.0, measured, 0.0, 0.01, short=measured is not None)
+    assert not found.lie
+    return speedup(made, "base", "candidate", {}, found, found.most_hidden_ms if found.unsure else 0.0)
+
+
+def test_a_win_over_a_baselines_host_is_none() -> None:
+    """torch.compile's kernel takes as long as the candidate's; single calls of it wait for its host."""
+    made = with_queued(rounds(0.19, 0.27), 0.186, 0.187)
+    assert made.kinds == ("single", "queued") and made.deciding("base", "candidate") == "queued"
+    assert ratio_interval(made.log_ratio("base", "candidate", "single")).low > 1.35
+    found = judged(made, 0.187)
+    assert decide(found) == "unclear" and found.high - found.low < 0.03
+
+
+def test_a_loss_in_single_calls_stays_one() -> None:
+    made = with_queued(rounds(0.3, 0.2), 0.1, 0.19)
+    assert made.deciding("base", "candidate") == "single" and decide(judged(made, 0.1)) == "no"
+
+
+def test_queued_calls_that_hide_time_win_nothing() -> None:
+    """A kernel of 0.19 ms that claims less, as much as the parent's clock does not see; bursts do."""
+    for claimed in (0.17, 0.15):
+        assert decide(judged(with_queued(rounds(0.19, 0.27), claimed, 0.187, hidden_ms=0.187 - claimed), 0.188)) == "unclear"
+    found = compare_clocks(with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137), "candidate", "base", "cuda", 0.0)
+    assert "when inputs are shown only after" in found.lie
+
+
+def test_a_baseline_that_was_slowed_beside_the_candidate_counts_at_its_best() -> None:
     found = Interval(8.0, 5.0, 9.0)
     assert at_its_best(found, 0.5, 1.0) == at_its_best(found, 0.5, 1.2) == Interval(4.0, 2.5, 9.0)
     assert at_its_best(found, 0.99, 1.0) == at_its_best(found, 2.0, 1.0) == found
@@ -218,6 +269,4 @@ def test_a_clock_that_skims_a_little_wins_nothing_on_a_cpu() -> None:
 
 
 def test_what_a_busy_machine_hides_is_counted() -> None:
-    time, speedups = charged(Interval(1.0, 0.9, 1.1), {"base": Interval(4.0, 3.6, 4.4)}, 3.0)
-    assert time == Interval(4.0, 0.9, 4.1)
-    assert speedups["base"] == Interval(1.0, 0.9, 4.4)
+    assert charged(Interval(4.0, 3.6, 4.4), 1.0, 3.0) == Interval(1.0, 0.9, 4.4)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.judge.participant import Expected, Participant, Verdictable
-from kernelpro.lab.judge.timing import Rounds, Sample, median_interval, ratio_interval
+from kernelpro.lab.judge.timing import Kind, Rounds, Sample, median_interval, ratio_interval
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
@@ -66,22 +66,27 @@ class Baselines:
         self.warm_ms = {variant: self.call(variant, inputs).own for variant in self.variants}
         self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])
 
-    def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False) -> Sample:
+    def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, ahead: bool = True) -> Sample:
         try:
             self.participant.prepare_round(self.first_timeout, variant=variant)
-            return self.participant.call(inputs, self.expected, self.call_timeout, sealed).sample
+            return self.participant.call(inputs, self.expected, self.call_timeout, sealed, ahead).sample
         except Verdictable as error:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
         """Interleaved rounds of all variants and, a second time, of the one that was the anchor at first."""
         self._controlled = self._controlled or self.anchor
-        for seed in seeds:
-            inputs = self.inputs(seed)
+        for number, seed in enumerate(seeds):
+            inputs, sealed = self.inputs(seed), self.seals and number % 2 == 0
             order = [*self.variants, _CONTROL]
             random.shuffle(order)
-            self.rounds.add({name: self.call(self._controlled if name == _CONTROL else name, inputs) for name in order})
-        self.anchor = min(self.variants, key=lambda name: float(self.rounds.own(name).median()))
+            self.rounds.add({name: self.call(self._controlled if name == _CONTROL else name, inputs, sealed) for name in order})
+        self.anchor = min(self.variants, key=lambda name: self.time(name).value)
+
+    @property
+    def seals(self) -> bool:
+        """Whether some of its calls are sealed."""
+        return self.participant.device == "cuda"
 
     @property
     def calibrated(self) -> int:
@@ -91,16 +96,16 @@ class Baselines:
     def excess_protocol_ms(self) -> float:
         """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
         overheads = {
-            name: float(torch.tensor([s.wall - s.own for s in self.rounds.samples[name]]).median()) for name in self.variants
+            name: float(torch.tensor([s.wall - s.own for s in self.rounds.of(name, "single")]).median()) for name in self.variants
         }
         return overheads[self.anchor] - min(overheads.values())
 
     def time(self, variant: str) -> Interval:
         return median_interval(self.rounds.own(variant))
 
-    def link(self, variant: str) -> torch.Tensor | None:
+    def link(self, variant: str, kind: Kind) -> torch.Tensor | None:
         """Per-round log of how many times slower a variant is than the anchor; None for the anchor itself."""
-        return None if variant == self.anchor else self.rounds.log_ratio(variant, self.anchor)
+        return None if variant == self.anchor else self.rounds.log_ratio(variant, self.anchor, kind)
 
     def close(self) -> None:
         self.participant.close()

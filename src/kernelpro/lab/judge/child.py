@@ -5,9 +5,10 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
 
     start     device, threads, precision       -> ok; nothing of the candidate is there yet
     load      source, seed, initial state      -> how parameters were given, or what went wrong and where
-    inputs    shared regions, slots, form      -> ok
+    inputs    shared regions, slots, form      -> whether the device can wait for a gate
     prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
     call      which buffer set                 -> where the outputs lie, own milliseconds, those in native calls
+              gate: a number                   -> before that, that all of it is launched; the device waits for the gate
     burst     which buffer sets, in order      -> where the outputs of all these calls lie
     loop      how many buffer sets, batch      -> once another request waits: calls made, where the last output of each set lies
     stop      nothing                          -> ok; the request that ends a loop
@@ -70,7 +71,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
     channel.send({"ok": True})
     if role == "probe":
         return
-    worker.told = channel.waiting
+    worker.told, worker.say = channel.waiting, channel.send
     while True:
         try:
             request, tail = channel.receive()
@@ -145,8 +146,11 @@ class Worker:
         self._handles: dict[int, str] = {}
         self._must_copy = False
         self._burst_copies = False
+        self._gate = 0
         self.told: Callable[[], bool] = lambda: True
         """Whether the next request is there."""
+        self.say: Callable[[dict[str, Any]], None] = lambda head: None
+        """To the parent, before the answer."""
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
@@ -189,7 +193,17 @@ class Worker:
             fd = self._shared[index] if self._device == "cpu" else None
             raw = open_region(self._device, region["nbytes"], fd, region["handle"])
             self._arguments.append(tree.unpack(request["form"], [slot.view(raw) for slot in slots]))
-        return {}, b""
+            if index == 0:
+                self._gate = raw.data_ptr() + request["gate"]
+        return {"gated": self._device == "cuda" and self._can_wait()}, b""
+
+    def _can_wait(self) -> bool:
+        """Whether the device can wait for a gate: tried with one that is open."""
+        try:
+            gpu.hold(torch.cuda.current_stream().cuda_stream, self._gate, 0)
+        except gpu.GpuError:
+            return False
+        return True
 
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         self._kept.append(self._outputs)
@@ -212,11 +226,15 @@ class Worker:
         with torch.no_grad():
             if self._device == "cuda":
                 start, end = self._events
+                if gate := request.get("gate", 0):
+                    gpu.hold(torch.cuda.current_stream().cuda_stream, self._gate, gate)
                 start.record()
                 self._outputs = self._model(*arguments)
                 if self._must_copy:
                     self._outputs = _copied(self._outputs)
                 end.record()
+                if gate:
+                    self.say({"ok": True, "launched": True})
                 torch.cuda.synchronize()
                 milliseconds = start.elapsed_time(end)
             else:

@@ -33,10 +33,12 @@ from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
-from kernelpro.records import Candidate, Energy, Options, Status, Verdict
+from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verdict
 
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
+_SEALED_QUESTIONS = 2
+"""On a GPU: by then nothing is loaded or tuned any more, and a call shows whether it can be launched ahead of its inputs."""
 _LOAD_SECONDS = 0.3
 _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
@@ -228,7 +230,8 @@ class Judge:
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, tidy=index == 0)
             seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
-            answer = participant.call(inputs, self.bench.expected, seconds)
+            sealed = self.baselines.seals and index >= len(self._questions) - _SEALED_QUESTIONS
+            answer = participant.call(inputs, self.bench.expected, seconds, sealed)
             errors, ratio = self._check(answer.outputs, seed, distribution)
             participant.look_again(answer)
             worst, excess = worst.worst(errors), max(excess, ratio)
@@ -260,7 +263,7 @@ class Judge:
 
         seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
         bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort)
-        plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
+        plain = torch.tensor([sample.wall for sample in rounds.of("candidate", "single")])
         own = float(rounds.own("candidate").median())
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
 
@@ -299,38 +302,29 @@ class Judge:
         late = slow_to_hear or clocks.unsure
         if clocks.lie and not slow_to_hear:
             raise Verdictable(Status.CHEATING, clocks.lie)
-        own = timing.median_interval(rounds.own("candidate"))
+        own = timing.median_interval(rounds.own("candidate", rounds.deciding(base.anchor, "candidate")))
         least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
-        if own.value < least:
-            reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here"
+        if clocks.own_ms < least:
+            reason = f"takes {clocks.own_ms:.4f} ms, but moving the data alone takes {least:.4f} ms here"
             raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
         self._require_authored(candidate, share)
         times = {"candidate": own} | {name: base.time(name) for name in base.variants}
-        speedup, beside = {}, {}
-        for name in base.variants:
-            direct = name in rounds.samples
-            timed = name if direct else base.anchor
-            found = timing.ratio_interval(rounds.log_ratio(timed, "candidate"), None if direct else base.link(name))
-            speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
-            beside[timed] = float(rounds.own(timed).median())
-            speedup[name] = timing.at_its_best(
-                speedup[name], rounds.share_alone(timed, trusted=True), rounds.share_alone("candidate")
-            )
-        if late:
-            times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
+        charge = clocks.most_hidden_ms if late else 0.0
+        times["candidate"] = Interval(own.value + charge, own.low, own.high + charge)
+        speedup = {name: self._speedup(name, rounds, clocks, charge) for name in base.variants}
         best = base.anchor
         faster: Any = timing.decide(speedup[best])
         measurement = {
             "rounds": len(rounds.samples["candidate"]),
             "discarded_rounds": rounds.discarded,
             "against": best,
-            "beside_ms": beside,
+            "own_ms": {kind: {name: float(rounds.own(name, kind).median()) for name in rounds.samples} for kind in rounds.kinds},
             "hidden_ms": clocks.hidden.to_json(),
             "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
             "burst_ms": clocks.slope.to_json() if clocks.slope else None,
             "host_ms": host,
             "wall_ms": timing.median_interval(
-                torch.tensor([s.wall for s in rounds.samples["candidate"]], dtype=torch.float64)
+                torch.tensor([s.wall for s in rounds.of("candidate", "single")], dtype=torch.float64)
             ).to_json(),
             "a_a": base.control().to_json(),
             "verified_calls": len(self._questions) + len(timed_calls) + rounds.discarded,
@@ -357,6 +351,13 @@ class Judge:
             notes=(*self._standing_notes(), *self._notes(clocks, rounds, late)),
             measurement=measurement,
         )
+
+    def _speedup(self, name: str, rounds: Rounds, clocks: timing.Clocks, charge_ms: float) -> Interval:
+        direct = name in rounds.samples
+        timed = name if direct else self.baselines.anchor
+        links = {} if direct else {kind: self.baselines.link(name, kind) for kind in rounds.kinds}
+        found = timing.speedup(rounds, timed, "candidate", links, clocks, charge_ms)
+        return timing.at_its_best(found, rounds.share_alone(timed, trusted=True), rounds.share_alone("candidate"))
 
     def _require_rest(self, participant: Participant, rounds: Rounds) -> None:
         """A child that wakes itself has a head start."""
@@ -401,6 +402,9 @@ class Judge:
             yield "this task does not tell the allowed precision from the next lower one"
         if clocks.widen_ms > timing.RESOLVED * clocks.own_ms:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
+        ratios = {kind: float(rounds.log_ratio(self.baselines.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds}
+        if ratios["single"] < timing.ALIKE * ratios.get("queued", 0.0):
+            yield f"its host is slow to launch it: on the device alone it is {ratios['queued']:.2f}x, in single calls {ratios['single']:.2f}x"
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"
 

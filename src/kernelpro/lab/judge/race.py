@@ -25,8 +25,6 @@ _MOST_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
 _ALONE_ROUNDS = 20
 _SHORT_BYTES = 4096
-_SEALED_SHARE = 0.25
-_FEWEST_SEALED = 8
 
 Check = Callable[[list[torch.Tensor], int, str], tuple[Errors, float]]
 """Outputs, seed and distribution -> their errors and the share of the limit; raises where they are wrong."""
@@ -96,7 +94,7 @@ class Race:
         if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
         if self.cold(rounds):
-            rounds.alone["candidate"] = [self._call(participant, seed) for seed in self.for_calls_alone()]
+            rounds.alone["candidate"] = [self._call(participant, seed, sealed=True) for seed in self.for_calls_alone()]
         return rounds, self._errors, self._excess
 
     def cold(self, rounds: Rounds) -> list[str]:
@@ -108,13 +106,12 @@ class Race:
     def time_alone(self, names: list[str], rounds: Rounds) -> None:
         """Baselines again, when the candidate is gone: it may have left something running."""
         for name in names:
-            rounds.alone[name] = [self._baselines.call(name, self._bench.inputs(seed)) for seed in self._alone]
+            rounds.alone[name] = [self._baselines.call(name, self._bench.inputs(seed), sealed=True) for seed in self._alone]
 
     def _pass(self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]) -> None:
         count = len(seeds)
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
-        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self._bench.target == "cuda" else 0
-        sealed = set(self._bench.secret.sample(range(count), some))
+        sealed = set(self._bench.secret.sample(range(count), count // 2 if self._baselines.seals else 0))
         for index, seed in enumerate(seeds):
             alive()
             order = ["candidate", *self._beside()]
@@ -124,7 +121,7 @@ class Race:
                 if name == "candidate":
                     samples[name] = self._call(participant, seed, index in sealed)
                 else:
-                    samples[name] = self._baselines.call(name, self._bench.inputs(seed), index in sealed)
+                    samples[name] = self._baselines.call(name, self._bench.inputs(seed), index in sealed, participant.ahead)
             if self._throttled():
                 rounds.discarded += 1
             else:
