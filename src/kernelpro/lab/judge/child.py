@@ -8,8 +8,8 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     inputs    shared regions, slots, form      -> whether the device can wait for a gate
     prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
     call      which buffer set                 -> where the outputs lie, own milliseconds, those in native calls
-              gate: a number                   -> before that, that all of it is launched; the device waits for the gate
     burst     which buffer sets, in order      -> where the outputs of all these calls lie
+              both with a gate's number        -> first that all is launched; the device waits for the gate
     loop      how many buffer sets, batch      -> once another request waits: calls made, where the last output of each set lies
     stop      nothing                          -> ok; the request that ends a loop
     profile   (CUDA) which buffer set          -> device time by kernel name
@@ -32,7 +32,7 @@ import tarfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -226,15 +226,12 @@ class Worker:
         with torch.no_grad():
             if self._device == "cuda":
                 start, end = self._events
-                if gate := request.get("gate", 0):
-                    gpu.hold(torch.cuda.current_stream().cuda_stream, self._gate, gate)
-                start.record()
-                self._outputs = self._model(*arguments)
-                if self._must_copy:
-                    self._outputs = _copied(self._outputs)
-                end.record()
-                if gate:
-                    self.say({"ok": True, "launched": True})
+                with self._behind_the_gate(request):
+                    start.record()
+                    self._outputs = self._model(*arguments)
+                    if self._must_copy:
+                        self._outputs = _copied(self._outputs)
+                    end.record()
                 torch.cuda.synchronize()
                 milliseconds = start.elapsed_time(end)
             else:
@@ -250,6 +247,15 @@ class Worker:
             torch.cuda.synchronize()
             return {**times, "outputs": self._places(self._outputs)}, b""
 
+    @contextlib.contextmanager
+    def _behind_the_gate(self, request: dict[str, Any]) -> Iterator[None]:
+        """What is launched here the device begins when the gate is opened; the parent is told when all is launched."""
+        if gate := request.get("gate", 0):
+            gpu.hold(torch.cuda.current_stream().cuda_stream, self._gate, gate)
+        yield
+        if gate:
+            self.say({"ok": True, "launched": True})
+
     def burst(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Calls in a row, one wait at the end. Outputs that share memory are copied from the next burst on (`again`).
 
@@ -258,13 +264,13 @@ class Worker:
         """
         results: list[Any] = []
         self._outputs = results
-        with torch.no_grad():
+        with torch.no_grad(), self._behind_the_gate(request):
             begun = time.perf_counter()
             for index in request["sets"]:
                 result = self._model(*self._arguments[index])
                 results.append(_copied(result) if self._burst_copies else result)
             host = time.perf_counter() - begun
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         results += results[-1:] * (request["total"] - len(results))
         try:
             places = [self._places(result) for result in results]

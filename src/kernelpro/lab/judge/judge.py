@@ -23,7 +23,7 @@ import torch
 
 from kernelpro.lab.energy.meter import Meter
 from kernelpro.lab.judge import authored, environment, health, physics, probes, timing, tripwires
-from kernelpro.lab.judge.baselines import Baselines
+from kernelpro.lab.judge.baselines import TRIES, Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
 from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
@@ -37,8 +37,6 @@ from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verd
 
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
-_SEALED_QUESTIONS = 2
-"""On a GPU: by then nothing is loaded or tuned any more, and a call shows whether it can be launched ahead of its inputs."""
 _LOAD_SECONDS = 0.3
 _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
@@ -196,9 +194,9 @@ class Judge:
             participant.close()
             raise
         self._farewell = participant.close_in_background()
-        if cold := self._race.cold(rounds):
+        if slowed := self._race.slowed(rounds):
             self._wait_for_farewell()
-            self._race.time_alone(cold, rounds)
+            self._race.time_alone(slowed, rounds)
             final = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
             verdict = replace(final, energy=verdict.energy)
         return verdict
@@ -223,18 +221,27 @@ class Judge:
             raise Verdictable(Status.REFUSED, reason)
 
     def _verify(self, participant: Participant) -> tuple[Errors, float]:
-        """All distributions in random order; returns the worst error and its share of the limit."""
-        worst, excess = Errors(0.0, 0.0), 0.0
+        """All distributions in random order; returns the worst error and its share of the limit.
+
+        On a GPU the last calls show whether they can be launched ahead: by then nothing is loaded or tuned any more.
+        """
+        worst, excess, launched = Errors(0.0, 0.0), 0.0, False
         for index, (seed, distribution) in enumerate(self.bench.secret.sample(self._questions, len(self._questions))):
             self._report("verifying")
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, tidy=index == 0)
             seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
-            sealed = self.baselines.seals and index >= len(self._questions) - _SEALED_QUESTIONS
-            answer = participant.call(inputs, self.bench.expected, seconds, sealed)
-            errors, ratio = self._check(answer.outputs, seed, distribution)
+            ahead = participant.ahead and index >= len(self._questions) - TRIES
+            answer = participant.call(inputs, self.bench.expected, seconds, sealed=ahead, ahead=ahead)
+            launched |= ahead and participant.launched
+            try:
+                errors, ratio = self._check(answer.outputs, seed, distribution)
+            except Verdictable as error:
+                hint = "; it was launched before its inputs were there: does a stream of its own not wait for the current one?"
+                raise Verdictable(error.status, f"{error.reason}{hint if ahead else ''}") from None
             participant.look_again(answer)
             worst, excess = worst.worst(errors), max(excess, ratio)
+        participant.ahead = launched
         return worst, excess
 
     def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> tuple[Errors, float]:
@@ -262,7 +269,7 @@ class Judge:
             self._check(outputs, seed, "as given")
 
         seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
-        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort)
+        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort, self._race.ahead)
         plain = torch.tensor([sample.wall for sample in rounds.of("candidate", "single")])
         own = float(rounds.own("candidate").median())
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
@@ -274,12 +281,14 @@ class Judge:
             self._meter = None
         if self._meter is None:
             anchor = wanted or self.baselines.anchor
-            self._meter = Meter(self.bench, anchor, verdict.times[anchor].value, lambda stage: self._report(stage))
+            own = float(self.baselines.rounds.own(anchor, "single").median())
+            self._meter = Meter(self.bench, anchor, own, lambda stage: self._report(stage))
 
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        return self._meter.measure(participant, verdict.times["candidate"].value, self._race.seeds, check)
+        own = verdict.measurement["own_ms"]["single"]["candidate"]
+        return self._meter.measure(participant, own, self._race.seeds, check)
 
     def _decide(
         self,
@@ -302,7 +311,7 @@ class Judge:
         late = slow_to_hear or clocks.unsure
         if clocks.lie and not slow_to_hear:
             raise Verdictable(Status.CHEATING, clocks.lie)
-        own = timing.median_interval(rounds.own("candidate", rounds.deciding(base.anchor, "candidate")))
+        own = timing.comparable(rounds, base.anchor, "candidate")
         least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
         if clocks.own_ms < least:
             reason = f"takes {clocks.own_ms:.4f} ms, but moving the data alone takes {least:.4f} ms here"
@@ -356,8 +365,7 @@ class Judge:
         direct = name in rounds.samples
         timed = name if direct else self.baselines.anchor
         links = {} if direct else {kind: self.baselines.link(name, kind) for kind in rounds.kinds}
-        found = timing.speedup(rounds, timed, "candidate", links, clocks, charge_ms)
-        return timing.at_its_best(found, rounds.share_alone(timed, trusted=True), rounds.share_alone("candidate"))
+        return timing.speedup(rounds, timed, "candidate", links, clocks, charge_ms)
 
     def _require_rest(self, participant: Participant, rounds: Rounds) -> None:
         """A child that wakes itself has a head start."""
@@ -400,13 +408,23 @@ class Judge:
             yield "timing stopped early: slower than the limit"
         if not self.tolerance.limits["as given"].separates:
             yield "this task does not tell the allowed precision from the next lower one"
-        if clocks.widen_ms > timing.RESOLVED * clocks.own_ms:
+        if clocks.widest_ms > timing.RESOLVED * clocks.own_ms:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
-        ratios = {kind: float(rounds.log_ratio(self.baselines.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds}
-        if ratios["single"] < timing.ALIKE * ratios.get("queued", 0.0):
-            yield f"its host is slow to launch it: on the device alone it is {ratios['queued']:.2f}x, in single calls {ratios['single']:.2f}x"
+        yield from self._notes_on_hosts(rounds)
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"
+
+    def _notes_on_hosts(self, rounds: Rounds) -> Iterator[str]:
+        base = self.baselines
+        if not base.seals:
+            return
+        if base.anchor not in base.ahead:
+            yield f"{base.anchor} cannot be launched ahead of its inputs: what hosts take is part of all times"
+        elif not self._race.ahead:
+            yield "it waits for the device before all of it is launched: it is held against the baseline's time on the device alone"
+        single, queued = (float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds)
+        if single < timing.ALIKE * queued:
+            yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
         seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}

@@ -12,10 +12,11 @@ A call, in steps:
     copied by the parent, and the clock stops when the copy is complete: work that is still running
     either delays the copy or is missing from it.
 
-Half of the calls on a GPU are sealed: the child is told to go, and launches all of its call behind a gate that its device waits
-for; then the clock starts, the inputs are written, and the gate is opened by the device itself. So a head start lies within the
-clock, on a GPU, where kernels run on while the child stands still; and what the host needs to launch a call is no part of its
-time. A call that waits for the device before it is all launched never says so: its inputs are written first, and then it is told.
+Half of the calls on a GPU are sealed: the clock starts, the inputs are written, and then the child may go. So a head start lies
+within the clock, on a GPU, where kernels run on while the child stands still. Where it can be, such a call is launched ahead: the
+child launches all of it behind a gate that its device waits for, and says so before the clock starts; when the inputs are
+written, the device opens the gate. What a host needs to launch a call is then no part of its time. A call that waits for the
+device before all of it is launched cannot be made so; it is told when its inputs are there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -39,7 +42,7 @@ from kernelpro.records import Status
 _LONGEST_MESSAGE = 6000
 _AWAKE_SECONDS = 0.1
 _LAUNCH_SECONDS = 0.05
-"""Thousands of launches."""
+"""More launches than a stream takes (about a thousand) are made in less."""
 _RESTLESS_MS = 0.05
 """CPU time that stopping itself may take."""
 PLACES = 8
@@ -139,6 +142,8 @@ class Participant:
         """Outputs of its bursts are copies, because they shared memory."""
         self.ahead = False
         """Its calls can be launched before their inputs are there."""
+        self.launched = False
+        """The last one that was to be, was."""
         self._gates = 0
         self._looping = (0, 0.0)
         """Buffer sets and beginning of the loop under way."""
@@ -208,9 +213,9 @@ class Participant:
         self.prepare(seconds, warm=True, keep=self.kept, **extra)
 
     def call(
-        self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False, ahead: bool = True
+        self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False, ahead: bool = False
     ) -> Answer:
-        """One call under the protocol, after `prepare`. `ahead`: a sealed one may be launched before its inputs are there."""
+        """One call under the protocol, after `prepare`. `ahead`: a sealed one is launched before its inputs are there."""
         chosen = random.randrange(len(self.regions))
         if self.device == "cuda":
             self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
@@ -226,18 +231,16 @@ class Participant:
         if self.device == "cuda":
             self._reader.make_room(expected.sizes)
         if sealed:
-            begun = self._call_sealed(chosen, inputs, ahead and self.ahead)
+            begun = self._call_sealed(chosen, inputs, ahead)
         else:
             self.tell({"op": "call", "set": chosen})
             begun = time.perf_counter()
             self.cell.thaw()
         if self.device == "cpu":
             self.cell.release()
-        else:
-            self.cell.channel.look_out(_AWAKE_SECONDS)
-        answer = self.hear("call", seconds)
-        if answer.get("launched") is True:  # late
             answer = self.hear("call", seconds)
+        else:
+            answer = self._hear_result("call", seconds)
         slots = self._validated(answer, expected)
         try:
             if self.device == "cuda":
@@ -262,52 +265,64 @@ class Participant:
         """Have inputs written after the clock has started; returns when it did."""
         call = {"op": "call", "set": chosen}
         if ahead:
-            self._gates += 1
-            self.tell(call | {"gate": self._gates})
-        self.cell.thaw()
-        if ahead:
-            try:
-                self.ahead = self._has_launched()
-            except Verdictable:
-                self.regions[0].open_gate(self._gates)
-                raise
-        begun = time.perf_counter()
-        self._fill(chosen, inputs)
-        if ahead:
-            self.regions[0].open_gate(self._gates)
+            with self._behind_the_gate(call):
+                begun = time.perf_counter()
+                self._fill(chosen, inputs)
         else:
+            self.cell.thaw()
+            begun = time.perf_counter()
+            self._fill(chosen, inputs)
             self._wait_for_device()
             self.tell(call)
         return begun
 
-    def _has_launched(self) -> bool:
+    @contextmanager
+    def _behind_the_gate(self, request: dict[str, Any]) -> Iterator[None]:
+        """Tell the child what to launch; once it has, or cannot, what is done here comes before its device begins."""
+        self._gates += 1
+        try:
+            self.tell(request | {"gate": self._gates})
+            self.cell.thaw()
+            self.launched = self._has_launched(request["op"])
+            yield
+        finally:  # whatever happens: a device that waits for ever helps nobody
+            self.regions[0].open_gate(self._gates)
+
+    def _has_launched(self, operation: str) -> bool:
         self.cell.channel.look_out(_LAUNCH_SECONDS)
         if not self.cell.channel.waiting():
             return False
-        if self.hear("call", _LAUNCH_SECONDS).get("launched") is not True:
-            raise Verdictable(Status.CHEATING, "the answer to 'call' was forged")
+        if self.hear(operation, _LAUNCH_SECONDS).get("launched") is not True:
+            raise Verdictable(Status.CHEATING, f"the answer to '{operation}' was forged")
         return True
 
-    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst | None:
-        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read.
+    def _hear_result(self, operation: str, seconds: float) -> dict[str, Any]:
+        self.cell.channel.look_out(_AWAKE_SECONDS)
+        answer = self.hear(operation, seconds)
+        return self.hear(operation, seconds) if answer.get("launched") is True else answer  # that came late
+
+    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float, ahead: bool = False) -> Burst | None:
+        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read. `ahead`: they are
+        launched before their inputs are there, and before the clock starts.
 
         All buffer sets are written, however many calls: the longer a child stands still, the later it wakes up.
         None, once: its outputs share memory, and from now on it copies them.
         """
         places = random.sample(range(len(self.regions)), len(self.regions))
         sets = places[: len(batch)]
-        self.cell.freeze_main()
-        for place, inputs in zip(places, cycle(batch), strict=False):
-            self.write(place, inputs)
-        self._flusher.flush()
-        self._wait_for_device()
         self._reader.make_room(expected.sizes)
         request = {"op": "burst", "sets": sets, "total": len(self.regions)}
-        self.tell(request)
-        begun = time.perf_counter()
-        self.cell.thaw()
-        self.cell.channel.look_out(_AWAKE_SECONDS)
-        answer = self.hear("burst", seconds)
+        if ahead:
+            with self._behind_the_gate(request):
+                self._fill_all(places, batch)
+                begun = time.perf_counter()
+        else:
+            self.cell.freeze_main()
+            self._fill_all(places, batch)
+            self.tell(request)
+            begun = time.perf_counter()
+            self.cell.thaw()
+        answer = self._hear_result("burst", seconds)
         if answer.get("again") is True and not self.copies:
             self.copies = True
             return None
@@ -387,6 +402,12 @@ class Participant:
         """A child that is alone is told to stop: on a GPU the host has little to do. What it started is seen to stand still."""
         if not self._trusted and self.cell.halt() > 1:
             self._freeze()
+
+    def _fill_all(self, places: list[int], batch: list[list[torch.Tensor]]) -> None:
+        for place, inputs in zip(places, cycle(batch), strict=False):
+            self.write(place, inputs)
+        self._flusher.flush()
+        self._wait_for_device()
 
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         self.write(chosen, inputs)

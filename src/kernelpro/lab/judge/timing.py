@@ -118,15 +118,16 @@ class Rounds:
         """Whether more rounds would not tell more."""
         if not self.samples:
             return False
-        found = median_interval(self.log_ratio(slow, fast, self.deciding(slow, fast)))
+        found = lower([median_interval(self.log_ratio(slow, fast, kind)) for kind in self.kinds])
         return found.high - found.low <= _SETTLED
 
-    def share_alone(self, name: str, trusted: bool = False) -> float:
+    def share_alone(self, name: str, kind: Kind, trusted: bool = False) -> float:
         """What it takes alone, of its time in a round; 1 where that is not known, or the parent's clock does not bear it out."""
-        if not (alone := self.alone.get(name)):
+        alone = [sample for sample in self.alone.get(name, []) if sample.sealed == _SEALED[kind]]
+        if not alone:
             return 1.0
-        own = float(self.own(name).median())
-        beyond = _beyond(alone) - _beyond(self.of(name))
+        own = float(self.own(name, kind).median())
+        beyond = _beyond(alone) - _beyond(self.of(name, kind))
         if not trusted and beyond > SLACK_MS["cuda"] + SLACK_SHARE * own:
             return 1.0
         return statistics.median(sample.own for sample in alone) / own
@@ -181,11 +182,15 @@ class Clocks:
     """It does not show more than the slack in most calls, and in too few to convict; or in bursts, and too little."""
     most_hidden_ms: float
     """What counts as the candidate's time where its clock is not believed to the full."""
-    widen_ms: float
-    """What may be hidden, where the parent's clock cannot resolve the candidate's time; on a CPU also what is, where
-    surely something is, however little."""
+    widen_ms: dict[Kind, float]
+    """What may be hidden in calls of a kind, where the parent's clock cannot resolve the candidate's time; on a CPU also what is,
+    where surely something is, however little."""
     slope: Interval | None = None
     """Milliseconds a call in bursts, by the parent's clock alone."""
+
+    @property
+    def widest_ms(self) -> float:
+        return max(self.widen_ms.values())
 
 
 def compare_clocks(
@@ -193,20 +198,19 @@ def compare_clocks(
     name: str,
     baseline: str,
     device: str,
-    correction_ms: float,
+    corrections_ms: Mapping[Kind, float],
     slopes: torch.Tensor | None = None,
     host_ms: float = 0.0,
     slope_slack_ms: float = 0.0,
     short: bool = False,
 ) -> Clocks:
-    """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
+    """`corrections_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
 
     `slopes` (from bursts) are the finer instrument for `short` kernels: where they are there, they decide what may be hidden.
     Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but the interval is widened by it.
     """
     own = float(rounds.own(name).median())
-    differences = rounds.hidden(name, baseline, "single") + correction_ms
-    exposed = rounds.hidden(name, baseline, "queued") + correction_ms
+    differences, exposed = (rounds.hidden(name, baseline, kind) + corrections_ms.get(kind, 0.0) for kind in _SEALED)
     hidden = median_interval(differences)
     sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
@@ -224,14 +228,18 @@ def compare_clocks(
         if not lie and least > (1 + BURST_SHARE) * busy + 3 * slope_slack_ms:
             lie = f"its own clock shows {own:.4f} ms a call, but calls that follow each other take {slope.value:.4f} ms each"
         beyond = slope.value - own if least > (1 + SLACK_SHARE) * busy + slope_slack_ms else 0.0
-    doubt = max(0.0, slope.high - own) if slope else max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
     slight = device == "cpu" and median_interval(differences, CERTAIN).low <= SPINNING_MS + SLACK_SHARE * own
     late = sealed.value if sealed else 0.0
     early = late - max(0.0, hidden.value) > slack + _EARLY_MS  # a head start; bursts do not show it: inputs are there before
     seen = max(hidden.value, late, 0.0) if early or slope is None else 0.0
     unsure = not lie and (early or seen > slack or beyond > 0)
     surely = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on a GPU processes differ by more
-    widen = doubt if doubt > RESOLVED * own else surely
+    unresolved = max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
+    widen: dict[Kind, float] = {}
+    for kind in rounds.kinds:
+        shown = float(rounds.own(name, kind).median())
+        doubt = max(0.0, slope.high - shown) if slope else unresolved
+        widen[kind] = doubt if doubt > RESOLVED * shown else surely
     return Clocks(hidden, sealed, own, lie, slight, unsure, max(seen, beyond), widen, slope)
 
 
@@ -248,9 +256,13 @@ def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
     return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)
 
 
-def went_cold(alone_ms: float, beside_ms: float) -> bool:
-    """Whether a baseline that takes `alone_ms` among baselines is noticeably slower in rounds with a candidate."""
-    return alone_ms <= ALIKE * beside_ms
+def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
+    """Whether `slow`, as it was before `fast` came, would make a difference to what `fast` gains."""
+    gains, others = [], []
+    for kind in rounds.kinds:
+        gains.append(float(rounds.log_ratio(slow, fast, kind).median()))
+        others.append(gains[-1] + float((before.own(slow, kind).median() / rounds.own(slow, kind).median()).log()))
+    return min(others) < min(gains) + math.log(ALIKE)
 
 
 def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float) -> Interval:
@@ -261,6 +273,14 @@ def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float
     """
     share = baseline_share / min(1.0, candidate_share)
     return speedup if share > ALIKE else Interval(speedup.value * share, speedup.low * share, speedup.high)
+
+
+def comparable(rounds: Rounds, slow: str, fast: str) -> Interval:
+    """The time of `fast` to be held beside queued ones: its own; where it gains less in single calls, what is by as much less."""
+    kind = rounds.deciding(slow, fast)
+    share = float(rounds.own(slow).median() / rounds.own(slow, kind).median())
+    found = median_interval(rounds.own(fast, kind))
+    return Interval(share * found.value, share * found.low, share * found.high)
 
 
 def charged(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
@@ -277,7 +297,13 @@ def speedup(
     for kind in rounds.kinds:
         ms = float(rounds.own(fast, kind).median())
         ratio = ratio_interval(rounds.log_ratio(slow, fast, kind), links.get(kind))
-        found.append(charged(widened(ratio, ms, clocks.widen_ms), ms, charge_ms))
+        counted = charged(widened(ratio, ms, clocks.widen_ms[kind]), ms, charge_ms)
+        found.append(at_its_best(counted, rounds.share_alone(slow, kind, trusted=True), rounds.share_alone(fast, kind)))
+    return lower(found)
+
+
+def lower(found: list[Interval]) -> Interval:
+    """Each of its ends."""
     return Interval(*(min(ends) for ends in zip(*((each.value, each.low, each.high) for each in found), strict=True)))
 
 
