@@ -189,13 +189,13 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     files.mkdir()
     (files / "a.py").write_text(KERNEL.format(what="x.square()"))
     more = ("--author", f"files:{files}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2", "--format", "json")
-    more += ("--in-flight", "1")
+    more += ("--in-flight", "1", "--tune", "3")
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
-    assert [Store(run).config().in_flight for run in runs] == [1, 1]
+    assert [(config.in_flight, config.tune_points) for config in (Store(run).config() for run in runs)] == [(1, 3), (1, 3)]
     told = re.search(r"kernelpro (report RUN --home .*) writes the report of one", first.stderr)
     assert told, first.stderr
     words = shlex.split(told[1].replace("RUN", runs[0].name))

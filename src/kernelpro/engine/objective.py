@@ -30,7 +30,7 @@ quarter more time takes a third less power to make up for."""
 _LEANER = 0.8
 _MOST_FINALISTS = 6
 _APART = 0.05
-"""A kernel's time differs from one judgement to another by more than its interval says, but not by so much more."""
+"""Two judgements of a kernel may lie further apart than their intervals say: those of 30 kernels on an H200 did by up to 0.8 %."""
 
 
 def metered_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
