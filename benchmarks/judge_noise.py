@@ -39,7 +39,16 @@ def main() -> None:
         width = (ratio.high - ratio.low) / ratio.value
         a_a, burst = verdict.measurement["a_a"], verdict.measurement["burst_ms"]
         ms = verdict.times["candidate"].value
-        rows.append({"task": path.parent.name, "ms": ms, "ratio": ratio.to_json(), "a_a": a_a, "burst_ms": burst})
+        rows.append(
+            {
+                "task": path.parent.name,
+                "ms": ms,
+                "ratio": ratio.to_json(),
+                "a_a": a_a,
+                "burst_ms": burst,
+                "own_ms": verdict.measurement["own_ms"],
+            }
+        )
         shown = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
         summary = f"width {width:.2%}, holds 1: {ratio.low <= 1 <= ratio.high}"
         control = f"A/A [{a_a['low']:.4f}, {a_a['high']:.4f}]"

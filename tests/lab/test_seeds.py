@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kernelpro.lab.seeds.compose import put_together
 from kernelpro.lab.seeds.unwrap import unwrap
 from kernelpro.records import Candidate, Job, Options, Status, Target, Task
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "gpu"
 BLOCK = """
 import torch
 from torch import nn
@@ -175,3 +177,14 @@ def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, court: Court) 
     assert detect(seed["source"]).name == "triton"
     verdict = court.judge(task, Candidate(seed["source"]), target="cuda", build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gelu_bias", "swiglu"])
+def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: Worker, court: Court) -> None:
+    """They are launched more quickly, by plain code: nothing that its user would notice."""
+    task = Task.from_file(EXAMPLES / name / "task.py")
+    (seed,) = study(worker, task, target="cuda")["seeds"]
+    verdict = court.judge(task, Candidate(seed["source"]), "cuda", effort="normal", baselines=("compile",), build_timeout=300.0)
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert verdict.speedup["compile"].low < 1.03 and verdict.speedup["compile"].high > 0.97, verdict.measurement

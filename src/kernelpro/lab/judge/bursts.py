@@ -5,9 +5,10 @@ process: too coarse for a kernel of 0.05 ms. The difference of two bursts does n
 
     slope = (wall of n calls - wall of 1 call) / (n - 1)
 
-Inputs of all calls are fresh and lie in buffer sets of their own; every output is verified. An honest
-kernel's slope is at most the longer of what its own clock and its host side take, since one of the two is
-always busy; time hidden from the device's clock (on a side stream, by a falsified event) shows in full.
+Inputs of all calls are fresh and lie in buffer sets of their own; every output is verified. Where it can be, all calls
+are launched before the clock starts (participant.py), and an honest kernel's slope is what its own clock shows;
+else at most the longer of that and what its host side takes, since one of the two is always busy. Time hidden from the
+device's clock (on a side stream, by a falsified event) shows in full.
 
 Outputs that share memory from call to call (a private buffer, a captured graph) are copied by the child
 after each call; the time of that copy is granted.
@@ -53,7 +54,7 @@ class Slopes:
     ms: torch.Tensor
     """Milliseconds a call, one value a pair of bursts."""
     host_ms: float
-    """What the child says its host side took for a call."""
+    """What the child says its host side took for a call; 0 where it is no part of the slope."""
     slack_ms: float
     """How well the median of some slopes repeats."""
 
@@ -70,7 +71,10 @@ class Bursts:
         seeds: list[int],
         seconds: float,
         effort: Effort,
+        ahead: bool = False,
     ):
+        """`ahead`: launched before their inputs are there, so that the host is no part of them."""
+        self._ahead = ahead
         self._participant, self._expected, self._inputs, self._check = participant, expected, inputs, check
         self._seconds, self._most_pairs = seconds, _PAIRS * _TURNS[effort]
         self._next, self._fresh = list(seeds), list[int]()
@@ -94,7 +98,7 @@ class Bursts:
         granted = _SLOW_START_MS + _NAMING_MS * calls * len(self._expected.shapes)
         if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + granted:
             return None
-        host = float(torch.tensor([many.host_ms for _, many in pairs]).median())
+        host = 0.0 if self._ahead else float(torch.tensor([many.host_ms for _, many in pairs]).median())
         return Slopes(_per_call(pairs, calls) - copying, host, max(_FINEST_MS, _WALL_MS / (calls - 1)))
 
     def _copy_ms(self, bandwidth: float) -> float:
@@ -113,7 +117,7 @@ class Bursts:
         seeds = [self._fresh.pop() for _ in range(calls)]
         batch = [self._inputs(seed) for seed in seeds]
         self._participant.prepare(self._seconds, warm=True)
-        burst = self._participant.burst(batch, self._expected, self._seconds)
+        burst = self._participant.burst(batch, self._expected, self._seconds, self._ahead)
         if burst is None:  # it copies from now on
             return self._burst(calls)
         for seed, outputs in zip(seeds, burst.outputs, strict=True):

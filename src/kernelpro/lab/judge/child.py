@@ -5,10 +5,11 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
 
     start     device, threads, precision       -> ok; nothing of the candidate is there yet
     load      source, seed, initial state      -> how parameters were given, or what went wrong and where
-    inputs    shared regions, slots, form      -> ok
+    inputs    shared regions, slots, form      -> whether the device can wait for a gate
     prepare   warm? (baseline: which variant)  -> ok; drops the last output; warm: calls once on stale inputs
     call      which buffer set                 -> where the outputs lie, own milliseconds, those in native calls
     burst     which buffer sets, in order      -> where the outputs of all these calls lie
+              both with a gate's number        -> first that all is launched; the device waits for the gate
     loop      how many buffer sets, batch      -> once another request waits: calls made, where the last output of each set lies
     stop      nothing                          -> ok; the request that ends a loop
     profile   (CUDA) which buffer set          -> device time by kernel name
@@ -31,7 +32,7 @@ import tarfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,7 +71,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
     channel.send({"ok": True})
     if role == "probe":
         return
-    worker.told = channel.waiting
+    worker.told, worker.say = channel.waiting, channel.send
     while True:
         try:
             request, tail = channel.receive()
@@ -145,8 +146,11 @@ class Worker:
         self._handles: dict[int, str] = {}
         self._must_copy = False
         self._burst_copies = False
+        self._gate = 0
         self.told: Callable[[], bool] = lambda: True
         """Whether the next request is there."""
+        self.say: Callable[[dict[str, Any]], None] = lambda head: None
+        """To the parent, before the answer."""
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
@@ -189,7 +193,17 @@ class Worker:
             fd = self._shared[index] if self._device == "cpu" else None
             raw = open_region(self._device, region["nbytes"], fd, region["handle"])
             self._arguments.append(tree.unpack(request["form"], [slot.view(raw) for slot in slots]))
-        return {}, b""
+            if index == 0:
+                self._gate = raw.data_ptr() + request["gate"]
+        return {"gated": self._device == "cuda" and self._can_wait()}, b""
+
+    def _can_wait(self) -> bool:
+        """Whether the device can wait for a gate: tried with one that is open."""
+        try:
+            gpu.hold(torch.cuda.current_stream().cuda_stream, self._gate, 0)
+        except gpu.GpuError:
+            return False
+        return True
 
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         self._kept.append(self._outputs)
@@ -212,11 +226,12 @@ class Worker:
         with torch.no_grad():
             if self._device == "cuda":
                 start, end = self._events
-                start.record()
-                self._outputs = self._model(*arguments)
-                if self._must_copy:
-                    self._outputs = _copied(self._outputs)
-                end.record()
+                with self._behind_the_gate(request):
+                    start.record()
+                    self._outputs = self._model(*arguments)
+                    if self._must_copy:
+                        self._outputs = _copied(self._outputs)
+                    end.record()
                 torch.cuda.synchronize()
                 milliseconds = start.elapsed_time(end)
             else:
@@ -232,6 +247,15 @@ class Worker:
             torch.cuda.synchronize()
             return {**times, "outputs": self._places(self._outputs)}, b""
 
+    @contextlib.contextmanager
+    def _behind_the_gate(self, request: dict[str, Any]) -> Iterator[None]:
+        """What is launched here the device begins when the gate is opened; the parent is told when all is launched."""
+        if gate := request.get("gate", 0):
+            gpu.hold(torch.cuda.current_stream().cuda_stream, self._gate, gate)
+        yield
+        if gate:
+            self.say({"ok": True, "launched": True})
+
     def burst(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Calls in a row, one wait at the end. Outputs that share memory are copied from the next burst on (`again`).
 
@@ -240,13 +264,13 @@ class Worker:
         """
         results: list[Any] = []
         self._outputs = results
-        with torch.no_grad():
+        with torch.no_grad(), self._behind_the_gate(request):
             begun = time.perf_counter()
             for index in request["sets"]:
                 result = self._model(*self._arguments[index])
                 results.append(_copied(result) if self._burst_copies else result)
             host = time.perf_counter() - begun
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         results += results[-1:] * (request["total"] - len(results))
         try:
             places = [self._places(result) for result in results]

@@ -86,6 +86,23 @@ def give_back(pointer: int) -> None:
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(pointer)), "cuIpcCloseMemHandle")
 
 
+def hold(stream: int, pointer: int, value: int) -> None:
+    """What the stream is given from now on waits until the word at `pointer` has grown to `value`."""
+    _order("cuStreamWaitValue32_v2", stream, pointer, value)
+
+
+def release(stream: int, pointer: int, value: int) -> None:
+    """The word becomes `value` when all that the stream was given before is done."""
+    _order("cuStreamWriteValue32_v2", stream, pointer, value)
+
+
+def _order(name: str, stream: int, pointer: int, value: int) -> None:
+    function = getattr(_driver(), name, None)
+    if function is None:
+        raise GpuError(f"this driver has no {name}")
+    _check(function(ctypes.c_void_p(stream), ctypes.c_uint64(pointer), ctypes.c_uint32(value), ctypes.c_uint(0)), name)
+
+
 class _Interface:
     """Just enough of the CUDA array interface for torch to wrap a raw pointer."""
 

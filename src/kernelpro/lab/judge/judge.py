@@ -23,7 +23,7 @@ import torch
 
 from kernelpro.lab.energy.meter import Meter
 from kernelpro.lab.judge import authored, environment, health, physics, probes, timing, tripwires
-from kernelpro.lab.judge.baselines import Baselines
+from kernelpro.lab.judge.baselines import TRIES, Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
 from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
@@ -33,7 +33,7 @@ from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
-from kernelpro.records import Candidate, Energy, Options, Status, Verdict
+from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verdict
 
 _PLAIN_SEEDS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
@@ -194,9 +194,9 @@ class Judge:
             participant.close()
             raise
         self._farewell = participant.close_in_background()
-        if cold := self._race.cold(rounds):
+        if slowed := self._race.slowed(rounds):
             self._wait_for_farewell()
-            self._race.time_alone(cold, rounds)
+            self._race.time_alone(slowed, rounds)
             final = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
             verdict = replace(final, energy=verdict.energy)
         return verdict
@@ -221,17 +221,27 @@ class Judge:
             raise Verdictable(Status.REFUSED, reason)
 
     def _verify(self, participant: Participant) -> tuple[Errors, float]:
-        """All distributions in random order; returns the worst error and its share of the limit."""
-        worst, excess = Errors(0.0, 0.0), 0.0
+        """All distributions in random order; returns the worst error and its share of the limit.
+
+        On a GPU the last calls show whether they can be launched ahead: by then nothing is loaded or tuned any more.
+        """
+        worst, excess, launched = Errors(0.0, 0.0), 0.0, False
         for index, (seed, distribution) in enumerate(self.bench.secret.sample(self._questions, len(self._questions))):
             self._report("verifying")
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, tidy=index == 0)
             seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
-            answer = participant.call(inputs, self.bench.expected, seconds)
-            errors, ratio = self._check(answer.outputs, seed, distribution)
+            ahead = participant.ahead and index >= len(self._questions) - TRIES
+            answer = participant.call(inputs, self.bench.expected, seconds, sealed=ahead, ahead=ahead)
+            launched |= ahead and participant.launched
+            try:
+                errors, ratio = self._check(answer.outputs, seed, distribution)
+            except Verdictable as error:
+                hint = "; it was launched before its inputs were there: does a stream of its own not wait for the current one?"
+                raise Verdictable(error.status, f"{error.reason}{hint if ahead else ''}") from None
             participant.look_again(answer)
             worst, excess = worst.worst(errors), max(excess, ratio)
+        participant.ahead = launched
         return worst, excess
 
     def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> tuple[Errors, float]:
@@ -259,8 +269,8 @@ class Judge:
             self._check(outputs, seed, "as given")
 
         seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
-        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort)
-        plain = torch.tensor([sample.wall for sample in rounds.samples["candidate"] if not sample.sealed])
+        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort, self._race.ahead)
+        plain = torch.tensor([sample.wall for sample in rounds.of("candidate", "single")])
         own = float(rounds.own("candidate").median())
         return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
 
@@ -271,12 +281,14 @@ class Judge:
             self._meter = None
         if self._meter is None:
             anchor = wanted or self.baselines.anchor
-            self._meter = Meter(self.bench, anchor, verdict.times[anchor].value, lambda stage: self._report(stage))
+            own = float(self.baselines.rounds.own(anchor, "single").median())
+            self._meter = Meter(self.bench, anchor, own, lambda stage: self._report(stage))
 
         def check(outputs: list[torch.Tensor], seed: int) -> None:
             self._check(outputs, seed, "as given")
 
-        return self._meter.measure(participant, verdict.times["candidate"].value, self._race.seeds, check)
+        own = verdict.measurement["own_ms"]["single"]["candidate"]
+        return self._meter.measure(participant, own, self._race.seeds, check)
 
     def _decide(
         self,
@@ -299,38 +311,29 @@ class Judge:
         late = slow_to_hear or clocks.unsure
         if clocks.lie and not slow_to_hear:
             raise Verdictable(Status.CHEATING, clocks.lie)
-        own = timing.median_interval(rounds.own("candidate"))
+        own = timing.comparable(rounds, base.anchor, "candidate")
         least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
-        if own.value < least:
-            reason = f"takes {own.value:.4f} ms, but moving the data alone takes {least:.4f} ms here"
+        if clocks.own_ms < least:
+            reason = f"takes {clocks.own_ms:.4f} ms, but moving the data alone takes {least:.4f} ms here"
             raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
         self._require_authored(candidate, share)
         times = {"candidate": own} | {name: base.time(name) for name in base.variants}
-        speedup, beside = {}, {}
-        for name in base.variants:
-            direct = name in rounds.samples
-            timed = name if direct else base.anchor
-            found = timing.ratio_interval(rounds.log_ratio(timed, "candidate"), None if direct else base.link(name))
-            speedup[name] = timing.widened(found, own.value, clocks.widen_ms)
-            beside[timed] = float(rounds.own(timed).median())
-            speedup[name] = timing.at_its_best(
-                speedup[name], rounds.share_alone(timed, trusted=True), rounds.share_alone("candidate")
-            )
-        if late:
-            times["candidate"], speedup = timing.charged(own, speedup, clocks.most_hidden_ms)
+        charge = clocks.most_hidden_ms if late else 0.0
+        times["candidate"] = Interval(own.value + charge, own.low, own.high + charge)
+        speedup = {name: self._speedup(name, rounds, clocks, charge) for name in base.variants}
         best = base.anchor
         faster: Any = timing.decide(speedup[best])
         measurement = {
             "rounds": len(rounds.samples["candidate"]),
             "discarded_rounds": rounds.discarded,
             "against": best,
-            "beside_ms": beside,
+            "own_ms": {kind: {name: float(rounds.own(name, kind).median()) for name in rounds.samples} for kind in rounds.kinds},
             "hidden_ms": clocks.hidden.to_json(),
             "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
             "burst_ms": clocks.slope.to_json() if clocks.slope else None,
             "host_ms": host,
             "wall_ms": timing.median_interval(
-                torch.tensor([s.wall for s in rounds.samples["candidate"]], dtype=torch.float64)
+                torch.tensor([s.wall for s in rounds.of("candidate", "single")], dtype=torch.float64)
             ).to_json(),
             "a_a": base.control().to_json(),
             "verified_calls": len(self._questions) + len(timed_calls) + rounds.discarded,
@@ -357,6 +360,12 @@ class Judge:
             notes=(*self._standing_notes(), *self._notes(clocks, rounds, late)),
             measurement=measurement,
         )
+
+    def _speedup(self, name: str, rounds: Rounds, clocks: timing.Clocks, charge_ms: float) -> Interval:
+        direct = name in rounds.samples
+        timed = name if direct else self.baselines.anchor
+        links = {} if direct else {kind: self.baselines.link(name, kind) for kind in rounds.kinds}
+        return timing.speedup(rounds, timed, "candidate", links, clocks, charge_ms)
 
     def _require_rest(self, participant: Participant, rounds: Rounds) -> None:
         """A child that wakes itself has a head start."""
@@ -399,10 +408,23 @@ class Judge:
             yield "timing stopped early: slower than the limit"
         if not self.tolerance.limits["as given"].separates:
             yield "this task does not tell the allowed precision from the next lower one"
-        if clocks.widen_ms > timing.RESOLVED * clocks.own_ms:
+        if clocks.widest_ms > timing.RESOLVED * clocks.own_ms:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
+        yield from self._notes_on_hosts(rounds)
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"
+
+    def _notes_on_hosts(self, rounds: Rounds) -> Iterator[str]:
+        base = self.baselines
+        if not base.seals:
+            return
+        if base.anchor not in base.ahead:
+            yield f"{base.anchor} cannot be launched ahead of its inputs: what hosts take is part of all times"
+        elif not self._race.ahead:
+            yield "it waits for the device before all of it is launched: it is held against the baseline's time on the device alone"
+        single, queued = (float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds)
+        if single < timing.ALIKE * queued:
+            yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
         seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}

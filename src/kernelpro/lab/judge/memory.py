@@ -74,14 +74,18 @@ def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
 
 
 class Region:
-    """Shared memory that the parent owns, of a fixed size. `fd` is set on the CPU, `handle` on the GPU."""
+    """Shared memory that the parent owns, of a fixed size. `fd` is set on the CPU, `handle` on the GPU.
+
+    On a GPU it ends with a word, the gate: a child's stream can wait for it, and the parent opens it.
+    """
 
     def __init__(self, device: str, nbytes: int):
         self.device, self.nbytes = device, nbytes
         self.fd: int | None = None
         self.handle = ""
-        grain = gpu.GRANULE if device == "cuda" else mmap.PAGESIZE
-        whole = -(-nbytes // grain) * grain  # what is shared is shared in whole pages
+        grain, extra = (gpu.GRANULE, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
+        whole = -(-(nbytes + extra) // grain) * grain  # what is shared is shared in whole pages
+        self.gate = whole - extra
         if device == "cuda":
             self._pointer = gpu.allocate(whole)
             self.handle = gpu.lend(self._pointer).hex()
@@ -91,6 +95,10 @@ class Region:
             os.ftruncate(self.fd, whole)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
+
+    def open_gate(self, value: int) -> None:
+        """When what the device has been told before is done."""
+        gpu.release(torch.cuda.current_stream().cuda_stream, self._pointer + self.gate, value)
 
     def wipe(self) -> None:
         """What one child left there, in its inputs or beside them, is not for the next."""

@@ -5,13 +5,18 @@ A call, in steps:
     the host's path is warm; it is frozen;
  2. the parent writes the inputs into one of the child's buffer sets and flushes the cache; the order to go lies ready
     when the child wakes, so that nothing can be won between waking and being told;
- 3. the clock starts; the child is thawed (sealed calls, on a GPU, where kernels run on while the child stands still: it is
-    thawed, the clock starts, inputs are written, and it is told to go; so a head start lies within the clock);
+ 3. the clock starts; the child is thawed;
  4. it says that it is done and where its output lies;
  5. on the CPU a few elements are sampled at once, the clock stops, the child is frozen, and the
     whole output is read and held against the samples; on the GPU the child is frozen, its output is
     copied by the parent, and the clock stops when the copy is complete: work that is still running
     either delays the copy or is missing from it.
+
+Half of the calls on a GPU are sealed: the clock starts, the inputs are written, and then the child may go. So a head start lies
+within the clock, on a GPU, where kernels run on while the child stands still. Where it can be, such a call is launched ahead: the
+child launches all of it behind a gate that its device waits for, and says so before the clock starts; when the inputs are
+written, the device opens the gate. What a host needs to launch a call is then no part of its time. A call that waits for the
+device before all of it is launched cannot be made so; it is told when its inputs are there.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -34,6 +40,10 @@ from kernelpro.records import Status
 
 _LONGEST_MESSAGE = 6000
 _AWAKE_SECONDS = 0.1
+_LAUNCH_SECONDS = 0.05
+"""More launches than a stream takes (about a thousand) are made in less."""
+_ISSUE_CYCLES = 600_000
+"""0.3 ms on an H200: writing inputs and flushing the cache are issued in less."""
 _RESTLESS_MS = 0.05
 """CPU time that stopping itself may take."""
 PLACES = 8
@@ -122,7 +132,7 @@ class Participant:
         trusted: bool = False,
     ):
         """`trusted`: nobody looks for what else it may have started or taken."""
-        self.cell, self._device, self.regions, self._slots, self._trusted = cell, device, regions, slots, trusted
+        self.cell, self.device, self.regions, self._slots, self._trusted = cell, device, regions, slots, trusted
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
@@ -131,13 +141,20 @@ class Participant:
         self._form = form
         self.copies = False
         """Outputs of its bursts are copies, because they shared memory."""
+        self.ahead = False
+        """Its calls can be launched before their inputs are there."""
+        self.launched = False
+        """The last one that was to be, was."""
+        self._gates = 0
         self._looping = (0, 0.0)
         """Buffer sets and beginning of the loop under way."""
 
     def connect(self, seconds: float) -> None:
         """Map the input regions in the child."""
         regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self.regions]
-        self.ask({"op": "inputs", "regions": regions, "slots": [s.to_json() for s in self._slots], "form": self._form}, seconds)
+        slots, gate = [s.to_json() for s in self._slots], self.regions[0].gate
+        answer = self.ask({"op": "inputs", "regions": regions, "slots": slots, "form": self._form, "gate": gate}, seconds)
+        self.ahead = answer.get("gated") is True
 
     def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
         """Send one request and return the answer; whatever goes wrong is a verdict."""
@@ -190,16 +207,18 @@ class Participant:
     @property
     def kept(self) -> int:
         """On a GPU the last few outputs of timed calls stay, so that each lies in another place."""
-        return min(PLACES, len(self.regions)) - 1 if self._device == "cuda" else 0
+        return min(PLACES, len(self.regions)) - 1 if self.device == "cuda" else 0
 
     def prepare_round(self, seconds: float, **extra: Any) -> None:
         """Before a timed call."""
         self.prepare(seconds, warm=True, keep=self.kept, **extra)
 
-    def call(self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False) -> Answer:
-        """One call under the protocol, after `prepare`."""
+    def call(
+        self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False, ahead: bool = False
+    ) -> Answer:
+        """One call under the protocol, after `prepare`. `ahead`: a sealed one is launched before its inputs are there."""
         chosen = random.randrange(len(self.regions))
-        if self._device == "cuda":
+        if self.device == "cuda":
             self.cell.freeze_main()  # its processes were seen to after the last call; sealed calls tell whether one helps
         else:
             self._freeze()
@@ -210,26 +229,22 @@ class Participant:
         self._wait_for_device()
         ran = self._ran() - before
         ran = ran if ran > _RESTLESS_MS else 0.0
-        if self._device == "cuda":
+        if self.device == "cuda":
             self._reader.make_room(expected.sizes)
-        if sealed:  # awake, and told when inputs are there: whatever it does before lies within the clock
-            self.cell.thaw()
-            begun = time.perf_counter()
-            self._fill(chosen, inputs)
-            self._wait_for_device()
-            self.tell({"op": "call", "set": chosen})
+        if sealed:
+            begun = self._call_sealed(chosen, inputs, ahead)
         else:
             self.tell({"op": "call", "set": chosen})
             begun = time.perf_counter()
             self.cell.thaw()
-        if self._device == "cpu":
+        if self.device == "cpu":
             self.cell.release()
+            answer = self.hear("call", seconds)
         else:
-            self.cell.channel.look_out(_AWAKE_SECONDS)
-        answer = self.hear("call", seconds)
+            answer = self._hear_result("call", seconds)
         slots = self._validated(answer, expected)
         try:
-            if self._device == "cuda":
+            if self.device == "cuda":
                 self.cell.freeze_main()
                 outputs = [self._reader.read(slot, handle) for slot, handle in slots]
                 told = time.perf_counter()
@@ -247,26 +262,76 @@ class Participant:
         own, wall = float(answer["own_ms"]) + ran, 1e3 * (told - begun) + ran
         return Answer(outputs, Sample(own, wall, sealed, float(answer["native_ms"])), slots)
 
-    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float) -> Burst | None:
-        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read.
+    def _call_sealed(self, chosen: int, inputs: list[torch.Tensor], ahead: bool) -> float:
+        """Have inputs written after the clock has started; returns when it did."""
+        call = {"op": "call", "set": chosen}
+        if ahead:
+            return self._behind_the_gate(call, lambda: self._fill(chosen, inputs))[0]
+        self.cell.thaw()
+        begun = time.perf_counter()
+        self._fill(chosen, inputs)
+        self._wait_for_device()
+        self.tell(call)
+        return begun
+
+    def _behind_the_gate(self, request: dict[str, Any], fill: Callable[[], None]) -> tuple[float, float]:
+        """Have the child launch what is told; once it has, or cannot, `fill`, and then its device may begin.
+
+        Returns when `fill` began and when it was done, by the device's clock: where several streams of a child wait, its process
+        keeps the device for its slice of time (2 ms on an H200), and `fill` begins that much later, which is nobody's doing.
+        `fill` is issued while the device sleeps, so that it does not pause in between and lose the device again.
+        """
+        self._gates += 1
+        begun, filled, opened = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
+        try:
+            self.tell(request | {"gate": self._gates})
+            self.cell.thaw()
+            self.launched = self._has_launched(request["op"])
+            torch.cuda._sleep(_ISSUE_CYCLES)  # type: ignore[no-untyped-call]
+            begun.record()
+            fill()
+            filled.record()
+        finally:  # whatever happens: a device that waits for ever helps nobody
+            self.regions[0].open_gate(self._gates)
+        opened.record()
+        opened.synchronize()
+        now = time.perf_counter()
+        return now - 1e-3 * begun.elapsed_time(opened), now - 1e-3 * filled.elapsed_time(opened)
+
+    def _has_launched(self, operation: str) -> bool:
+        self.cell.channel.look_out(_LAUNCH_SECONDS)
+        if not self.cell.channel.waiting():
+            return False
+        if self.hear(operation, _LAUNCH_SECONDS).get("launched") is not True:
+            raise Verdictable(Status.CHEATING, f"the answer to '{operation}' was forged")
+        return True
+
+    def _hear_result(self, operation: str, seconds: float) -> dict[str, Any]:
+        self.cell.channel.look_out(_AWAKE_SECONDS)
+        answer = self.hear(operation, seconds)
+        return self.hear(operation, seconds) if answer.get("launched") is True else answer  # that came late
+
+    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float, ahead: bool = False) -> Burst | None:
+        """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read. `ahead`: they are
+        launched before their inputs are there, and before the clock starts.
 
         All buffer sets are written, however many calls: the longer a child stands still, the later it wakes up.
         None, once: its outputs share memory, and from now on it copies them.
         """
         places = random.sample(range(len(self.regions)), len(self.regions))
         sets = places[: len(batch)]
-        self.cell.freeze_main()
-        for place, inputs in zip(places, cycle(batch), strict=False):
-            self.write(place, inputs)
-        self._flusher.flush()
-        self._wait_for_device()
         self._reader.make_room(expected.sizes)
         request = {"op": "burst", "sets": sets, "total": len(self.regions)}
-        self.tell(request)
-        begun = time.perf_counter()
-        self.cell.thaw()
-        self.cell.channel.look_out(_AWAKE_SECONDS)
-        answer = self.hear("burst", seconds)
+        if ahead:
+            begun = self._behind_the_gate(request, lambda: self._fill_all(places, batch))[1]
+        else:
+            self.cell.freeze_main()
+            self._fill_all(places, batch)
+            self._wait_for_device()
+            self.tell(request)
+            begun = time.perf_counter()
+            self.cell.thaw()
+        answer = self._hear_result("burst", seconds)
         if answer.get("again") is True and not self.copies:
             self.copies = True
             return None
@@ -321,7 +386,7 @@ class Participant:
     def looped_output(self, loop: Loop, chosen: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What the last call on one buffer set gave, which held these inputs; the child stands still."""
         try:
-            if self._device == "cuda":
+            if self.device == "cuda":
                 outputs = [self._reader.read(slot, handle) for slot, handle in loop.claims[chosen]]
             else:
                 outputs = [self._reader.read(slot) for slot, _ in loop.claims[chosen]]
@@ -332,7 +397,7 @@ class Participant:
 
     def look_again(self, answer: Answer) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
-        if self._device != "cuda":
+        if self.device != "cuda":
             return
         for before, (slot, handle) in zip(answer.outputs, answer.slots, strict=True):
             if not torch.equal(_bits(before), _bits(self._reader.read(slot, handle))):
@@ -347,6 +412,11 @@ class Participant:
         if not self._trusted and self.cell.halt() > 1:
             self._freeze()
 
+    def _fill_all(self, places: list[int], batch: list[list[torch.Tensor]]) -> None:
+        for place, inputs in zip(places, cycle(batch), strict=False):
+            self.write(place, inputs)
+        self._flusher.flush()
+
     def _fill(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         self.write(chosen, inputs)
         self._flusher.flush()
@@ -358,10 +428,10 @@ class Participant:
             slot.view(raw).copy_(tensor)
 
     def _ran(self) -> float:
-        return self.cell.ran_ms() if self._device == "cpu" else 0.0
+        return self.cell.ran_ms() if self.device == "cpu" else 0.0
 
     def _wait_for_device(self) -> None:
-        if self._device == "cuda":
+        if self.device == "cuda":
             torch.cuda.synchronize()
 
     def _validated(self, answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, str]]:

@@ -12,7 +12,7 @@ from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import MOST_INPUTS
 from kernelpro.lab.judge.participant import Participant
-from kernelpro.lab.judge.timing import Rounds, Sample
+from kernelpro.lab.judge.timing import Kind, Rounds, Sample
 from kernelpro.lab.judge.tolerance import Errors
 from kernelpro.records import BadInput
 
@@ -25,8 +25,6 @@ _MOST_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
 _ALONE_ROUNDS = 20
 _SHORT_BYTES = 4096
-_SEALED_SHARE = 0.25
-_FEWEST_SEALED = 8
 
 Check = Callable[[list[torch.Tensor], int, str], tuple[Errors, float]]
 """Outputs, seed and distribution -> their errors and the share of the limit; raises where they are wrong."""
@@ -46,6 +44,8 @@ class Race:
         self._later, self._alone = list[int](), [bench.new_seed() for _ in range(_ALONE_ROUNDS)]
         self._for_bursts = [bench.new_seed() for _ in range(MOST_INPUTS)]
         self._errors, self._excess = Errors(0.0, 0.0), 0.0
+        self.ahead = False
+        """Sealed calls of the candidate at hand, and of the baselines beside it, are launched before their inputs are there."""
 
     def draw(self, count: int, turn: int = 0) -> list[int]:
         """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand.
@@ -85,6 +85,7 @@ class Race:
     ) -> tuple[Rounds, Errors, float]:
         """The rounds, and the worst of the errors so far and in them; each round is a sign of life."""
         self._errors, self._excess = errors, excess
+        self.ahead = participant.ahead and self._baselines.anchor in self._baselines.ahead
         rounds = Rounds()
         count, most = self.count(), self.count(self._passes())
         made = 0
@@ -93,28 +94,36 @@ class Race:
             made += count
             if self._is_hopeless(rounds):
                 break
-        if len(rounds.samples.get("candidate", [])) < _FEWEST_ROUNDS // 2:
+        if not self._are_enough(rounds):
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
-        if self.cold(rounds):
-            rounds.alone["candidate"] = [self._call(participant, seed) for seed in self.for_calls_alone()]
+        if self.slowed(rounds):
+            seeds = self.for_calls_alone()
+            rounds.alone["candidate"] = [self._call(participant, seed, number % 2 == 0) for number, seed in enumerate(seeds)]
         return rounds, self._errors, self._excess
 
-    def cold(self, rounds: Rounds) -> list[str]:
-        """Baselines that took noticeably longer beside the candidate than before it came."""
+    def slowed(self, rounds: Rounds) -> list[str]:
+        """Baselines that took longer beside the candidate than before it came, by so much that it makes a difference."""
         if self._bench.target == "cpu":  # its speed depends on who else is at work meanwhile
             return []
-        return [name for name in self._beside() if self._went_cold(name, rounds)]
+        before = self._baselines.rounds
+        return [name for name in self._beside() if timing.was_slowed(rounds, before, name, "candidate")]
 
     def time_alone(self, names: list[str], rounds: Rounds) -> None:
         """Baselines again, when the candidate is gone: it may have left something running."""
         for name in names:
-            rounds.alone[name] = [self._baselines.call(name, self._bench.inputs(seed)) for seed in self._alone]
+            rounds.alone[name] = [
+                self._baselines.call(name, self._bench.inputs(seed), number % 2 == 0) for number, seed in enumerate(self._alone)
+            ]
+
+    def _are_enough(self, rounds: Rounds) -> bool:
+        """Of each kind of call."""
+        kinds: tuple[Kind, ...] = ("single", "queued") if self._baselines.seals else ("single",)
+        return rounds.kinds == kinds and all(len(rounds.of("candidate", kind)) * 2 * len(kinds) >= _FEWEST_ROUNDS for kind in kinds)
 
     def _pass(self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]) -> None:
         count = len(seeds)
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
-        some = min(count, max(_FEWEST_SEALED, int(_SEALED_SHARE * count))) if self._bench.target == "cuda" else 0
-        sealed = set(self._bench.secret.sample(range(count), some))
+        sealed = self._some_sealed(count) if self._baselines.seals else set()
         for index, seed in enumerate(seeds):
             alive()
             order = ["candidate", *self._beside()]
@@ -124,7 +133,7 @@ class Race:
                 if name == "candidate":
                     samples[name] = self._call(participant, seed, index in sealed)
                 else:
-                    samples[name] = self._baselines.call(name, self._bench.inputs(seed), index in sealed)
+                    samples[name] = self._baselines.call(name, self._bench.inputs(seed), index in sealed, self.ahead)
             if self._throttled():
                 rounds.discarded += 1
             else:
@@ -132,10 +141,14 @@ class Race:
             if self._is_hopeless(rounds):
                 break
 
+    def _some_sealed(self, count: int) -> set[int]:
+        """Half of the rounds, two of each four: however early they end, there are some of both kinds."""
+        return {first + index for first in range(0, count, 4) for index in self._bench.secret.sample(range(4), 2)}
+
     def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
         seconds = self._bench.options.call_timeout
         participant.prepare_round(seconds)
-        answer = participant.call(self._bench.inputs(seed), self._bench.expected, seconds, sealed)
+        answer = participant.call(self._bench.inputs(seed), self._bench.expected, seconds, sealed, self.ahead)
         found, share = self._check(answer.outputs, seed, "as given")
         self._errors, self._excess = self._errors.worst(found), max(self._excess, share)
         return answer.sample
@@ -145,9 +158,6 @@ class Race:
 
     def _passes(self) -> int:
         return _MOST_PASSES if self._bench.target == "cuda" and self._bench.options.effort == "full" else 1
-
-    def _went_cold(self, name: str, rounds: Rounds) -> bool:
-        return timing.went_cold(self._baselines.time(name).value, float(rounds.own(name).median()))
 
     def _is_hopeless(self, rounds: Rounds) -> bool:
         """Slower than anybody wants to know exactly. Being slow shortens a trial, and wins nothing."""

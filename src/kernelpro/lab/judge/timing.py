@@ -15,13 +15,21 @@ parent wait after each call, which looks the same, and a little of it (SPINNING_
 threads do: nobody is convicted there, but what passed is counted as the candidate's time. On a GPU single
 calls differ between processes (PROCESS_MS); for short kernels bursts decide up to that: what their calls surely take
 beyond the slack is counted, and far more (BURST_SHARE) is a lie.
+
+On a GPU there are two kinds of calls. A single one finds the device idle, so that what its host needs to launch it is part
+of its time. A queued one was launched before its inputs were there (sealed: see participant.py), and its time is the device's
+alone. Where a host takes as long as its kernels both matter: torch.compile's 0.19 ms on an H200 were anything from 0.19 to
+0.29 ms in single calls, and kernels as fast as its own seemed 1.4 times faster; and who is fast on the device but slow to
+launch is not fast. A win is one in both kinds: the lower ratio counts.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -46,7 +54,7 @@ _EARLY_MS = 0.05
 """On a GPU the median of some sealed calls, beyond that of others, differs by so much from candidate to candidate."""
 RESOLVED = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
-_ALIKE = 0.95
+ALIKE = 0.95
 """Of its time beside a candidate: a baseline that is no faster by itself is not helped by more than noise."""
 _SETTLED = 0.004
 """Width of a ratio's interval, before it is widened by SYSTEMATIC, that more rounds need not make narrower."""
@@ -55,14 +63,20 @@ SYSTEMATIC = 0.0075
 their memory lies; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
 
 
+Kind = Literal["single", "queued"]
+
+
 @dataclass(frozen=True)
 class Sample:
     own: float
     wall: float
     sealed: bool
-    """Inputs became visible only after the clock had started."""
+    """Inputs became visible only after the clock had started; where that is possible, when all was launched."""
     native: float = 0.0
     """The part of `own` that the child says it spent in native calls of the candidate's."""
+
+
+_SEALED: dict[Kind, bool] = {"single": False, "queued": True}
 
 
 @dataclass
@@ -78,35 +92,49 @@ class Rounds:
         for name, sample in round_.items():
             self.samples.setdefault(name, []).append(sample)
 
-    def own(self, name: str) -> torch.Tensor:
-        return torch.tensor([sample.own for sample in self.samples[name]], dtype=torch.float64)
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Of calls that were made."""
+        sealed = {sample.sealed for samples in self.samples.values() for sample in samples}
+        return tuple(kind for kind, is_sealed in _SEALED.items() if is_sealed in sealed)
 
-    def log_ratio(self, slow: str, fast: str) -> torch.Tensor:
+    def of(self, name: str, kind: Kind | None = None) -> list[Sample]:
+        """The calls of one kind; unless told otherwise queued ones, where there are any."""
+        wanted = _SEALED[kind or self.kinds[-1]]
+        return [sample for sample in self.samples[name] if sample.sealed == wanted]
+
+    def own(self, name: str, kind: Kind | None = None) -> torch.Tensor:
+        return torch.tensor([sample.own for sample in self.of(name, kind)], dtype=torch.float64)
+
+    def log_ratio(self, slow: str, fast: str, kind: Kind | None = None) -> torch.Tensor:
         """Per round, log of how many times faster `fast` was."""
-        return (self.own(slow) / self.own(fast)).log()
+        return (self.own(slow, kind) / self.own(fast, kind)).log()
+
+    def deciding(self, slow: str, fast: str) -> Kind:
+        """The kind of calls in which `fast` gains less."""
+        return min(self.kinds, key=lambda kind: float(self.log_ratio(slow, fast, kind).median()))
 
     def settled(self, slow: str, fast: str) -> bool:
         """Whether more rounds would not tell more."""
         if not self.samples:
             return False
-        found = median_interval(self.log_ratio(slow, fast))
+        found = lower([median_interval(self.log_ratio(slow, fast, kind)) for kind in self.kinds])
         return found.high - found.low <= _SETTLED
 
-    def share_alone(self, name: str, trusted: bool = False) -> float:
+    def share_alone(self, name: str, kind: Kind, trusted: bool = False) -> float:
         """What it takes alone, of its time in a round; 1 where that is not known, or the parent's clock does not bear it out."""
-        if not (alone := self.alone.get(name)):
+        alone = [sample for sample in self.alone.get(name, []) if sample.sealed == _SEALED[kind]]
+        if not alone:
             return 1.0
-        own = float(self.own(name).median())
-        beyond = _beyond(alone) - _beyond(self.samples[name])
+        own = float(self.own(name, kind).median())
+        beyond = _beyond(alone) - _beyond(self.of(name, kind))
         if not trusted and beyond > SLACK_MS["cuda"] + SLACK_SHARE * own:
             return 1.0
         return statistics.median(sample.own for sample in alone) / own
 
-    def hidden(self, name: str, baseline: str, sealed_only: bool = False) -> torch.Tensor:
-        pairs = zip(self.samples[name], self.samples[baseline], strict=True)
-        return torch.tensor(
-            [(a.wall - a.own) - (b.wall - b.own) for a, b in pairs if a.sealed or not sealed_only], dtype=torch.float64
-        )
+    def hidden(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
+        pairs = zip(self.of(name, kind), self.of(baseline, kind), strict=True)
+        return torch.tensor([(a.wall - a.own) - (b.wall - b.own) for a, b in pairs], dtype=torch.float64)
 
 
 def _beyond(samples: list[Sample]) -> float:
@@ -154,11 +182,15 @@ class Clocks:
     """It does not show more than the slack in most calls, and in too few to convict; or in bursts, and too little."""
     most_hidden_ms: float
     """What counts as the candidate's time where its clock is not believed to the full."""
-    widen_ms: float
-    """What may be hidden, where the parent's clock cannot resolve the candidate's time; on a CPU also what is, where
-    surely something is, however little."""
+    widen_ms: dict[Kind, float]
+    """What may be hidden in calls of a kind, where the parent's clock cannot resolve the candidate's time; on a CPU also what is,
+    where surely something is, however little."""
     slope: Interval | None = None
     """Milliseconds a call in bursts, by the parent's clock alone."""
+
+    @property
+    def widest_ms(self) -> float:
+        return max(self.widen_ms.values())
 
 
 def compare_clocks(
@@ -166,27 +198,27 @@ def compare_clocks(
     name: str,
     baseline: str,
     device: str,
-    correction_ms: float,
+    corrections_ms: Mapping[Kind, float],
     slopes: torch.Tensor | None = None,
     host_ms: float = 0.0,
     slope_slack_ms: float = 0.0,
     short: bool = False,
 ) -> Clocks:
-    """`correction_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
+    """`corrections_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
 
     `slopes` (from bursts) are the finer instrument for `short` kernels: where they are there, they decide what may be hidden.
     Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but the interval is widened by it.
     """
     own = float(rounds.own(name).median())
-    differences = rounds.hidden(name, baseline) + correction_ms
-    exposed = rounds.hidden(name, baseline, sealed_only=True) + correction_ms
+    differences, exposed = (rounds.hidden(name, baseline, kind) + corrections_ms.get(kind, 0.0) for kind in _SEALED)
     hidden = median_interval(differences)
     sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
     lie = ""
     most = slack + (PROCESS_MS if short else 0.0)  # beyond, the parent's clock is sure; below, bursts decide, or it is counted
     if median_interval(differences, CERTAIN).low > most:
-        lie = f"its own clock shows {own:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
+        shown = float(rounds.own(name, "single").median())
+        lie = f"its own clock shows {shown:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
     elif sealed and min(median_interval(each, CERTAIN).low for each in (exposed, exposed - hidden.value)) > slack:
         lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
     slope, beyond = None, 0.0
@@ -196,14 +228,18 @@ def compare_clocks(
         if not lie and least > (1 + BURST_SHARE) * busy + 3 * slope_slack_ms:
             lie = f"its own clock shows {own:.4f} ms a call, but calls that follow each other take {slope.value:.4f} ms each"
         beyond = slope.value - own if least > (1 + SLACK_SHARE) * busy + slope_slack_ms else 0.0
-    doubt = max(0.0, slope.high - own) if slope else max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
     slight = device == "cpu" and median_interval(differences, CERTAIN).low <= SPINNING_MS + SLACK_SHARE * own
     late = sealed.value if sealed else 0.0
     early = late - max(0.0, hidden.value) > slack + _EARLY_MS  # a head start; bursts do not show it: inputs are there before
     seen = max(hidden.value, late, 0.0) if early or slope is None else 0.0
     unsure = not lie and (early or seen > slack or beyond > 0)
     surely = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on a GPU processes differ by more
-    widen = doubt if doubt > RESOLVED * own else surely
+    unresolved = max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
+    widen: dict[Kind, float] = {}
+    for kind in rounds.kinds:
+        shown = float(rounds.own(name, kind).median())
+        doubt = max(0.0, slope.high - shown) if slope else unresolved
+        widen[kind] = doubt if doubt > RESOLVED * shown else surely
     return Clocks(hidden, sealed, own, lie, slight, unsure, max(seen, beyond), widen, slope)
 
 
@@ -220,27 +256,55 @@ def widened(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
     return Interval(speedup.value, speedup.low * own_ms / (own_ms + extra_ms), speedup.high)
 
 
-def went_cold(alone_ms: float, beside_ms: float) -> bool:
-    """Whether a baseline that takes `alone_ms` among baselines is noticeably slower in rounds with a candidate."""
-    return alone_ms <= _ALIKE * beside_ms
+def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
+    """Whether `slow`, as it was before `fast` came, would make a difference to what `fast` gains."""
+    gains, others = [], []
+    for kind in rounds.kinds:
+        gains.append(float(rounds.log_ratio(slow, fast, kind).median()))
+        others.append(gains[-1] + float((before.own(slow, kind).median() / rounds.own(slow, kind).median()).log()))
+    return min(others) < min(gains) + math.log(ALIKE)
 
 
 def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float) -> Interval:
     """The interval where a baseline, and less so the candidate, takes only a share of its time when the other is not at work.
 
-    One of many small kernels was seen to take twice as long beside a candidate (0.19 and 0.10 ms on an H200), presumably as its
-    host code goes cold while the other process works. Its user will not see that, so it is nothing to win over. What slows both
-    down alike (6 % in some runs of a product of matrices) is no difference between them.
+    A candidate may have left something running. What slows both down alike (6 % in some runs of a product of matrices) is no
+    difference between them.
     """
     share = baseline_share / min(1.0, candidate_share)
-    return speedup if share > _ALIKE else Interval(speedup.value * share, speedup.low * share, speedup.high)
+    return speedup if share > ALIKE else Interval(speedup.value * share, speedup.low * share, speedup.high)
 
 
-def charged(time: Interval, speedups: dict[str, Interval], extra_ms: float) -> tuple[Interval, dict[str, Interval]]:
-    """A candidate's time and speed-ups where `extra_ms` that its clock did not show is counted as its own."""
-    factor = time.value / (time.value + extra_ms)
-    slower = {name: Interval(s.value * factor, s.low * factor, s.high) for name, s in speedups.items()}
-    return Interval(time.value + extra_ms, time.low, time.high + extra_ms), slower
+def comparable(rounds: Rounds, slow: str, fast: str) -> Interval:
+    """The time of `fast` to be held beside queued ones: its own; where it gains less in single calls, what is by as much less."""
+    kind = rounds.deciding(slow, fast)
+    share = float(rounds.own(slow).median() / rounds.own(slow, kind).median())
+    found = median_interval(rounds.own(fast, kind))
+    return Interval(share * found.value, share * found.low, share * found.high)
+
+
+def charged(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
+    """Where `extra_ms` that the candidate's clock did not show is counted as its own."""
+    factor = own_ms / (own_ms + extra_ms)
+    return Interval(speedup.value * factor, speedup.low * factor, speedup.high)
+
+
+def speedup(
+    rounds: Rounds, slow: str, fast: str, links: Mapping[Kind, torch.Tensor | None], clocks: Clocks, charge_ms: float = 0.0
+) -> Interval:
+    """The lower of what single calls and queued ones show. `links`: see `ratio_interval`."""
+    found = []
+    for kind in rounds.kinds:
+        ms = float(rounds.own(fast, kind).median())
+        ratio = ratio_interval(rounds.log_ratio(slow, fast, kind), links.get(kind))
+        counted = charged(widened(ratio, ms, clocks.widen_ms[kind]), ms, charge_ms)
+        found.append(at_its_best(counted, rounds.share_alone(slow, kind, trusted=True), rounds.share_alone(fast, kind)))
+    return lower(found)
+
+
+def lower(found: list[Interval]) -> Interval:
+    """Each of its ends."""
+    return Interval(*(min(ends) for ends in zip(*((each.value, each.low, each.high) for each in found), strict=True)))
 
 
 def decide(speedup: Interval) -> str:
