@@ -98,6 +98,16 @@ def test_a_baseline_that_was_slowed_beside_the_candidate_counts_at_its_best() ->
     assert at_its_best(found, 0.99, 1.0) == at_its_best(found, 2.0, 1.0) == found
 
 
+def test_a_baseline_that_was_held_back_counts_as_launched_ahead_however_little_that_changes() -> None:
+    """A host of 4 % of the baseline's time, and a candidate as fast as it on the device that cannot be launched ahead."""
+    made = with_queued(rounds(0.187, 0.195), 0.187, 0.195)
+    assert decide(judged(made, 0.187)) == "yes"
+    made.alone["base"] = [Sample(0.187, 0.6, sealed=True), Sample(0.195, 0.6, sealed=False)] * 5
+    assert decide(judged(made, 0.187)) == "yes", "as much is noise among those that are launched alike"
+    made.held_back = frozenset({"base"})
+    assert decide(judged(made, 0.187)) == "unclear"
+
+
 def test_what_slows_both_down_alike_is_no_difference() -> None:
     found = Interval(1.0, 0.99, 1.01)
     assert at_its_best(found, 0.9, 0.91) == found

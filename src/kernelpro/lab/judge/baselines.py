@@ -15,14 +15,12 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.judge.participant import Expected, Participant, Verdictable
+from kernelpro.lab.judge.participant import TRIES, Expected, Participant, Verdictable
 from kernelpro.lab.judge.timing import Kind, Rounds, Sample, lower, median_interval, ratio_interval
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
 _CONTROL = "A/A"
-TRIES = 2
-"""Calls of which one must have been launched ahead, for others to be: a host may be late once."""
 
 
 @dataclass
@@ -117,7 +115,8 @@ class Baselines:
         """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
         found: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
-            beyond = {name: statistics.median(s.wall - s.own for s in self.rounds.of(name, kind)) for name in self.variants}
+            alike = [name for name in self.variants if kind == "single" or (name in self.ahead) == (self.anchor in self.ahead)]
+            beyond = {name: statistics.median(s.wall - s.own for s in self.rounds.of(name, kind)) for name in alike}
             found[kind] = beyond[self.anchor] - min(beyond.values())
         return found
 

@@ -5,10 +5,10 @@ process: too coarse for a kernel of 0.05 ms. The difference of two bursts does n
 
     slope = (wall of n calls - wall of 1 call) / (n - 1)
 
-Inputs of all calls are fresh and lie in buffer sets of their own; every output is verified. Where it can be, all calls
-are launched before the clock starts (participant.py), and an honest kernel's slope is what its own clock shows;
-else at most the longer of that and what its host side takes, since one of the two is always busy. Time hidden from the
-device's clock (on a side stream, by a falsified event) shows in full.
+Inputs of all calls are fresh and lie in buffer sets of their own; every output is verified. Where they can be (a device takes
+about a thousand launches), all calls are launched before the clock starts (participant.py), and an honest kernel's slope
+is what its own clock shows; else at most the longer of that and what its host side takes, since one of the two is always
+busy. Time hidden from the device's clock (on a side stream, by a falsified event) shows in full.
 
 Outputs that share memory from call to call (a private buffer, a captured graph) are copied by the child
 after each call; the time of that copy is granted.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelpro.lab.judge import timing
-from kernelpro.lab.judge.participant import Burst, Expected, Participant, Verdictable
+from kernelpro.lab.judge.participant import TRIES, Burst, Expected, Participant, Verdictable
 from kernelpro.records import Effort
 
 LONGEST_MS = 2.0
@@ -35,9 +35,7 @@ _PAIRS = 6
 _TURNS = {"quick": 1, "normal": 2, "full": 5}
 """Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), six more are asked for,
 at most so many times."""
-_WARM = 1
-"""The first bursts allocate; they are verified, not timed."""
-_CALLS = (_WARM + _PAIRS) * (1 + MOST_CALLS)
+_CALLS = (1 + _PAIRS) * (1 + MOST_CALLS)
 """Of a candidate whose bursts agree."""
 MOST_INPUTS = max(_TURNS.values()) * _CALLS
 """None is met twice."""
@@ -83,8 +81,7 @@ class Bursts:
         """None where bursts say nothing: memory does not do for them, or one call takes far longer than a plain one."""
         pairs: list[tuple[Burst, Burst]] = []
         try:
-            for _ in range(_WARM):
-                self._pair(calls)
+            self._warm_up(calls)
             copying = self._copy_ms(bandwidth) if self._participant.copies else 0.0
             while len(pairs) < self._most_pairs and timing.scattered(_per_call(pairs, calls) - copying, own_ms):
                 pairs += [self._pair(calls) for _ in range(_PAIRS)]
@@ -100,6 +97,13 @@ class Bursts:
             return None
         host = 0.0 if self._ahead else float(torch.tensor([many.host_ms for _, many in pairs]).median())
         return Slopes(_per_call(pairs, calls) - copying, host, max(_FINEST_MS, _WALL_MS / (calls - 1)))
+
+    def _warm_up(self, calls: int) -> None:
+        """The first bursts allocate, and show whether so many calls can be launched ahead; they are verified, not timed."""
+        for _ in range(TRIES):
+            if self._pair(calls)[1].launched or not self._ahead:
+                return
+        self._ahead = False
 
     def _copy_ms(self, bandwidth: float) -> float:
         return _COPY_MS + 1e3 * _COPY_SHARE * 2 * self._expected.nbytes / bandwidth

@@ -23,10 +23,10 @@ import torch
 
 from kernelpro.lab.energy.meter import Meter
 from kernelpro.lab.judge import authored, environment, health, physics, probes, timing, tripwires
-from kernelpro.lab.judge.baselines import TRIES, Baselines
+from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
-from kernelpro.lab.judge.participant import Participant, Verdictable, device_bytes_of_others
+from kernelpro.lab.judge.participant import TRIES, Participant, Verdictable, device_bytes_of_others
 from kernelpro.lab.judge.race import Race
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.timing import Rounds
@@ -238,7 +238,7 @@ class Judge:
                 errors, ratio = self._check(answer.outputs, seed, distribution)
             except Verdictable as error:
                 hint = "; it was launched before its inputs were there: does a stream of its own not wait for the current one?"
-                raise Verdictable(error.status, f"{error.reason}{hint if ahead else ''}") from None
+                raise Verdictable(error.status, f"{error.reason}{hint if ahead and participant.launched else ''}") from None
             participant.look_again(answer)
             worst, excess = worst.worst(errors), max(excess, ratio)
         participant.ahead = launched
@@ -423,7 +423,7 @@ class Judge:
         elif not self._race.ahead:
             yield "it waits for the device before all of it is launched: it is held against the baseline's time on the device alone"
         single, queued = (float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds)
-        if single < timing.ALIKE * queued:
+        if self._race.ahead and single < timing.ALIKE * queued:
             yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
 
     def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:

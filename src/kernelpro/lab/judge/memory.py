@@ -96,6 +96,14 @@ class Region:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
 
+    def has_gate(self) -> bool:
+        """Whether this device can open it."""
+        try:
+            self.open_gate(0)
+        except gpu.GpuError:
+            return False
+        return True
+
     def open_gate(self, value: int) -> None:
         """When what the device has been told before is done."""
         gpu.release(torch.cuda.current_stream().cuda_stream, self._pointer + self.gate, value)

@@ -86,7 +86,7 @@ class Race:
         """The rounds, and the worst of the errors so far and in them; each round is a sign of life."""
         self._errors, self._excess = errors, excess
         self.ahead = participant.ahead and self._baselines.anchor in self._baselines.ahead
-        rounds = Rounds()
+        rounds = Rounds(held_back=frozenset(() if self.ahead else self._baselines.ahead))
         count, most = self.count(), self.count(self._passes())
         made = 0
         while made == 0 or (made + count <= most and not rounds.settled(self._baselines.anchor, "candidate")):
@@ -102,11 +102,11 @@ class Race:
         return rounds, self._errors, self._excess
 
     def slowed(self, rounds: Rounds) -> list[str]:
-        """Baselines that took longer beside the candidate than before it came, by so much that it makes a difference."""
+        """Baselines that were held back, or took longer beside the candidate than before it came, where that makes a difference."""
         if self._bench.target == "cpu":  # its speed depends on who else is at work meanwhile
             return []
         before = self._baselines.rounds
-        return [name for name in self._beside() if timing.was_slowed(rounds, before, name, "candidate")]
+        return [n for n in self._beside() if n in rounds.held_back or timing.was_slowed(rounds, before, n, "candidate")]
 
     def time_alone(self, names: list[str], rounds: Rounds) -> None:
         """Baselines again, when the candidate is gone: it may have left something running."""

@@ -87,6 +87,8 @@ class Rounds:
     discarded: int = 0
     alone: dict[str, list[Sample]] = field(default_factory=dict)
     """By participant, with no other's calls between them."""
+    held_back: frozenset[str] = frozenset()
+    """Baselines whose sealed calls could have been launched ahead, but for the candidate, whose cannot: only times alone count."""
 
     def add(self, round_: dict[str, Sample]) -> None:
         for name, sample in round_.items():
@@ -265,14 +267,14 @@ def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
     return min(others) < min(gains) + math.log(ALIKE)
 
 
-def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float) -> Interval:
+def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float, least: float = ALIKE) -> Interval:
     """The interval where a baseline, and less so the candidate, takes only a share of its time when the other is not at work.
 
     A candidate may have left something running. What slows both down alike (6 % in some runs of a product of matrices) is no
-    difference between them.
+    difference between them. Shares above the `least` are noise.
     """
     share = baseline_share / min(1.0, candidate_share)
-    return speedup if share > ALIKE else Interval(speedup.value * share, speedup.low * share, speedup.high)
+    return speedup if share > least else Interval(speedup.value * share, speedup.low * share, speedup.high)
 
 
 def comparable(rounds: Rounds, slow: str, fast: str) -> Interval:
@@ -298,7 +300,8 @@ def speedup(
         ms = float(rounds.own(fast, kind).median())
         ratio = ratio_interval(rounds.log_ratio(slow, fast, kind), links.get(kind))
         counted = charged(widened(ratio, ms, clocks.widen_ms[kind]), ms, charge_ms)
-        found.append(at_its_best(counted, rounds.share_alone(slow, kind, trusted=True), rounds.share_alone(fast, kind)))
+        least = 1.0 if kind == "queued" and slow in rounds.held_back else ALIKE
+        found.append(at_its_best(counted, rounds.share_alone(slow, kind, trusted=True), rounds.share_alone(fast, kind), least))
     return lower(found)
 
 
