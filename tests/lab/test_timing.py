@@ -79,6 +79,16 @@ def test_a_win_over_a_baselines_host_is_none() -> None:
     assert decide(found) == "unclear" and found.high - found.low < 0.03
 
 
+def test_a_baseline_that_was_not_beside_the_candidate_is_linked_by_the_steadier_calls() -> None:
+    """The anchor's host is slower in the candidate's rounds than it was among baselines; eager takes 0.441 ms and shows it."""
+    made = with_queued(rounds(0.137, 0.30), 0.137, 0.20)
+    before = with_queued(rounds(0.441, 0.22), 0.440, 0.20)  # eager in the candidate's place
+    links = {kind: -before.log_link("base", "candidate", kind) for kind in before.kinds}
+    found = compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.137), 0.0, 0.01, short=True)
+    over_eager = speedup(made, "base", "candidate", links, found)
+    assert over_eager.value == pytest.approx(0.44 / 0.137, rel=0.01) and over_eager.high - over_eager.low < 0.05 * over_eager.value
+
+
 def test_a_loss_in_single_calls_stays_one() -> None:
     made = with_queued(rounds(0.3, 0.2), 0.1, 0.19)
     assert made.deciding("base", "candidate") == "single" and decide(judged(made, 0.1)) == "no"

@@ -123,9 +123,9 @@ class Baselines:
     def time(self, variant: str) -> Interval:
         return median_interval(self.rounds.own(variant))
 
-    def link(self, variant: str, kind: Kind) -> torch.Tensor | None:
-        """Per-round log of how many times slower a variant is than the anchor; None for the anchor itself."""
-        return None if variant == self.anchor else self.rounds.log_ratio(variant, self.anchor, kind)
+    def link(self, variant: str, kind: Kind) -> torch.Tensor:
+        """Per-round log of how many times slower a variant is than the anchor."""
+        return -self.rounds.log_link(self.anchor, variant, kind)
 
     def close(self) -> None:
         self.participant.close()

@@ -44,8 +44,6 @@ _LAUNCH_SECONDS = 0.05
 """More launches than a stream takes (about a thousand) are made in less."""
 TRIES = 3
 """Calls of which one must have been launched ahead, for others to be: a host may be late."""
-_MOST_AHEAD = 1 << 30
-"""Bytes of inputs: an H200 writes them in some 0.5 ms, well within one slice of its time."""
 _ISSUE_CYCLES = 600_000
 """0.3 ms on an H200: writing inputs and flushing the cache are issued in less."""
 _RESTLESS_MS = 0.05
@@ -136,10 +134,12 @@ class Participant:
         slots: list[Slot],
         flusher: Flusher,
         trusted: bool = False,
+        may_be_ahead: bool = False,
     ):
-        """`trusted`: nobody looks for what else it may have started or taken."""
+        """`trusted`: nobody looks for what else it may have started or taken. `may_be_ahead`: inputs are written so quickly that
+        nobody else has the device meanwhile."""
         self.cell, self.device, self.regions, self._slots, self._trusted = cell, device, regions, slots, trusted
-        self._flusher = flusher
+        self._flusher, self._may_be_ahead = flusher, may_be_ahead
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
         """For each call on the CPU, the time for which the cell ran while it was stopped before; it counts as the call's. On a GPU
@@ -160,8 +160,7 @@ class Participant:
         regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self.regions]
         slots, gate = [s.to_json() for s in self._slots], self.regions[0].gate
         answer = self.ask({"op": "inputs", "regions": regions, "slots": slots, "form": self._form, "gate": gate}, seconds)
-        small = self.regions[0].nbytes <= _MOST_AHEAD
-        self.ahead = answer.get("gated") is True and small and self.regions[0].has_gate()
+        self.ahead = answer.get("gated") is True and self._may_be_ahead and self.regions[0].has_gate()
 
     def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
         """Send one request and return the answer; whatever goes wrong is a verdict."""
@@ -302,7 +301,7 @@ class Participant:
             now = time.perf_counter()
             self.regions[0].open_gate(self._gates)
         opened.record()
-        while not opened.query():  # a parent that is kept from looking does not make the call shorter
+        while not opened.query():  # type: ignore[no-untyped-call]  # a parent that is kept from looking does not make the call shorter
             now = time.perf_counter()
         return now - 1e-3 * begun.elapsed_time(opened), now - 1e-3 * filled.elapsed_time(opened)
 

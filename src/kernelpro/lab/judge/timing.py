@@ -112,6 +112,12 @@ class Rounds:
         """Per round, log of how many times faster `fast` was."""
         return (self.own(slow, kind) / self.own(fast, kind)).log()
 
+    def log_link(self, steady: str, other: str, kind: Kind) -> torch.Tensor:
+        """The same, where `steady` was timed beside two others, to link them: in single calls by its queued ones, which a host does
+        not make differ from one time to the next."""
+        single = kind != self.kinds[-1]
+        return (self.own(steady).median() / self.own(other, kind)).log() if single else self.log_ratio(steady, other, kind)
+
     def deciding(self, slow: str, fast: str) -> Kind:
         """The kind of calls in which `fast` gains less."""
         return min(self.kinds, key=lambda kind: float(self.log_ratio(slow, fast, kind).median()))
@@ -292,16 +298,17 @@ def charged(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
 
 
 def speedup(
-    rounds: Rounds, slow: str, fast: str, links: Mapping[Kind, torch.Tensor | None], clocks: Clocks, charge_ms: float = 0.0
+    rounds: Rounds, slow: str, fast: str, links: Mapping[Kind, torch.Tensor], clocks: Clocks, charge_ms: float = 0.0
 ) -> Interval:
-    """The lower of what single calls and queued ones show. `links`: see `ratio_interval`."""
+    """The lower of what single calls and queued ones show. `links`: `slow` stands for another, how many times slower than it."""
     found = []
     for kind in rounds.kinds:
         ms = float(rounds.own(fast, kind).median())
-        ratio = ratio_interval(rounds.log_ratio(slow, fast, kind), links.get(kind))
-        counted = charged(widened(ratio, ms, clocks.widen_ms[kind]), ms, charge_ms)
-        least = 1.0 if kind == "queued" and slow in rounds.held_back else ALIKE
-        found.append(at_its_best(counted, rounds.share_alone(slow, kind, trusted=True), rounds.share_alone(fast, kind), least))
+        timed = rounds.kinds[-1] if links else kind
+        logs = rounds.log_link(slow, fast, kind) if links else rounds.log_ratio(slow, fast, kind)
+        counted = charged(widened(ratio_interval(logs, links.get(kind)), ms, clocks.widen_ms[kind]), ms, charge_ms)
+        least = 1.0 if timed == "queued" and slow in rounds.held_back else ALIKE
+        found.append(at_its_best(counted, rounds.share_alone(slow, timed, trusted=True), rounds.share_alone(fast, kind), least))
     return lower(found)
 
 
