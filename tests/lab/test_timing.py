@@ -102,6 +102,26 @@ def test_queued_calls_that_hide_time_win_nothing() -> None:
     assert "when inputs are shown only after" in found.lie
 
 
+def filled(made: Rounds, **filling_ms: float) -> Rounds:
+    """The same rounds, where writing inputs took so long, within the parent's clock."""
+    for name, ms in filling_ms.items():
+        made.samples[name] = [replace(s, wall=s.wall + ms, filling=ms) if s.sealed else s for s in made.samples[name]]
+    return made
+
+
+def test_who_holds_up_a_baseline_convicts_no_candidate_and_hides_none() -> None:
+    """A process that waits may have the device for 2 ms while inputs are written that take 0.1 ms."""
+    assert not clocks(filled(rounds(0.2, 0.3), candidate=0.1, base=0.1)).lie
+    assert not clocks(filled(rounds(0.2, 0.3), candidate=0.1, base=2.1)).lie
+    assert "only after the clock" in clocks(filled(rounds(0.2, 0.3, sealed_ms=0.5), candidate=0.1, base=2.1)).lie
+
+
+def test_a_candidate_that_has_the_device_while_its_inputs_are_written_is_not_believed() -> None:
+    made = filled(rounds(0.2, 0.3), candidate=2.1, base=0.1)
+    assert made.held_up("candidate", "base") and "only after the clock" in clocks(made).lie
+    assert not filled(rounds(0.2, 0.3), candidate=0.12, base=0.1).held_up("candidate", "base")
+
+
 def test_a_baseline_that_was_slowed_beside_the_candidate_counts_at_its_best() -> None:
     found = Interval(8.0, 5.0, 9.0)
     assert at_its_best(found, 0.5, 1.0) == at_its_best(found, 0.5, 1.2) == Interval(4.0, 2.5, 9.0)

@@ -116,7 +116,7 @@ class Baselines:
         found: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
             alike = [name for name in self.variants if kind == "single" or (name in self.ahead) == (self.anchor in self.ahead)]
-            beyond = {name: statistics.median(s.wall - s.own for s in self.rounds.of(name, kind)) for name in alike}
+            beyond = {name: statistics.median(s.wall - s.own - s.filling for s in self.rounds.of(name, kind)) for name in alike}
             found[kind] = beyond[self.anchor] - min(beyond.values())
         return found
 

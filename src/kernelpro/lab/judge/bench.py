@@ -20,7 +20,7 @@ from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.judge import environment, physics
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.bursts import MOST_CALLS
-from kernelpro.lab.judge.cell import Cell, Limits, Nursery
+from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.judge.participant import PLACES, Expected, Flusher, Participant, Verdictable
@@ -33,8 +33,6 @@ from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task
 _CACHE_SHARE = 0.2
 _COMPILER = ("torch._dynamo",)
 """What torch.compile imports: three of the four seconds that it takes to compile what is in its cache."""
-_SLICE_SECONDS = 1.5e-3
-"""Processes take turns on a device, of 2 ms on an H200."""
 _BURST_SHARE = 0.15
 """Of free device memory, for buffer sets and as many outputs."""
 
@@ -151,11 +149,7 @@ class Bench:
         except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)
             raise
-        return self._participant(cell, regions, trusted=True)
-
-    def _participant(self, cell: Cell, regions: list[Region], trusted: bool = False) -> Participant:
-        quick = 2 * self._region_bytes / self.ceilings.bandwidth < _SLICE_SECONDS
-        return Participant(cell, self.target, regions, self._form, self._slots, self._flusher, trusted, may_be_ahead=quick)
+        return Participant(cell, self.target, regions, self._form, self._slots, self._flusher, trusted=True)
 
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:
         """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""
@@ -167,7 +161,7 @@ class Bench:
         memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         limits = Limits(memory, address_space=self.target == "cpu")
         cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads(), allow=allow)
-        participant = self._participant(cell, self._candidate_regions)
+        participant = Participant(cell, self.target, self._candidate_regions, self._form, self._slots, self._flusher)
         try:
             participant.ask(self.start_request(), self.options.call_timeout)
         except BaseException:  # also Ctrl-C: no child is left behind

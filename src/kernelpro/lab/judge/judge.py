@@ -328,6 +328,7 @@ class Judge:
             "discarded_rounds": rounds.discarded,
             "against": best,
             "own_ms": {kind: {name: float(rounds.own(name, kind).median()) for name in rounds.samples} for kind in rounds.kinds},
+            "filling_ms": {name: rounds.filling(name) for name in rounds.samples},
             "hidden_ms": clocks.hidden.to_json(),
             "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
             "burst_ms": clocks.slope.to_json() if clocks.slope else None,
@@ -421,7 +422,7 @@ class Judge:
         if base.anchor not in base.ahead:
             yield f"{base.anchor} cannot be launched ahead of its inputs: what hosts take is part of all times"
         elif not self._race.ahead:
-            yield "it waits for the device before all of it is launched: it is held against the baseline's time on the device alone"
+            yield "it cannot be launched ahead of its inputs: it is held against the baseline's time on the device alone"
         single, queued = (float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds)
         if self._race.ahead and single < timing.ALIKE * queued:
             yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"

@@ -134,12 +134,10 @@ class Participant:
         slots: list[Slot],
         flusher: Flusher,
         trusted: bool = False,
-        may_be_ahead: bool = False,
     ):
-        """`trusted`: nobody looks for what else it may have started or taken. `may_be_ahead`: inputs are written so quickly that
-        nobody else has the device meanwhile."""
+        """`trusted`: nobody looks for what else it may have started or taken."""
         self.cell, self.device, self.regions, self._slots, self._trusted = cell, device, regions, slots, trusted
-        self._flusher, self._may_be_ahead = flusher, may_be_ahead
+        self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
         """For each call on the CPU, the time for which the cell ran while it was stopped before; it counts as the call's. On a GPU
@@ -160,7 +158,7 @@ class Participant:
         regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self.regions]
         slots, gate = [s.to_json() for s in self._slots], self.regions[0].gate
         answer = self.ask({"op": "inputs", "regions": regions, "slots": slots, "form": self._form, "gate": gate}, seconds)
-        self.ahead = answer.get("gated") is True and self._may_be_ahead and self.regions[0].has_gate()
+        self.ahead = answer.get("gated") is True and self.regions[0].has_gate()
 
     def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
         """Send one request and return the answer; whatever goes wrong is a verdict."""
@@ -237,8 +235,9 @@ class Participant:
         ran = ran if ran > _RESTLESS_MS else 0.0
         if self.device == "cuda":
             self._reader.make_room(expected.sizes)
+        filling = 0.0
         if sealed:
-            begun = self._call_sealed(chosen, inputs, ahead)
+            begun, filling = self._call_sealed(chosen, inputs, ahead)
         else:
             self.tell({"op": "call", "set": chosen})
             begun = time.perf_counter()
@@ -266,26 +265,27 @@ class Participant:
         self._check_unmodified(chosen, inputs)
         self.ran_ms.append(ran)
         own, wall = float(answer["own_ms"]) + ran, 1e3 * (told - begun) + ran
-        return Answer(outputs, Sample(own, wall, sealed, float(answer["native_ms"])), slots)
+        return Answer(outputs, Sample(own, wall, sealed, float(answer["native_ms"]), 1e3 * filling), slots)
 
-    def _call_sealed(self, chosen: int, inputs: list[torch.Tensor], ahead: bool) -> float:
-        """Have inputs written after the clock has started; returns when it did."""
+    def _call_sealed(self, chosen: int, inputs: list[torch.Tensor], ahead: bool) -> tuple[float, float]:
+        """Have inputs written after the clock has started; returns when it did, and how long they took in a call launched ahead."""
         call = {"op": "call", "set": chosen}
         if ahead:
-            return self._behind_the_gate(call, lambda: self._fill(chosen, inputs))[0]
+            begun, filled = self._behind_the_gate(call, lambda: self._fill(chosen, inputs))
+            return begun, filled - begun
         self.cell.thaw()
         begun = time.perf_counter()
         self._fill(chosen, inputs)
         self._wait_for_device()
         self.tell(call)
-        return begun
+        return begun, 0.0
 
     def _behind_the_gate(self, request: dict[str, Any], fill: Callable[[], None]) -> tuple[float, float]:
         """Have the child launch what is told; once it has, or cannot, `fill`, and then its device may begin.
 
-        Returns when `fill` began and when it was done, by the device's clock: where several streams of a child wait, its process
-        keeps the device for its slice of time (2 ms on an H200), and `fill` begins that much later, which is nobody's doing.
-        `fill` is issued while the device sleeps, so that it does not pause in between and lose the device again.
+        Returns when `fill` began and when it was done, by the device's clock: a child that waits may keep the device for its slice
+        of time (2 ms on an H200, mostly where several streams wait), and `fill` begins that much later, which is nobody's doing.
+        `fill` is issued while the device sleeps, so that it mostly does not pause in between and lose the device again.
         """
         self._gates += 1
         begun, filled, opened = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]

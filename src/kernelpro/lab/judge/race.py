@@ -86,20 +86,28 @@ class Race:
         """The rounds, and the worst of the errors so far and in them; each round is a sign of life."""
         self._errors, self._excess = errors, excess
         self.ahead = participant.ahead and self._baselines.anchor in self._baselines.ahead
+        rounds = self._rounds(participant, alive)
+        if self.ahead and rounds.held_up("candidate", self._baselines.anchor):
+            self.ahead = False
+            rounds = self._rounds(participant, alive, self._passes())
+        if self.slowed(rounds):
+            seeds = self.for_calls_alone()
+            rounds.alone["candidate"] = [self._call(participant, seed, number % 2 == 0) for number, seed in enumerate(seeds)]
+        return rounds, self._errors, self._excess
+
+    def _rounds(self, participant: Participant, alive: Callable[[], None], first: int = 0) -> Rounds:
+        """As many as the ratio needs to settle, and can be afforded; `first`: the first turn whose seeds were not met before."""
         rounds = Rounds(held_back=frozenset(() if self.ahead else self._baselines.ahead))
         count, most = self.count(), self.count(self._passes())
         made = 0
         while made == 0 or (made + count <= most and not rounds.settled(self._baselines.anchor, "candidate")):
-            self._pass(participant, rounds, self.draw(count, made // count), alive)
+            self._pass(participant, rounds, self.draw(count, first + made // count), alive)
             made += count
             if self._is_hopeless(rounds):
                 break
         if not self._are_enough(rounds):
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
-        if self.slowed(rounds):
-            seeds = self.for_calls_alone()
-            rounds.alone["candidate"] = [self._call(participant, seed, number % 2 == 0) for number, seed in enumerate(seeds)]
-        return rounds, self._errors, self._excess
+        return rounds
 
     def slowed(self, rounds: Rounds) -> list[str]:
         """Baselines that were held back, or took longer beside the candidate than before it came, where that makes a difference."""

@@ -74,6 +74,8 @@ class Sample:
     """Inputs became visible only after the clock had started; where that is possible, when all was launched."""
     native: float = 0.0
     """The part of `own` that the child says it spent in native calls of the candidate's."""
+    filling: float = 0.0
+    """The part of `wall` in which the parent wrote the inputs of a call that was launched ahead."""
 
 
 _SEALED: dict[Kind, bool] = {"single": False, "queued": True}
@@ -141,8 +143,20 @@ class Rounds:
         return statistics.median(sample.own for sample in alone) / own
 
     def hidden(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
+        """Per round, how much more lies between the two clocks for one than for a baseline, whose word is taken for who held up
+        the parent; the other has no longer for its inputs to be written than usual."""
+        usual = min(self.filling(each, kind) for each in (name, baseline))
         pairs = zip(self.of(name, kind), self.of(baseline, kind), strict=True)
-        return torch.tensor([(a.wall - a.own) - (b.wall - b.own) for a, b in pairs], dtype=torch.float64)
+        return torch.tensor([(a.wall - a.own - usual) - (b.wall - b.own - b.filling) for a, b in pairs], dtype=torch.float64)
+
+    def held_up(self, name: str, baseline: str) -> bool:
+        """Whether its process had the device while its inputs were written, in most calls that were launched ahead: it waits, or
+        it works on them. Sealed calls that are not launched ahead tell which."""
+        return self.filling(name) - self.filling(baseline) > SLACK_MS["cuda"]
+
+    def filling(self, name: str, kind: Kind | None = None) -> float:
+        """Milliseconds, mostly."""
+        return statistics.median(sample.filling for sample in self.of(name, kind))
 
 
 def _beyond(samples: list[Sample]) -> float:
