@@ -41,9 +41,7 @@ def test_however_early_rounds_end_there_are_some_of_both_kinds() -> None:
 
 
 @pytest.mark.parametrize(("filling", "ahead"), [(0.1, True), (2.1, False)])
-def test_who_has_the_device_while_its_inputs_are_written_is_timed_again_without_being_launched_ahead(
-    filling: float, ahead: bool
-) -> None:
+def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ahead(filling: float, ahead: bool) -> None:
     asked: list[tuple[bool, set[int]]] = []
 
     class Told(Race):
@@ -59,8 +57,9 @@ def test_who_has_the_device_while_its_inputs_are_written_is_timed_again_without_
         new_seed=lambda: dice.getrandbits(48), secret=dice, expected=Expected((((4096,), torch.float32),)), target="cuda"
     )
     bench.options = SimpleNamespace(effort="normal", give_up_ms=0.0)
-    before = Rounds({"compile": [Sample(1.0, 1.5, index % 2 == 0) for index in range(20)]})
+    before = Rounds({"compile": [Sample(1.0, 1.6, index % 2 == 0, filling=0.1) for index in range(20)]})
     baselines: Any = SimpleNamespace(anchor="compile", ahead={"compile"}, warm_ms={"compile": 1.0}, seals=True, rounds=before)
+    baselines.excess_protocol_ms = lambda ahead: {}
     race = Told(bench, baselines, lambda outputs, seed, name: (Errors(0.0, 0.0), 0.0))
     race._call = lambda participant, seed, sealed=False: Sample(1.0, 1.5, sealed)  # type: ignore[method-assign]
     participant: Any = SimpleNamespace(ahead=True)

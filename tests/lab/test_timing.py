@@ -22,6 +22,7 @@ from kernelpro.lab.judge.timing import (
     comparable,
     compare_clocks,
     decide,
+    has_head_start,
     ratio_interval,
     speedup,
     was_slowed,
@@ -118,8 +119,17 @@ def test_who_holds_up_a_baseline_convicts_no_candidate_and_hides_none() -> None:
 
 def test_a_candidate_that_has_the_device_while_its_inputs_are_written_is_not_believed() -> None:
     made = filled(rounds(0.2, 0.3), candidate=2.1, base=0.1)
-    assert made.held_up("candidate", "base") and "only after the clock" in clocks(made).lie
-    assert not filled(rounds(0.2, 0.3), candidate=0.12, base=0.1).held_up("candidate", "base")
+    assert has_head_start(made, "candidate", "base", {}) and "only after the clock" in clocks(made).lie
+    assert not has_head_start(filled(rounds(0.2, 0.3), candidate=0.11, base=0.1), "candidate", "base", {})
+    both = filled(rounds(0.2, 0.3), candidate=2.1, base=2.1)  # what it left running holds up the baseline too
+    both.usual_filling = 0.1
+    assert has_head_start(both, "candidate", "base", {}) and "only after the clock" in clocks(both).lie
+
+
+def test_where_no_call_is_sealed_clocks_are_compared_all_the_same() -> None:
+    made = rounds(0.2, 0.3)
+    made.samples = {name: [replace(sample, sealed=False) for sample in samples] for name, samples in made.samples.items()}
+    assert made.kinds == ("single",) and not compare_clocks(made, "candidate", "base", "cpu", {}).lie
 
 
 def test_a_baseline_that_was_slowed_beside_the_candidate_counts_at_its_best() -> None:

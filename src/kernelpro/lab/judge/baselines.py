@@ -111,14 +111,15 @@ class Baselines:
         """Rounds made so far."""
         return len(self.rounds.samples.get(_CONTROL, []))
 
-    def excess_protocol_ms(self) -> dict[Kind, float]:
-        """What lies between the two clocks for the anchor, beyond the variant for which it is least."""
+    def excess_protocol_ms(self, ahead: bool) -> dict[Kind, float]:
+        """What lies between the two clocks for the anchor, beyond the variant for which it is least. `ahead`: sealed calls are
+        launched ahead, where they can be; else their protocol is that of single ones."""
         found: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
             alike = [name for name in self.variants if kind == "single" or (name in self.ahead) == (self.anchor in self.ahead)]
             beyond = {name: statistics.median(s.wall - s.own - s.filling for s in self.rounds.of(name, kind)) for name in alike}
             found[kind] = beyond[self.anchor] - min(beyond.values())
-        return found
+        return found if ahead else dict.fromkeys(found, found["single"])
 
     def time(self, variant: str) -> Interval:
         return median_interval(self.rounds.own(variant))

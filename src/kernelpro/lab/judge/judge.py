@@ -304,9 +304,8 @@ class Judge:
         base = self.baselines
         timed_calls = [*rounds.samples["candidate"], *rounds.alone.get("candidate", [])]
         ms, host, slack = (slopes.ms, slopes.host_ms, slopes.slack_ms) if slopes else (None, 0.0, 0.0)
-        clocks = timing.compare_clocks(
-            rounds, "candidate", base.anchor, self.bench.target, base.excess_protocol_ms(), ms, host, slack, self._is_short(rounds)
-        )
+        corrections, short = base.excess_protocol_ms(self._race.ahead), self._is_short(rounds)
+        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.bench.target, corrections, ms, host, slack, short)
         slow_to_hear = bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
         late = slow_to_hear or clocks.unsure
         if clocks.lie and not slow_to_hear:
@@ -422,7 +421,12 @@ class Judge:
         if base.anchor not in base.ahead:
             yield f"{base.anchor} cannot be launched ahead of its inputs: what hosts take is part of all times"
         elif not self._race.ahead:
-            yield "it cannot be launched ahead of its inputs: it is held against the baseline's time on the device alone"
+            why = (
+                "holds up the writing of its inputs when launched ahead"
+                if self._race.again
+                else "cannot be launched ahead of its inputs"
+            )
+            yield f"it {why}: it is held against the baseline's time on the device alone"
         single, queued = (float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds)
         if self._race.ahead and single < timing.ALIKE * queued:
             yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"

@@ -46,6 +46,8 @@ class Race:
         self._errors, self._excess = Errors(0.0, 0.0), 0.0
         self.ahead = False
         """Sealed calls of the candidate at hand, and of the baselines beside it, are launched before their inputs are there."""
+        self.again = False
+        """They were at first."""
 
     def draw(self, count: int, turn: int = 0) -> list[int]:
         """Seeds for so many rounds: drawn for every candidate anew, but from few, whose inputs and answers are still at hand.
@@ -87,7 +89,8 @@ class Race:
         self._errors, self._excess = errors, excess
         self.ahead = participant.ahead and self._baselines.anchor in self._baselines.ahead
         rounds = self._rounds(participant, alive)
-        if self.ahead and rounds.held_up("candidate", self._baselines.anchor):
+        self.again = self.ahead and self._has_head_start(rounds)
+        if self.again:
             self.ahead = False
             rounds = self._rounds(participant, alive, self._passes())
         if self.slowed(rounds):
@@ -97,17 +100,22 @@ class Race:
 
     def _rounds(self, participant: Participant, alive: Callable[[], None], first: int = 0) -> Rounds:
         """As many as the ratio needs to settle, and can be afforded; `first`: the first turn whose seeds were not met before."""
-        rounds = Rounds(held_back=frozenset(() if self.ahead else self._baselines.ahead))
+        usual = self._baselines.rounds.filling(self._baselines.anchor, "queued") if self.ahead else 0.0
+        rounds = Rounds(usual_filling=usual, held_back=frozenset(() if self.ahead else self._baselines.ahead))
         count, most = self.count(), self.count(self._passes())
         made = 0
         while made == 0 or (made + count <= most and not rounds.settled(self._baselines.anchor, "candidate")):
             self._pass(participant, rounds, self.draw(count, first + made // count), alive)
             made += count
-            if self._is_hopeless(rounds):
+            if self._is_hopeless(rounds) or (self.ahead and self._has_head_start(rounds)):
                 break
         if not self._are_enough(rounds):
             raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
         return rounds
+
+    def _has_head_start(self, rounds: Rounds) -> bool:
+        corrections = self._baselines.excess_protocol_ms(self.ahead)
+        return self._are_enough(rounds) and timing.has_head_start(rounds, "candidate", self._baselines.anchor, corrections)
 
     def slowed(self, rounds: Rounds) -> list[str]:
         """Baselines that were held back, or took longer beside the candidate than before it came, where that makes a difference."""

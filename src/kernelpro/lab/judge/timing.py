@@ -89,6 +89,8 @@ class Rounds:
     discarded: int = 0
     alone: dict[str, list[Sample]] = field(default_factory=dict)
     """By participant, with no other's calls between them."""
+    usual_filling: float = math.inf
+    """Milliseconds that writing inputs took before the candidate came."""
     held_back: frozenset[str] = frozenset()
     """Baselines whose sealed calls could have been launched ahead, but for the candidate, whose cannot: only times alone count."""
 
@@ -143,20 +145,15 @@ class Rounds:
         return statistics.median(sample.own for sample in alone) / own
 
     def hidden(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
-        """Per round, how much more lies between the two clocks for one than for a baseline, whose word is taken for who held up
-        the parent; the other has no longer for its inputs to be written than usual."""
-        usual = min(self.filling(each, kind) for each in (name, baseline))
+        """Per round, how much more lies between the two clocks for one than for a baseline. What the parent took to write inputs
+        is no part of it: as it was for a baseline, but no more than usual for the other, which may have worked meanwhile."""
+        usual = min(self.usual_filling, self.filling(name, kind), self.filling(baseline, kind))
         pairs = zip(self.of(name, kind), self.of(baseline, kind), strict=True)
         return torch.tensor([(a.wall - a.own - usual) - (b.wall - b.own - b.filling) for a, b in pairs], dtype=torch.float64)
 
-    def held_up(self, name: str, baseline: str) -> bool:
-        """Whether its process had the device while its inputs were written, in most calls that were launched ahead: it waits, or
-        it works on them. Sealed calls that are not launched ahead tell which."""
-        return self.filling(name) - self.filling(baseline) > SLACK_MS["cuda"]
-
     def filling(self, name: str, kind: Kind | None = None) -> float:
         """Milliseconds, mostly."""
-        return statistics.median(sample.filling for sample in self.of(name, kind))
+        return statistics.median([sample.filling for sample in self.of(name, kind)] or [0.0])
 
 
 def _beyond(samples: list[Sample]) -> float:
@@ -232,7 +229,7 @@ def compare_clocks(
     Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but the interval is widened by it.
     """
     own = float(rounds.own(name).median())
-    differences, exposed = (rounds.hidden(name, baseline, kind) + corrections_ms.get(kind, 0.0) for kind in _SEALED)
+    differences, exposed = _differences(rounds, name, baseline, corrections_ms)
     hidden = median_interval(differences)
     sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
@@ -241,7 +238,7 @@ def compare_clocks(
     if median_interval(differences, CERTAIN).low > most:
         shown = float(rounds.own(name, "single").median())
         lie = f"its own clock shows {shown:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
-    elif sealed and min(median_interval(each, CERTAIN).low for each in (exposed, exposed - hidden.value)) > slack:
+    elif sealed and _surely_early(exposed, hidden.value, slack):
         lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
     slope, beyond = None, 0.0
     if slopes is not None:
@@ -252,7 +249,7 @@ def compare_clocks(
         beyond = slope.value - own if least > (1 + SLACK_SHARE) * busy + slope_slack_ms else 0.0
     slight = device == "cpu" and median_interval(differences, CERTAIN).low <= SPINNING_MS + SLACK_SHARE * own
     late = sealed.value if sealed else 0.0
-    early = late - max(0.0, hidden.value) > slack + _EARLY_MS  # a head start; bursts do not show it: inputs are there before
+    early = _seems_early(late, hidden.value, slack)  # bursts do not show it: inputs are there before
     seen = max(hidden.value, late, 0.0) if early or slope is None else 0.0
     unsure = not lie and (early or seen > slack or beyond > 0)
     surely = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on a GPU processes differ by more
@@ -263,6 +260,27 @@ def compare_clocks(
         doubt = max(0.0, slope.high - shown) if slope else unresolved
         widen[kind] = doubt if doubt > RESOLVED * shown else surely
     return Clocks(hidden, sealed, own, lie, slight, unsure, max(seen, beyond), widen, slope)
+
+
+def has_head_start(rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]) -> bool:
+    """Whether sealed calls on a GPU seem to take longer than others: it works before it is told to, or its process was given the
+    device while it waited for its gate. Where calls are launched ahead, those that are not tell which."""
+    differences, exposed = _differences(rounds, name, baseline, corrections_ms)
+    slack, hidden = SLACK_MS["cuda"] + SLACK_SHARE * float(rounds.own(name).median()), float(differences.median())
+    return _surely_early(exposed, hidden, slack) or _seems_early(float(exposed.median()), hidden, slack)
+
+
+def _differences(rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]) -> list[torch.Tensor]:
+    """What is hidden in single calls and in sealed ones."""
+    return [rounds.hidden(name, baseline, kind) + corrections_ms.get(kind, 0.0) for kind in _SEALED]
+
+
+def _surely_early(exposed: torch.Tensor, hidden: float, slack: float) -> bool:
+    return min(median_interval(each, CERTAIN).low for each in (exposed, exposed - hidden)) > slack
+
+
+def _seems_early(exposed: float, hidden: float, slack: float) -> bool:
+    return exposed - max(0.0, hidden) > slack + _EARLY_MS
 
 
 def scattered(slopes: torch.Tensor, own_ms: float) -> bool:
