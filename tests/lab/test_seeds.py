@@ -156,6 +156,27 @@ def test_triton_kernels_are_functions_of_the_candidate_with_their_decorators() -
     assert tripwires.check(source) is None, "no wire is touched, and none has to be switched off"
 
 
+def test_functions_that_help_two_kernels_under_one_name_do_not_meet() -> None:
+    """Scans combine by a function of their own, which the compiler calls the same in each kernel."""
+    start = TRITON.index("triton_poi_fused_add_0 = async_compile")
+    first = TRITON[start : TRITON.index("async_compile.wait")]
+    first = first.replace(
+        "@triton_heuristics", "@triton.jit\ndef _triton_helper_fn_add0(a, b):\n    return a + b\n\n@triton_heuristics"
+    )
+    first = first.replace("tl.load(in_ptr0 + xindex, xmask) + 1.0", "_triton_helper_fn_add0(tl.load(in_ptr0 + xindex, xmask), 1.0)")
+    second = first.replace("triton_poi_fused_add_0", "triton_poi_fused_sub_1").replace("return a + b", "return a - b")
+    code = TRITON[:start] + first + second + TRITON[TRITON.index("async_compile.wait") :]
+    code = code.replace(
+        "            del arg0_1\n",
+        "            triton_poi_fused_sub_1.run(buf0, buf0, 1024, stream=stream0)\n            del arg0_1\n",
+    )
+    source = put_together(Captured(code, ("x",), ("x",), "outputs[0]"), Task(BREAK, "break"), "compile", "cuda")
+    functions = {node.name: ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    assert "a + b" in functions["triton_poi_fused_add_0_triton_helper_fn_add0"]
+    assert "a - b" in functions["triton_poi_fused_sub_1_triton_helper_fn_add0"]
+    assert "triton_poi_fused_sub_1_triton_helper_fn_add0(tl.load" in functions["triton_poi_fused_sub_1"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [

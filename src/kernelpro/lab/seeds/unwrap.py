@@ -53,7 +53,7 @@ def unwrap(code: str, constants: Iterable[str]) -> Parts:
             name, kind, text = kernel
             names.append(name)
             if kind == "triton":
-                preamble += _take_triton(parts, text)
+                preamble += _take_triton(parts, name, text)
             else:
                 parts.cpp.append(_take_cpp(name, text))
         elif isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_alias(statement):
@@ -83,8 +83,10 @@ def _is_alias(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Attribute)
 
 
-def _take_triton(parts: Parts, text: str) -> list[ast.stmt]:
-    """Keep the kernel with its decorators; its imports are returned."""
+def _take_triton(parts: Parts, name: str, text: str) -> list[ast.stmt]:
+    """Keep the kernel with its decorators, and functions that help it, under names of their own; its imports are returned."""
+    for helper in (s.name for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name != name):
+        text = re.sub(rf"\b{helper}\b", f"{name}_{helper.lstrip('_')}", text)
     parsed = ast.parse(text)
     head = [s for s in parsed.body if not isinstance(s, ast.FunctionDef)]
     for function in (s for s in parsed.body if isinstance(s, ast.FunctionDef)):
@@ -124,9 +126,10 @@ def _needed(preamble: list[ast.stmt], parts: Parts, defined: set[str]) -> list[s
     """Of the preamble what the calls and kernels use, in order, each once. A name that nobody defines is the end."""
     local = _bound(ast.parse(parts.body))
     used = _read(ast.parse(parts.body)) - local
-    for text in parts.triton:
-        parsed = ast.parse(text)
-        used |= _read(parsed) - _bound(parsed)
+    kernels = [ast.parse(text) for text in parts.triton]
+    for kernel in kernels:
+        used |= _read(kernel) - _bound(kernel)
+    used -= {node.name for kernel in kernels for node in kernel.body if isinstance(node, ast.FunctionDef)}
     kept: list[str] = []
     for statement in reversed(preamble):
         text = ast.unparse(statement)
