@@ -162,12 +162,28 @@ def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
 
 def test_sigterm_ends_it_as_an_interrupt_does(suite: Path, tmp_path: Path) -> None:
     more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path / 'spool'}", "--wait", "--out", str(tmp_path / "out"))
-    process = subprocess.Popen(command(suite, *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(suite, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("spool/jobs/*.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     process.terminate()
-    assert process.communicate(timeout=120)[1] == "kernelpro: stopped\n" and process.returncode == 130
+    assert process.communicate(timeout=120) == ("", "kernelpro: stopped\n") and process.returncode == 130
+
+
+def test_interrupted_it_shows_what_is_answered(suite: Path, tmp_path: Path) -> None:
+    scale, _ = problems.find(str(suite / "tasks"), (), "2,4", "cpu")
+    question = Question(scale, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
+    with Ledger(tmp_path / "out") as ledger:
+        ledger.add(Entry(question.key, Result(question.key, error="the machine was switched off")))
+    more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path / 'spool'}", "--wait", "--out", str(tmp_path / "out"))
+    process = subprocess.Popen(command(suite, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("spool/jobs/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    shown, told = process.communicate(timeout=120)
+    assert process.returncode == 130 and "results.jsonl" in told and told.endswith("kernelpro: stopped\n")
+    assert "1/2 scale" in shown and "the machine was switched off" in shown and "1/4 sine" in shown
 
 
 def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> None:

@@ -99,16 +99,20 @@ def run(wanted: Wanted, place: Place) -> int:
         with Ledger(_folder(wanted)) as ledger:
             if ledger.unreadable:
                 _say(f"{ledger.unreadable} lines of {ledger.folder / 'results.jsonl'} cannot be read and are asked again")
-            if wanted.author:
-                keys, outstanding = _author(wanted, place, chosen, target, pool, ledger)
-            else:
-                keys, outstanding = _ask(wanted, place, chosen, target, pool, ledger)
+            keys: Keys = {}
+            try:
+                outstanding = (_author if wanted.author else _ask)(wanted, place, chosen, target, pool, ledger, keys)
+            except KeyboardInterrupt:
+                if _answers(keys, ledger):
+                    _show(wanted, target, chosen, keys, ledger)
+                    _say(f"results: {ledger.folder / 'results.jsonl'}; the same command goes on")
+                raise
             _show(wanted, target, chosen, keys, ledger)
             _say(f"results: {ledger.folder / 'results.jsonl'}")
             if wanted.author:
                 home = f"--home {shlex.quote(str((ledger.folder / 'runs').absolute()))}"
                 _say(f"runs: kernelpro runs {home} lists them, kernelpro report RUN {home} writes the report of one")
-            answers = [ledger.entries[key] for some in keys.values() for key in some if key in ledger.entries]
+            answers = _answers(keys, ledger)
     failed = sum(answer.unsettled for answer in answers)
     if failed:
         _say(f"{failed} could not be run or judged: --retry asks again")
@@ -140,29 +144,34 @@ def _folder(wanted: Wanted) -> Path:
 
 
 Keys = dict[tuple[int, int], list[str]]
+"""By level and number of a problem, under which its answers are kept."""
+
+
+def _answers(keys: Keys, ledger: Ledger) -> list[Entry]:
+    return [ledger.entries[key] for some in keys.values() for key in some if key in ledger.entries]
 
 
 def _ask(
-    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger
-) -> tuple[Keys, int]:
+    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger, keys: Keys
+) -> int:
+    """How many answers are outstanding. `keys` are there before anybody is asked."""
     given = kernels.find(Path(wanted.kernels), chosen, wanted.sample) if wanted.kernels else None
     if given and given.strays:
         many = len(given.strays) > 1
         _say(f"{len(given.strays)} {'files belong' if many else 'file belongs'} to no selected problem: {board.some(given.strays)}")
     plain = [asking.Question(problem, target, wanted.options) for problem in chosen]
     questions = _questions(wanted.options, chosen, target, given) if given else plain
+    for question in questions:
+        keys.setdefault((question.problem.level, question.problem.number), []).append(question.key)
     left = {question.key: question for question in questions if ledger.lacks(question.key, wanted.retry)}
     with _Progress(len(questions), len(left)) as progress:
         if left:
             place.demand(pool, target)
         done = lambda question: progress.done(question.problem.label)
         outstanding = asking.ask(list(left.values()), pool, ledger, progress.stage, done)
-    keys: Keys = {}
-    for question in questions:
-        keys.setdefault((question.problem.level, question.problem.number), []).append(question.key)
     if given:
         _refuse(given, chosen, keys, ledger)
-    return keys, outstanding
+    return outstanding
 
 
 def _questions(options: Options, chosen: list[problems.Problem], target: Target, given: kernels.Given) -> list[asking.Question]:
@@ -189,9 +198,9 @@ def _refuse(given: kernels.Given, chosen: list[problems.Problem], keys: Keys, le
 
 
 def _author(
-    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger
-) -> tuple[Keys, int]:
-    """Problems are independent: nothing is learnt from one for the next."""
+    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger, keys: Keys
+) -> int:
+    """As `_ask`. Problems are independent: nothing is learnt from one for the next."""
     assert wanted.author
     named, asked = roles(wanted.roles)
     models = ({"code": wanted.model} if wanted.model else {}) | named
@@ -219,13 +228,13 @@ def _author(
     configs = [replace(common, task=problem.task) for problem in chosen]
     author(configs[0], ledger.folder / "unborn")  # a bad name shows before anything is begun
     every = [authoring.Assignment(problem, config) for problem, config in zip(chosen, configs, strict=True)]
+    keys |= {(item.problem.level, item.problem.number): [item.key] for item in every}
     left = [item for item in every if ledger.lacks(item.key, wanted.retry)]
     with _Progress(len(every), len(left)) as progress:
         if left:
             place.demand(pool, target)
         done = lambda item: progress.done(item.problem.label)
-        outstanding = asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
-    return {(item.problem.level, item.problem.number): [item.key] for item in every}, outstanding
+        return asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
 
 
 # --- showing ---------------------------------------------------------------------------------------------
