@@ -43,3 +43,11 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
     assert stopped.times["candidate"].value > 0 and stopped.speedup and stopped.faster
     assert wrong.status is Status.WRONG
     assert stages.count("loading the reference") == 1
+
+
+def test_a_probe_without_baselines_times_nothing_and_leaves_nothing_half_ready(worker: Worker) -> None:
+    task, none = Task.from_file(BAD / "task.py"), Options(effort="quick", baselines=())
+    probed = worker.run(Job("probe", "probe", task, target="cpu", options=none))
+    assert probed.data and probed.data["scorable"] and not probed.data["baselines"] and "calibrate" not in probed.data["stages"]
+    judged = worker.run(Job("judge", "judge", task, Candidate.from_file(BAD / "good.py"), "cpu", none))
+    assert judged.verdict and judged.verdict.status is Status.PASSED and set(judged.verdict.speedup) == {"eager_fp32"}

@@ -35,6 +35,17 @@ def test_rounding_keeps_so_many_bits() -> None:
     assert torch.equal(rounded(x, 8).bfloat16().float(), rounded(x, 8))
 
 
+@pytest.mark.parametrize("bits", [53, 24, 11, 8, 4])
+def test_rounding_is_that_of_the_mantissa(bits: int) -> None:
+    special = [0.0, -0.0, math.inf, -math.inf, 1.0, 2 - 2.0**-30, -1e-30, 3e38]
+    x = torch.cat([torch.tensor(special), torch.randn(4096) * torch.randn(4096).mul(8).exp()]).double()
+    for toward_zero in (False, True):
+        mantissa, exponent = torch.frexp(x)
+        whole = (mantissa * 2.0**bits).trunc() if toward_zero else (mantissa * 2.0**bits).round()
+        assert torch.equal(rounded(x, bits, toward_zero), torch.ldexp(whole / 2.0**bits, exponent))
+    assert rounded(torch.tensor([math.nan]), bits).isnan().all()
+
+
 @pytest.mark.parametrize("source", [MATMUL, GELU, LOSS])
 def test_float32_passes_and_half_precision_does_not(source: str) -> None:
     oracle, tolerance = prepared(source, "fp32")

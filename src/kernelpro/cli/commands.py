@@ -218,7 +218,10 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: seconds a candidate.")] = False,
     full: Annotated[bool, typer.Option("--full", help="More rounds, all baselines in each.")] = False,
     baseline: Annotated[
-        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable. With --probe also none."
+        ),
     ] = None,
     min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
@@ -242,13 +245,16 @@ def bench(
     _check("--objective", objective, _OBJECTIVES)
     _check("--format", form, ("table", "md", "json"))
     _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
-    for name in baseline or ():
+    if baseline == ["none"] and not probe:
+        _misuse("--baseline none goes with --probe: what is timed is timed against something")
+    for name in baseline if baseline and baseline != ["none"] else ():
         _check("--baseline", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     if quick and full:
         _misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox, "energy": energy}
-    options = Options(**settings | ({"baselines": tuple(baseline)} if baseline else {}))
+    asked = () if baseline == ["none"] else tuple(baseline or ())
+    options = Options(**settings | ({"baselines": asked} if baseline else {}))
     what = (suite, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
     wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight, tune=tune)

@@ -113,7 +113,7 @@ class Worker:
     def _measure(self, job: Job) -> Result:
         bench = self._prepared(job)
         if job.kind == "probe":
-            return Result(job.id, data=_probe_data(self._warm(job, bench)))
+            return Result(job.id, data=_probe_data(self._warm(job, bench), _is_timed(job)))
         if job.kind == "judge" and job.candidate:
             return self._judged(job, job.candidate, bench)
         if job.kind == "study":
@@ -206,12 +206,12 @@ class Worker:
         """Of the workbench that it needs."""
         assert job.task
         how = replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False, energy_against="")
-        return job.task.id, self._target(job), how.dumps()
+        return job.task.id, self._target(job), how.dumps(), _is_timed(job)
 
     def _warm(self, job: Job, bench: Bench) -> Judge:
         if self._judge is None:
             self._judge = Judge(bench, self._reporter(job))
-            self._judge.prepare()
+            self._judge.prepare(_is_timed(job))
         self._judge.report_to(self._reporter(job))
         return self._judge
 
@@ -279,7 +279,12 @@ def _device(target: Target) -> str:
     return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
-def _probe_data(judge: Judge) -> dict[str, Any]:
+def _is_timed(job: Job) -> bool:
+    """A probe without baselines only says whether a task can be scored."""
+    return job.kind != "probe" or bool(job.options.baselines)
+
+
+def _probe_data(judge: Judge, timed: bool) -> dict[str, Any]:
     return {
         "scorable": judge.not_scorable is None,
         "reason": judge.not_scorable,
@@ -289,7 +294,7 @@ def _probe_data(judge: Judge) -> dict[str, Any]:
         "work": {name: value for name, value in asdict(judge.bench.work).items() if name != "graph"},
         "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
         "dropped": judge.tolerance.dropped,
-        "baselines": _baselines(judge) if judge.not_scorable is None else {},
+        "baselines": _baselines(judge) if timed and judge.not_scorable is None else {},
         "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
         "seconds": judge.prepared_seconds.get("total", 0.0),
         "stages": judge.prepared_seconds,

@@ -45,7 +45,7 @@ class Terms(Record):
     def words(self) -> str:
         authored = f", own kernels at least {self.min_authored:.0%}" if self.min_authored else ""
         asked = f"effort {self.effort}, precision {self.precision or 'as usual'}, mode {self.mode}{authored}"
-        return f"{asked}, baselines {', '.join(self.baselines)}; KernelPro {self.version}, {self.date}"
+        return f"{asked}, baselines {', '.join(self.baselines) or 'none'}; KernelPro {self.version}, {self.date}"
 
 
 @dataclass(frozen=True)

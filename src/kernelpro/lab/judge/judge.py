@@ -66,12 +66,16 @@ class Judge:
     def options(self) -> Options:
         return self.bench.options
 
-    def prepare(self) -> None:
-        """All that is done once for a task, on an open bench. Bad input is raised."""
+    def prepare(self, timed: bool = True) -> None:
+        """All that is done once for a task, on an open bench; if not `timed`, to know whether it can be scored.
+
+        Bad input is raised.
+        """
         bench, clock = self.bench, self.bench.preparation
-        with clock("start baselines"):
-            self._begin_baselines()
-        self._race = Race(bench, self.baselines, self._check)
+        if timed:
+            with clock("start baselines"):
+                self._begin_baselines()
+            self._race = Race(bench, self.baselines, self._check)
         with clock("tolerance"):
             self._report("deriving the tolerance")
             self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed())
@@ -79,7 +83,7 @@ class Judge:
         with clock("probe"):
             self._report("probing the task")
             self.not_scorable = probes.probe(bench.oracle, self.tolerance, [bench.new_seed() for _ in range(2)])
-        if self.not_scorable is None:
+        if timed and self.not_scorable is None:
             self._calibrate()
         self._prepared_in = clock.seconds()
 

@@ -26,7 +26,9 @@ from kernelpro.lab.watcher import Watcher
 from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
-"""Elements that are rounded at once: it takes five times their room in float64."""
+"""Elements that are rounded at once: it takes three times their room in float64."""
+_SIGNIFICANT = 53
+"""Bits of a float64."""
 _WORTH_SECONDS = 0.02
 """A float64 run that takes less need not be faster."""
 _TRIES = 2
@@ -49,11 +51,13 @@ def rounded(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch
     """The tensor with `bits` significant bits: nearest, or cut off as tensor cores do with the float32 bits they are fed."""
     result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
     flat, made = tensor.flatten(), result.view(-1)
+    dropped = _SIGNIFICANT - bits
     for first in range(0, tensor.numel(), _PIECE):
-        mantissa, exponent = torch.frexp(flat[first : first + _PIECE].double())
-        scaled = mantissa * 2.0**bits
-        scaled = scaled.trunc() if toward_zero else scaled.round()
-        made[first : first + _PIECE] = torch.ldexp(scaled / 2.0**bits, exponent)
+        raw = flat[first : first + _PIECE].to(torch.float64, copy=True).view(torch.int64)
+        if dropped and not toward_zero:  # a half, or a little less where the last bit that stays is even
+            raw += ((raw >> dropped) & 1).add_((1 << (dropped - 1)) - 1)
+        raw &= -(1 << dropped)
+        made[first : first + _PIECE] = raw.view(torch.float64)
     return result
 
 
