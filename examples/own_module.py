@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import kernelpro
-from kernelpro.records import Limits
 
 
 class Head(nn.Module):
@@ -34,7 +33,7 @@ def tell(kind, data):
 def main():
     model = sys.argv[1] if len(sys.argv) > 1 else ""
     torch.manual_seed(0)  # the same module again is the same run again
-    examples, limits = [torch.randn(1024, 1024)], Limits(candidates=6)
+    examples, limits = [torch.randn(1024, 1024)], kernelpro.Limits(candidates=6)
     try:
         found = kernelpro.optimize(Head(1024), examples, init_inputs=[1024], model=model, limits=limits, report=tell)
     except KeyboardInterrupt:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kernelpro.cli.choosing import choose
-from kernelpro.records import Limits
+from kernelpro.records import BadInput, Limits
 
 
 def test_without_a_model_the_playbook_writes_and_the_line_says_how_to_get_one() -> None:
@@ -38,3 +40,5 @@ def test_what_was_said_is_taken_and_the_line_says_how_to_get_another() -> None:
     assert (said.author, said.models) == ("team", {"code": "inbox:here"})
     assert said.why == "inbox:here writes; without an LLM: --author playbook"
     assert choose("playbook", {}, {"OPENAI_API_KEY": "x"}).why == choose(None, {}, {}).why
+    with pytest.raises(BadInput, match="asks no model"):
+        choose("playbook:random", {"code": "inbox:here"}, {})

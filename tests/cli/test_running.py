@@ -71,6 +71,13 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     assert config.models == {"code": f"inbox:{tmp_path}/questions"}
     assert (config.roles, config.prices, config.limits) == ({"design": Role(effort="high")}, {"m": "1/2"}, Limits(1))
 
+    assert f"(questions: {tmp_path}/questions/here-1__*.md); when they are there" in first.stderr
+    waiting.with_name("here-1__step-1__design.answer.md").write_text("It is fine as it is.\n")
+    again = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options, *asked)
+    assert again.returncode == 3 and "here-1 was begun before with this very command, and goes on" in again.stderr
+    assert "the last answer was malformed" in again.stderr and "measuring its baselines" not in again.stderr.split("goes on")[0]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["here-1"]
+
     answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{(BAD / 'good.py').read_text()}```\n"
     waiting.with_name("here-1__step-1__design.answer.md").write_text(answer)
     elsewhere = tmp_path / "elsewhere"
@@ -78,3 +85,11 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     second = kernelpro(elsewhere, "resume", "here-1", "--home", str(tmp_path / "runs"))
     assert second.returncode == 0, second.stderr
     assert not list(elsewhere.iterdir()) and "step 1 (seed, by inbox:" in second.stderr
+
+
+@pytest.mark.long
+def test_a_task_that_is_no_good_leaves_no_run(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("import torch\n")
+    found = kernelpro(tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--home", "runs")
+    assert found.returncode == 2 and "Model" in found.stderr.splitlines()[-1]
+    assert not list((tmp_path / "runs").iterdir())

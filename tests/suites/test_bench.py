@@ -107,7 +107,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert second.returncode == 0, second.stderr
     assert f"{len(before)} of {len(PROBLEMS)} were answered before" in second.stderr
     assert "1 file belongs to no selected problem: stray.py" in second.stderr
-    assert re.search(r"^1/5 broken: .*\n5/5 1/5 broken$", second.stderr, re.MULTILINE), "told when it begins, and when it is done"
+    assert re.search(r"^1/5 broken: .*\n5 of 5 done: 1/5 broken$", second.stderr, re.MULTILINE), "told twice"
     assert "1 could not be run or judged: --retry asks again" in second.stderr
     after = answered(suite)
     assert len(after) == len({entry["key"] for entry in after}) == len(PROBLEMS) + 1, (

@@ -312,7 +312,7 @@ class _Progress:
         self._done += 1
         if self._status is None:
             with self._lock:
-                self._line(f"{self._done}/{self._total} {problem}")
+                self._line(f"{self._done} of {self._total} done: {problem}")
 
     def _line(self, text: str) -> None:
         self._told = time.monotonic()

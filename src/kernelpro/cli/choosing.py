@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kernelpro.llm.providers import PROVIDERS
-from kernelpro.records import Limits
+from kernelpro.records import BadInput, Limits
 
 MODEL = "KERNELPRO_MODEL"
 """The variable that names a model for all runs, as --model does."""
@@ -37,6 +37,8 @@ class Chosen:
 
 def choose(author: str | None, models: dict[str, str], environment: Mapping[str, str]) -> Chosen:
     """What was said; else a model that is named or whose key is there; else the playbook."""
+    if author and author.startswith("playbook") and models:
+        raise BadInput(f"--author {author} asks no model: leave --model and --role away, or --author")
     if author or models:
         return Chosen(author or "team", models, _said(author or "team", models))
     if named := environment.get(MODEL):

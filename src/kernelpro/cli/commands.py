@@ -10,6 +10,22 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="GPU kernels, judged honestly.")
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        from kernelpro import __version__
+
+        print(f"kernelpro {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which this is.")] = False,
+) -> None:
+    """GPU kernels, judged honestly."""
+
+
 # options that `optimize` has, and `bench` with --author
 _OBJECTIVES = ("speed", "energy-at-speed", "edp")
 _Objective = Annotated[

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import re
+import shutil
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from kernelpro.cli.display import Display
 from kernelpro.cli.place import ELSEWHERE, Place
 from kernelpro.cli.roles import prices, roles
 from kernelpro.engine.loop import Engine, Paused
-from kernelpro.engine.session import no_energy, target_of
+from kernelpro.engine.session import no_energy, store_for, target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
@@ -117,8 +118,20 @@ def optimize(
             objective=wanted.objective,
             speed_tolerance=wanted.tolerance,
         )
-        store = Store.create(folder, config, re.sub(r"[^\w.-]+", "-", name or task.name))
-        return _work(store, pool, json_lines, f"{_where(config, found=target is None)}\n{chosen.why}")
+        label = re.sub(r"[^\w.-]+", "-", name or task.name)
+        store = store_for(folder, config, label, unfinished=True) if _stops(config) else Store.create(folder, config, label)
+        first = f"{_where(config, found=target is None)}\n{chosen.why}{_again(store)}"
+        return _work(store, pool, json_lines, first, fresh=not _stops(config))
+
+
+def _stops(config: RunConfig) -> bool:
+    """Where a run stops for answers or results from outside, the same command goes on with it."""
+    outside = any(spec.startswith("inbox:") for spec in config.models.values()) or config.pool.startswith("spool:")
+    return outside and not config.wait
+
+
+def _again(store: Store) -> str:
+    return f"\n{store.id} was begun before with this very command, and goes on; --name begins another" if store.ground() else ""
 
 
 def _where(config: RunConfig, found: bool) -> str:
@@ -148,9 +161,13 @@ def require_counter(pool: Pool, target: Target, objective: str) -> None:
         raise BadInput(f"--objective {objective}: {reason}")
 
 
-def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
-    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers or results are outstanding, 130: stopped."""
+def _work(store: Store, pool: Pool, json_lines: bool, first: str = "", fresh: bool = False) -> int:
+    """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers or results are outstanding, 130: stopped.
+
+    A `fresh` run that does not get as far as its ground, because its task is no good, leaves nothing behind.
+    """
     store.lock()
+    stillborn = False
     config = store.config()
     display = Display(store, config, json_lines)
     if first:
@@ -172,15 +189,21 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "") -> int:
         display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{home_option(store)}")
         return 130
     except Paused as paused:
-        display.say(f"{paused}; go on with: kernelpro resume {store.id}{home_option(store)}")
+        folders = sorted({spec.removeprefix("inbox:") for spec in config.models.values() if spec.startswith("inbox:")})
+        where = f" (questions: {', '.join(f'{folder}/{store.id}__*.md' for folder in folders)})" if folders else ""
+        display.say(f"{paused}{where}; when they are there, go on with: kernelpro resume {store.id}{home_option(store)}")
         return 3
     except BadInput as error:
         with suppress(BadInput):  # the store itself may be what failed
             store.tell("failed", reason=str(error))
+            stillborn = fresh and store.ground() is None
         raise
     finally:
-        _report(store, display)
+        if not stillborn:
+            _report(store, display)
         store.close()
+        if stillborn:
+            shutil.rmtree(store.folder, ignore_errors=True)
 
 
 def _report(store: Store, display: Display) -> None:

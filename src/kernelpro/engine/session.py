@@ -38,13 +38,13 @@ def identity(config: RunConfig) -> str:
     return replace(config, wait=False, pool="local", match="").said()
 
 
-def store_for(home: Path, config: RunConfig, name: str) -> Store:
-    """The run of this very configuration under this name, if it was begun before; else a new one."""
+def store_for(home: Path, config: RunConfig, name: str, unfinished: bool = False) -> Store:
+    """The run of this very configuration under this name, if it was begun before, and, if so asked, not ended; else a new one."""
     name = re.sub(r"[^\w.-]+", "-", name)
     for folder in sorted(home.glob(f"{name}-*")):
         try:
             store = Store.open(home, folder.name)
-            if identity(store.config()) == identity(config):
+            if identity(store.config()) == identity(config) and not (unfinished and store.outcome()):
                 store.keep_config(config)
                 return store
             store.close()

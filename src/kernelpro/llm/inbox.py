@@ -63,6 +63,8 @@ class Inbox:
                 return value
             state = f"{question.key} waits for {place.answer}" + (f" ({place.fault})" if place.fault else "")
             if not self._settings.wait:
+                if place.fault:
+                    self._settings.progress(state)
                 raise Outstanding(state, question.key)
             if state != told:
                 self._settings.progress(state)

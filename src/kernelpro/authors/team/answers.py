@@ -35,7 +35,7 @@ def header(text: str) -> dict[str, str]:
 def _required(fields: dict[str, str], *names: str) -> None:
     if missing := [name for name in names if not fields.get(name)]:
         raise BadInput(
-            f"the line `{missing[0]}: ...` is missing" + (f", and so are {', '.join(missing[1:])}" if missing[1:] else "")
+            f"the line `{missing[0]}: ...` is missing" + (f", and {' and '.join(missing[1:])} too" if missing[1:] else "")
         )
 
 
