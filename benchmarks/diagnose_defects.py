@@ -45,10 +45,10 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
     """Profiles by name, counted together."""
     import torch
 
+    from kernelpro.lab.judge.answers import Verdictable
     from kernelpro.lab.judge.bench import Bench
     from kernelpro.lab.judge.builds import Builds
     from kernelpro.lab.judge.cell import Nursery
-    from kernelpro.lab.judge.participant import Verdictable
     from kernelpro.lab.profile.collect import Collector
 
     tools = list(registry().values())

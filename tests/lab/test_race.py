@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelpro.lab.judge.participant import Expected
+from kernelpro.lab.judge.answers import Expected
 from kernelpro.lab.judge.race import Race
 from kernelpro.lab.judge.timing import Rounds, Sample
 from kernelpro.lab.judge.tolerance import Errors

@@ -20,6 +20,7 @@ from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
 from kernelpro.cli.place import ELSEWHERE, Place
 from kernelpro.cli.roles import prices, roles
+from kernelpro.engine.ground import NotScorable
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.session import no_energy, store_for, target_of
 from kernelpro.engine.store import Store, default_home
@@ -164,7 +165,7 @@ def require_counter(pool: Pool, target: Target, objective: str) -> None:
 def _work(store: Store, pool: Pool, json_lines: bool, first: str = "", fresh: bool = False) -> int:
     """Run until the end or Ctrl-C; 0: a winner that holds up, 1: none, 3: answers or results are outstanding, 130: stopped.
 
-    A `fresh` run that does not get as far as its ground, because its task is no good, leaves nothing behind.
+    A `fresh` run whose task does not run leaves nothing behind; of one that cannot be scored the report says why.
     """
     store.lock()
     stillborn = False
@@ -196,7 +197,7 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "", fresh: bo
     except BadInput as error:
         with suppress(BadInput):  # the store itself may be what failed
             store.tell("failed", reason=str(error))
-            stillborn = fresh and store.ground() is None
+            stillborn = fresh and store.ground() is None and not isinstance(error, NotScorable)
         raise
     finally:
         if not stillborn:

@@ -14,6 +14,10 @@ from kernelpro.engine.store import Store
 from kernelpro.records import BadInput, Job, RunConfig
 
 
+class NotScorable(BadInput):
+    """The task runs, and no speed-up on it would mean anything."""
+
+
 async def lay(store: Store, config: RunConfig, ask: Ask) -> dict[str, Any]:
     """What is kept; where nothing is, probe and study the task. A task that cannot be scored is bad input."""
     if known := store.ground():
@@ -35,7 +39,7 @@ async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
     if result.data is None:
         raise BadInput(result.error or "the task could not be probed")
     if not result.data["scorable"]:
-        raise BadInput(f"this task cannot be scored: {result.data['reason']}")
+        raise NotScorable(f"this task cannot be scored: {result.data['reason']}")
     times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
     ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
     told = {name: result.data[name] for name in ("precision", "tolerance", "hardware", "work")}

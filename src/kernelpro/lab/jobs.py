@@ -15,11 +15,11 @@ from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.energy.counter import NoCounter, find
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge import environment
+from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.builds import Builds, is_something
 from kernelpro.lab.judge.cell import CannotStart, Nursery
 from kernelpro.lab.judge.judge import Judge, Twin
-from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import Sanitizer, helps

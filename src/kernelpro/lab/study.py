@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput
 

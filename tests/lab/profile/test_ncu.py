@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from kernelpro.diagnose import evidence
+from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.participant import Participant, Verdictable
+from kernelpro.lab.judge.participant import Participant
 from kernelpro.lab.profile import collect, ncu
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.records import Candidate, Counters, Kernel, Options, Profile, Status, Timeline

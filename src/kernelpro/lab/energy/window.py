@@ -33,7 +33,8 @@ import torch
 from kernelpro.lab.energy.counter import Counter
 from kernelpro.lab.energy.track import FINEST, Step, Track, Unresolved, watch
 from kernelpro.lab.judge import gpu
-from kernelpro.lab.judge.participant import Expected, Loop, Participant, Verdictable
+from kernelpro.lab.judge.answers import Expected, Loop, Verdictable
+from kernelpro.lab.judge.participant import Participant
 
 _WARM_SECONDS = 0.5
 """Clocks and the sensor follow a new load within a few tenths of a second."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from statistics import median
 
-from kernelpro.lab.judge.participant import Participant, Verdictable
+from kernelpro.lab.judge.answers import Verdictable
+from kernelpro.lab.judge.participant import Participant
 from kernelpro.lab.judge.timing import Sample
 from kernelpro.lab.languages import Source, authored_kernels
 from kernelpro.records import Status

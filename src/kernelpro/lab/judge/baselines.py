@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.judge.participant import TRIES, Expected, Participant, Verdictable
+from kernelpro.lab.judge.answers import Expected, Verdictable
+from kernelpro.lab.judge.participant import TRIES, Participant
 from kernelpro.lab.judge.timing import Kind, Rounds, Sample, lower, median_interval, ratio_interval
 from kernelpro.records import BadInput, Interval
 

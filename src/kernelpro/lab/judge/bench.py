@@ -18,12 +18,13 @@ import torch
 from kernelpro.lab import tree
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.judge import environment, physics
+from kernelpro.lab.judge.answers import Expected, Verdictable
 from kernelpro.lab.judge.builds import Builds
 from kernelpro.lab.judge.bursts import MOST_CALLS
 from kernelpro.lab.judge.cell import Limits, Nursery
 from kernelpro.lab.judge.memory import Region, layout
 from kernelpro.lab.judge.oracle import Oracle
-from kernelpro.lab.judge.participant import PLACES, Expected, Flusher, Participant, Verdictable
+from kernelpro.lab.judge.participant import PLACES, Flusher, Participant
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.tasks import work

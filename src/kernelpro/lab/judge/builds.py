@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 from kernelpro.lab.exclusive import compiling
+from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.cell import Limits, Nursery
-from kernelpro.lab.judge.participant import Verdictable
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.lab.languages import Source, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name

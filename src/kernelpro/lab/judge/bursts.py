@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import torch
 
 from kernelpro.lab.judge import timing
-from kernelpro.lab.judge.participant import TRIES, Burst, Expected, Participant, Verdictable
+from kernelpro.lab.judge.answers import Burst, Expected, Verdictable
+from kernelpro.lab.judge.participant import TRIES, Participant
 from kernelpro.records import Effort
 
 LONGEST_MS = 2.0

@@ -23,10 +23,11 @@ import torch
 
 from kernelpro.lab.energy.meter import Meter
 from kernelpro.lab.judge import authored, environment, health, physics, probes, timing, tripwires
+from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.baselines import Baselines
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
-from kernelpro.lab.judge.participant import TRIES, Participant, Verdictable, device_bytes_of_others
+from kernelpro.lab.judge.participant import TRIES, Participant, device_bytes_of_others
 from kernelpro.lab.judge.race import Race
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.timing import Rounds

@@ -25,15 +25,15 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.judge.answers import Answer, Burst, Expected, Loop, Verdictable, validated
 from kernelpro.lab.judge.cell import MOST_PROCESSES, Cell
-from kernelpro.lab.judge.memory import DTYPES, DeviceReader, HostReader, Region, Slot, Unreadable
+from kernelpro.lab.judge.memory import DeviceReader, HostReader, Region, Slot, Unreadable
 from kernelpro.lab.judge.timing import Sample
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.records import Status
@@ -50,67 +50,6 @@ _RESTLESS_MS = 0.05
 """CPU time that stopping itself may take."""
 PLACES = 8
 """Where inputs and outputs lie makes 1 % of a kernel's time on an H200 (a transpose's): rounds are made in so many places."""
-_MOST_STRIDED = 16
-"""An output may be a view into storage this many times its own size."""
-
-
-class Verdictable(Exception):
-    """The candidate has decided its own verdict."""
-
-    def __init__(self, status: Status, reason: str):
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What outputs must look like."""
-
-    shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]
-
-    @property
-    def sizes(self) -> list[int]:
-        return [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.shapes]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self.sizes)
-
-
-@dataclass(frozen=True)
-class Answer:
-    outputs: list[torch.Tensor]
-    sample: Sample
-    slots: list[tuple[Slot, str]]
-
-
-@dataclass(frozen=True)
-class Burst:
-    outputs: list[list[torch.Tensor]]
-    wall_ms: float
-    host_ms: float
-    """What the child says its host side took for a call."""
-    launched: bool
-    """Before the clock started, all of it."""
-
-
-@dataclass(frozen=True)
-class Loop:
-    """Calls that followed each other until the parent said stop."""
-
-    calls: int
-    """The child's claim."""
-    seconds: float
-    """From the first call to the answer, by the parent's clock."""
-    lag: float
-    """Seconds from "stop" to the answer."""
-    claims: list[list[tuple[Slot, str]]]
-    """By buffer set, where the output of its last call lies."""
-
-    @property
-    def last(self) -> int:
-        """The buffer set of the last call."""
-        return (self.calls - 1) % len(self.claims)
 
 
 class Flusher:
@@ -247,7 +186,7 @@ class Participant:
             answer = self.hear("call", seconds)
         else:
             answer = self._hear_result("call", seconds)
-        slots = self._validated(answer, expected)
+        slots = validated(answer, expected)
         try:
             if self.device == "cuda":
                 self.cell.freeze_main()
@@ -348,12 +287,12 @@ class Participant:
             raise Verdictable(Status.CHEATING, "the description of the output was forged")
         *earlier, newest = claims[: len(batch)]
         try:
-            slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": newest}, expected)]
+            slots = [validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": newest}, expected)]
             self.cell.freeze_main()
             last = [self._reader.read(slot, handle) for slot, handle in slots[-1]]
             told = time.perf_counter()
             self._halt()
-            slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier] + slots
+            slots = [validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier] + slots
             held = [(slot.offset, handle) for call in slots for slot, handle in call if slot.span()]
             if len(set(held)) < len(held):
                 raise Verdictable(Status.CHEATING, "outputs of different calls are said to lie in the same place")
@@ -388,7 +327,7 @@ class Participant:
         calls, claims = answer.get("calls"), answer.get("outputs")
         if type(calls) is not int or calls < 1 or not isinstance(claims, list) or len(claims) != min(calls, sets):
             raise Verdictable(Status.CHEATING, "the account of a loop was forged")
-        slots = [self._validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in claims]
+        slots = [validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in claims]
         return Loop(calls, ended - begun, ended - told, slots)
 
     def looped_output(self, loop: Loop, chosen: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -441,42 +380,6 @@ class Participant:
     def _wait_for_device(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
-
-    def _validated(self, answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, str]]:
-        """The child's claims about its outputs, checked for sense before anything is read."""
-        try:
-            own, native = answer["own_ms"], answer["native_ms"]
-            claims = [(Slot.from_json(claim), str(claim["handle"])) for claim in answer["outputs"]]
-            sane = (
-                type(own) is float
-                and type(native) is float
-                and own > 0
-                and native >= 0
-                and all(
-                    len(slot.shape) == len(slot.stride)
-                    and slot.dtype in DTYPES
-                    and min(slot.stride, default=0) >= 0
-                    and slot.offset >= 0
-                    for slot, _ in claims
-                )
-            )
-        except (KeyError, TypeError, ValueError):
-            sane = False
-        if not sane:
-            raise Verdictable(Status.CHEATING, "the description of the output was forged")
-        if len(claims) != len(expected.shapes):
-            raise Verdictable(Status.WRONG, f"returns {len(claims)} tensors, should be {len(expected.shapes)}")
-        for index, ((slot, _), (shape, dtype)) in enumerate(zip(claims, expected.shapes, strict=True)):
-            if slot.shape != shape:
-                raise Verdictable(Status.WRONG, f"output {index} has shape {list(slot.shape)}, should be {list(shape)}")
-            if DTYPES[slot.dtype] != dtype:
-                raise Verdictable(Status.WRONG, f"output {index} is {slot.dtype}, should be {str(dtype).removeprefix('torch.')}")
-            size = dtype.itemsize
-            for extent in shape:
-                size *= extent
-            if slot.span() > _MOST_STRIDED * size + (1 << 20):
-                raise Verdictable(Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor")
-        return claims
 
     def _hold_against(self, outputs: list[torch.Tensor], samples: list[dict[int, bytes]]) -> None:
         for output, early in zip(outputs, samples, strict=True):

@@ -26,9 +26,10 @@ import torch
 
 from kernelpro.lab.archive import unpack
 from kernelpro.lab.judge import environment, gpu
+from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.bench import Bench
 from kernelpro.lab.judge.cell import Cell, Limits
-from kernelpro.lab.judge.participant import Participant, Verdictable
+from kernelpro.lab.judge.participant import Participant
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.lab.languages import authored_kernels, detect
