@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -88,16 +89,13 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     assert not list(tmp_path.glob("kernelpro-*"))
 
 
-def test_a_run_from_python_leaves_a_report_however_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[Outcome | BadInput] = [Outcome("the budget is spent"), BadInput("this task cannot be scored")]
-
+def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def work(store: Store, _: object, report: session.Report) -> Outcome:
         store.keep(Step(1, 0, "seed", "settled", note="no idea: nothing is left"))
         report("settled", {"step": 1})
-        end = ends.pop(0)
-        if isinstance(end, BadInput):
-            raise end
-        return end
+        return Outcome("the budget is spent")
 
     monkeypatch.setattr(session, "work", work)
     (tmp_path / "task.py").write_text(SPECTRUM)
@@ -106,10 +104,26 @@ def test_a_run_from_python_leaves_a_report_however_it_ends(tmp_path: Path, monke
     found = api.optimize(tmp_path / "task.py", home=tmp_path / "runs", **options)
     assert told == [("settled", {"step": 1, "line": "step 1 (seed, by nobody): no idea: nothing is left"})]
     assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
-    with pytest.raises(BadInput, match="cannot be scored"):
-        api.optimize(tmp_path / "task.py", home=tmp_path / "others", **options)
-    (page,) = (tmp_path / "others").glob("*/report.html")
-    assert "The run could not go on: this task cannot be scored." in page.read_text()
+    assert not capsys.readouterr().err
+    api.optimize(tmp_path / "task.py", home=tmp_path / "others", target="cpu", author="playbook")
+    assert capsys.readouterr().err == "step 1 (seed, by nobody): no idea: nothing is left\n"
+
+
+def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_scored_is_told_of(tmp_path: Path) -> None:
+    """Asked from within an event loop, as a notebook's cells are."""
+    path, home = tmp_path / "task.py", tmp_path / "runs"
+
+    async def ask() -> str:
+        with pytest.raises(BadInput) as refused:
+            api.optimize(path, target="cpu", author="playbook", home=home)
+        return str(refused.value)
+
+    path.write_text(SPECTRUM.replace("torch.fft.fft(x)", "torch.fft.fft(x[:, :7])"))
+    assert "the reference raised RuntimeError: The size of tensor" in asyncio.run(ask()) and not list(home.iterdir())
+    path.write_text(SPECTRUM.replace("* self.phase", "* 0"))
+    assert "this task cannot be scored" in asyncio.run(ask())
+    (page,) = home.glob("*/report.html")
+    assert "The run could not go on: this task cannot be scored" in page.read_text()
 
 
 WAITS = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ from kernelpro.records import (
 
 if TYPE_CHECKING:
     from kernelpro.engine.store import Store
+    from kernelpro.pools.pool import Pool
 
 
 def task(
@@ -103,6 +106,11 @@ class Optimized:
         return self.outcome.verdict
 
 
+def _to_stderr(kind: str, data: dict[str, Any]) -> None:
+    if line := data.get("line"):
+        print(line, file=sys.stderr, flush=True)
+
+
 def optimize(
     reference: Any,
     inputs: Sequence[Any] = (),
@@ -118,7 +126,7 @@ def optimize(
     target: Target | None = None,
     options: Options | None = None,
     home: str | Path | None = None,
-    report: Callable[[str, dict[str, Any]], None] = lambda kind, data: None,
+    report: Callable[[str, dict[str, Any]], None] = _to_stderr,
     **about: Any,
 ) -> Optimized:
     """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
@@ -127,8 +135,9 @@ def optimize(
     `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
     `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
     The same call goes on with a run that was stopped, or whose model could not be reached, and returns at once what a finished one
-    found. However it ends, `report.html` is in the run's folder. `report` hears what goes on, as `--json` tells it;
-    "line" has it in words, where that is worth a line."""
+    found. However it ends, `report.html` is in the run's folder; of a task that does not run, no run is left. `report` hears what
+    goes on, as `--json` tells it; "line" has it in words, where that is worth a line, which goes to stderr unless told otherwise.
+    It can be called where an event loop is running, as in notebooks."""
     from kernelpro.authors.by_name import absolute
     from kernelpro.engine import session
     from kernelpro.engine.store import default_home
@@ -153,16 +162,37 @@ def optimize(
             objective=objective,
             speed_tolerance=speed_tolerance,
         )
-        store = session.store_for(folder, absolute(config, folder), what.name)
-        try:
-            outcome = asyncio.run(session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data))))
-            winner = store.step(outcome.best) if outcome.best is not None else None
-            source = store.source(winner.final_source) if winner else None
-        except BadInput as error:
-            with suppress(BadInput):  # the store itself may be what failed
-                store.tell("failed", reason=str(error))
-            raise
-        finally:
+        return _beside_any_loop(_search, pool, absolute(config, folder), folder, report)
+
+
+def _beside_any_loop(work: Callable[..., Optimized], *arguments: Any) -> Optimized:
+    """A notebook's cells run in an event loop, and within one no other can be run: then in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work(*arguments)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work, *arguments).result()
+
+
+def _search(pool: Pool, config: RunConfig, folder: Path, report: Callable[[str, dict[str, Any]], None]) -> Optimized:
+    from kernelpro.engine import session
+    from kernelpro.engine.ground import NotScorable
+
+    store = session.store_for(folder, config, config.task.name)
+    stillborn = False
+    try:
+        outcome = asyncio.run(session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data))))
+        winner = store.step(outcome.best) if outcome.best is not None else None
+        source = store.source(winner.final_source) if winner else None
+    except BadInput as error:
+        with suppress(BadInput):  # the store itself may be what failed
+            stillborn = store.ground() is None and not isinstance(error, NotScorable)
+        raise
+    finally:
+        if stillborn:
+            store.delete()
+        else:
             written = _report(store)
             store.close()
     return Optimized(store.folder, outcome, source, written)

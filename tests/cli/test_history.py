@@ -101,3 +101,32 @@ def test_speed_against_energy_is_drawn_before_a_run_has_ended(tmp_path: Path, ca
         plot(verdicts.verdict(0.5, refused="no counter"))
     plot(verdicts.verdict(0.5, 0.8))
     assert "step 1" in picture.read_text() and "unfinished" in capsys.readouterr().out
+
+
+def test_runs_are_told_apart_by_how_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = RunConfig(Task("pass", "t"), "cpu", "team")
+    for events in ((), ("begun",), ("begun", "paused"), ("begun", "paused", "begun", "failed")):
+        store = Store.create(tmp_path, config, "t")
+        for kind in events:
+            store.tell(kind)
+        store.close()
+    ended, busy = (Store.create(tmp_path, config, "t") for _ in range(2))
+    ended.finish(Outcome("spent"))
+    busy.lock()
+    busy.finish(Outcome("spent, but more is wanted"))
+    assert history.runs(str(tmp_path), json_lines=True) == 0
+    told = {line["run"]: line["state"] for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert [told[f"t-{n}"] for n in range(1, 7)] == ["stopped", "stopped", "waiting", "failed", "finished", "running"]
+
+
+def test_a_run_is_deleted_unless_somebody_works_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = RunConfig(Task("pass", "t"), "cpu", "team")
+    for _ in range(3):
+        Store.create(tmp_path, config, "t").close()
+    busy = Store.open(tmp_path, "t-2")
+    busy.lock()
+    with pytest.raises(BadInput, match="run t-2 is being worked on by another process"):
+        history.delete(["t-1", "t-2", "t-3"], str(tmp_path))
+    assert capsys.readouterr().err == "deleted: t-1\n" and {path.name for path in tmp_path.iterdir()} == {"t-2", "t-3"}
+    with pytest.raises(BadInput, match="no run is called t-1"):
+        history.delete(["t-1"], str(tmp_path))

@@ -32,3 +32,8 @@ def test_the_table_shows_what_two_digits_would_hide(capsys: pytest.CaptureFixtur
     assert [cell.strip() for cell in narrow[3:5]] == ["0.00271", "1.021 [1.019, 1.024]"]
     assert [cell.strip() for cell in narrow[7:9]] == ["0.74 %", "0.6 %"]
     assert wide[4].strip() == "1.02 [0.92, 1.12]"
+
+
+def test_where_nothing_was_run_no_machine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_table(Task("", "t"), [Verdict("k.py", Status.BUILD_FAILED, "k.py: no such file")])
+    assert capsys.readouterr().out.splitlines()[0].strip() == "t, mode train"

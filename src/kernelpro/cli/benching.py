@@ -21,6 +21,7 @@ from rich.table import Table as Drawing
 
 import kernelpro
 from kernelpro.authors.by_name import absolute, author
+from kernelpro.cli.choosing import require_models_to_be_of_use
 from kernelpro.cli.place import Place
 from kernelpro.cli.roles import prices, roles
 from kernelpro.cli.running import limits, require_counter
@@ -38,6 +39,7 @@ _QUIET_SECONDS = 30.0
 @dataclass(frozen=True)
 class Wanted:
     suite: str
+    listed: bool
     probe: bool
     kernels: str | None
     author: str | None
@@ -62,10 +64,10 @@ class Wanted:
     in_flight: int = RunConfig.in_flight
     tune: int = RunConfig.tune_points
 
-    @property
-    def terms(self) -> board.Terms:
+    def terms(self, target: Target) -> board.Terms:
         how, now = self.options, datetime.now(UTC).isoformat(timespec="seconds")
-        return board.Terms(how.effort, self.precision, self.mode, how.baselines, how.min_authored, kernelpro.__version__, now)
+        baselines = tuple(name for name in how.baselines if target == "cuda" or name != "eager_tf32")
+        return board.Terms(how.effort, self.precision, self.mode, baselines, how.min_authored, kernelpro.__version__, now)
 
     @property
     def evaluated(self) -> str:
@@ -78,8 +80,8 @@ class Wanted:
 
     def check(self) -> None:
         """What cannot be meant."""
-        if sum(map(bool, (self.probe, self.kernels, self.author))) != 1:
-            raise BadInput("say what to evaluate: --probe, --kernels DIR or --author NAME, one of them")
+        if sum(map(bool, (self.listed, self.probe, self.kernels, self.author))) != 1:
+            raise BadInput("say what to evaluate: --probe, --kernels DIR or --author NAME, one of them; --list names the problems")
         if self.options.energy and not self.kernels:
             raise BadInput("--energy goes with --kernels; an author looks for less energy with --objective energy-at-speed or edp")
         if self.objective != "speed" and not self.author:
@@ -91,6 +93,8 @@ class Wanted:
 def run(wanted: Wanted, place: Place) -> int:
     """0: everything is answered; 1: nothing could be run; 3: answers or results from outside are outstanding."""
     wanted.check()
+    if wanted.listed:
+        return _list(wanted)
     place.require(wanted.target)
     with _terminated_as_interrupted(), place.open(wanted.options.sandbox) as pool:
         target: Target = wanted.target or target_of(pool)
@@ -119,6 +123,15 @@ def run(wanted: Wanted, place: Place) -> int:
     if outstanding:
         _say(f"{outstanding} answers or results are outstanding; the same command goes on")
     return 3 if outstanding else 1 if failed and failed == len(answers) else 0
+
+
+def _list(wanted: Wanted) -> int:
+    chosen = problems.find(wanted.suite, wanted.levels, wanted.ids, wanted.target or "cpu", wanted.mode, wanted.precision)
+    if wanted.format == "json":
+        print(json.dumps([{"level": one.level, "number": one.number, "name": one.task.name} for one in chosen], indent=1))
+    else:
+        print("\n".join(f"{'- ' * (wanted.format == 'md')}{one.label}" for one in chosen))
+    return 0
 
 
 @contextmanager
@@ -204,6 +217,7 @@ def _author(
     assert wanted.author
     named, asked = roles(wanted.roles)
     models = ({"code": wanted.model} if wanted.model else {}) | named
+    require_models_to_be_of_use(wanted.author, models)
     budget = limits(wanted.budget, Limits())
     common = RunConfig(
         chosen[0].task,
@@ -245,12 +259,12 @@ def _show(wanted: Wanted, target: Target, chosen: list[problems.Problem], keys: 
     if wanted.probe:
         rows = probing.probed(chosen, keys, ledger.entries)
         if wanted.format == "json":
-            found = {"suite": wanted.suite, "target": target, "terms": wanted.terms.to_json()}
+            found = {"suite": wanted.suite, "target": target, "terms": wanted.terms(target).to_json()}
             print(json.dumps(found | {"problems": [row.to_json() for row in rows]}, indent=1))
         else:
-            _print(wanted.format, title, [probing.table(rows)], [*probing.remarks(rows), wanted.terms.words])
+            _print(wanted.format, title, [probing.table(rows)], [*probing.remarks(rows), wanted.terms(target).words])
         return
-    made = board.board(wanted.suite, wanted.evaluated, target, chosen, keys, ledger.entries, wanted.terms)
+    made = board.board(wanted.suite, wanted.evaluated, target, chosen, keys, ledger.entries, wanted.terms(target))
     if wanted.format == "json":
         print(json.dumps(made.to_json(), indent=1))
     else:

@@ -35,10 +35,14 @@ class Chosen:
         return replace(limits, money=_PURSE) if self.found and not (limits.money or limits.tokens) else limits
 
 
-def choose(author: str | None, models: dict[str, str], environment: Mapping[str, str]) -> Chosen:
-    """What was said; else a model that is named or whose key is there; else the playbook."""
+def require_models_to_be_of_use(author: str | None, models: dict[str, str]) -> None:
     if author and author.startswith("playbook") and models:
         raise BadInput(f"--author {author} asks no model: leave --model and --role away, or --author")
+
+
+def choose(author: str | None, models: dict[str, str], environment: Mapping[str, str]) -> Chosen:
+    """What was said; else a model that is named or whose key is there; else the playbook."""
+    require_models_to_be_of_use(author, models)
     if author or models:
         return Chosen(author or "team", models, _said(author or "team", models))
     if named := environment.get(MODEL):

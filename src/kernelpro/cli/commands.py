@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from kernelpro.cli.misuse import check, clearly, misuse
+from kernelpro.cli.spool_commands import spool_app
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="GPU kernels, judged honestly.")
+app.add_typer(spool_app, name="spool")
 
 
 def _version(asked: bool) -> None:
@@ -66,17 +69,17 @@ def judge(
     from kernelpro.cli import judging
     from kernelpro.cli.place import Place
 
-    _check("--target", target, ("cuda", "cpu"))
-    _check("--precision", precision, ("fp32", "tf32", "native"))
-    _check("--mode", mode, ("train", "eval"))
-    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    check("--target", target, ("cuda", "cpu"))
+    check("--precision", precision, ("fp32", "tf32", "native"))
+    check("--mode", mode, ("train", "eval"))
+    check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     if quick and full:
-        _misuse("--quick and --full exclude each other: give one")
+        misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
     place = Place(pool, match, wait)
     settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory, "energy": energy}
-    raise typer.Exit(_clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
+    raise typer.Exit(clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
 
 
 @app.command()
@@ -105,16 +108,16 @@ def profile(
     from kernelpro.cli import profiling
     from kernelpro.cli.place import Place
 
-    _check("--target", target, ("cuda", "cpu"))
-    _check("--precision", precision, ("fp32", "tf32", "native"))
-    _check("--mode", mode, ("train", "eval"))
-    _check("--tracer", tracer, ("auto", "cupti", "nsys"))
-    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    check("--target", target, ("cuda", "cpu"))
+    check("--precision", precision, ("fp32", "tf32", "native"))
+    check("--mode", mode, ("train", "eval"))
+    check("--tracer", tracer, ("auto", "cupti", "nsys"))
+    check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for name in compare or ():
-        _check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+        check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, energy, sandbox)
     place = Place(pool, match, wait)
-    raise typer.Exit(_clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
+    raise typer.Exit(clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
 
 @app.command()
@@ -171,16 +174,16 @@ def optimize(
     from kernelpro.cli import running
     from kernelpro.cli.place import Place
 
-    _check("--target", target, ("cuda", "cpu"))
-    _check("--precision", precision, ("fp32", "tf32", "native"))
-    _check("--mode", mode, ("train", "eval"))
-    _check("--effort", effort, ("quick", "normal", "max"))
-    _check("--objective", objective, _OBJECTIVES)
-    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    check("--target", target, ("cuda", "cpu"))
+    check("--precision", precision, ("fp32", "tf32", "native"))
+    check("--mode", mode, ("train", "eval"))
+    check("--effort", effort, ("quick", "normal", "max"))
+    check("--objective", objective, _OBJECTIVES)
+    check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for known in baseline or ():
-        _check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+        check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     for known in language or ():
-        _check("--language", known, ("triton", "cuda", "cute", "cpp"))
+        check("--language", known, ("triton", "cuda", "cute", "cpp"))
     models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
     wanted = running.Wanted(
         author,
@@ -203,12 +206,13 @@ def optimize(
         tuple(role or ()),
         tuple(price or ()),
     )
-    raise typer.Exit(_clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
+    raise typer.Exit(clearly(running.optimize, task, target, precision, mode, wanted, name, home, json_lines))
 
 
 @app.command()
 def bench(
     suite: Annotated[str, typer.Argument(help="own, a KernelBench checkout, or a folder of task files.")],
+    listed: Annotated[bool, typer.Option("--list", help="Name the problems, and do nothing.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Which problems can be scored, which not, and why.")] = False,
     kernels: Annotated[
         str | None, typer.Option(help="Judge kernels: one of KernelBench's runs, or files named like tasks.")
@@ -255,26 +259,26 @@ def bench(
     from kernelpro.cli.place import Place
     from kernelpro.records import Options
 
-    _check("--target", target, ("cuda", "cpu"))
-    _check("--precision", precision, ("fp32", "tf32", "native"))
-    _check("--mode", mode, ("train", "eval"))
-    _check("--objective", objective, _OBJECTIVES)
-    _check("--format", form, ("table", "md", "json"))
-    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    check("--target", target, ("cuda", "cpu"))
+    check("--precision", precision, ("fp32", "tf32", "native"))
+    check("--mode", mode, ("train", "eval"))
+    check("--objective", objective, _OBJECTIVES)
+    check("--format", form, ("table", "md", "json"))
+    check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     if baseline == ["none"] and not probe:
-        _misuse("--baseline none goes with --probe: what is timed is timed against something")
+        misuse("--baseline none goes with --probe: what is timed is timed against something")
     for name in baseline if baseline and baseline != ["none"] else ():
-        _check("--baseline", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
+        check("--baseline", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     if quick and full:
-        _misuse("--quick and --full exclude each other: give one")
+        misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
     settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox, "energy": energy}
     asked = () if baseline == ["none"] else tuple(baseline or ())
     options = Options(**settings | ({"baselines": asked} if baseline else {}))
-    what = (suite, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
+    what = (suite, listed, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
     wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
     wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight, tune=tune)
-    raise typer.Exit(_clearly(benching.run, wanted, Place(pool, match, wait)))
+    raise typer.Exit(clearly(benching.run, wanted, Place(pool, match, wait)))
 
 
 @app.command()
@@ -289,18 +293,19 @@ def resume(
     """Go on with a run that was stopped or killed, or that has budget left."""
     from kernelpro.cli import running
 
-    raise typer.Exit(_clearly(running.resume, run, tuple(budget or ()), tuple(price or ()), pool, home, json_lines))
+    raise typer.Exit(clearly(running.resume, run, tuple(budget or ()), tuple(price or ()), pool, home, json_lines))
 
 
 @app.command()
 def runs(
+    delete: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Delete this run instead. Repeatable.")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """All runs: how far they are, and what they found."""
+    """All runs: how far they are (running, waiting, finished, failed, stopped), and what they found."""
     from kernelpro.cli import history
 
-    raise typer.Exit(_clearly(history.runs, home, json_lines))
+    raise typer.Exit(clearly(history.delete, delete, home) if delete else clearly(history.runs, home, json_lines))
 
 
 @app.command()
@@ -316,7 +321,7 @@ def show(
     """The tree of a run, or one step of it."""
     from kernelpro.cli import history
 
-    raise typer.Exit(_clearly(history.show, run, step, plot, home, json_lines))
+    raise typer.Exit(clearly(history.show, run, step, plot, home, json_lines))
 
 
 @app.command()
@@ -329,7 +334,7 @@ def export(
     """The winner as one Python file that needs torch and a compiler only, guarded by the reference, with a self-test."""
     from kernelpro.cli import history
 
-    raise typer.Exit(_clearly(history.export, run, step, out, home))
+    raise typer.Exit(clearly(history.export, run, step, out, home))
 
 
 @app.command()
@@ -342,8 +347,8 @@ def report(
     """What a run found, and how: verdict, search tree, roofline, every step, the winner's source, how to reproduce it."""
     from kernelpro.cli import history
 
-    _check("--format", form, ("html", "md", "json"))
-    raise typer.Exit(_clearly(history.report, run, form, out, home))
+    check("--format", form, ("html", "md", "json"))
+    raise typer.Exit(clearly(history.report, run, form, out, home))
 
 
 @app.command()
@@ -366,7 +371,7 @@ def search(
     from kernelpro.cli import searching
 
     wanted = searching.Wanted(query, outline, read, definition, uses, add, remove)
-    raise typer.Exit(_clearly(searching.run, wanted, where, regex, exact, glob, limit, json_lines))
+    raise typer.Exit(clearly(searching.run, wanted, where, regex, exact, glob, limit, json_lines))
 
 
 @app.command()
@@ -379,7 +384,7 @@ def knowledge(
     """What runs have learnt: which method gave what, on which bottleneck and hardware."""
     from kernelpro.cli import history
 
-    raise typer.Exit(_clearly(history.knowledge, export, imported, forget, json_lines))
+    raise typer.Exit(clearly(history.knowledge, export, imported, forget, json_lines))
 
 
 @app.command()
@@ -391,7 +396,7 @@ def tools(
     """The micro-profiling tools: what each looks at, when it speaks, and what it needs."""
     from kernelpro.cli import toolbox
 
-    raise typer.Exit(_clearly(toolbox.run, tool or [], page, json_lines))
+    raise typer.Exit(clearly(toolbox.run, tool or [], page, json_lines))
 
 
 @app.command()
@@ -409,45 +414,8 @@ def worker(
     """Do jobs: those of a spool, or JSON lines from stdin."""
     from kernelpro.cli import spooling
 
-    _check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
-    raise typer.Exit(_clearly(spooling.worker, spool, once, seconds, lease, match, pack, sandbox))
-
-
-spool_app = typer.Typer(no_args_is_help=True, help="Jobs and results as files: what is there, one file out, one file in.")
-app.add_typer(spool_app, name="spool")
-
-
-@spool_app.command("status")
-def spool_status(
-    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
-    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """What is open, who is at it, and who is there to work."""
-    from kernelpro.cli import spooling
-
-    raise typer.Exit(_clearly(spooling.status, folder, json_lines))
-
-
-@spool_app.command("pack")
-def spool_pack(
-    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
-    out: Annotated[str, typer.Argument(help="File to write: all jobs without a result, one a line.")],
-) -> None:
-    """The open jobs as one file, to be carried to a machine with the hardware: `kernelpro worker FILE --once` there."""
-    from kernelpro.cli import spooling
-
-    raise typer.Exit(_clearly(spooling.pack, folder, out))
-
-
-@spool_app.command("merge")
-def spool_merge(
-    folder: Annotated[str, typer.Argument(help="The spool's folder.")],
-    sources: Annotated[list[str], typer.Argument(help="Files with results, or folders of them, or a copy of the spool.")],
-) -> None:
-    """Take in what came back. Exit code 1: some of it could not be used, and is named."""
-    from kernelpro.cli import spooling
-
-    raise typer.Exit(_clearly(spooling.merge, folder, sources))
+    check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
+    raise typer.Exit(clearly(spooling.worker, spool, once, seconds, lease, match, pack, sandbox))
 
 
 @app.command()
@@ -458,8 +426,8 @@ def energy(
     """What this machine's counter of joules can do: its step, its latency, how well it repeats. Exit code 1: there is none."""
     from kernelpro.cli import joules
 
-    _check("--target", target, ("cuda", "cpu"))
-    raise typer.Exit(_clearly(joules.calibrate, target, json_lines))
+    check("--target", target, ("cuda", "cpu"))
+    raise typer.Exit(clearly(joules.calibrate, target, json_lines))
 
 
 @app.command()
@@ -469,32 +437,4 @@ def doctor(
     """What this machine can and cannot do, and what to do about what it lacks."""
     from kernelpro.cli import checkup
 
-    raise typer.Exit(_clearly(checkup.run, json_lines))
-
-
-def _check(option: str, value: str | None, allowed: tuple[str, ...]) -> None:
-    if value is not None and value not in allowed:
-        _misuse(f"{option} {value}: not one of {', '.join(allowed)}")
-
-
-def _misuse(message: str) -> None:
-    print(f"kernelpro: {message}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
-def _clearly(command: Any, *arguments: Any) -> int:
-    """Run a command; bad input is one line and exit code 2."""
-    from kernelpro.pools.pool import Outstanding
-    from kernelpro.records import BadInput
-
-    try:
-        return int(command(*arguments))
-    except Outstanding as error:
-        print(f"kernelpro: {error}; bring its result and call again", file=sys.stderr)
-        return 3
-    except BadInput as error:
-        print(f"kernelpro: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("kernelpro: stopped", file=sys.stderr)
-        return 130
+    raise typer.Exit(clearly(checkup.run, json_lines))

@@ -49,7 +49,8 @@ class Display:
         if self._live:
             self._live.start()
         elif not self._json:
-            self.say(f"run {self._store.id}: {self._title()}; probing the task and measuring its baselines")
+            what = "going on" if self._store.ground() else "probing the task and measuring its baselines"
+            self.say(f"run {self._store.id}: {self._title()}; {what}")
         return self
 
     def __exit__(self, *_: object) -> None:

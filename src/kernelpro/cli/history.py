@@ -44,7 +44,7 @@ def runs(home: str | None, json_lines: bool) -> int:
     for path in sorted(folder.glob("*/run.db"), key=lambda p: p.stat().st_mtime):
         try:
             store = Store(path.parent)
-            config, steps, outcome = store.config(), store.steps(), store.outcome()
+            config, steps, outcome, state = store.config(), store.steps(), store.outcome(), store.state()
             begun = datetime.fromtimestamp(store.created).isoformat(sep=" ", timespec="minutes")
             store.close()
         except BadInput as error:
@@ -54,7 +54,6 @@ def runs(home: str | None, json_lines: bool) -> int:
         if outcome and outcome.verdict:
             fastest = min(outcome.verdict.speedup.items(), key=lambda item: item[1].value)
             best = f"{sentence.times(fastest[1])} over {fastest[0]}"
-        state = "finished" if outcome else "unfinished"
         if json_lines:
             print(
                 json.dumps({"run": path.parent.name, "task": config.task.name, "steps": len(steps), "state": state, "best": best})
@@ -64,6 +63,14 @@ def runs(home: str | None, json_lines: bool) -> int:
         )
     if not json_lines:
         _console().print(table if table.row_count else f"no runs in {folder}")
+    return 0
+
+
+def delete(names: list[str], home: str | None) -> int:
+    """All of them or, where one is not there or is being worked on, those before it."""
+    for name in names:
+        Store.open(_home(home), name).delete()
+        print(f"deleted: {name}", file=sys.stderr)
     return 0
 
 

@@ -107,8 +107,9 @@ _COLOURS = {Status.PASSED: "green", Status.CHEATING: "red", Status.WRONG: "red"}
 def _print_table(task: Task, verdicts: list[Verdict]) -> None:
     baselines = sorted({name for v in verdicts for name in v.speedup}, key=BASELINES.index)
     where = next((v.environment for v in verdicts if v.environment), {})
-    place = where.get("gpu") or where.get("cpu") or "unknown hardware"
-    title = f"{task.name} on {place}, precision {where.get('precision', '?')}, mode {task.mode}, torch {where.get('torch', '?')}"
+    title = f"{task.name}, mode {task.mode}"
+    if where:  # else nothing was run
+        title += f", on {where.get('gpu') or where.get('cpu')}, precision {where.get('precision')}, torch {where.get('torch')}"
     table = Table(title=title, title_justify="left")
     table.add_column("candidate", overflow="fold")
     table.add_column("status")

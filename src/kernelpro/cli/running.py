@@ -196,7 +196,6 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "", fresh: bo
         return 3
     except BadInput as error:
         with suppress(BadInput):  # the store itself may be what failed
-            store.tell("failed", reason=str(error))
             stillborn = fresh and store.ground() is None and not isinstance(error, NotScorable)
         raise
     finally:

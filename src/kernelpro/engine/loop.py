@@ -117,9 +117,13 @@ class Engine:
             self._replay()
             outcome = await self._finish(await self._search())
         except (Waiting, Outstanding):
-            raise Paused(await self._answers_outstanding(), self._pool.outstanding) from None
-        except BadInput:
+            paused = Paused(await self._answers_outstanding(), self._pool.outstanding)
+            self._store.tell("paused", reason=str(paused))
+            raise paused from None
+        except BadInput as error:
             await self._come_to_rest()  # what is under way was paid for, and is kept
+            with suppress(BadInput):  # the store itself may be what failed
+                self._store.tell("failed", reason=str(error))
             raise
         finally:
             for task in (*self._open.values(), *self._profiles.values()):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ _MIGRATIONS = (
 )
 """One for each version; the file's own is its user_version."""
 _BUSY_SECONDS = 10.0
+_ENDS = {"begun": "stopped", "paused": "waiting", "failed": "failed"}
+"""The last such event, and what a run is then that nobody works on and that has no outcome."""
 
 
 def default_home() -> Path:
@@ -103,6 +106,36 @@ class Store:
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._lock = handle
+
+    def state(self) -> str:
+        """`running` while a process works on it; else how it ended: `finished`, `waiting` for answers or results, `failed`, or
+        `stopped` by somebody."""
+        if self._is_locked():
+            return "running"
+        if self.outcome():
+            return "finished"
+        ends = [kind for _, kind, _ in self.events() if kind in _ENDS]
+        return _ENDS[ends[-1]] if ends else "stopped"
+
+    def _is_locked(self) -> bool:
+        try:
+            handle = os.open(self.folder / "lock", os.O_RDONLY)
+        except OSError:  # nobody ever worked on it
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def delete(self) -> None:
+        """With all that was found, unless somebody is working on it."""
+        self.lock()
+        self.close()
+        with _explained(self.folder):
+            shutil.rmtree(self.folder)
 
     def close(self) -> None:
         self._db.close()
