@@ -23,6 +23,7 @@ from kernelpro.records import Job, Record, Result
 
 _PATIENCE = 20.0
 """Seconds that an orphan has to tidy up."""
+_LOOK_SECONDS = 0.2
 DEVICE_FAILED = 75
 """Exit code of a worker whose device failed its health check."""
 
@@ -57,12 +58,13 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
                 continue
             worker.announce(job)
             jobs.put(job)
-        if _orphaned():  # nobody is left to read the results
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # whatever it waits for
-            time.sleep(_PATIENCE)
-            if os.getpgrp() == os.getpid():
-                os.killpg(0, signal.SIGKILL)
         jobs.put(None)
+        while not _orphaned():  # who dies closes its pipes first, and has its children adopted then
+            time.sleep(_LOOK_SECONDS)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # whatever it waits for: nobody reads its results
+        time.sleep(_PATIENCE)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=read, daemon=True).start()
     try:
