@@ -152,11 +152,9 @@ def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> Non
     assert found.returncode == 1 and "1 could not be run or judged: --retry asks again" in found.stderr
 
 
-@pytest.mark.long  # a worker is started only to be asked
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_problems_are_named_without_anything_being_done(suite: Path) -> None:
     done = bench(suite, "--list", "--ids", "2-4")
-    assert done.returncode == 0 and done.stdout == "2 scale\n3 random\n4 sine\n" and not done.stderr
+    assert done.returncode == 0 and done.stdout == "1/2 scale\n1/3 random\n1/4 sine\n" and not done.stderr
     done = bench(suite, "--list", "--probe")
     assert done.returncode == 2 and "one of them; --list names the problems" in done.stderr
 
@@ -166,6 +164,8 @@ def test_a_model_that_nobody_would_ask_is_refused(suite: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith("kernelpro: --author playbook asks no model: leave --model")
 
 
+@pytest.mark.long  # a worker is started only to be asked
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
     found = bench(suite, "--probe", "--target", "cuda", "--out", str(suite / "unasked"))
     assert found.returncode == 2 and "no CUDA device" in found.stderr and len(found.stderr.strip().splitlines()) == 1
