@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools import local, process
 from kernelpro.pools.by_name import pool
-from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Status, Target
+from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Status, Target, Task
 
 H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A100"))
 TWIN = Device(Gpu("GPU-3", "NVIDIA H200"))
@@ -100,6 +101,22 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wish(text: str, target: Target = "cuda", options: Options = QUICK) -> Job:
     return Job(text, "judge", TASK, Candidate(text, text), target, options)
+
+
+def test_a_task_is_not_left_while_a_run_works_on_it(stand_in: None) -> None:
+    """Two runs, one device: each asks again when it has its answer, and none has to be made warm twice."""
+    done: list[str] = []
+
+    def run(task: Task, here: local.Pool) -> None:
+        for kind, number in (("study", 1), ("judge", 2), ("judge", 3)):
+            job = Job(f"{task.name} {number}", kind, task, Candidate("work", "work"), "cuda", QUICK)  # type: ignore[arg-type]
+            here.submit(job).result(timeout=60)
+            done.append(job.id)
+
+    with local.Pool(on=[H200]) as here, ThreadPoolExecutor() as clients:
+        list(clients.map(run, (TASK, EVAL), (here, here)))
+    names = [job.rpartition(" ")[0] for job in done]
+    assert names == [names[0]] * 3 + [names[-1]] * 3 and set(names) == {TASK.name, EVAL.name}
 
 
 def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:

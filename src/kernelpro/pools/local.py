@@ -5,7 +5,8 @@ hardware. Each worker has a few jobs and does them in the order of sending; thos
 waits here and can be cancelled.
 
 What is at hand goes first, then what has waited longest. After 32 jobs of one task a worker turns to another that waits and that
-nobody is at; when it comes back it stays twice as long (see waiting.py).
+nobody is at; when it comes back it stays twice as long. It does not leave a task of which a run will ask more in a moment (see
+waiting.py).
 
 A worker that dies, or hangs beyond the time limits of its job, is replaced: the job it was at gets a second chance, those behind
 it are sent again. A device that fails its health check gets no worker any more, and the job that it failed after no second
@@ -25,7 +26,7 @@ from kernelpro.lab.machine import Device
 from kernelpro.pools import pool
 from kernelpro.pools.pool import Report, lost, silent
 from kernelpro.pools.process import Process
-from kernelpro.pools.waiting import Asked, Queues, Turns, Worker
+from kernelpro.pools.waiting import Asked, Queues, Runs, Turns, Worker
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _CHANCES = 2
@@ -82,7 +83,7 @@ class Pool(pool.Pool):
         self._sandbox, self._say = sandbox, say
         self._lock = threading.RLock()
         self._slots = [_Slot(device) for device in on or devices()]
-        self._waiting, self._turns = Queues(), Turns(_TURN)
+        self._waiting, self._turns, self._runs = Queues(), Turns(_TURN), Runs()
         self._hardware: dict[tuple[str, str], str] = {}
         """By task and target: what it is timed on."""
         self._count = 0
@@ -94,6 +95,7 @@ class Pool(pool.Pool):
         with self._lock:
             self._count += 1
             asked = Asked(str(self._count), job, progress, time.monotonic())
+            self._runs.asked(asked)
             self._waiting.put(asked)
             self._dispatch()
             if self._watch is None:
@@ -129,8 +131,15 @@ class Pool(pool.Pool):
                 self._send(slot, asked)
 
     def _best_for(self, asked: Asked, free: list[_Slot]) -> _Slot | None:
-        able = (slot for slot in free if self._suits(slot, asked.job))
+        able = (slot for slot in free if self._suits(slot, asked.job) and not self._stays_away(slot, asked))
         return min(able, key=lambda slot: len(slot.sent) + _COLD * (slot.task != asked.task), default=None)
+
+    def _stays_away(self, slot: _Slot, asked: Asked) -> bool:
+        """Where it would have to leave what it has warm too soon, or is busy and has nothing to build for the job."""
+        if asked.task in ("", slot.task) or self._turns.over(slot):
+            return False
+        early = bool(slot.sent) and asked.job.candidate is None
+        return early or self._runs.hold(slot, bool(slot.sent), time.monotonic())
 
     def _rank(self, asked: Asked, slot: _Slot, warm: set[str]) -> tuple[int, float]:
         at_hand = asked.task in ("", slot.task)
@@ -179,6 +188,7 @@ class Pool(pool.Pool):
             else:
                 with self._lock:
                     del slot.sent[record.job]
+                    slot.rests_since = slot.heard
                     self._dispatch()
                 asked.answer.set_result(replace(record, job=asked.job.id))
         self._bury(slot, process)
@@ -207,9 +217,10 @@ class Pool(pool.Pool):
             victim.answer.set_result(lost(victim.job, f"the worker died while it was at this job ({how})"))
 
     def _watch_workers(self) -> None:
-        """Kill those that have been silent for longer than their job allows."""
+        """Kill those that have been silent for longer than their job allows; find work for those that have waited for a moment."""
         while not self._closing.wait(1.0):
             with self._lock:
+                self._dispatch()
                 busy = [(slot, slot.process, next(iter(slot.sent.values())).job) for slot in self._slots if slot.sent]
             for slot, process, job in busy:
                 silence = time.monotonic() - slot.heard

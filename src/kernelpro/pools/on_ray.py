@@ -30,7 +30,7 @@ from typing import Any
 
 from kernelpro.pools import local
 from kernelpro.pools.pool import Pool, Report, lost, silent
-from kernelpro.pools.waiting import Asked, Kind, Queues, Turns, Worker
+from kernelpro.pools.waiting import Asked, Kind, Queues, Runs, Turns, Worker
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _INSTALL = "pip install -e '.[ray]' in KernelPro's clone"
@@ -121,7 +121,7 @@ class RayPool(Pool):
             self._join(address)
         self._lock = threading.RLock()
         self._count = itertools.count()
-        self._waiting, self._turns = Queues(), Turns(_TURN)
+        self._waiting, self._turns, self._runs = Queues(), Turns(_TURN), Runs()
         self._hands: list[_Hand] = []
         self._kinds: dict[Kind, str] = {}
         """The hardware that it is timed on."""
@@ -163,6 +163,7 @@ class RayPool(Pool):
         with self._lock:
             if self._lost:
                 raise BadInput(self._lost)
+            self._runs.asked(asked)
             self._waiting.put(asked)
         self._something.set()
         return asked.answer
@@ -326,7 +327,8 @@ class RayPool(Pool):
         def worth_it(asked: Asked) -> bool:
             if asked.task in (hand.task, ""):
                 return True
-            if hand.sent and not over and asked.since > long_ago:  # whoever has nothing to do may come for it
+            stays = hand.sent or self._runs.hold(hand, False, self._now())
+            if stays and not over and asked.since > long_ago:  # whoever has nothing to do may come for it
                 return False
             return not others(asked) or self._waiting.length(asked.kind) >= 2 * _WORTH  # to be shared by two
 
@@ -379,7 +381,7 @@ class RayPool(Pool):
                     stages[key].tell(stage)
         else:
             with self._lock:
-                asked = hand.sent.pop(call)
+                asked, hand.rests_since = hand.sent.pop(call), self._now()
             asked.answer.set_result(replace(Result.from_json(json.loads(value)), job=asked.job.id))
 
     def _welcome(self, hand: _Hand, hardware: dict[str, str | None]) -> None:

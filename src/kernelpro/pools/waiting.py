@@ -1,14 +1,16 @@
 """Jobs that wait, and whose turn it is.
 
-A worker stays with the task that it has warm. While tasks wait that nobody is at, its turn has an end: after so many jobs another
-task comes first. A task's next turn is twice as long, so that a large one is made warm a few times, not again and again.
+A worker stays with the task that it has warm, for a moment also where nothing of it waits, if a run works on it. While tasks wait
+that nobody is at, its turn has an end: after so many jobs another task comes first. A task's next turn is twice as long, so that a
+large one is made warm a few times, not again and again.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from kernelpro.records import Job, Progress, Result
 
 Kind = tuple[str, str]
 """Task and target."""
+_MOMENT_SECONDS = 0.5
+"""A run asks again within so many; making another task warm takes ten times as long."""
 
 
 @dataclass(eq=False)
@@ -111,6 +115,8 @@ class Worker:
     """What it has warm, or will have."""
     run: int = 0
     """Jobs sent since it has been at this task."""
+    rests_since: float = 0.0
+    """When it was last left without a job."""
 
 
 class Turns:
@@ -133,3 +139,29 @@ class Turns:
 
     def _length(self, task: str) -> int:
         return self._lengths.get(task, self._first)
+
+
+class Runs:
+    """Tasks that a run works on: it asks again as soon as it has an answer. Whoever asks for all at once never comes back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: set[str] = set()
+        self._open: Counter[str] = Counter()
+        """By task: jobs without an answer."""
+
+    def asked(self, asked: Asked) -> None:
+        with self._lock:
+            came_back = asked.task in self._open and not self._open[asked.task]
+            if asked.task and (came_back or asked.job.kind == "study"):
+                self._tasks.add(asked.task)
+            self._open[asked.task] += 1
+        asked.answer.add_done_callback(lambda _: self._answered(asked.task))
+
+    def _answered(self, task: str) -> None:
+        with self._lock:
+            self._open[task] -= 1
+
+    def hold(self, worker: Worker, is_busy: bool, now: float) -> bool:
+        """Whether the worker stays with what it has warm."""
+        return worker.task in self._tasks and (is_busy or now - worker.rests_since < _MOMENT_SECONDS)
