@@ -126,6 +126,35 @@ def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_score
     assert "The run could not go on: this task cannot be scored" in page.read_text()
 
 
+NOTEBOOK = """
+import asyncio, sys, kernelpro
+async def cell():
+    tell = lambda kind, data: print(kind, flush=True)
+    kernelpro.optimize(sys.argv[1], target="cpu", author="playbook", home=sys.argv[2], report=tell)
+if __name__ == "__main__":
+    asyncio.new_event_loop().run_until_complete(cell())
+"""
+
+
+def test_an_interrupt_ends_a_run_in_a_notebook(tmp_path: Path) -> None:
+    (tmp_path / "cell.py").write_text(NOTEBOOK)
+    (tmp_path / "slow.py").write_text(SPECTRUM.replace("def get_inputs():", "import time\ndef get_inputs(): time.sleep(600)"))
+    command = [sys.executable, str(tmp_path / "cell.py"), str(tmp_path / "slow.py"), str(tmp_path / "runs")]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    cell = subprocess.Popen(command, preexec_fn=interruptible, **piped)
+    assert cell.stdout and [cell.stdout.readline() for _ in range(2)] == ["begun\n", "progress\n"]
+    cell.send_signal(signal.SIGINT)
+    _, said = cell.communicate(timeout=120)
+    assert cell.returncode and said.rstrip().endswith("KeyboardInterrupt")
+    assert Store.open(tmp_path / "runs", "slow-1").state() == "stopped" and not list(tmp_path.glob("kernelpro-*"))
+
+
+def interruptible() -> None:
+    """Whatever our own shell thinks of the keyboard."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 WAITS = """
 from kernelpro.lab.machine import Device
 from kernelpro.pools.process import Process

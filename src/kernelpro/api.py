@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +31,9 @@ from kernelpro.records import (
 if TYPE_CHECKING:
     from kernelpro.engine.store import Store
     from kernelpro.pools.pool import Pool
+
+Report = Callable[[str, dict[str, Any]], None]
+"""Hears the name of an event, and what there is to it."""
 
 
 def task(
@@ -126,7 +129,7 @@ def optimize(
     target: Target | None = None,
     options: Options | None = None,
     home: str | Path | None = None,
-    report: Callable[[str, dict[str, Any]], None] = _to_stderr,
+    report: Report = _to_stderr,
     **about: Any,
 ) -> Optimized:
     """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
@@ -166,23 +169,37 @@ def optimize(
 
 
 def _beside_any_loop(work: Callable[..., Optimized], *arguments: Any) -> Optimized:
-    """A notebook's cells run in an event loop, and within one no other can be run: then in a thread of its own."""
+    """A notebook's cells run in an event loop, and within one no other can be run: then in a thread of its own. Ctrl-C ends it."""
+    stops: list[Callable[[], object]] = []
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return work(*arguments)
+        return work(*arguments, stops)
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(work, *arguments).result()
+        try:
+            return thread.submit(work, *arguments, stops).result()
+        except KeyboardInterrupt:
+            for stop in stops:
+                stop()
+            raise
 
 
-def _search(pool: Pool, config: RunConfig, folder: Path, report: Callable[[str, dict[str, Any]], None]) -> Optimized:
+async def _stoppable(work: Coroutine[Any, Any, Outcome], stops: list[Callable[[], object]]) -> Outcome:
+    """`stops`: where other threads find how to end it."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    stops.append(lambda: loop.call_soon_threadsafe(task.cancel))
+    return await task
+
+
+def _search(pool: Pool, config: RunConfig, folder: Path, report: Report, stops: list[Callable[[], object]]) -> Optimized:
     from kernelpro.engine import session
     from kernelpro.engine.ground import NotScorable
 
     store = session.store_for(folder, config, config.task.name)
     stillborn = False
     try:
-        outcome = asyncio.run(session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data))))
+        working = session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data)))
+        outcome = asyncio.run(_stoppable(working, stops))
         winner = store.step(outcome.best) if outcome.best is not None else None
         source = store.source(winner.final_source) if winner else None
     except BadInput as error:
