@@ -17,9 +17,8 @@ from court import Court
 from quantised import Quantised
 
 from kernelpro import api
-from kernelpro.engine import session
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Candidate, Outcome, Status, Step, Task
+from kernelpro.records import BadInput, Candidate, Limits, Options, Status, Task
 
 KERNEL = """
 import torch
@@ -45,6 +44,15 @@ class Model(torch.nn.Module):
         self.phase = torch.nn.Parameter(torch.randn(64, dtype=torch.complex64))
     def forward(self, x): return torch.view_as_real(torch.fft.fft(x) * self.phase)
 def get_inputs(): return [torch.randn(64, 64)]
+def get_init_inputs(): return []
+"""
+
+
+TANH = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x) * x + 1
+def get_inputs(): return [torch.randn(512, 512)]
 def get_init_inputs(): return []
 """
 
@@ -89,24 +97,20 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     assert not list(tmp_path.glob("kernelpro-*"))
 
 
-def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def work(store: Store, _: object, report: session.Report) -> Outcome:
-        store.keep(Step(1, 0, "seed", "settled", note="no idea: nothing is left"))
-        report("settled", {"step": 1})
-        return Outcome("the budget is spent")
-
-    monkeypatch.setattr(session, "work", work)
-    (tmp_path / "task.py").write_text(SPECTRUM)
-    told: list[tuple[str, dict[str, Any]]] = []
-    options: dict[str, Any] = {"target": "cpu", "author": "playbook", "report": lambda *event: told.append(event)}
-    found = api.optimize(tmp_path / "task.py", home=tmp_path / "runs", **options)
-    assert told == [("settled", {"step": 1, "line": "step 1 (seed, by nobody): no idea: nothing is left"})]
+def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "task.py").write_text(TANH)
+    (tmp_path / "written").mkdir()
+    (tmp_path / "written" / "kernel.py").write_text(TANH.replace("class Model", "class ModelNew").replace("x + 1", "x + 1.0"))
+    how: dict[str, Any] = {"target": "cpu", "author": f"files:{tmp_path / 'written'}", "compiler": False, "limits": Limits(1)}
+    how |= {"home": tmp_path / "runs", "options": Options(effort="quick", baselines=("eager_fp32",))}
+    found = api.optimize(tmp_path / "task.py", **how)
+    ground, step = capsys.readouterr().err.splitlines()
+    assert ground.startswith("baselines: eager_fp32 ") and step.startswith("step 1 (seed, by ")
+    assert found.verdict and found.verdict.status is Status.PASSED and found.source and "class ModelNew" in found.source
     assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
-    assert not capsys.readouterr().err
-    api.optimize(tmp_path / "task.py", home=tmp_path / "others", target="cpu", author="playbook")
-    assert capsys.readouterr().err == "step 1 (seed, by nobody): no idea: nothing is left\n"
+    told: list[str] = []
+    again = api.optimize(tmp_path / "task.py", report=lambda kind, data: told.append(kind), **how)
+    assert again.outcome == found.outcome and not told and not capsys.readouterr().err, "it has ended"
 
 
 def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_scored_is_told_of(tmp_path: Path) -> None:

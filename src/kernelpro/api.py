@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,7 +192,6 @@ async def _stoppable(work: Coroutine[Any, Any, Outcome], stops: list[Callable[[]
 
 def _search(pool: Pool, config: RunConfig, folder: Path, report: Report, stops: list[Callable[[], object]]) -> Optimized:
     from kernelpro.engine import session
-    from kernelpro.engine.ground import NotScorable
 
     store = session.store_for(folder, config, config.task.name)
     stillborn = False
@@ -203,8 +201,7 @@ def _search(pool: Pool, config: RunConfig, folder: Path, report: Report, stops: 
         winner = store.step(outcome.best) if outcome.best is not None else None
         source = store.source(winner.final_source) if winner else None
     except BadInput as error:
-        with suppress(BadInput):  # the store itself may be what failed
-            stillborn = store.ground() is None and not isinstance(error, NotScorable)
+        stillborn = session.is_stillborn(store, error)
         raise
     finally:
         if stillborn:

@@ -6,9 +6,7 @@ import asyncio
 import math
 import os
 import re
-import shutil
 import signal
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ from kernelpro.cli.choosing import choose
 from kernelpro.cli.display import Display
 from kernelpro.cli.place import ELSEWHERE, Place
 from kernelpro.cli.roles import prices, roles
-from kernelpro.engine.ground import NotScorable
 from kernelpro.engine.loop import Engine, Paused
-from kernelpro.engine.session import no_energy, store_for, target_of
+from kernelpro.engine.session import is_stillborn, no_energy, store_for, target_of
 from kernelpro.engine.store import Store, default_home
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.knowledge import default_path as knowledge_path
@@ -195,15 +192,14 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "", fresh: bo
         display.say(f"{paused}{where}; when they are there, go on with: kernelpro resume {store.id}{home_option(store)}")
         return 3
     except BadInput as error:
-        with suppress(BadInput):  # the store itself may be what failed
-            stillborn = fresh and store.ground() is None and not isinstance(error, NotScorable)
+        stillborn = fresh and is_stillborn(store, error)
         raise
     finally:
-        if not stillborn:
-            _report(store, display)
-        store.close()
         if stillborn:
-            shutil.rmtree(store.folder, ignore_errors=True)
+            store.delete()
+        else:
+            _report(store, display)
+            store.close()
 
 
 def _report(store: Store, display: Display) -> None:

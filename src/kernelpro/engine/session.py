@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelpro.authors.by_name import author
+from kernelpro.engine.ground import NotScorable
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
 from kernelpro.memory.knowledge import Knowledge, default_path
@@ -51,6 +52,14 @@ def store_for(home: Path, config: RunConfig, name: str, unfinished: bool = False
         except BadInput:  # killed before its configuration was on disk: nothing is in it
             continue
     return Store.create(home, config, name)
+
+
+def is_stillborn(store: Store, error: BadInput) -> bool:
+    """Whether its task does not even run: nothing is in it. Of one that cannot be scored the report says why."""
+    try:
+        return store.ground() is None and not isinstance(error, NotScorable)
+    except BadInput:  # the store itself failed
+        return False
 
 
 async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None, explain: bool = True) -> Outcome:

@@ -114,8 +114,8 @@ class Baselines:
     def excess_protocol_ms(self, ahead: bool) -> dict[Kind, float]:
         """What surely lies between the two clocks for the anchor, beyond the variant for which it is least.
 
-        Not what medians say: while compilers keep all cores busy, those of some calls lie 0.2 ms apart by chance. `ahead`: sealed
-        calls are launched ahead, where they can be; else their protocol is that of single ones.
+        Not what medians say: while compilers keep all cores busy, those of some calls lie up to a millisecond apart by chance.
+        `ahead`: sealed calls are launched ahead, where they can be; else their protocol is that of single ones.
         """
         found: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
