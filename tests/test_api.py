@@ -97,6 +97,7 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     assert not list(tmp_path.glob("kernelpro-*"))
 
 
+@pytest.mark.long  # a whole run; suites/test_bench.py has one by the command, and what goes wrong from Python is below
 def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "task.py").write_text(TANH)
     (tmp_path / "written").mkdir()

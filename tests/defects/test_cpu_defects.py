@@ -24,9 +24,9 @@ TOOLS = registry()
 
 
 def usual(paths: list[Path], kind: str) -> list[Path]:
-    """Of every fifth kind of defect the first, and one control; `make test-long` looks at all."""
+    """Of every seventh kind of defect the first, and one control; `make test-long` looks at all."""
     first = {about(path)[kind]: path for path in reversed(paths)}
-    return sorted(first.values())[::5] if kind == "defect" else paths[:1]
+    return sorted(first.values())[::7] if kind == "defect" else paths[:1]
 
 
 USUAL = [*usual(DEFECTS, "defect"), *usual(CONTROLS, "control")]

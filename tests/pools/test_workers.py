@@ -24,6 +24,7 @@ MEASURING = ("measuring the device", "calibrating the baselines", "verifying", "
 
 
 @pytest.mark.together
+@pytest.mark.long  # the lock itself, among processes, below
 def test_two_workers_judge_one_at_a_time() -> None:
     """Both are at work, and never both on the device."""
     stages: list[tuple[str, str]] = []
