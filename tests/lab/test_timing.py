@@ -186,6 +186,16 @@ def test_rounds_go_on_until_the_ratio_is_settled() -> None:
     assert quiet.settled("base", "candidate")
 
 
+@pytest.mark.parametrize(("ratio", "enough"), [(1.0, False), (1.03, False), (1.08, True), (0.9, True)])
+def test_rounds_of_what_is_clearly_faster_or_slower_end_sooner(ratio: float, enough: bool) -> None:
+    """Seven of a thousand is too wide an interval only where one may ask which is the faster."""
+    some = Rounds()
+    for number in range(200):
+        own = 1.0 + 0.0035 * (-1) ** number
+        some.add({"base": Sample(ratio, 3.0, sealed=False), "candidate": Sample(own, 2.0, sealed=False)})
+    assert some.settled("base", "candidate") == enough
+
+
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
     found = ratio_interval(rounds(1.0, 2.0).log_ratio("base", "candidate"))
     assert found.low < 2.0 < found.high and found.high - found.low < 0.08

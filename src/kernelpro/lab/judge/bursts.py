@@ -32,17 +32,17 @@ LONGEST_MS = 2.0
 MOST_CALLS = 16
 _WALL_MS, _FINEST_MS = 0.15, 0.010
 """A burst's wall differs by so much from time to time on an H200 host, however long it is: the longer, the finer."""
-_PAIRS = 6
+_PAIRS, _FEWEST_PAIRS = 6, 3
 _TURNS = {"quick": 1, "normal": 2, "full": 5}
-"""Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), six more are asked for,
-at most so many times."""
+"""Where the first six scatter too much to tell (some milliseconds of a call were the operating system's), or too few of them say
+anything, six more are asked for, at most so many times."""
 _CALLS = (1 + _PAIRS) * (1 + MOST_CALLS)
 """Of a candidate whose bursts agree."""
 MOST_INPUTS = max(_TURNS.values()) * _CALLS
 """None is met twice."""
 _SLOW_START_MS, _NAMING_MS = 0.2, 0.05
 """A burst of one call may cost so much more than a plain call, and so much for each output that it names (as many as the long one);
-beyond, it was delayed to make the difference small, and bursts say nothing."""
+beyond, it was held up, perhaps to make the difference small, and its pair says nothing. Where most pairs do, bursts say nothing."""
 _COPY_MS = 0.006
 """Start of a copy kernel."""
 _COPY_SHARE = 1.3
@@ -79,13 +79,19 @@ class Bursts:
         self._next, self._fresh = list(seeds), list[int]()
 
     def slopes(self, calls: int, bandwidth: float, plain_ms: float, own_ms: float) -> Slopes | None:
-        """None where bursts say nothing: memory does not do for them, or one call takes far longer than a plain one."""
+        """None where bursts say nothing: memory does not do for them, or one call mostly takes far longer than a plain one."""
+        granted = _SLOW_START_MS + _NAMING_MS * calls * len(self._expected.shapes)
         pairs: list[tuple[Burst, Burst]] = []
+        made = 0
         try:
             self._warm_up(calls)
             copying = self._copy_ms(bandwidth) if self._participant.copies else 0.0
-            while len(pairs) < self._most_pairs and timing.scattered(_per_call(pairs, calls) - copying, own_ms):
-                pairs += [self._pair(calls) for _ in range(_PAIRS)]
+            while made < self._most_pairs and (
+                _are_few(pairs, made) or timing.scattered(_per_call(pairs, calls) - copying, own_ms)
+            ):
+                asked = [self._pair(calls) for _ in range(_PAIRS)]
+                pairs += [pair for pair in asked if pair[0].wall_ms <= plain_ms + granted]
+                made += len(asked)
         except torch.OutOfMemoryError:  # the judge's own, who holds all inputs, outputs and answers of a burst
             torch.cuda.empty_cache()
             return None
@@ -93,8 +99,7 @@ class Bursts:
             if "out of memory" in error.reason:
                 return None
             raise
-        granted = _SLOW_START_MS + _NAMING_MS * calls * len(self._expected.shapes)
-        if float(torch.tensor([one.wall_ms for one, _ in pairs]).median()) > plain_ms + granted:
+        if _are_few(pairs, made):
             return None
         host = 0.0 if self._ahead else float(torch.tensor([many.host_ms for _, many in pairs]).median())
         return Slopes(_per_call(pairs, calls) - copying, host, max(_FINEST_MS, _WALL_MS / (calls - 1)))
@@ -128,6 +133,10 @@ class Bursts:
         for seed, outputs in zip(seeds, burst.outputs, strict=True):
             self._check(outputs, seed)
         return burst
+
+
+def _are_few(pairs: list[tuple[Burst, Burst]], made: int) -> bool:
+    return len(pairs) < max(_FEWEST_PAIRS, made / 2)
 
 
 def _per_call(pairs: list[tuple[Burst, Burst]], calls: int) -> torch.Tensor:

@@ -143,14 +143,18 @@ class Sensors:
 
     def read(self) -> dict[str, int | None]:
         """SM and memory clock (MHz), temperature (C), power (mW), throttle reasons (bit mask, idle left out)."""
-        reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
         return {
             "sm_mhz": self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, self._CLOCK_SM),
             "memory_mhz": self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, self._CLOCK_MEM),
             "temperature_c": self._read("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
             "power_mw": self._read("nvmlDeviceGetPowerUsage", ctypes.c_uint),
-            "throttle": None if reasons is None else reasons & ~self._IDLE_REASON,
+            "throttle": self.throttle(),
         }
+
+    def throttle(self) -> int | None:
+        """The reasons alone: every reading takes the driver its time."""
+        reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
+        return None if reasons is None else reasons & ~self._IDLE_REASON
 
     def energy_mj(self) -> int | None:
         """What the board has used since the driver was loaded, in millijoules; grows in steps."""

@@ -182,4 +182,4 @@ class Race:
         return limit > 0 and enough and float(rounds.own("candidate").median()) > limit
 
     def _throttled(self) -> bool:
-        return self._bench.target == "cuda" and bool((environment.sensors().read()["throttle"] or 0) & gpu.SLOWDOWN)
+        return self._bench.target == "cuda" and bool((environment.sensors().throttle() or 0) & gpu.SLOWDOWN)

@@ -56,8 +56,9 @@ RESOLVED = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
 ALIKE = 0.95
 """Of its time beside a candidate: a baseline that is no faster by itself is not helped by more than noise."""
-_SETTLED = 0.004
-"""Width of a ratio's interval, before it is widened by SYSTEMATIC, that more rounds need not make narrower."""
+_SETTLED, _SETTLED_FAR, _FAR = 0.004, 0.010, 0.05
+"""Width of a ratio's interval, before it is widened by SYSTEMATIC, that more rounds need not make narrower; and where all of it is
+further than 5 % from 1, so that nobody doubts who is faster."""
 SYSTEMATIC = 0.0075
 """Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (where
 their memory lies; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
@@ -131,7 +132,8 @@ class Rounds:
         if not self.samples:
             return False
         found = lower([median_interval(self.log_ratio(slow, fast, kind)) for kind in self.kinds])
-        return found.high - found.low <= _SETTLED
+        far = found.low > _FAR or found.high < -_FAR
+        return found.high - found.low <= (_SETTLED_FAR if far else _SETTLED)
 
     def share_alone(self, name: str, kind: Kind, trusted: bool = False) -> float:
         """What it takes alone, of its time in a round; 1 where that is not known, or the parent's clock does not bear it out."""

@@ -1,0 +1,55 @@
+"""Bursts of which something held up a part: what is left out, and when the rest says enough."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import pytest
+import torch
+
+from kernelpro.lab.judge.answers import Burst, Expected
+from kernelpro.lab.judge.bursts import MOST_CALLS, MOST_INPUTS, Bursts, Slopes
+
+OWN_MS, PLAIN_MS = 0.13, 0.6
+
+
+class Child:
+    """A participant whose bursts of one call are held up by so many milliseconds, one after the other."""
+
+    copies = False
+
+    def __init__(self, held_up: list[float]):
+        self._held_up, self.asked = cycle(held_up), 0
+
+    def prepare(self, seconds: float, **extra: Any) -> None:
+        pass
+
+    def burst(self, batch: list[Any], expected: Expected, seconds: float, ahead: bool) -> Burst:
+        self.asked += 1
+        late = next(self._held_up) if len(batch) == 1 else 0.0
+        return Burst([[] for _ in batch], PLAIN_MS + OWN_MS * (len(batch) - 1) + late, 0.0, launched=True)
+
+
+def slopes(child: Any, effort: Any = "full") -> Slopes | None:
+    expected, seeds = Expected((((1024,), torch.float32),)), list(range(MOST_INPUTS))
+    bursts = Bursts(child, expected, lambda seed: [], lambda outputs, seed: None, seeds, 1.0, effort, ahead=True)
+    return bursts.slopes(MOST_CALLS, 4e12, PLAIN_MS, OWN_MS)
+
+
+@pytest.mark.parametrize("held_up", [[0.0], [0.0, 0.0, 9.0], [9.0] * 6 + [0.0] * 30])
+def test_what_was_held_up_is_left_out_and_the_rest_tells(held_up: list[float]) -> None:
+    found = slopes(Child(held_up))
+    assert found and torch.allclose(found.ms, torch.full_like(found.ms, OWN_MS))
+
+
+@pytest.mark.parametrize(("held_up", "effort"), [([9.0], "full"), ([9.0, 9.0, 0.0], "full"), ([9.0] * 6 + [0.0] * 30, "quick")])
+def test_bursts_say_nothing_where_most_were_held_up(held_up: list[float], effort: str) -> None:
+    child = Child(held_up)
+    assert slopes(child, effort) is None
+    assert child.asked == 2 * (1 + (6 if effort == "quick" else 30)), "as often as the effort allows"
+
+
+def test_where_all_agree_nobody_is_asked_twice() -> None:
+    child = Child([0.0])
+    assert slopes(child) and child.asked == 2 * (1 + 6)
