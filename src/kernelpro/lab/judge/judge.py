@@ -83,7 +83,7 @@ class Judge:
             self._questions = self._draw_questions()
         with clock("probe"):
             self._report("probing the task")
-            self.not_scorable = probes.probe(bench.oracle, self.tolerance, [bench.new_seed() for _ in range(2)])
+            self.not_scorable = probes.probe(bench.oracle, self.tolerance, [bench.new_seed() for _ in range(2)], bench.work)
         if timed and self.not_scorable is None:
             self._calibrate()
         self._prepared_in = clock.seconds()

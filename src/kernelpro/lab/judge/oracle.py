@@ -125,7 +125,7 @@ class Oracle:
         room, because every candidate is asked the same: making them is half of a judgement's time on a CPU."""
         key = (seed, distribution)
         if self._last is None or self._last[0] != key:
-            found = self._asked.get(key)
+            found, self._last = self._asked.get(key), None  # room for the next ones
             if found is None:
                 form, leaves = self.reference.inputs(seed)
                 found = form, transform(leaves, distribution, seed)

@@ -12,16 +12,19 @@ import torch
 
 from kernelpro.lab.judge.oracle import Oracle, Outputs
 from kernelpro.lab.judge.tolerance import Tolerance, measure
+from kernelpro.lab.tasks.work import Work
 
 _SAME, _SAME_INEXACT = 1e-9, 1e-3
 """Two runs in float64 (or less) that differ by more are not the same computation."""
 _MOST_INPUTS = 4
 _SMALLEST = 16
 """Inputs with fewer elements are not cut in half."""
+_MORE = 1.01
+"""Times the bytes of an input, that a task reads at least if it does more than to map that one: scales and offsets are small."""
 
 
-def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int]) -> str | None:
-    """Why the task cannot be scored, in one line; None when it can."""
+def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) -> str | None:
+    """Why the task cannot be scored, in one line; None when it can. `work`: what a call of it takes at least."""
     first, second = seeds
     if reason := _random(oracle, first):
         return reason
@@ -29,7 +32,9 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int]) -> str | None:
         return f"not scorable: {tolerance.dropped.get('as given', 'no tolerance could be derived')}"
     if not all(_sound(leaf) for leaf in oracle.truth(first)):
         return "the reference's output is not finite on the inputs as given"
-    for name, answer in _stand_ins(oracle, first):
+    if (allowed := tolerance.limits["as given"].norm) >= 1:
+        return f"at the allowed precision the reference itself is so far off that errors of {allowed:.0%} pass, and so do zeros"
+    for name, answer in _stand_ins(oracle, first, work):
         if _passes_everywhere(oracle, tolerance, second, answer):
             return f"{name} passes as an answer on every input distribution"
     return _skippable(oracle, tolerance, second)
@@ -51,8 +56,8 @@ def _random(oracle: Oracle, seed: int) -> str | None:
 Answer = Callable[[list[torch.Tensor], Outputs], Outputs | None]
 
 
-def _stand_ins(oracle: Oracle, seed: int) -> Iterator[tuple[str, Answer]]:
-    """Answers that cost nothing: each maps the inputs and the right outputs' shapes to an answer."""
+def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[tuple[str, Answer]]:
+    """Answers that cost less than the task: each maps the inputs and the right outputs' shapes to an answer."""
     known, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
     yield "zeros", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth]
     yield "a constant (the mean)", lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known, strict=True)]
@@ -60,7 +65,8 @@ def _stand_ins(oracle: Oracle, seed: int) -> Iterator[tuple[str, Answer]]:
     for index, leaf in enumerate(known_inputs):
         if len(known) == 1 and leaf.is_floating_point() and leaf.numel() == known[0].numel():
             yield f"a copy of input {index}", lambda leaves, truth, i=index: [leaves[i].reshape(truth[0].shape)]  # type: ignore[misc]
-            yield f"an affine map of input {index}", _affine(leaf, known[0], index)
+            if work.matrix_flops or work.read_bytes > _MORE * leaf.nbytes:  # else such a map is all that there is to do
+                yield f"an affine map of input {index}", _affine(leaf, known[0], index)
 
 
 def _filled(leaf: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -106,15 +112,19 @@ def _skippable(oracle: Oracle, tolerance: Tolerance, seed: int) -> str | None:
             continue
         worst, exact = 0.0, True
         for distribution, limit in tolerance.limits.items():
-            form, leaves = oracle.inputs(seed, distribution)
-            leaves[index] = _halved(leaves[index])
-            errors = measure(oracle.answer(form, leaves), oracle.truth(seed, distribution))
+            errors = measure(_answer_to_half(oracle, seed, distribution, index), oracle.truth(seed, distribution))
             worst, exact = max(worst, limit.excess(errors)), exact and errors.norm == 0
             if worst > 1:
                 break
         if worst <= 1 and not exact:
             return f"half of input {index} can be skipped without the error leaving the tolerance"
     return None
+
+
+def _answer_to_half(oracle: Oracle, seed: int, distribution: str, index: int) -> Outputs:
+    form, leaves = oracle.inputs(seed, distribution)
+    leaves[index] = _halved(leaves[index])
+    return oracle.answer(form, leaves)
 
 
 def _halved(leaf: torch.Tensor) -> torch.Tensor:

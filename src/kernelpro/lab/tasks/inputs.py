@@ -30,7 +30,8 @@ def _one(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
         count = min(leaf.numel(), max(_FEWEST_SPIKES, int(leaf.numel() * _SPIKE_SHARE)))
         where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
         powers = low + (high - low) * torch.rand(count, generator=generator, device=leaf.device)
-        factors = torch.ones(leaf.numel(), dtype=torch.float64, device=leaf.device)
-        factors.scatter_reduce_(0, where, torch.exp2(powers.double()), "amax")  # a place drawn twice stays reproducible
-        return (leaf.double() * factors.reshape(leaf.shape)).to(leaf.dtype)
+        places, which = torch.unique(where, return_inverse=True)
+        factors = torch.zeros(len(places), dtype=torch.float64, device=leaf.device)
+        factors.scatter_reduce_(0, which, torch.exp2(powers.double()), "amax")  # a place drawn twice stays reproducible
+        return leaf.clone().put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
     return leaf * {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution]

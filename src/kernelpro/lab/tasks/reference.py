@@ -10,7 +10,7 @@ import pickle
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -88,7 +88,7 @@ class Reference:
 
     def model(self, dtype: torch.dtype | None = None) -> nn.Module:
         """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
-        model: nn.Module = copy.deepcopy(self._built)
+        model: nn.Module = self._build() if _is_held_by_functions(self._built) else copy.deepcopy(self._built)
 
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(self.device, widened(tensor.dtype, dtype))
@@ -123,6 +123,12 @@ class Reference:
         if self.dtype() != torch.float32:
             return "native"
         return "tf32" if self.device == "cuda" else "fp32"
+
+
+def _is_held_by_functions(model: nn.Module) -> bool:
+    """Whether one of its attributes is a function that may hold parts of the model, and would hold the same ones in a copy."""
+    values = (value for part in model.modules() for value in vars(part).values())
+    return any(isinstance(value, FunctionType) and value.__closure__ for value in values)
 
 
 class _Function(nn.Module):
