@@ -54,8 +54,7 @@ def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
     assert [step["advice"] for step in steps] == [None, None, "energy_costly_math", "energy_costly_math"]
     assert all(step["hypothesis"].endswith("energy).") for step in steps[2:]), steps
     assert found["winner"] in (3, 4) and energy_search.origin(found) == found["winner"] - 2
-    winner = next(point for point in found["points"] if point["step"] == found["winner"])
-    assert of_source(winner["source"]).maths == "cheap"
+    assert of_source(steps[found["winner"] - 1]["source"]).maths == "cheap"
     again = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
     assert again["points"] == found["points"], "it was done"
 
