@@ -37,8 +37,6 @@ LEVELS = (1, 2, 3)
 LARGE = 1 << 30
 """Bytes of inputs."""
 OPTIONS = Options(effort="quick", baselines=())
-EARLIER = Options(effort="quick", baselines=("eager_fp32",))
-"""Answers were given with baselines at first; they say the same."""
 PUBLISHED: dict[str, dict[int, tuple[int, ...]]] = {
     "the output is zero": {2: (9, 23, 80, 83)},
     "zeros pass": {1: (23, 37), 2: (38,)},
@@ -154,7 +152,7 @@ def main() -> None:
     until = time.monotonic() + chosen.seconds
     there = problems.find(str(chosen.kernelbench), (), "", chosen.target)
     every = [problem for problem in there if problem.level in LEVELS]
-    keys = {(p.level, p.number): [asking.Question(p, chosen.target, options).key for options in (OPTIONS, EARLIER)] for p in every}
+    keys = {(p.level, p.number): [asking.Question(p, chosen.target, OPTIONS).key] for p in every}
 
     def missing() -> list[problems.Problem]:
         known = {key for key, entry in answered(chosen.home).items() if entry.result.error is None}
@@ -171,10 +169,8 @@ def main() -> None:
     watch([chain("large", large), *shares], chosen.home, len(every), until)
     if time.monotonic() < until:  # they may have been in each other's way
         watch([chain("alone", missing())], chosen.home, len(every), until)
-    known = answered(chosen.home)
-    settled = {key for key, entry in known.items() if entry.result.error is None}
-    found = probing.probed(every, {spot: [next((k for k in some if k in settled), some[0])] for spot, some in keys.items()}, known)
-    told = ("problem", "task", "scorable", "reason", "precision", "not_used")
+    found = probing.probed(every, keys, answered(chosen.home))
+    told = ("problem", "task", "scorable", "reason", "precision")
     rows = [
         {name: row.to_json()[name] for name in told} | {"published": published(problem.level, problem.number)}
         for row, problem in zip(found, every, strict=True)

@@ -89,5 +89,5 @@ def test_the_probe_finds_nothing(which: str) -> None:
     reference = Reference(Task.from_file(path).for_target(target), target, seed=3)
     oracle = Oracle(reference, GIB)
     tolerance = Tolerance(oracle, reference.precision(), seed=5)
-    assert probe(oracle, tolerance, [7, 8], work.count(reference, 6)) is None
+    assert probe(oracle, tolerance, [7, 8, 9, 10, 11], work.count(reference, 6)) is None
     assert oracle.exact and tolerance.limits["as given"].separates

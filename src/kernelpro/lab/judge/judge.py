@@ -34,6 +34,7 @@ from kernelpro.lab.judge.timing import Rounds
 from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
+from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
 from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verdict
 
 _PLAIN_SEEDS = 3
@@ -79,11 +80,13 @@ class Judge:
             self._race = Race(bench, self.baselines, self._check)
         with clock("tolerance"):
             self._report("deriving the tolerance")
-            self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed())
+            wanted = DISTRIBUTIONS if timed else (AS_GIVEN,)  # whether it can be scored is asked of these alone
+            self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), wanted)
             self._questions = self._draw_questions()
         with clock("probe"):
             self._report("probing the task")
-            self.not_scorable = probes.probe(bench.oracle, self.tolerance, [bench.new_seed() for _ in range(2)], bench.work)
+            seeds = [bench.new_seed() for _ in range(probes.SEEDS)]
+            self.not_scorable = probes.probe(bench.oracle, self.tolerance, seeds, bench.work)
         if timed and self.not_scorable is None:
             self._calibrate()
         self._prepared_in = clock.seconds()
@@ -97,7 +100,7 @@ class Judge:
 
     def _draw_questions(self) -> list[tuple[int, str]]:
         """New ones, but for spikes: those are asked about from which the limit was derived (tolerance.py)."""
-        names = ["as given"] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
+        names = [AS_GIVEN] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
         return [(self.tolerance.seed if name in SAMPLES else self.bench.new_seed(), name) for name in names]
 
     def _begin_baselines(self) -> None:
@@ -271,7 +274,7 @@ class Judge:
             return None
 
         def check(outputs: list[torch.Tensor], seed: int) -> None:
-            self._check(outputs, seed, "as given")
+            self._check(outputs, seed, AS_GIVEN)
 
         seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
         bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort, self._race.ahead)
@@ -290,7 +293,7 @@ class Judge:
             self._meter = Meter(self.bench, anchor, own, lambda stage: self._report(stage))
 
         def check(outputs: list[torch.Tensor], seed: int) -> None:
-            self._check(outputs, seed, "as given")
+            self._check(outputs, seed, AS_GIVEN)
 
         own = verdict.measurement["own_ms"]["single"]["candidate"]
         return self._meter.measure(participant, own, self._race.seeds, check)
@@ -356,7 +359,7 @@ class Judge:
             clock,
             error=errors.norm,
             error_of_limit=excess,
-            tolerance=self.tolerance.limits["as given"].norm,
+            tolerance=self.tolerance.limits[AS_GIVEN].norm,
             times=times,
             speedup=speedup,
             faster=faster,
@@ -411,7 +414,7 @@ class Judge:
             yield f"{why}: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
         if len(rounds.samples["candidate"]) + rounds.discarded < self._race.count():
             yield "timing stopped early: slower than the limit"
-        if not self.tolerance.limits["as given"].separates:
+        if not self.tolerance.limits[AS_GIVEN].separates:
             yield "this task does not tell the allowed precision from the next lower one"
         if clocks.widest_ms > timing.RESOLVED * clocks.own_ms:
             yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"

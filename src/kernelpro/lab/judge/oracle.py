@@ -20,7 +20,7 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
-from kernelpro.lab.tasks.inputs import transform
+from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
 from kernelpro.lab.tasks.reference import BITS, Reference, widened
 from kernelpro.lab.watcher import Watcher
 from kernelpro.records import BadInput
@@ -120,7 +120,7 @@ class Oracle:
         self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
 
-    def inputs(self, seed: int, distribution: str = "as given") -> tuple[tree.Form, list[torch.Tensor]]:
+    def inputs(self, seed: int, distribution: str = AS_GIVEN) -> tuple[tree.Form, list[torch.Tensor]]:
         """Inputs for a question. The last ones are kept, because each is asked for more than once in a row; others while there is
         room, because every candidate is asked the same: making them is half of a judgement's time on a CPU."""
         key = (seed, distribution)
@@ -133,7 +133,7 @@ class Oracle:
             self._last = key, *found
         return self._last[1], list(self._last[2])
 
-    def truth(self, seed: int, distribution: str = "as given") -> Outputs:
+    def truth(self, seed: int, distribution: str = AS_GIVEN) -> Outputs:
         """The right outputs for these inputs."""
         key = (seed, distribution)
         answer = self._answers.get(key)

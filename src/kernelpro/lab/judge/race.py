@@ -14,6 +14,7 @@ from kernelpro.lab.judge.bursts import MOST_INPUTS
 from kernelpro.lab.judge.participant import Participant
 from kernelpro.lab.judge.timing import Kind, Rounds, Sample
 from kernelpro.lab.judge.tolerance import Errors
+from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.records import BadInput
 
 _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
@@ -165,7 +166,7 @@ class Race:
         seconds = self._bench.options.call_timeout
         participant.prepare_round(seconds)
         answer = participant.call(self._bench.inputs(seed), self._bench.expected, seconds, sealed, self.ahead)
-        found, share = self._check(answer.outputs, seed, "as given")
+        found, share = self._check(answer.outputs, seed, AS_GIVEN)
         self._errors, self._excess = self._errors.worst(found), max(self._excess, share)
         return answer.sample
 

@@ -25,7 +25,7 @@ import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.judge.oracle import Oracle, Outputs, rounded
-from kernelpro.lab.tasks.inputs import DISTRIBUTIONS
+from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
 from kernelpro.lab.tasks.reference import BITS
 from kernelpro.records import BadInput
 
@@ -195,16 +195,16 @@ def _ratio(error: float, limit: float) -> float:
 
 
 class Tolerance:
-    """Limits for every distribution that the task can bear; `dropped` says which it cannot and why."""
+    """Limits for every wanted distribution that the task can bear; `dropped` says which it cannot and why."""
 
-    def __init__(self, oracle: Oracle, precision: str, seed: int):
+    def __init__(self, oracle: Oracle, precision: str, seed: int, wanted: tuple[str, ...] = DISTRIBUTIONS):
         self.seed = seed
         self.limits: dict[str, Limit] = {}
         self.dropped: dict[str, str] = {}
         self._products = -1
         """Matrix products of the reference; -1: not counted yet. Without any, nothing is emulated."""
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
-        for distribution in DISTRIBUTIONS:
+        for distribution in wanted:
             tries = [distribution, "mild spikes"] if distribution == "spikes" else [distribution]
             reason = ""
             for name in tries:
@@ -217,21 +217,21 @@ class Tolerance:
 
     def _derive(self, oracle: Oracle, precision: str, bits: int, distribution: str, seed: int) -> tuple[Limit | None, str]:
         form, leaves = oracle.inputs(seed, distribution)
-        if distribution != "as given" and not any(leaf.is_floating_point() for leaf in leaves):
+        if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
             return None, "no floating input"
         try:
             truth = oracle.truth(seed, distribution)
         except BadInput as error:
-            if distribution == "as given":
+            if distribution == AS_GIVEN:
                 raise
             return None, str(error)
-        if distribution != "as given" and not all(_sound(leaf) for leaf in truth):
+        if distribution != AS_GIVEN and not all(_sound(leaf) for leaf in truth):
             return None, "the oracle is not finite"
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
         for other in (seed + 16 * n for n in range(1, SAMPLES.get(distribution, 1))):
             asked, right = oracle.inputs(other, distribution), oracle.truth(other, distribution)
             allowed = allowed.worst(self._allowed(oracle, precision, bits, *asked, right))
-        if distribution != "as given" and allowed.norm > _ILL_CONDITIONED:
+        if distribution != AS_GIVEN and allowed.norm > _ILL_CONDITIONED:
             return None, f"the reference itself is off by {allowed.norm:.1%}"
         lower = self._lower(oracle, bits, form, leaves, truth)
         many = min(leaf.numel() for leaf in truth) >= _MANY

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-DISTRIBUTIONS = ("as given", "x3", "x0.01", "negated", "spikes")
+AS_GIVEN = "as given"
+DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes")
 
 _SPIKE_EXPONENTS = {"spikes": (6.0, 17.0), "mild spikes": (2.0, 6.0)}
 """Spikes are multiplied by 2^u. Up to 2^17 a value of order one leaves the range of float16, which
@@ -22,7 +23,7 @@ def transform(leaves: list[torch.Tensor], distribution: str, seed: int) -> list[
 
 
 def _one(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
-    if distribution == "as given" or not leaf.numel():
+    if distribution == AS_GIVEN or not leaf.numel():
         return leaf
     if distribution in _SPIKE_EXPONENTS:
         low, high = _SPIKE_EXPONENTS[distribution]
