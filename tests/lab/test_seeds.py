@@ -52,6 +52,7 @@ def get_inputs():
     return [torch.randn(8, 8)]
 """
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
+COMPILED = Options(effort="quick", baselines=("eager_fp32", "compile"))
 
 
 def study(worker: Worker, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu") -> dict[str, Any]:
@@ -77,6 +78,23 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(worke
 def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:
     found = study(worker, Task(BREAK, "odd"))
     assert found["seeds"] == [] and "torch.compile: " in found["no_seeds"] and "`print`" in found["no_seeds"]
+
+
+def test_what_was_written_for_the_baselines_is_not_asked_for_again(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, asked = Task(BLOCK, "block"), ("compile", "eager_fp32")
+    alone = study(worker, task, asked)
+    worker.forget()
+    monkeypatch.setattr("kernelpro.lab.study._asked", lambda bench, variants: pytest.fail(f"a child was asked for {variants}"))
+    probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
+    assert probed.data and "compile" in probed.data["baselines"], probed.error
+    assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=asked)).data == alone
+
+
+def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(worker: Worker) -> None:
+    task = Task(BREAK, "odd")
+    assert worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED)).data
+    found = worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=("compile",))).data
+    assert found and found["seeds"] == [] and "`print`" in found["no_seeds"]
 
 
 def test_without_a_wish_for_seeds_no_compiler_runs(worker: Worker) -> None:

@@ -117,7 +117,7 @@ class Worker:
         if job.kind == "judge" and job.candidate:
             return self._judged(job, job.candidate, bench)
         if job.kind == "study":
-            return Result(job.id, data=study(bench, job.seeds, self._reporter(job)))
+            return Result(job.id, data=study(bench, job.seeds, self._reporter(job), self._judge.seeds if self._judge else {}))
         assert job.candidate
         return Result(job.id, profile=self._profile(job, bench, job.candidate))
 

@@ -1,19 +1,20 @@
 """Studying a task before anybody writes for it: its operator graph, and its baselines as candidates.
 
-The graph is traced in this process, as the reference itself is run here. Compilers run in a child like that of the
-baselines, with the same cache: where the task was probed before, their work is done.
+The graph is traced in this process, as the reference itself is run here. What compilers write was seen where baselines were
+compiled; where it was not, they run once more in a child like that one.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.seeds import MODES, as_it_is
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput
 
@@ -21,8 +22,11 @@ _NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotun
 """Who wrote a seed; the eager ones are PyTorch's."""
 
 
-def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]) -> dict[str, Any]:
-    """`graph` or `no_graph`, why not; `seeds` (variant, name, source), and `no_seeds`: why some are missing."""
+def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None], at_hand: Mapping[str, str]) -> dict[str, Any]:
+    """`graph` or `no_graph`, why not; `seeds` (variant, name, source), and `no_seeds`: why some are missing.
+
+    `at_hand`: what was written when the baselines were compiled.
+    """
     report("reading the operator graph")
     found: dict[str, Any] = {"graph": None, "no_graph": "", "seeds": [], "no_seeds": ""}
     try:
@@ -31,14 +35,25 @@ def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]
         found["no_graph"] = str(error)
     if variants:
         report("asking the compiler")
-        found |= _seeds(bench, variants)
+        found |= _seeds(bench, variants, at_hand)
     return found
 
 
-def _seeds(bench: Bench, variants: tuple[str, ...]) -> dict[str, Any]:
-    seconds = bench.options.build_timeout
-    seeds: list[dict[str, str]] = []
+def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) -> dict[str, Any]:
+    sources = {variant: at_hand.get(variant, "") if variant in MODES else as_it_is(bench.task) for variant in variants}
     missing = {}
+    if wanted := [variant for variant, source in sources.items() if not source]:
+        written, missing = _asked(bench, wanted)
+        sources |= written
+    seeds = [{"variant": variant, "name": _name(variant), "source": source} for variant, source in sources.items() if source]
+    return {"seeds": seeds, "no_seeds": "; ".join(f"{name}: {reason}" for name, reason in missing.items())}
+
+
+def _asked(bench: Bench, variants: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Of a child with the reference: what compilers write, and by their names why they do not."""
+    seconds = bench.options.build_timeout
+    sources: dict[str, str] = {}
+    missing: dict[str, str] = {}
     child = bench.admit_reference(variants, sets=0)
     try:
         buffer = io.BytesIO()
@@ -46,15 +61,17 @@ def _seeds(bench: Bench, variants: tuple[str, ...]) -> dict[str, Any]:
         child.ask(bench.start_request(), seconds)
         child.ask({"op": "load", "seed": bench.seed}, seconds, buffer.getvalue())
         for variant in variants:
-            name = _NAMES.get(variant, "PyTorch")
             answer = child.ask({"op": "seed", "variant": variant}, seconds)
             if answer["source"]:
-                seeds.append({"variant": variant, "name": name, "source": answer["source"]})
+                sources[variant] = answer["source"]
             else:
-                missing[name] = answer["reason"]
+                missing[_name(variant)] = answer["reason"]
     except Verdictable as error:
         missing["compilers"] = error.reason
     finally:
         child.close()
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
-    return {"seeds": seeds, "no_seeds": reasons}
+    return sources, missing
+
+
+def _name(variant: str) -> str:
+    return _NAMES.get(variant, "PyTorch")

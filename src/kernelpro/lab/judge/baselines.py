@@ -38,6 +38,8 @@ class Baselines:
     warm_ms: dict[str, float] = field(default_factory=dict)
     ahead: set[str] = field(default_factory=set)
     """Variants whose calls can be launched before their inputs are there."""
+    seeds: dict[str, str] = field(default_factory=dict)
+    """What compilers wrote, as candidates (lab/seeds), of those variants where that could be had."""
     _controlled: str = ""
 
     def begin(self, start: dict[str, Any], task: Any, seed: int) -> None:
@@ -55,10 +57,11 @@ class Baselines:
     def warm_up(self, seed: int) -> None:
         """Wait for the compilers, then call every variant once. One that failed is left out, with a note."""
         try:
-            failed = self.participant.hear("rehearse", self.first_timeout)["failed"]
+            answer = self.participant.hear("rehearse", self.first_timeout)
         except Verdictable as error:
             raise BadInput(f"the baselines do not compile: {error.reason}") from None
-        for variant, reason in failed.items():
+        self.seeds = answer.get("seeds", {})
+        for variant, reason in answer["failed"].items():
             if variant.startswith("eager"):
                 raise BadInput(f"the reference does not run: {reason}")
             self.variants.remove(variant)

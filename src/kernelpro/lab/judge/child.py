@@ -13,7 +13,7 @@ its own clock counts only where the parent's agrees. Requests, one at a time:
     loop      how many buffer sets, batch      -> once another request waits: calls made, where the last output of each set lies
     stop      nothing                          -> ok; the request that ends a loop
     profile   (CUDA) which buffer set          -> device time by kernel name
-    rehearse  (baseline) variants              -> which of them fail
+    rehearse  (baseline) variants              -> which of them fail, the code of those that compile
     seed      (baseline) variant               -> its code as a candidate, or why there is none
     build     source (Triton: task, device)    -> what compilers left in the build directories
 """
@@ -423,6 +423,10 @@ def unpack_artifacts(data: bytes) -> None:
     triton_ahead.settle(Path(os.environ[CACHE]))
 
 
+def _is_compiled(variant: str) -> bool:
+    return variant in ("compile", "max_autotune")
+
+
 class Baseline(Worker):
     """Holds the reference in several variants; the same calls, so that both sides pay the same protocol."""
 
@@ -433,17 +437,25 @@ class Baseline(Worker):
         return {"parameters": "by name"}, b""
 
     def rehearse(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """Call every variant once on inputs of its own, which is where compilers run; say which fail and how."""
+        """Call every variant once on inputs of its own, which is where compilers run; say which fail, and what the others wrote."""
         form, leaves = self._reference.inputs(0)
-        failed = {}
+        failed, written = {}, {}
         for variant in request["variants"]:
             self._choose(variant)
             try:
                 with torch.no_grad():
-                    self._model(*tree.unpack(form, [leaf.clone() for leaf in leaves]))
+                    written[variant] = self._rehearsed(variant, tree.unpack(form, [leaf.clone() for leaf in leaves]))
             except Exception as error:  # whatever a compiler raises, the variant is left out and the reason told
                 failed[variant] = explain(error)
-        return {"failed": failed}, b""
+        return {"failed": failed, "seeds": {variant: source for variant, source in written.items() if source}}, b""
+
+    def _rehearsed(self, variant: str, values: list[Any]) -> str:
+        if not _is_compiled(variant):
+            self._model(*values)
+            return ""
+        from kernelpro.lab import seeds
+
+        return seeds.of_call(self._reference, variant, self._models["eager"], values, self._model)
 
     def seed(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         from kernelpro.lab import seeds
@@ -459,7 +471,7 @@ class Baseline(Worker):
         return super().prepare(request, tail)
 
     def _choose(self, variant: str) -> None:
-        compiled = variant in ("compile", "max_autotune")
+        compiled = _is_compiled(variant)
         tf32 = self._allow_tf32 if compiled else variant == "eager_tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if compiled and variant not in self._models:

@@ -125,6 +125,11 @@ class Judge:
         assert self._baselines, "prepare comes first"
         return self._baselines
 
+    @property
+    def seeds(self) -> dict[str, str]:
+        """What compilers wrote for baselines, as candidates."""
+        return self._baselines.seeds if self._baselines else {}
+
     def _calibrate(self) -> None:
         with self.bench.preparation("compile baselines"):
             self._report("waiting for the baselines to compile")

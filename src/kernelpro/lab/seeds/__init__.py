@@ -7,7 +7,7 @@ Comes in: a `Reference`. Goes out: Python text with `class ModelNew`, or why the
     compose.py   the parts as one candidate
 """
 
-from kernelpro.lab.seeds.capture import NoSeed
-from kernelpro.lab.seeds.compose import candidate
+from kernelpro.lab.seeds.capture import MODES, NoSeed
+from kernelpro.lab.seeds.compose import as_it_is, candidate, of_call
 
-__all__ = ["NoSeed", "candidate"]
+__all__ = ["MODES", "NoSeed", "as_it_is", "candidate", "of_call"]

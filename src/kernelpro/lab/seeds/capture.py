@@ -44,7 +44,7 @@ class Captured:
 
 
 @dataclass
-class _Seen:
+class Seen:
     graph: Any
     inputs: list[Any]
     outputs: list[Any]
@@ -55,11 +55,16 @@ def capture(reference: Reference, variant: str) -> Captured:
     form, leaves = reference.inputs(0)
     values = tree.unpack(form, leaves)
     model = reference.model()
-    with _watching() as seen, torch.no_grad():
+    with watching() as seen, torch.no_grad():
         try:
             result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
         except Exception as error:  # whatever a compiler raises, it has nothing to offer
             raise NoSeed(_first_line(error)) from None
+    return described(model, values, result, seen)
+
+
+def described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen]) -> Captured:
+    """Where the arguments and results of the graph come from that was seen in this call of the model; raises NoSeed."""
     if len(seen) != 1:
         raise NoSeed(f"the compiler made {len(seen)} graphs of the model, not one")
     (once,) = seen
@@ -79,17 +84,17 @@ def capture(reference: Reference, variant: str) -> Captured:
 
 
 @contextmanager
-def _watching() -> Iterator[list[_Seen]]:
+def watching() -> Iterator[list[Seen]]:
     """Every call of a compiled graph, with what went in and what came out."""
     from torch._inductor.output_code import CompiledFxGraph
 
-    seen: list[_Seen] = []
+    seen: list[Seen] = []
     plain = CompiledFxGraph.__call__
 
     def watched(graph: Any, inputs: Any) -> Any:
         given = list(inputs)  # the code clears the list that it is given
         outputs = plain(graph, inputs)
-        seen.append(_Seen(graph, given, list(outputs)))
+        seen.append(Seen(graph, given, list(outputs)))
         return outputs
 
     CompiledFxGraph.__call__ = watched  # type: ignore[method-assign,assignment]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 
-from kernelpro.lab.seeds.capture import MODES, Captured, NoSeed, capture
+from kernelpro.lab.seeds.capture import MODES, Captured, NoSeed, capture, described, watching
 from kernelpro.lab.seeds.unwrap import LIBRARY, Parts, unwrap
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
@@ -21,8 +24,24 @@ _NO_LIBRARY = {"_DeviceGuard", "set_device"}
 def candidate(reference: Reference, variant: str) -> str:
     """A baseline as a candidate: what torch.compile makes of the task, or the reference as it is; raises NoSeed."""
     if variant not in MODES:
-        return _as_it_is(reference.task)
+        return as_it_is(reference.task)
     return put_together(capture(reference, variant), reference.task, variant, reference.device)
+
+
+def of_call(reference: Reference, variant: str, model: nn.Module, values: list[Any], compiled: Callable[..., Any]) -> str:
+    """Call what torch.compile makes of the model, which is where it compiles; its code as a candidate, or nothing where it is not
+    all in one graph."""
+    from torch._dynamo.utils import counters
+
+    before = counters["graph_break"].total()
+    with watching() as seen:
+        result = compiled(*values)
+    if counters["graph_break"].total() > before:
+        return ""
+    try:
+        return put_together(described(model, values, result, seen), reference.task, variant, reference.device)
+    except NoSeed:
+        return ""
 
 
 def put_together(captured: Captured, task: Task, variant: str, device: str) -> str:
@@ -41,7 +60,7 @@ def put_together(captured: Captured, task: Task, variant: str, device: str) -> s
     return "\n\n".join(sections) + "\n"
 
 
-def _as_it_is(task: Task) -> str:
+def as_it_is(task: Task) -> str:
     title = "# The reference as it is: PyTorch's own kernels, none of them written here."
     if task.form == "function":
         body = f"class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return {task.entry}(*inputs)"
