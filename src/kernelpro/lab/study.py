@@ -41,7 +41,7 @@ def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]
 
 def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) -> dict[str, Any]:
     sources = {variant: at_hand.get(variant, "") if variant in MODES else as_it_is(bench.task) for variant in variants}
-    missing = {}
+    missing: dict[str, str] = {}
     if wanted := [variant for variant, source in sources.items() if not source]:
         written, missing = _asked(bench, wanted)
         sources |= written
