@@ -169,14 +169,13 @@ def main() -> int:
     found: list[dict[str, Any]] = []
     print("| task | winner, ms | time, over its design | in loops | energy saved | W | against the baseline |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    with tempfile.TemporaryDirectory(prefix="energy-search-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="energy-search-") as scratch, Pool() as pool:
         for path in paths.values():
             assert path
             task, home = Task.from_file(path).for_target("cuda"), chosen.home or Path(scratch)
             begun = time.monotonic()
             try:
-                with Pool() as pool:
-                    result = searched(pool, task, chosen.candidates, tuple(chosen.language or ["triton"]), home)
+                result = searched(pool, task, chosen.candidates, tuple(chosen.language or ["triton"]), home)
                 result["duel"] = head_to_head(task, result)
             except BadInput as error:
                 result = {"task": path.stem, "winner": None, "verdict": None, "points": [], "notes": [str(error)]}

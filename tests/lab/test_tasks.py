@@ -142,7 +142,7 @@ def test_degenerate_tasks_are_found(forward: str, inputs: str, reason: str) -> N
 def probed(given: Task) -> str | None:
     reference = Reference(given, "cpu", 1)
     oracle = Oracle(reference, 1 << 26)
-    return probe(oracle, Tolerance(oracle, "fp32", 2), [3, 4, 6, 7, 8], work.count(reference, 5))
+    return probe(oracle, Tolerance(oracle, "fp32", 2), [3, 4, 6, 7, 8, 9, 10, 11, 12], work.count(reference, 5))
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,7 @@ def probed(given: Task) -> str | None:
         ("F.layer_norm(x[0], (128,))", "[torch.randn(64, 128)]"),
         ("x[0] * 2 + 1", "[torch.randn(64, 64)]"),
         ("F.relu(x[0])", "[torch.rand(64, 64)]"),
+        ("F.hardtanh(x[0])", "[torch.rand(64, 64)]"),
         ("F.softmax(x[0], -1)", "[torch.randn(64, 128)]"),
         ("x[0] @ x[1]", "[torch.randn(64, 128), torch.randn(128, 64)]"),
         ("F.mse_loss(x[0], x[1])", "[torch.rand(1000, 500), torch.rand(1000, 500)]"),

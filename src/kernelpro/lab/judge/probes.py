@@ -19,8 +19,8 @@ from kernelpro.lab.tasks.work import Work
 
 _SAME, _SAME_INEXACT = 1e-9, 1e-3
 """Two runs in float64 (or less) that differ by more are not the same computation."""
-SEEDS = 5
-"""For one probe."""
+SEEDS = 9
+"""For one probe: what passes for half of the seeds, and so would be found out, passes for eight of them once in 256 times."""
 _MOST_INPUTS = 4
 _SMALLEST = 16
 """Inputs with fewer elements are not cut in half."""
@@ -85,7 +85,7 @@ class _StandIn:
 
 def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
     """Answers that cost less than the task. Where it only maps one input, a map of that is no shortcut, and a copy only if that is
-    what it is on whatever inputs: ReLU of positive ones still has to read and write all of them."""
+    what it is on other inputs too: ReLU of positive ones still has to read and write all of them."""
     known, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
     yield _StandIn("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
     yield _StandIn(
@@ -95,7 +95,7 @@ def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
     for index, leaf in enumerate(known_inputs):
         if len(known) == 1 and leaf.is_floating_point() and leaf.numel() == known[0].numel():
             maps = not work.matrix_flops and work.read_bytes <= _SCALED * leaf.nbytes
-            also = ("negated",) if maps else ()
+            also = ("negated", "x3") if maps else ()
             yield _StandIn(f"a copy of input {index} passes", _copy(index), also)
             if not maps:
                 yield _StandIn(f"an affine map of input {index} passes", _affine(leaf, known[0], index))
