@@ -132,12 +132,19 @@ class Table:
 
     def compared(self, counter: Counter, one: Participant, other: Participant, effort: Any) -> tuple[dict[str, Any], Energy]:
         """Times and energy of `one` over `other`."""
+        times, *sides = self.timed(one, other)
+        return times, self.energy(counter, *sides, effort)
+
+    def timed(self, one: Participant, other: Participant) -> tuple[dict[str, Any], Side, Side]:
+        """The times of `one` over `other`, and both, ready for a meter."""
         ours, theirs = self.times(one, other)
-        self.bench.options = Options(effort=effort, baselines=("eager_fp32",))
-        sides = self.side("candidate", one, ours), self.side("lean", other, theirs)
-        energy = compare(self.bench, counter, *sides, self.seeds, lambda stage: None)
         ratio = timing.ratio_interval((ours / theirs).log())
-        return {"ms": float(theirs.median()), "time_ratio": ratio.to_json()}, energy
+        times = {"ms": float(theirs.median()), "time_ratio": ratio.to_json()}
+        return times, self.side("candidate", one, ours), self.side("lean", other, theirs)
+
+    def energy(self, counter: Counter, one: Side, other: Side, effort: Any) -> Energy:
+        self.bench.options = Options(effort=effort, baselines=("eager_fp32",))
+        return compare(self.bench, counter, one, other, self.seeds, lambda stage: None)
 
 
 def wasteful(source: str, amount: int) -> str:

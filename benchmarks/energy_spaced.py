@@ -1,0 +1,84 @@
+"""Energy of two kernels at the same rate of calls, with rests in between: what differs where a board at its limit hides it.
+
+In a loop without rests a board at its power limit lowers its clock for the hungrier kernel, and gives what the leaner one saves
+back as clock; both take the limit, and energy is time. Here both make as many calls a second, in stretches of some milliseconds
+with rests between them, so that the board stays below its limit. The energy of the rests is part of a call's.
+
+For kernels that nobody suspects: one that made fewer calls than it says would not be found out by its time. The meter, which
+judges candidates, does without rests.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+from energy import Table
+
+from kernelpro.lab.energy import few
+from kernelpro.lab.energy.counter import Counter
+from kernelpro.lab.energy.track import Track, at_rest, watch
+from kernelpro.lab.energy.window import Side
+
+_ROUNDS = 5
+_PERIOD, _BUSY = 0.04, 0.7
+"""Seconds from stretch to stretch, and the share of them in which the slower side is called."""
+_WARM, _WINDOW = 0.5, 2.0
+_TIMEOUT = 60.0
+
+
+class Pulse:
+    """Has a side called in stretches until it is closed."""
+
+    def __init__(self, table: Table, side: Side, slowest_ms: float):
+        self._expected, self._side = table.bench.expected, side
+        self._seconds = _PERIOD * _BUSY * side.own_ms / slowest_ms
+        self.calls, self.seconds = 0, 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        first = time.perf_counter()
+        while not self._over.is_set():
+            begun = time.perf_counter()
+            self._side.participant.start_loop(self._side.sets, self._side.batch)
+            time.sleep(self._seconds)
+            self.calls += self._side.participant.stop_loop(self._expected, _TIMEOUT).calls
+            time.sleep(max(0.0, _PERIOD - (time.perf_counter() - begun)))
+            self.seconds = time.perf_counter() - first
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.calls / self.seconds
+
+
+def window(counter: Counter, table: Table, side: Side, slowest_ms: float, seconds: float) -> dict[str, Any]:
+    side.participant.prepare(_TIMEOUT, warm=True, **side.prepare)
+    with Pulse(table, side, slowest_ms) as pulse:
+        watch(counter, lambda track, passed: passed >= _WARM)
+        track: Track = watch(counter, lambda track, passed: track.seen_seconds() >= seconds or passed > 3 * seconds)
+    stretch = track.stretch()
+    told = {"watts": stretch.watts, "rate": pulse.rate, "joules_a_call": stretch.watts / pulse.rate, "doubt": stretch.doubt}
+    return told | {"sm_mhz": track.median("sm_mhz")}
+
+
+def compared(counter: Counter, table: Table, one: Side, other: Side) -> dict[str, Any]:
+    """`one` over `other`, in turn: energies, their ratio, and at which rates."""
+    slowest = max(one.own_ms, other.own_ms)
+    seconds = max(_WINDOW, at_rest(counter, 1.0).step().window_seconds)
+    rounds = []
+    for _ in range(_ROUNDS):
+        rounds.append({side.name: window(counter, table, side, slowest, seconds) for side in random.sample([one, other], 2)})
+    ratios = [made[one.name]["joules_a_call"] / made[other.name]["joules_a_call"] for made in rounds]
+    return {"ratio": few.ratio_interval(ratios).to_json(), "rounds": rounds}
