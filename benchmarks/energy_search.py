@@ -30,11 +30,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import energy_spaced  # noqa: E402
+import torch  # noqa: E402
 from energy import Table  # noqa: E402
 
 from kernelpro.engine import session  # noqa: E402
 from kernelpro.lab.energy.counter import NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.track import Unresolved  # noqa: E402
+from kernelpro.lab.judge.answers import Verdictable  # noqa: E402
 from kernelpro.lab.judge.builds import Builds  # noqa: E402
 from kernelpro.lab.judge.cell import Nursery  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
@@ -106,7 +108,7 @@ def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
                 other.close()
         finally:
             table.bench.close()
-    except (NoCounter, Unresolved) as reason:
+    except (NoCounter, Unresolved, Verdictable, torch.OutOfMemoryError) as reason:
         return {"refused": str(reason)}
     finally:
         builds.close()

@@ -90,11 +90,50 @@ def test_what_was_written_for_the_baselines_is_not_asked_for_again(worker: Worke
     assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=asked)).data == alone
 
 
-def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(worker: Worker) -> None:
-    task = Task(BREAK, "odd")
-    assert worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED)).data
+def rehearsed(worker: Worker, task: Task) -> dict[str, Any]:
+    """Studied after its baselines were compiled."""
+    probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
+    assert probed.data and "compile" in probed.data["baselines"], "whatever becomes of the seed"
     found = worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=("compile",))).data
-    assert found and found["seeds"] == [] and "`print`" in found["no_seeds"]
+    assert found
+    return found
+
+
+BRANCH = BREAK.replace('print("on the way")\n        return y + 1', "return y if y.sum() > 0 else y + 1")
+HELD = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.held = HELD
+
+    def forward(self, x):
+        USE
+        return x * 2 + 1
+
+def get_inputs():
+    return [torch.randn(8, 8)]
+"""
+SPARSE = HELD.replace("HELD", "torch.eye(8).to_sparse()").replace("USE", "pass")
+CACHED = HELD.replace("HELD", "None").replace("USE", "self.held = torch.ones(8, 8).tril() if self.held is None else self.held")
+
+
+@pytest.mark.parametrize(("source", "reason"), [(BREAK, "`print`"), (BRANCH, "ranch")])
+def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(source: str, reason: str, worker: Worker) -> None:
+    found = rehearsed(worker, Task(source, "odd"))
+    assert found["seeds"] == [] and reason in found["no_seeds"]
+
+
+def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: Worker) -> None:
+    rehearsed(worker, Task(SPARSE, "sparse"))
+
+
+def test_what_the_first_call_leaves_in_the_model_is_not_taken_for_a_parameter(worker: Worker, court: Court) -> None:
+    task = Task(CACHED.replace("x * 2 + 1", "x * self.held"), "cached")
+    found = rehearsed(worker, task)
+    (seed,) = found["seeds"] or pytest.fail(found["no_seeds"])
+    assert court.judge(task, Candidate(seed["source"]), build_timeout=300.0).status is Status.PASSED
 
 
 def test_without_a_wish_for_seeds_no_compiler_runs(worker: Worker) -> None:

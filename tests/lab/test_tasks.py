@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from kernelpro.lab.judge.oracle import MatrixRounding, Oracle
-from kernelpro.lab.judge.probes import probe
+from kernelpro.lab.judge.probes import SEEDS, probe
 from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.tasks import parameters, work
 from kernelpro.lab.tasks.inputs import transform
@@ -20,7 +21,7 @@ from kernelpro.records import BadInput, Task
 def task(forward: str, inputs: str = "[torch.randn(64, 128)]", init: str = "pass") -> Task:
     return Task(
         f"""
-import torch, torch.nn as nn, torch.nn.functional as F
+import functools, torch, torch.nn as nn, torch.nn.functional as F
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -96,6 +97,28 @@ def test_functions_that_hold_parts_of_a_model_hold_those_of_the_copy() -> None:
     assert reference.model().f.__closure__[0].cell_contents is not again.l
 
 
+def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
+    class Held(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8))
+            self.act = decorated
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.act(x * self.weight)
+
+    reference = Reference(task("x[0] * 2"), "cpu", 1)
+    reference.task = replace(reference.task, form="module")
+    reference._built = Held()
+    wide, plain = reference.model(torch.float64), reference.model()
+    assert wide is not plain and plain.weight.dtype == torch.float32 and wide.weight.dtype == torch.float64
+
+
+@torch.no_grad()
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x)
+
+
 def test_inputs_come_from_the_seed_alone() -> None:
     reference = Reference(task("x[0] * 2"), "cpu", 1)
     assert torch.equal(reference.inputs(4)[1][0], reference.inputs(4)[1][0])
@@ -125,6 +148,8 @@ def test_broken_tasks_are_one_clear_line(broken: Task, message: str) -> None:
         ("x[0] * 1.0", "[torch.randn(64, 64)]", "copy of input 0"),
         ("x[0] @ torch.full((64,), 2.0).diag() + 1", "[torch.randn(64, 64)]", "affine map of input 0"),
         ("x[0] * 2 + x[1] * 1e-12", "[torch.randn(64, 64), torch.randn(64, 64)]", "affine map of input 0"),
+        ("functools.reduce(lambda y, _: y * 1.001 + 1e-9 * torch.sin(y), range(50), x[0])", "[torch.randn(64, 64)]", "affine map"),
+        ("x[0].sort(-1).values", "[torch.rand(64, 64).sort(-1).values]", "copy of input 0"),
         ("torch.sign(torch.sin(1e9 * x[0]))", "[torch.randn(64, 64)]", "itself is so far off"),
         ("F.relu(x[0] - 2)", "[torch.rand(64, 64)]", "zeros pass"),
         ("F.relu(x[0] @ x[1]) * 0.0 + x[0]", "[torch.rand(64, 64), torch.rand(64, 64)]", "copy of input 0"),
@@ -142,7 +167,7 @@ def test_degenerate_tasks_are_found(forward: str, inputs: str, reason: str) -> N
 def probed(given: Task) -> str | None:
     reference = Reference(given, "cpu", 1)
     oracle = Oracle(reference, 1 << 26)
-    return probe(oracle, Tolerance(oracle, "fp32", 2), [3, 4, 6, 7, 8, 9, 10, 11, 12], work.count(reference, 5))
+    return probe(oracle, Tolerance(oracle, "fp32", 2), list(range(3, 3 + SEEDS)), work.count(reference, 5))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +177,7 @@ def probed(given: Task) -> str | None:
         ("x[0] * 2 + 1", "[torch.randn(64, 64)]"),
         ("F.relu(x[0])", "[torch.rand(64, 64)]"),
         ("F.hardtanh(x[0])", "[torch.rand(64, 64)]"),
+        ("x[0].clamp(-10, 10)", "[torch.rand(64, 64)]"),
         ("F.softmax(x[0], -1)", "[torch.randn(64, 128)]"),
         ("x[0] @ x[1]", "[torch.randn(64, 128), torch.randn(128, 64)]"),
         ("F.mse_loss(x[0], x[1])", "[torch.rand(1000, 500), torch.rand(1000, 500)]"),

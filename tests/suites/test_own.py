@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernelpro.lab import tree
 from kernelpro.lab.judge.oracle import Oracle
-from kernelpro.lab.judge.probes import probe
+from kernelpro.lab.judge.probes import SEEDS, probe
 from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference, load_source
@@ -89,5 +89,5 @@ def test_the_probe_finds_nothing(which: str) -> None:
     reference = Reference(Task.from_file(path).for_target(target), target, seed=3)
     oracle = Oracle(reference, GIB)
     tolerance = Tolerance(oracle, reference.precision(), seed=5)
-    assert probe(oracle, tolerance, [7, 8, 9, 10, 11], work.count(reference, 6)) is None
+    assert probe(oracle, tolerance, list(range(7, 7 + SEEDS)), work.count(reference, 6)) is None
     assert oracle.exact and tolerance.limits["as given"].separates

@@ -48,6 +48,7 @@ from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.native import METER, BuildError
 from kernelpro.lab.languages.torch import path_with_own_programs, why_unbuilt
 from kernelpro.lab.languages.triton import CACHE
+from kernelpro.lab.seeds import MODES, NoSeed, candidate, of_call
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
@@ -67,7 +68,7 @@ def run(role: str, control: socket.socket, shared: list[int]) -> None:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     os.environ["PATH"] = path_with_own_programs()
     worker = _of_role(role, shared)
-    channel = Channel(control)
+    channel = Channel(control, trusted=True)
     channel.send({"ok": True})
     if role == "probe":
         return
@@ -423,10 +424,6 @@ def unpack_artifacts(data: bytes) -> None:
     triton_ahead.settle(Path(os.environ[CACHE]))
 
 
-def _is_compiled(variant: str) -> bool:
-    return variant in ("compile", "max_autotune")
-
-
 class Baseline(Worker):
     """Holds the reference in several variants; the same calls, so that both sides pay the same protocol."""
 
@@ -450,20 +447,16 @@ class Baseline(Worker):
         return {"failed": failed, "seeds": {variant: source for variant, source in written.items() if source}}, b""
 
     def _rehearsed(self, variant: str, values: list[Any]) -> str:
-        if not _is_compiled(variant):
-            self._model(*values)
-            return ""
-        from kernelpro.lab import seeds
-
-        return seeds.of_call(self._reference, variant, self._models["eager"], values, self._model)
+        if variant in MODES:
+            return of_call(self._reference, variant, self._model, values)
+        self._model(*values)
+        return ""
 
     def seed(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        from kernelpro.lab import seeds
-
         self._choose(request["variant"])
         try:
-            return {"source": seeds.candidate(self._reference, request["variant"]), "reason": ""}, b""
-        except seeds.NoSeed as reason:
+            return {"source": candidate(self._reference, request["variant"]), "reason": ""}, b""
+        except NoSeed as reason:
             return {"source": "", "reason": str(reason)}, b""
 
     def prepare(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
@@ -471,10 +464,9 @@ class Baseline(Worker):
         return super().prepare(request, tail)
 
     def _choose(self, variant: str) -> None:
-        compiled = _is_compiled(variant)
+        compiled = variant in MODES
         tf32 = self._allow_tf32 if compiled else variant == "eager_tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if compiled and variant not in self._models:
-            mode = "default" if variant == "compile" else "max-autotune-no-cudagraphs"
-            self._models[variant] = torch.compile(self._models["eager"], mode=mode)
+            self._models[variant] = torch.compile(self._reference.model(), mode=MODES[variant])
         self._model = self._models.get(variant, self._models["eager"])

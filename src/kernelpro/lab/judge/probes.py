@@ -7,13 +7,14 @@ this task means anything.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from kernelpro.lab.judge.oracle import Oracle, Outputs
-from kernelpro.lab.judge.tolerance import Limit, Tolerance, measure
+from kernelpro.lab.judge.tolerance import Errors, Limit, Tolerance, measure
 from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.lab.tasks.work import Work
 
@@ -26,6 +27,13 @@ _SMALLEST = 16
 """Inputs with fewer elements are not cut in half."""
 _SCALED = 1.01
 """Times the bytes of an input that a task reads at most if it only maps that one: scales and offsets are small."""
+_FEW = 8.0
+"""Operations on an element that hide behind reading and writing it, so that leaving them out gains nothing."""
+_COPIES = {"_to_copy", "copy_", "prelu", "_prelu_kernel"}
+"""Pointwise as well."""
+_CLEARLY = 3.0
+"""Times the limit: so much of an error needs no second look."""
+_LOOKS = 5
 
 
 def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) -> str | None:
@@ -43,7 +51,7 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
         return "the reference's output is not finite on the inputs as given"
     limit = tolerance.limits[AS_GIVEN]
     if limit.norm >= 1:
-        return f"at the allowed precision the reference itself is so far off that errors of {limit.norm:.0%} pass, and so do zeros"
+        return "at the allowed precision the reference itself is so far off that zeros pass"
     for stand_in in _stand_ins(oracle, first, work):
         if all(stand_in.passes(oracle, limit, seed) for seed in others):
             return f"{stand_in.name} as an answer to the inputs as given"
@@ -94,11 +102,23 @@ def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
     yield _StandIn("the output for other inputs passes", lambda leaves, truth: known if _same_shapes(known, truth) else None)
     for index, leaf in enumerate(known_inputs):
         if len(known) == 1 and leaf.is_floating_point() and leaf.numel() == known[0].numel():
-            maps = not work.matrix_flops and work.read_bytes <= _SCALED * leaf.nbytes
-            also = ("negated", "x3") if maps else ()
+            maps = _only_maps(work, leaf)
+            also = ("negated", "spikes") if maps else ()
             yield _StandIn(f"a copy of input {index} passes", _copy(index), also)
             if not maps:
                 yield _StandIn(f"an affine map of input {index} passes", _affine(leaf, known[0], index))
+
+
+def _only_maps(work: Work, leaf: torch.Tensor) -> bool:
+    """Whether all that the task does is to map each element of this input, in a few operations."""
+    few = work.vector_flops <= _FEW * leaf.numel() and work.read_bytes <= _SCALED * leaf.nbytes
+    return few and not work.matrix_flops and all(_is_pointwise(operator.name) for operator in work.graph)
+
+
+def _is_pointwise(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name, None)
+    tags = (getattr(packet, overload).tags for overload in packet.overloads()) if packet else ()
+    return name in _COPIES or any(torch.Tag.pointwise in each for each in tags)
 
 
 def _copy(index: int) -> Answer:
@@ -134,17 +154,22 @@ def _same_shapes(a: Outputs, b: Outputs) -> bool:
 
 def _skippable(oracle: Oracle, limit: Limit, seeds: list[int]) -> str | None:
     """Half of an input replaced by the other half: it must show, or not matter at all (error exactly zero)."""
-    for index, leaf in enumerate(oracle.inputs(seeds[0])[1][:_MOST_INPUTS]):
-        if not leaf.is_floating_point() or leaf.numel() < _SMALLEST or not leaf.dim():
-            continue
-        if all(_hides_half(oracle, limit, seed, index) for seed in seeds):
+    leaves = enumerate(oracle.inputs(seeds[0])[1][:_MOST_INPUTS])
+    large = [index for index, leaf in leaves if leaf.is_floating_point() and leaf.numel() >= _SMALLEST and leaf.dim()]
+    for index in large:
+        if _hides_half(oracle, limit, seeds[:_LOOKS], index):
             return f"half of input {index} can be skipped without the error leaving the tolerance"
     return None
 
 
-def _hides_half(oracle: Oracle, limit: Limit, seed: int, index: int) -> bool:
-    errors = measure(_answer_to_half(oracle, seed, index), oracle.truth(seed))
-    return errors.norm > 0 and limit.excess(errors) <= 1
+def _hides_half(oracle: Oracle, limit: Limit, seeds: list[int], index: int) -> bool:
+    """Whether that mostly stays within the limit. Where a half mostly leaves it, a sixteenth does in one of a hundred calls."""
+    found: list[Errors] = []
+    for seed in seeds:
+        found.append(measure(_answer_to_half(oracle, seed, index), oracle.truth(seed)))
+        if limit.excess(found[0]) > _CLEARLY:
+            return False
+    return statistics.median(map(limit.excess, found)) <= 1 and any(errors.norm > 0 for errors in found)
 
 
 def _answer_to_half(oracle: Oracle, seed: int, index: int) -> Outputs:

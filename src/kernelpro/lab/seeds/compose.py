@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from kernelpro.lab.seeds.capture import MODES, Captured, NoSeed, capture, described, watching
 from kernelpro.lab.seeds.unwrap import LIBRARY, Parts, unwrap
@@ -28,20 +26,25 @@ def candidate(reference: Reference, variant: str) -> str:
     return put_together(capture(reference, variant), reference.task, variant, reference.device)
 
 
-def of_call(reference: Reference, variant: str, model: nn.Module, values: list[Any], compiled: Callable[..., Any]) -> str:
-    """Call what torch.compile makes of the model, which is where it compiles; its code as a candidate, or nothing where it is not
-    all in one graph."""
+def of_call(reference: Reference, variant: str, compiled: Any, values: list[Any]) -> str:
+    """Call what torch.compile makes of a model for the first time, which is where it compiles; its code as a candidate, or nothing
+    where it is not all in one graph. What is raised, the compiled model raised."""
     from torch._dynamo.utils import counters
 
-    before = counters["graph_break"].total()
+    before = _traced(counters)
     with watching() as seen:
         result = compiled(*values)
-    if counters["graph_break"].total() > before:
-        return ""
     try:
-        return put_together(described(model, values, result, seen), reference.task, variant, reference.device)
-    except NoSeed:
+        if _traced(counters) != (before[0] + 1, before[1]):
+            return ""
+        return put_together(described(compiled._orig_mod, values, result, seen), reference.task, variant, reference.device)
+    except Exception:  # whatever cannot be written down: it is a baseline all the same, and who wants the code asks for the reason
         return ""
+
+
+def _traced(counters: Any) -> tuple[int, int]:
+    """Frames that the compiler has looked at (a branch on data makes two of one), and places where it gave up."""
+    return counters["frames"]["total"], counters["graph_break"].total()
 
 
 def put_together(captured: Captured, task: Task, variant: str, device: str) -> str:

@@ -88,7 +88,8 @@ class Reference:
 
     def model(self, dtype: torch.dtype | None = None) -> nn.Module:
         """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
-        model: nn.Module = self._build() if _is_held_by_functions(self._built) else copy.deepcopy(self._built)
+        again = self.task.form == "kernelbench" and _is_held_by_functions(self._built)
+        model: nn.Module = self._build() if again else copy.deepcopy(self._built)
 
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(self.device, widened(tensor.dtype, dtype))

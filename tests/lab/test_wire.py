@@ -1,0 +1,24 @@
+"""Messages between parent and child."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kernelpro.lab.judge import wire
+from kernelpro.lab.judge.wire import Channel, Garbled
+
+
+def test_a_child_is_sent_what_it_needs_and_sends_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters of a layer may take gigabytes."""
+    monkeypatch.setattr(wire, "_MAX_TAIL", 1000)
+    here, there = socket.socketpair()
+    parent, child = Channel(here), Channel(there, trusted=True)
+    parent.send({"op": "load"}, b"x" * 1001)
+    assert child.receive(5.0) == ({"op": "load"}, b"x" * 1001)
+    child.send({"ok": True}, b"x" * 1001)
+    with pytest.raises(Garbled, match="1001 bytes"):
+        parent.receive(5.0)
+    parent.close()
+    child.close()
