@@ -438,8 +438,8 @@ class Baseline(Worker):
         form, leaves = self._reference.inputs(0)
         failed, written = {}, {}
         for variant in request["variants"]:
-            self._choose(variant)
             try:
+                self._choose(variant)
                 with torch.no_grad():
                     written[variant] = self._rehearsed(variant, tree.unpack(form, [leaf.clone() for leaf in leaves]))
             except Exception as error:  # whatever a compiler raises, the variant is left out and the reason told
