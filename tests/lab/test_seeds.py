@@ -129,11 +129,10 @@ def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: Worker) ->
     rehearsed(worker, Task(SPARSE, "sparse"))
 
 
-def test_what_the_first_call_leaves_in_the_model_is_not_taken_for_a_parameter(worker: Worker, court: Court) -> None:
-    task = Task(CACHED.replace("x * 2 + 1", "x * self.held"), "cached")
-    found = rehearsed(worker, task)
+def test_what_the_first_call_leaves_in_the_model_is_not_taken_for_a_parameter(worker: Worker) -> None:
+    found = rehearsed(worker, Task(CACHED.replace("x * 2 + 1", "x * self.held"), "cached"))
     (seed,) = found["seeds"] or pytest.fail(found["no_seeds"])
-    assert court.judge(task, Candidate(seed["source"]), build_timeout=300.0).status is Status.PASSED
+    assert "self.held" not in seed["source"]
 
 
 def test_without_a_wish_for_seeds_no_compiler_runs(worker: Worker) -> None:
