@@ -16,7 +16,7 @@ def test_each_limit_ends_the_run() -> None:
     assert _after(Limits(candidates=2), candidates=1).exhausted() == ""
     assert "0.5 dollars" in _after(Limits(0, money=0.5), Step(1, 0, "seed", cost=Cost(0.5))).exhausted()
     assert "100 tokens" in _after(Limits(0, tokens=100), Step(1, 0, "seed", cost=Cost(0, 60, 40))).exhausted()
-    assert "device seconds" in _after(Limits(0, device_seconds=3), Step(1, 0, "seed", details={"device_seconds": 4.0})).exhausted()
+    assert "device seconds" in Budget(Limits(0, device_seconds=3), device_seconds=4.0).exhausted()
     assert "wall seconds" in Budget(Limits(0, wall_seconds=10), spent_before=11).exhausted()
 
 

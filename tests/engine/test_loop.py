@@ -135,6 +135,8 @@ def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -
     assert [data["step"] for _, _, data in store.events("final")] == [3] and outcome.verdict != steps[2].verdict
     settled = [data["step"] for _, _, data in store.events("settled")]
     assert settled == [step.number for step in steps], "results are settled in the order of choosing"
+    held = store.device_seconds
+    assert set(held) == {"probe", "study", "candidates", "profile", "finals"} and min(held.values()) > 0
 
 
 def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: Pool) -> None:

@@ -14,8 +14,9 @@ class Budget:
     limits: Limits
     spent_before: float = 0.0
     """Wall seconds of earlier sittings."""
-    candidates: int = 0
     device_seconds: float = 0.0
+    """Of all sittings."""
+    candidates: int = 0
     cost: Cost = field(default_factory=Cost)
     _begun: float = field(default_factory=time.monotonic)
 
@@ -27,7 +28,6 @@ class Budget:
         """What it cost in the end. Where the author had no idea there was no candidate."""
         self.candidates -= not step.source
         self.cost = self.cost + step.cost
-        self.device_seconds += float(step.details.get("device_seconds", 0.0))
 
     @property
     def wall_seconds(self) -> float:

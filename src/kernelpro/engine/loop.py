@@ -91,7 +91,7 @@ class Engine:
         self._memory = RunMemory()
         self._config: RunConfig = store.config()
         self._policy = make(self._config.policy, **self._config.constants)
-        self._budget = Budget(self._config.limits, store.wall_seconds)
+        self._budget = Budget(self._config.limits, store.wall_seconds, sum(store.device_seconds.values()))
         self._steps: dict[int, Step] = {}
         self._first: dict[str, int] = {}
         """The first step with some code, comments and layout aside."""
@@ -336,7 +336,11 @@ class Engine:
 
         if job.kind == "judge" and self._config.target == "cuda":
             job = replace(job, sanitize=True)  # a debugger will ask where
-        return await asyncio.wrap_future(self._pool.submit(job, progress))
+        result = await asyncio.wrap_future(self._pool.submit(job, progress))
+        use = "finals" if job.options.effort == "full" else {"judge": "candidates"}.get(job.kind, job.kind)
+        self._store.charge(use, result.device_seconds)
+        self._budget.device_seconds += result.device_seconds
+        return result
 
     # --- what an author may know -----------------------------------------------------------------------
 

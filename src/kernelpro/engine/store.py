@@ -179,6 +179,16 @@ class Store:
     def keep_wall(self, seconds: float) -> None:
         self._set("wall_seconds", seconds)
 
+    @property
+    def device_seconds(self) -> dict[str, float]:
+        """By what for, over all sittings; empty where a run of an earlier version did not count them."""
+        return dict(self._get("device_seconds") or {})
+
+    def charge(self, use: str, seconds: float) -> None:
+        """So much of the device was used."""
+        known = self.device_seconds
+        self._set("device_seconds", known | {use: known.get(use, 0.0) + seconds})
+
     def keep_ground(self, ground: dict[str, Any]) -> None:
         """What is measured once before the first candidate: baselines, floor."""
         self._set("ground", ground)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
@@ -45,6 +46,8 @@ class Worker:
         self._key: Any = None
         self._profiled: tuple[str, Profile] | None = None
         """The last candidate and its profile: a second job adds counters to it."""
+        self._held = 0.0
+        """Seconds for which the job at hand has held the device."""
 
     def announce(self, job: Job) -> None:
         """A job has arrived and waits: start its build."""
@@ -57,13 +60,28 @@ class Worker:
 
     def run(self, job: Job) -> Result:
         """Do one job. Bad input is an answer, not an exception."""
+        self._held = 0.0
+        return replace(self._run(job), device_seconds=round(self._held, 4))
+
+    @contextmanager
+    def _alone(self, job: Job) -> Iterator[None]:
+        """With the device, which is nobody else's meanwhile."""
+        target = self._target(job)
+        with exclusive(_device(target), self._reporter(job)):
+            begun = time.monotonic()
+            try:
+                yield
+            finally:
+                self._held += time.monotonic() - begun
+
+    def _run(self, job: Job) -> Result:
         try:
             if job.kind not in get_args(Kind):
                 raise BadInput(f"job {job.id}: unknown kind of job {job.kind!r}")
             if job.kind == "environment":
                 return Result(job.id, data=_environment(self._target(job)) | {"sandbox": self._nursery.level})
             if job.kind == "energy":
-                with exclusive(_device(self._target(job)), self._reporter(job)):
+                with self._alone(job):
                     return Result(job.id, data=calibrate(self._target(job), self._reporter(job)))
             if job.kind == "build":
                 return self._build(job)
@@ -72,7 +90,7 @@ class Worker:
             job = replace(job, task=job.task.for_target(self._target(job)))
             if job.kind in ("judge", "profile"):
                 self._get_ready(job)
-            with exclusive(_device(self._target(job)), self._reporter(job)):
+            with self._alone(job):
                 return self._measure(job)
         except Twin as twin:
             return Result(job.id, data={"same_as": str(twin)})
@@ -90,7 +108,7 @@ class Worker:
             raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
         self._begin_build(job, job.candidate)
         if self._target(job) == "cuda" and self._key != self._key_of(job):
-            with exclusive(_device("cuda"), self._reporter(job)):
+            with self._alone(job):
                 self._prepared(job)
         self._await_build(job, job.candidate)
 

@@ -56,3 +56,5 @@ class Result(Record):
     profile: Profile | None = None
     data: dict[str, Any] | None = None
     error: str | None = None
+    device_seconds: float = 0.0
+    """For which the job held the device, its task's preparation included."""

@@ -46,10 +46,12 @@ def _took(data: dict[str, Any]) -> str:
     device = f" ({place['device']})" if place["device"] else ""
     outcomes = f" ({sentence.counted(cost['outcomes'])})" if cost["outcomes"] else ""
     sandbox = f"; sandbox: {place['sandbox']}" if place["sandbox"] else ""
+    uses = ", ".join(f"{use} {sentence.duration(seconds)}" for use, seconds in cost["device_uses"].items() if seconds)
+    held = f"{sentence.duration(cost['device_seconds'])} on the device{f' ({uses})' if uses else ''}"
     return (
         f"Run {run['id']} on {run['target']}{device}, precision {run['precision'] or 'as the task has it'}; "
         f"{cost['candidates']} candidates{outcomes}, {sentence.duration(cost['wall_seconds'])} of work, "
-        f"{sentence.duration(cost['device_seconds'])} on the device; {sentence.spent(cost)}{sandbox}."
+        f"{held}; {sentence.spent(cost)}{sandbox}."
     )
 
 

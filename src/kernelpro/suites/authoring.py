@@ -77,9 +77,8 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
     except BadInput as error:  # the task cannot be scored, or does not run
         result = Result(assignment.key, error=str(error))
     finally:
-        steps = store.steps()
+        steps, seconds = store.steps(), sum(store.device_seconds.values())
         store.close()
-    seconds = sum(float(step.details.get("device_seconds", 0.0)) for step in steps)
     return Entry(assignment.key, result, seconds, exchanges.read(store.folder, steps).total)
 
 
