@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from energy import Table
@@ -36,16 +37,16 @@ class Pulse:
         self._expected, self._side = table.bench.expected, side
         self._seconds = _PERIOD * _BUSY * side.own_ms / slowest_ms
         self.calls, self.seconds = 0, 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat)
+        self._over, self._threads = threading.Event(), ThreadPoolExecutor(1)
 
     def __enter__(self) -> Pulse:
-        self._thread.start()
+        self._beating = self._threads.submit(self._beat)
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._over.set()
-        self._thread.join()
+        self._threads.shutdown()
+        self._beating.result()  # what the side did wrong is raised here
 
     def _beat(self) -> None:
         first = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.tasks import parameters, work
 from kernelpro.lab.tasks.inputs import transform
 from kernelpro.lab.tasks.reference import Reference
+from kernelpro.pools import packing
 from kernelpro.records import BadInput, Task
 
 
@@ -97,26 +97,26 @@ def test_functions_that_hold_parts_of_a_model_hold_those_of_the_copy() -> None:
     assert reference.model().f.__closure__[0].cell_contents is not again.l
 
 
-def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
-    class Held(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8))
-            self.act = decorated
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.act(x * self.weight)
-
-    reference = Reference(task("x[0] * 2"), "cpu", 1)
-    reference.task = replace(reference.task, form="module")
-    reference._built = Held()
-    wide, plain = reference.model(torch.float64), reference.model()
-    assert wide is not plain and plain.weight.dtype == torch.float32 and wide.weight.dtype == torch.float64
-
-
 @torch.no_grad()
 def decorated(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x)
+
+
+class Held(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8))
+        self.act = decorated  # it has a closure
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(x * self.weight)
+
+
+def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
+    source, entry, payload = packing.module(Held(), [torch.randn(4, 8)])
+    reference = Reference(Task(source, entry, "module", entry, payload), "cpu", 1)
+    wide, plain = reference.model(torch.float64), reference.model()
+    assert wide is not plain and plain.weight.dtype == torch.float32 and wide.weight.dtype == torch.float64
 
 
 def test_inputs_come_from_the_seed_alone() -> None:

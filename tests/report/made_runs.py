@@ -144,6 +144,8 @@ def searched(home: Path) -> Store:
     details = {"promised": 2.0, "tuned": tuned, "device_seconds": 8.0}
     settle(store, replace(best, verdict=passed(7, 0.8), details=details, diagnosis=diagnosis(replace(FINDING, tool="dram"))), 32)
     store.keep_wall(321.0)
+    store.charge("probe", 12.5)
+    store.charge("candidates", 8.0)
     return store
 
 

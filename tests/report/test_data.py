@@ -41,9 +41,11 @@ def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> No
 
 
 def test_what_it_cost_is_added_up(tmp_path: Path) -> None:
-    cost = gather(made_runs.won(tmp_path))["cost"]
+    store = made_runs.won(tmp_path)
+    cost = gather(store)["cost"]
     assert cost["money"] == pytest.approx(0.10) and (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (7000, 2000, 5)
     assert cost["candidates"] == 7 and cost["wall_seconds"] == 321.0 and cost["device_seconds"] == 20.5
+    assert cost["device_uses"] == {"probe": 12.5, "candidates": 8.0} and "(probe 12 s, candidates 8.0 s)" in render(store, "md")
     assert cost["outcomes"] == {"passed": 4, "wrong": 1, "build_failed": 1, "duplicate": 1} and cost["tuning_points"] == 3
 
 

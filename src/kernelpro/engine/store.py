@@ -181,7 +181,7 @@ class Store:
 
     @property
     def device_seconds(self) -> dict[str, float]:
-        """By what for, over all sittings; empty where a run of an earlier version did not count them."""
+        """By what for, over all sittings."""
         return dict(self._get("device_seconds") or {})
 
     def charge(self, use: str, seconds: float) -> None:

@@ -233,7 +233,6 @@ def _baselines(run: _Read) -> list[dict[str, Any]]:
 
 def _cost(run: _Read) -> dict[str, Any]:
     known, uses = run.known, run.store.device_seconds
-    candidates = sum(float(step.details.get("device_seconds", 0.0)) for step in known.values())
     return {
         "candidates": sum(bool(step.source) for step in known.values()),
         "outcomes": dict(run.counts.most_common()),
@@ -241,7 +240,7 @@ def _cost(run: _Read) -> dict[str, Any]:
         **run.asked.total.to_json(),
         "roles": [{"role": role} | cost.to_json() for role, cost in run.asked.roles.items()],
         "wall_seconds": run.store.wall_seconds,
-        "device_seconds": sum(uses.values()) if uses else candidates,
+        "device_seconds": sum(uses.values()),
         "device_uses": uses,
     }
 

@@ -60,7 +60,7 @@ class Baselines:
             answer = self.participant.hear("rehearse", self.first_timeout)
         except Verdictable as error:
             raise BadInput(f"the baselines do not compile: {error.reason}") from None
-        self.seeds = answer.get("seeds", {})
+        self.seeds = answer["seeds"]
         for variant, reason in answer["failed"].items():
             if variant.startswith("eager"):
                 raise BadInput(f"the reference does not run: {reason}")
