@@ -1,14 +1,16 @@
 """Searching for less energy at the same speed: what `--objective energy-at-speed` finds on tasks of our own suite.
 
     python benchmarks/energy_search.py [--out FILE] [--candidates 3] [--language triton] [--home DIR] [NAME ...]     # NAME: 07_gelu
+    python benchmarks/energy_search.py --again FILE [--out FILE] [NAME ...]
 
 For each task a run of the playbook, without a model, that looks for the least energy among kernels within 2 % of the fastest. Then
 the winner and the design it came from (what the playbook writes before anything is said of energy) are measured in turn, head to
 head: times of single calls, and five rounds of energy in loops, so that one sees both the saving and whether speeds match; where
 the board was at its limit, also at the same rate of calls, with rests (energy_spaced.py). The speed and energy against the fastest
 baseline are the run's own. FILE gets every kernel that was measured. Needs a GPU whose joules can be counted. With DIR, runs are
-kept there, and the same command goes on where it was killed. Exit code 0: on at least three tasks energy was saved beyond doubt,
-at a speed within 2 %.
+kept there, and the same command goes on where it was killed. `--again` searches for nothing: the winners of an earlier FILE are
+held against their designs once more, on this machine. Exit code 0: on at least three tasks energy was saved beyond doubt, at a
+speed within 2 %.
 
 The tasks are such whose time is DRAM's while costly functions hide behind it (divisions, erf, tanh, exp and logarithms): in machine
 code quick forms take 12 to 52 instructions an element less, and of the planted pairs we know that 16 multiply-adds an element are
@@ -170,15 +172,19 @@ def origin(found: dict[str, Any]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=DEFAULT, help="tasks of our own suite")
+    parser.add_argument("names", nargs="*", help="tasks of our own suite")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="no search: the winners of this FILE against their designs")
     parser.add_argument("--candidates", type=int, default=3)
     parser.add_argument("--language", action="append", choices=("triton", "cuda"), help="several: one first design in each")
     parser.add_argument("--out", type=Path, help="write everything here, as JSON")
     parser.add_argument("--home", type=Path, help="keep the runs here")
     chosen = parser.parse_args()
-    paths = {name: next(SUITE.glob(f"level*/{name}.py"), None) for name in chosen.names}
+    earlier = {result["task"]: result for result in json.loads(chosen.again.read_text(encoding="utf-8"))} if chosen.again else {}
+    paths = {name: next(SUITE.glob(f"level*/{name}.py"), None) for name in chosen.names or earlier or DEFAULT}
     if unknown := [name for name, path in paths.items() if path is None]:
         parser.error(f"no task of our own suite is called {', '.join(unknown)}")
+    if chosen.again and (unknown := [name for name in paths if name not in earlier]):
+        parser.error(f"{chosen.again} has nothing of {', '.join(unknown)}")
     found: list[dict[str, Any]] = []
     print("| task | winner, ms | time, over its design | in loops | energy saved | W | at the same rate | against the baseline |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
@@ -188,7 +194,8 @@ def main() -> int:
             task, home = Task.from_file(path).for_target("cuda"), chosen.home or Path(scratch)
             begun = time.monotonic()
             try:
-                result = searched(pool, task, chosen.candidates, tuple(chosen.language or ["triton"]), home)
+                languages = tuple(chosen.language or ["triton"])
+                result = earlier.get(task.name) or searched(pool, task, chosen.candidates, languages, home)
                 result["duel"] = head_to_head(task, result)
             except BadInput as error:
                 result = {"task": path.stem, "winner": None, "verdict": None, "points": [], "notes": [str(error)]}
