@@ -135,8 +135,8 @@ def pieces(loops: Loops, make: Callable[[Indices, Loops], Expr]) -> list[tuple[E
             made.append((make(indices, own), indices, own))
         except Straddle as split:
             var, at = straddled(split, own)
-            for start, size, suffix in ((0, at, "a"), (at, var.extent - at, "b")):
-                part = Var(var.name + suffix, size)
+            for start, size in ((0, at), (at, var.extent - at)):  # halves share a loop, and with it a pass
+                part = Var(f"{var.name}_{size}", size)
                 inner = tuple(i if v != var else _moved(i, var, part, start) for i, v in zip(indices, own, strict=True))
                 waiting.append((inner, tuple(part if v == var else v for v in own)))
     return made

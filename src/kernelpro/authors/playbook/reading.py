@@ -226,8 +226,10 @@ class _Reader:
             draft.steps.append(Store(tensor.name, place, found, own))
         return True
 
-    def _store_alone(self, value: Value, tensor: Tensor, region: tuple[tuple[int, int], ...]) -> Draft:
-        """A stage of its own for a region of the tensor (start and size of each dimension); several where it must be split."""
+    def _store_alone(self, value: Value, tensor: Tensor, region: tuple[tuple[int, int], ...], beside: Draft | None = None) -> Draft:
+        """A stage of its own for a region of the tensor (start and size of each dimension); several where it must be split, but
+        regions of one size that are made of the same tensors share one (`beside`: the stage of the region before).
+        """
         sizes = tuple(size for _, size in region)
         draft = self._begin(sizes[:-1])
         loops = draft.over(sizes[-1:])
@@ -244,9 +246,14 @@ class _Reader:
                 raise NoIdea("parts that are joined are read in an order the playbook cannot follow") from None
             dim, (start, size) = own.index(var), region[own.index(var)]
             for part in ((start, at), (start + at, size - at)):
-                made = self._store_alone(value, tensor, (*region[:dim], part, *region[dim + 1 :]))
-            return made
+                beside = self._store_alone(value, tensor, (*region[:dim], part, *region[dim + 1 :]), beside)
+            assert beside
+            return beside
         self._accept(attempt)
+        alike = beside and (beside.outer, beside.steps[0].loops) == (draft.outer, loops)
+        if beside and alike and _read(found) & _read(beside.steps[0].value):
+            self._drafts.remove(draft)
+            draft = beside
         if sizes == value.shape:
             draft.domains.append((value.shape, indices, loops))
         draft.steps.append(Store(tensor.name, flatten(indices, value.shape), found, loops))
@@ -287,6 +294,11 @@ class _Reader:
     def _name(self, prefix: str) -> str:
         self._names += 1
         return f"{prefix}{self._names}"
+
+
+def _read(value: Expr) -> set[str]:
+    """The tensors that it is made of."""
+    return {node.data[0] for node in value.walk() if node.op == "load"}
 
 
 def _anchors(outputs: list[Value]) -> Iterator[Anchor]:

@@ -169,20 +169,24 @@ class Rows(Tile):
         names[scan] = f"v{scan.number}"
         return [*lines, f"{names[scan]} = {combined(scan.data[0], before, made) if before else made}"]
 
-    def _number(self, one: Pass, step: Reduce, names: Names, length: str) -> str:
+    def _number(self, one: Pass, step: Reduce, names: Names, length: str, nothing: str = "") -> str:
         """What the tile gives to a reduction: nothing where there is no element."""
         text = self._full(self.printer.number(step.kind, step.value, names), step.value, one.loops, length)
         masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.within(one.guards)
-        return f"tl.where({' & '.join(masks)}, {text}, {identity(step.kind, held(step.kind, step.value))})" if masks else text
+        nothing = nothing or identity(step.kind, held(step.kind, step.value))
+        return f"tl.where({' & '.join(masks)}, {text}, {nothing})" if masks else text
 
     def _stretches_of(self, one: Pass, names: Names, column: Var) -> list[str]:
         roots = [step.value for step in one.steps]
         given = {f.given for f in (self._followers.get(r.name) for r in _reduces(one)) if f}
         lines = self.printer.block(fixed(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
         reduces, scans = _reduces(one), scans_of(roots)
-        slow = {self._followers[r.name].base.name for r in reduces if r.name in self._followers} | self._followers.keys()
+        following = {r.name: follower for r in reduces if (follower := self._followers.get(r.name))}
+        squares = {follower.base.name: name for name, follower in following.items() if follower.kind == "centred"}
+        tops = {follower.base.name for follower in following.values() if follower.kind == "scaled"}
         for r in reduces:
-            shape = self.shape if r.name in slow else "[STRETCH]" if self._single else "[ROWS, STRETCH]"
+            by_row = r.name in tops or (r.name in following and r.name not in squares.values())
+            shape = self.shape if by_row else "[STRETCH]" if self._single else "[ROWS, STRETCH]"
             lines.append(f"{r.name} = {begun(r.kind, held(r.kind, r.value), shape)}")
         for scan in scans:
             lines.append(f"s{scan.number} = {begun(scan.data[0], scan.dtype, self.shape)}")
@@ -192,23 +196,24 @@ class Rows(Tile):
             body += self._running(scan, own, "STRETCH", f"s{scan.number}")
             whole = self._number(one, Reduce("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
             body.append(f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole, scan))}")
-        plain = [step for step in one.steps if not (isinstance(step, Reduce) and step.name in self._followers)]
+        plain = [step for step in one.steps if not (isinstance(step, Reduce) and step.name in following)]
         body += self.printer.block([s.value for s in plain if s.value.op not in NAMELESS], own)
         for step in plain:
             if isinstance(step, Store):
                 body.append(self.store(step, own))
+            elif step.name in squares:
+                body += self._average(step, self._number(one, step, own, "STRETCH", nothing=step.name), squares[step.name])
             else:
                 text = self._number(one, step, own, "STRETCH")
-                if step.name in slow:
-                    body += self._base(step, text, column)
-                else:
-                    body.append(f"{step.name} = {combined(step.kind, step.name, text)}")
+                body += _top(step, self._reduced("max", text, step.value)) if step.name in tops else [_added(step, text)]
         for step in reduces:
-            if step.name in self._followers:
-                body += self._follow(one, step, own)
-        body += [f"{name} = {name}_now" for name in sorted({f.base.name for f in self._followers.values()} & slow)]
-        lines += self._over(column, body)
-        return lines + [f"{r.name} = {self._reduced(r.kind, r.name, r.value)}" for r in reduces if r.name not in slow]
+            if step.name in following and step.name not in squares.values():
+                body += self._scaled(one, step, own)
+        lines += self._over(column, [*body, *(f"{name} = {name}_now" for name in sorted(tops))])
+        for mean, name in squares.items():
+            lines += self._averaged(mean, name, following[name].base.value, column)
+        done = {*tops, *following, *squares}
+        return lines + [f"{r.name} = {self._reduced(r.kind, r.name, r.value)}" for r in reduces if r.name not in done]
 
     def _over(self, column: Var, body: list[str]) -> list[str]:
         """The loop over the stretches of a row, or of the part of it that the program has."""
@@ -224,30 +229,41 @@ class Rows(Tile):
 
     # --- reductions that follow another ------------------------------------------------------------------------
 
-    def _base(self, step: Reduce, text: str, column: Var) -> list[str]:
-        name = step.name
-        lines = [f"{name}_here = {self._reduced(step.kind, text, step.value)}"]
-        lines += [f"{name}_now = {combined(step.kind, name, f'{name}_here')}"]
-        if step.kind == "max":  # nothing but -inf so far: exp(x - 0) is as good
-            return [*lines, f'{name}_top = tl.where({name}_now == float("-inf"), 0.0, {name}_now)']
-        seen = "start" if self._split == 1 else "seen"
-        lines += [
-            f"{name}_count = tl.minimum(tl.maximum({column.extent} - start, 0), STRETCH) * 1.0",
-            f"{name}_seen = {seen} * 1.0",
-        ]
-        lines += [f"{name}_mean = {name}_here / tl.maximum({name}_count, 1.0)"]
-        return [*lines, f"{name}_off = {name}_mean - {name} / tl.maximum({name}_seen, 1.0)"]
-
-    def _follow(self, one: Pass, step: Reduce, names: Names) -> list[str]:
+    def _scaled(self, one: Pass, step: Reduce, names: Names) -> list[str]:
+        """A sum that is scaled down where the maximum so far grows."""
         follower = self._followers[step.name]
         base = follower.base.name
-        own = {**names, follower.given: f"{base}_{'top' if follower.kind == 'scaled' else 'mean'}"}
+        own = {**names, follower.given: f"{base}_top"}
         lines = self.printer.block([step.value], own)
         here = self._reduced("sum", self._number(one, step, own, "STRETCH"), step.value)
-        if follower.kind == "scaled":
-            return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_top) + {here}"]
-        weight = f"({base}_seen * {base}_count / tl.maximum({base}_seen + {base}_count, 1.0))"
-        return [*lines, f"{step.name} += {here} + {base}_off * {base}_off * {weight}"]
+        return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_top) + {here}"]
+
+    def _average(self, step: Reduce, text: str, squares: str) -> list[str]:
+        """Each place of the tile has a mean of its own so far, and squares about it; elements that are none are given as that
+        mean, and change nothing."""
+        name, turn = step.name, "start // STRETCH" if self._split == 1 else "turn"
+        return [
+            f"{name}_here = {text}",
+            f"{name}_off = {name}_here - {name}",
+            f"{name} += {name}_off * (tl.full([], 1.0, {computed(step.value.dtype)}) / ({turn} + 1))",
+            f"{squares} += {name}_off * ({name}_here - {name})",
+        ]
+
+    def _averaged(self, mean: str, squares: str, value: Expr, column: Var) -> list[str]:
+        """The sum, and the squares about the mean, of what all places of the tile have seen."""
+        lines, count, all_of_it = [], str(column.extent), f"{column.extent}.0"
+        if self._split > 1:
+            section = self._section(column)
+            lines += [f"{mean}_count = tl.minimum(tl.maximum({column.extent} - part * {section}, 0), {section})"]
+            count, all_of_it = f"{mean}_count", f"tl.maximum({mean}_count, 1)"
+        return [
+            *lines,
+            f"{mean}_seen = (tl.maximum({count} - {self._along('STRETCH')}, 0) + STRETCH - 1) // STRETCH * 1.0",
+            f"{mean}_all = {self._reduced('sum', f'{mean} * {mean}_seen', value)}",
+            f"{mean}_off = {mean} - {mean}_all / {all_of_it}",
+            f"{squares} = {self._reduced('sum', f'{squares} + {mean}_seen * {mean}_off * {mean}_off', value)}",
+            f"{mean} = {mean}_all",
+        ]
 
     # --- rows that several programs share ----------------------------------------------------------------------
 
@@ -301,6 +317,19 @@ class Rows(Tile):
 def fits(stage: Stage) -> bool:
     """A whole row lies in registers."""
     return all(power_of_two(prod(var.extent for var in step.loops)) <= LARGEST for step in stage.steps)
+
+
+def _top(step: Reduce, here: str) -> list[str]:
+    """The maximum so far; where that is -inf, exp(x - 0) is as good."""
+    now = f"{step.name}_now"
+    return [
+        f"{now} = {combined(step.kind, step.name, here)}",
+        f'{step.name}_top = tl.where({now} == float("-inf"), 0.0, {now})',
+    ]
+
+
+def _added(step: Reduce, text: str) -> str:
+    return f"{step.name} = {combined(step.kind, step.name, text)}"
 
 
 def _reduces(one: Pass) -> list[Reduce]:
