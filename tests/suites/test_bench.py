@@ -244,6 +244,7 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     [
         ((), "say what to evaluate"),
         (("--probe", "--ids", "9"), "no problem 9"),
+        (("--probe", "--ids", "1/2,2/2"), "no problem 2/2"),
         (("--kernels", "/nowhere"), "not a folder"),
         (("--author", "nobody"), "not an author"),
         (("--author", "playbook", "--objective", "least"), "not one of speed, energy-at-speed, edp"),

@@ -9,7 +9,7 @@ import pytest
 from kernelpro.records import BadInput, Result
 from kernelpro.suites import kernels
 from kernelpro.suites.ledger import Entry, Ledger
-from kernelpro.suites.problems import find, numbers
+from kernelpro.suites.problems import Some, find, numbered
 
 TASK = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
 KERNEL = "class ModelNew: ...\n"
@@ -43,7 +43,7 @@ def test_a_folder_of_tasks_leaves_other_files_alone(tmp_path: Path) -> None:
         ((), "2-x", "`2-x` is neither"),
         ((), "5-2", "`5-2` is neither"),
         ((), "1,99", "no problem 99"),
-        ((), "2-4", "no problem 2 to 4"),
+        ((), "2-4", "no problem 2-4"),
     ],
 )
 def test_what_is_not_there_is_said(tmp_path: Path, levels: tuple[int, ...], ids: str, message: str) -> None:
@@ -60,7 +60,7 @@ def test_a_suite_that_is_none(tmp_path: Path) -> None:
 
 
 def test_ranges() -> None:
-    assert numbers("1-3, 7") == [range(1, 4), range(7, 8)] and numbers("") == []
+    assert numbered("1-3, 2/7") == [Some("1-3", None, range(1, 4)), Some("2/7", 2, range(7, 8))] and numbered("") == []
 
 
 def test_kernels_in_the_layout_of_kernelbench(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def bench(
     plain: Annotated[bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")] = False,
     tune: Annotated[int, typer.Option(min=0, help="With --author: points of a candidate's tunables that are tried; 0: none.")] = 12,
     level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
-    ids: Annotated[str, typer.Option(help="Only these problems of each level: 1-20,33.")] = "",
+    ids: Annotated[str, typer.Option(help="Only these problems: 1-20,33 of each level, or 1/1-20,2/33.")] = "",
     sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
     energy: Annotated[bool, typer.Option("--energy", help="With --kernels: also joules a call, as for judge.")] = False,
     target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,

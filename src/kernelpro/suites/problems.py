@@ -30,13 +30,13 @@ def find(
 ) -> list[Problem]:
     """The problems of `own`, of a KernelBench checkout or of a folder, at the size meant for the target, in order.
 
-    `levels` empty: all there are. `ids`: numbers and ranges (`1-20,33`) in each level; empty: all."""
+    `levels` empty: all there are. `ids`: numbers and ranges, in each level or in one (`1-20,2/33`); empty: all."""
     folder = _folder(suite)
     by_level = {int(path.name[5:]): path for path in folder.glob("level*") if path.name[5:].isdigit()}
     if missing := set(levels) - set(by_level):
         there = ", ".join(map(str, sorted(by_level))) or "none"
         raise BadInput(f"--level {min(missing)}: {suite} has no such level; there are: {there}")
-    wanted = numbers(ids)
+    wanted = numbered(ids)
     found = []
     for level, place in sorted(by_level.items()) if by_level else [(0, folder)]:
         if not levels or level in levels:
@@ -45,9 +45,9 @@ def find(
     if not found:
         raise BadInput(f"{suite}: no task in {folder}; a task is a Python file with Model, get_inputs and get_init_inputs")
     for some in wanted:
-        if not any(problem.number in some for problem in found):
-            raise BadInput(f"--ids {ids}: {suite} has no problem {some.start}{f' to {some[-1]}' if len(some) > 1 else ''}")
-    return [problem for problem in found if not wanted or any(problem.number in some for some in wanted)]
+        if not any(map(some.holds, found)):
+            raise BadInput(f"--ids {ids}: {suite} has no problem {some.text}")
+    return [problem for problem in found if not wanted or any(some.holds(problem) for some in wanted)]
 
 
 def _folder(suite: str) -> Path:
@@ -74,12 +74,25 @@ def _numbered(paths: list[Path]) -> list[tuple[int, Path]]:
     return list(enumerate(paths, 1))
 
 
-def numbers(text: str) -> list[range]:
-    """`1-20,33` as ranges."""
+@dataclass(frozen=True)
+class Some:
+    """A number or a range of them, of one level or of all."""
+
+    text: str
+    level: int | None
+    numbers: range
+
+    def holds(self, problem: Problem) -> bool:
+        return problem.number in self.numbers and self.level in (None, problem.level)
+
+
+def numbered(text: str) -> list[Some]:
+    """`1-20,33,2/5-7` part by part."""
     found = []
     for part in filter(None, text.replace(" ", "").split(",")):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match or int(match[2] or match[1]) < int(match[1]):
-            raise BadInput(f"--ids {text}: `{part}` is neither a number nor a range; say for example 1-20,33")
-        found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+        match = re.fullmatch(r"(?:(\d+)/)?(\d+)(?:-(\d+))?", part)
+        if not match or int(match[3] or match[2]) < int(match[2]):
+            raise BadInput(f"--ids {text}: `{part}` is neither a number nor a range; say for example 1-20,33 or 1/1-20,2/33")
+        level = int(match[1]) if match[1] else None
+        found.append(Some(part, level, range(int(match[2]), int(match[3] or match[2]) + 1)))
     return found
