@@ -63,6 +63,14 @@ def test_what_was_not_told_is_no_column_but_a_remark() -> None:
     assert remarks(found)[0] == "energy not told of 1/1 task, 1/2 task: no counter"
 
 
+def test_what_a_compiler_wrote_is_called_so() -> None:
+    names = ("playbook", "torch.compile", "playbook")
+    found = answered(*([Result("", verdict=verdict(0.5), data={"by": name})] for name in names))
+    titles, lines = problem_table(found)
+    assert [line[titles.index("by")] for line in lines] == list(names) and all(len(line) == len(titles) for line in lines)
+    assert "winners: 2 by playbook, 1 by torch.compile" in remarks(found) and "by" not in problem_table(made(verdict(0.5)))[0]
+
+
 def test_where_nobody_asked_nothing_is_said() -> None:
     found = made(verdict(0.5))
     assert "J a call" not in problem_table(found)[0] and "energy" not in " ".join(remarks(found))

@@ -71,7 +71,7 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
         if outcome.unanswered:  # what the model can do is not known yet: `--retry` goes on
             result = Result(assignment.key, error=reason)
         elif verdict := outcome.verdict or _failure(store):
-            result = Result(assignment.key, verdict=verdict)
+            result = Result(assignment.key, verdict=verdict, data={"by": _author(store, outcome.best)})
         else:
             result = Result(assignment.key, data={"reason": reason})
     except BadInput as error:  # the task cannot be scored, or does not run
@@ -80,6 +80,11 @@ async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, n
         steps, seconds = store.steps(), sum(store.device_seconds.values())
         store.close()
     return Entry(assignment.key, result, seconds, exchanges.read(store.folder, steps).total)
+
+
+def _author(store: Store, step: int | None) -> str:
+    """Who wrote the winner: the author, or a compiler."""
+    return next((known.author for known in store.steps() if known.number == step), "")
 
 
 def _failure(store: Store) -> Verdict | None:

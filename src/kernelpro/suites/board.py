@@ -7,6 +7,7 @@ are listed with the reason and are in no mean.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -57,6 +58,8 @@ class Row(Record):
     """A status of the judge's, or `no kernel`, `not run`, `not judged`."""
     reason: str = ""
     kernel: str = ""
+    by: str = ""
+    """Who wrote it, where that is known: of a search, the author or a compiler."""
     samples: int = 0
     ms: float | None = None
     floor_ms: float | None = None
@@ -142,7 +145,7 @@ def board(
 def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
     seconds, cost = sum(entry.seconds for entry in entries), sum((entry.cost for entry in entries), Cost())
     samples = sum(not _is_probe(entry) and entry.result.error is None for entry in entries)
-    row = Row(problem.label, problem.task.id, NO_KERNEL, "nothing was handed in", "", samples, seconds=seconds, cost=cost)
+    row = Row(problem.label, problem.task.id, NO_KERNEL, "nothing was handed in", samples=samples, seconds=seconds, cost=cost)
     verdicts = [entry.result.verdict for entry in entries if entry.result.verdict and not entry.lost]
     best = min(verdicts, key=_rank, default=None)
     unsettled = next((entry for entry in entries if entry.unsettled), None)
@@ -151,7 +154,7 @@ def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
     for data in (entry.result.data or {} for entry in entries):
         if data.get("scorable") is False:
             return replace(row, status=Status.NOT_SCORABLE.value, reason=str(data["reason"]))
-        row = replace(row, reason=str(data.get("reason") or row.reason))
+        row = replace(row, reason=str(data.get("reason") or row.reason), by=str(data.get("by", "")))
     if best is None:
         return row
     precision = str(best.environment.get("precision", ""))
@@ -210,14 +213,16 @@ def problem_table(found: Board) -> Table:
     names = [name for name in found.summary if name != BEST or found.rows]
     metered = any(row.metered for row in found.rows)
     told = [*TITLES, "energy against"] if metered else []
-    titles = ["problem", "status", "ms", *(f"x {name}" for name in names), "of floor", *told, "device s", "cost"]
+    by = ["by"] if any(row.by for row in found.rows) else []
+    titles = ["problem", "status", *by, "ms", *(f"x {name}" for name in names), "of floor", *told, "device s", "cost"]
     lines = []
     for row in found.rows:
         shown = f"{row.ms:.4f}" if row.ms else ""
         of_floor = f"{row.floor_ms / row.ms:.0%}" if row.ms and row.floor_ms else ""
         ratios = [interval(row.speedup.get(name)) for name in names]
         energy = [*cells(row.energy), row.metered.against if row.metered else ""] if metered else []
-        lines.append([row.problem, row.status, shown, *ratios, of_floor, *energy, f"{row.seconds:.1f}", money(row.cost)])
+        who = [row.by] if by else []
+        lines.append([row.problem, row.status, *who, shown, *ratios, of_floor, *energy, f"{row.seconds:.1f}", money(row.cost)])
     return titles, lines
 
 
@@ -234,6 +239,8 @@ def summary_table(found: Board) -> Table:
 def remarks(found: Board) -> list[str]:
     """What the tables do not say, a line each."""
     lines = _energies(found)
+    if writers := Counter(row.by for row in found.rows if row.by and row.speedup):
+        lines.append(f"winners: {', '.join(f'{count} by {name}' for name, count in writers.most_common())}")
     if any(row.samples > 1 for row in found.rows):
         lines.append(f"best of up to {max(row.samples for row in found.rows)} samples a problem")
     probes = f" (without {found.unclocked} probe{'s' * (found.unclocked != 1)})" if found.unclocked else ""
