@@ -61,6 +61,10 @@ def write(assignment: Assignment, order: Order = "findings") -> Draft:
         (task("a / a.sum()", "torch.randn(8, 30)"), 2),
         (task("a.softmax(-1).sum(0)", "torch.randn(8, 30)"), 2),
         (task("F.scaled_dot_product_attention(a, a, a)", "torch.randn(1, 2, 16, 8)"), 2),
+        (task("torch.cat([a[:, :8] * b - a[:, 8:] * b, a[:, 8:] * b + a[:, :8] * b], 1)", "torch.randn(6, 16), torch.randn(8)"), 1),
+        (task("torch.cat([a, b], 1)", "torch.randn(6, 16), torch.randn(6, 16)"), 2),
+        (task("self.c(F.pad(a, (3, 0)))", "torch.randn(2, 4, 20)", "self.c = nn.Conv1d(4, 4, 4, groups=4)"), 1),
+        (task("F.pad(a, (3, 0)) * 2", "torch.randn(2, 4, 20)"), 2),
     ],
 )
 def test_operators_that_can_share_a_pass_share_a_stage(given: Task, stages: int) -> None:

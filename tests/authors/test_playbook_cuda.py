@@ -111,6 +111,53 @@ def test_halves_and_tiles_are_right(on_cpu: Any, tmp_path: Path, monkeypatch: py
         held(transposed, everywhere(transposed, StageDesign(order="tiles", threads=128, tile=side)), monkeypatch)
 
 
+WINDOWS: dict[str, tuple[Task, int]] = {
+    "convolutions": (
+        task(
+            "self.same(a), F.relu(self.apart(a)) + a.mean(), self.wide(a), self.of_halves(b)",
+            "torch.randn(2, 4, 12, 9), torch.randn(2, 3, 8, 8).half()",
+            "self.same = nn.Conv2d(4, 4, 3, padding=1, groups=4); "
+            "self.apart = nn.Conv2d(4, 8, (5, 3), stride=(2, 1), padding=(2, 0), groups=4, bias=False); "
+            "self.wide = nn.Conv2d(4, 4, (3, 7), padding=(1, 6), dilation=(1, 2), groups=4); "
+            "self.of_halves = nn.Conv2d(3, 3, 3, padding=1, groups=3).half()",
+        ),
+        4,
+    ),
+    "pools": (
+        task(
+            "F.max_pool2d(a, 3, 2, 1), F.avg_pool2d(a, 3, 1, 1), F.max_pool2d(-a.abs() - 5, (5, 2), 1), F.max_pool2d(a, 2)",
+            "torch.randn(2, 3, 16, 10)",
+        ),
+        3,
+    ),
+    "minima": (task("-F.max_pool2d(-a, (3, 1), 1, (1, 0)) * F.avg_pool2d(a, (3, 1), 1, (1, 0))", "torch.randn(2, 3, 15, 10)"), 2),
+}
+"""With how many of their stages have windows that overlap."""
+LARGE_POOL = task("F.max_pool2d(a, 3, 2, 1)", "torch.randn(64, 64, 64, 64)")
+
+
+@pytest.mark.parametrize("together", [8, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_outputs_share_what_their_windows_read(
+    name: str, together: int, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, overlapping = WINDOWS[name]
+    trial = Fenced(given, tmp_path)
+    design = everywhere(trial, StageDesign(order="tiles", threads=64, together=together))
+    assert WRITER.write(trial.program, design).count("for (int turn = 0;") == overlapping
+    held(trial, design, monkeypatch)
+
+
+def test_windows_that_overlap_are_what_a_design_begins_with() -> None:
+    read = program(LARGE_POOL)
+    first = WRITER.seeds(read)[0].design
+    assert first.stages[0].order == "tiles" and first.stages[0].together == 8
+    plain = StageDesign(order="strips")
+    (overlap,) = (move for move in MOVES if move.name == "overlap")
+    found = overlap.apply(read, Design("cuda", (plain,)))
+    assert found and found.stages[0].together == 8 and overlap.apply(read, first) is None
+
+
 @pytest.mark.parametrize("maths", QUICK)
 def test_quick_mathematics_is_inside_the_judges_limits(maths: Any, on_cpu: Any, tmp_path: Path) -> None:
     trial = Trial(quick(maths), tmp_path, WRITER)
@@ -266,7 +313,7 @@ def test_an_address_that_no_vector_can_have_is_refused(on_cpu: Any, tmp_path: Pa
 def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
     made = set()
     long_sums = task("F.gelu(a @ b)", "torch.randn(256, 4096), torch.randn(4096, 256)")
-    for given in (*TASKS.values(), TRANSPOSED, FAMILIES["pooling"], PRODUCTS["layers"], long_sums):
+    for given in (*TASKS.values(), TRANSPOSED, FAMILIES["pooling"], LARGE_POOL, PRODUCTS["layers"], long_sums):
         read = program(given)
         starts = [seed.design for seed in WRITER.seeds(read)]
         if not any(stage.product for stage in read.stages):

@@ -91,6 +91,11 @@ FAMILIES: dict[str, Task] = {
         "self.c, self.d = nn.Conv2d(4, 6, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1, groups=4)\n"
         "        self.s, self.p, self.o = nn.Conv2d(4, 3, 3, 2), nn.Conv2d(6, 5, 1), nn.Conv1d(4, 5, 5, padding=4, dilation=2)",
     ),
+    "padded convolutions": task(
+        "self.c(F.pad(a, (4, 0))), self.d(F.pad(b, (1, 2, 0, 3))), self.c(F.pad(a, (4, 0), value=1.0)), F.pad(b, (2, 1)) * 2",
+        "torch.randn(2, 6, 20), torch.randn(2, 4, 7, 9)",
+        "self.c, self.d = nn.Conv1d(6, 6, 5, groups=6), nn.Conv2d(4, 3, 3, padding=1, stride=2)",
+    ),
     "bfloat16": task("F.layer_norm(a + b, (32,))", "torch.randn(4, 32).bfloat16(), torch.randn(4, 32).bfloat16()"),
     "float64": task("(a.softmax(-1) @ b).tanh()", "torch.randn(20, 32).double(), torch.randn(32, 19).double()"),
 }

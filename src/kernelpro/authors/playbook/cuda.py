@@ -5,7 +5,8 @@ cuda_turns.py     what a thread does with its pieces of a row, and how they are 
 cuda_flat.py      element-wise stages
 cuda_tiles.py     element-wise stages that transpose
 cuda_stages.py    stages with rows: reductions, scans, windows
-cuda_sweep.py     one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie
+cuda_sweep.py     one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie;
+                  cuda_windows.py: outputs whose windows overlap
 cuda_products.py  matrix products and convolutions, on tensor cores or by multiply-add; cuda_operands.py: how their operands
                   are fetched; cuda_product_words.py: the functions that they share
 cuda_moves.py     designs to begin with, and moves; cuda_product_moves.py: those of products

@@ -13,6 +13,7 @@ from kernelpro.authors.playbook.cuda_products import multiplies
 from kernelpro.authors.playbook.cuda_stages import can_split
 from kernelpro.authors.playbook.cuda_tiles import crossing
 from kernelpro.authors.playbook.cuda_turns import fitting
+from kernelpro.authors.playbook.cuda_windows import outputs, slide
 from kernelpro.authors.playbook.cuda_words import itemsize
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.indices import Index, Var
@@ -78,6 +79,8 @@ def _best(stage: Stage, program: Program) -> StageDesign:
         return cuda_product_moves.best(stage)
     if is_flat(stage):
         return _flat(stage, program)
+    if slide(stage) and (how := _windows(stage)).together > 1:
+        return how
     return _columns(stage, program) if _order(stage) == "strips" else _rows(stage, program)
 
 
@@ -89,6 +92,8 @@ def _wider(stage: Stage, program: Program) -> StageDesign:
         return replace(how, threads=512, tile=64) if how.order == "tiles" else replace(how, threads=512, together=1)
     if how.order == "strips":
         return replace(how, lanes=min(32, 2 * how.lanes))
+    if how.order == "tiles":
+        return replace(how, together=max(1, how.together // 2))
     return replace(how, threads=min(1024, 2 * how.threads), together=max(1, how.together // 2))
 
 
@@ -134,6 +139,12 @@ def _columns(stage: Stage, program: Program) -> StageDesign:
     if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
         return replace(how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False)
     return how
+
+
+def _windows(stage: Stage) -> StageDesign:
+    """As many outputs a thread as leave enough threads."""
+    together = next((n for n in (8, 4, 2) if stage.rows >= n * _BUSY), 1)
+    return StageDesign(order="tiles", threads=128, together=outputs(stage, together))
 
 
 def _vector(stage: Stage, program: Program) -> int:
@@ -196,11 +207,16 @@ def _tile(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     return {"order": "tiles", "vector": 1} if how.order != "tiles" and crossing(stage) else None
 
 
+def _overlap(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    made = _windows(stage) if how.order != "tiles" and slide(stage) else None
+    return {"order": "tiles", "threads": made.threads, "together": made.together} if made and made.together > 1 else None
+
+
 def _turn(program: Program, design: Design) -> Design | None:
     """Only where the addresses say so."""
 
     def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-        if multiplies(stage, how) or is_flat(stage) or not stage.outer or how.order == _order(stage):
+        if multiplies(stage, how) or is_flat(stage) or not stage.outer or how.order in ("tiles", _order(stage)):
             return None
         made = _best(stage, program)
         return {field: getattr(made, field) for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")}
@@ -214,7 +230,8 @@ def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 
 def _split(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"split": 4 * how.split} if can_split(stage) and how.split < 64 and stage.rows < _BUSY else None
+    few = how.split < 64 and stage.rows < _BUSY and how.order != "tiles"
+    return {"split": 4 * how.split} if few and can_split(stage) else None
 
 
 def _whole(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -242,7 +259,7 @@ def _more_work(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 
 def _small_blocks(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if how.threads <= 64 or how.order == "tiles":
+    if how.threads <= 64 or (how.order == "tiles" and is_flat(stage)):
         return None
     together = max(1, how.together // 2) if how.order == "rows" and not is_flat(stage) else how.together
     return {"threads": how.threads // 2, "together": together}
@@ -255,6 +272,12 @@ MOVES = (
         "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
         ("uncoalesced_access", "sector_waste"),
         _along_rows(_tile),
+    ),
+    Move(
+        "overlap",
+        "Give each thread several outputs one below the other, so that it reads what their windows share once.",
+        ("missing_reuse", "warp_stall", "integer_arithmetic"),
+        _along_rows(_overlap),
     ),
     Move(
         "turn",

@@ -9,6 +9,7 @@ from kernelpro.authors.playbook.cuda_columns import Columns
 from kernelpro.authors.playbook.cuda_rows import Rows
 from kernelpro.authors.playbook.cuda_sweep import Sweep, scans_of
 from kernelpro.authors.playbook.cuda_turns import Writing
+from kernelpro.authors.playbook.cuda_windows import Windows, slide
 from kernelpro.authors.playbook.cuda_words import OPERATORS, combined, identity, indented
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.passes import Pass, passes
@@ -21,6 +22,8 @@ _FINISHERS = 1024
 def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
     """All kernels of a stage."""
     kind: type[Sweep] = Columns if how.order == "strips" and stage.outer else Rows
+    if how.order == "tiles" and slide(stage):
+        kind, how = Windows, replace(how, split=1, keep=False)
     made = passes(stage)
     if how.split == 1 or not can_split(stage):
         last = kind(writing, stage, how, place, made)

@@ -31,7 +31,7 @@ def power_of_two(number: float) -> int:
 class StageDesign:
     order: Literal["rows", "strips", "tiles"] = "rows"
     """rows: each row along its own loops; strips: several neighbouring rows at a time, element by element;
-    tiles: squares of rows and columns; products on a GPU: tensor cores."""
+    tiles: squares of rows and columns; products on a GPU: tensor cores; windows in CUDA: outputs that share their inputs."""
     parallel: bool = True
     balance: Literal["static", "dynamic"] = "static"
     lanes: int = 1
@@ -56,7 +56,7 @@ class StageDesign:
     threads: int = 256
     """GPU: threads of a block (Triton: 32 times its warps)."""
     together: int = 1
-    """GPU: rows that a block takes at once."""
+    """GPU: rows that a block takes at once; windows: outputs of a thread."""
     vector: int = 1
     """GPU: elements a thread loads at once, where addresses allow it."""
     split: int = 1

@@ -12,7 +12,7 @@ from kernelpro.authors.playbook.expressions import Expr, Pool
 from kernelpro.authors.playbook.reductions import softmax
 from kernelpro.authors.playbook.shapes import expanded, permuted, reshaped
 from kernelpro.authors.playbook.stages import Guard
-from kernelpro.authors.playbook.values import Asking, Indices, Matmul, Positions, Reduction, Value, settled, solid
+from kernelpro.authors.playbook.values import Asking, Indices, Matmul, Padded, Positions, Reduction, Value, settled, solid
 
 
 def matmul(left: Value, right: Value) -> Value:
@@ -166,12 +166,17 @@ def _adaptive(dims: int) -> Handler:
 
 def _conv(dims: int) -> Handler:
     def handler(call: Call) -> Value:
-        source, weight, bias = solid(call.value(0)), call.value(1), call.get(2, "bias")
+        source, weight, bias = call.value(0), call.value(1), call.get(2, "bias")
         stride, dilation = _each(call.get(3, "stride"), dims, 1), _each(call.get(5, "dilation"), dims, 1)
         padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
         if isinstance(padding, str) or len(source.shape) != dims + 2:
             raise call.stop("with padding by name or without a batch")
-        window = _Window(source.shape[2:], stride, _each(padding, dims, 0), dilation)
+        margins = _each(padding, dims, 0)
+        if isinstance(source, Padded) and source.inside.shape[:2] == source.shape[:2]:
+            margins = [margin + before for margin, before in zip(margins, source.before[2:], strict=True)]
+            source = source.inside
+        source = solid(source)
+        window = _Window(source.shape[2:], stride, margins, dilation)
         outs, ins = call.shape[1] // groups, weight.shape[1]
 
         def body(outer: Indices, inner: Indices, asking: Asking) -> Expr:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelpro.authors.playbook.calls import Call, Handler, broadcast_shape, convert, number, select
 from kernelpro.authors.playbook.expressions import Expr, Pool
 from kernelpro.authors.playbook.indices import constant, loaded, reshape
-from kernelpro.authors.playbook.values import Asking, Indices, Joined, Looked, Positions, Value, Viewed, broadcast
+from kernelpro.authors.playbook.values import Asking, Indices, Joined, Looked, Padded, Positions, Value, Viewed, broadcast
 
 
 def reshaped(source: Value, shape: Sequence[int]) -> Value:
@@ -157,7 +157,10 @@ def _pad(call: Call) -> Value:
         parts = [edges[0]] * (before > 0) + [made] + [edges[1]] * (after > 0)
         whole = kept + max(before, 0) + max(after, 0)
         made = Joined(parts, dim, (*made.shape[:dim], whole, *made.shape[dim + 1 :]), call.dtype)
-    return made
+    if filler or min(margins, default=0) < 0:
+        return made
+    before = [0] * (len(made.shape) - len(margins) // 2) + list(margins[-2::-2])
+    return Padded(made, call.value(0), before)
 
 
 def _repeat_interleave(call: Call) -> Value:

@@ -121,6 +121,14 @@ class Joined(Value):
         raise AssertionError(f"{indices[self._dim]} lies outside {self.shape}")
 
 
+class Padded(Viewed):
+    """With zeros around it, for those who can leave them out: what is inside, and how many come before it in each dimension."""
+
+    def __init__(self, whole: Value, inside: Value, before: Sequence[int]):
+        super().__init__(whole, whole.shape, lambda indices: indices)
+        self.inside, self.before = inside, tuple(before)
+
+
 class Anchor(Value):
     """Computed by a stage, in loops of its own."""
 
