@@ -41,7 +41,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     assert results["m"]["error"].startswith("task large: the device's memory is too small for it")
     assert results["b"]["data"]["status"] == "build_failed"
     assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
-    assert results["p"]["data"]["seconds"] > 0
+    assert results["p"]["device_seconds"] > 0
     assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]
     assert "unknown kind of job 'nonsense'" in results["strange"]["error"]
     assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]

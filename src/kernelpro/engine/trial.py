@@ -37,7 +37,7 @@ class Trial:
         if same := told.get("same_as"):
             return replace(step, note=f"a duplicate of step {known[same]}: it compiles to the same instructions")
         verdict = _verdict(result)
-        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": told.get("seconds", verdict.seconds)})
+        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": result.device_seconds})
         if "untuned" in told:
             done = replace(done, note=f"its tunables were not searched: {told['untuned']}")
         if "tuned" in told:
@@ -56,7 +56,7 @@ class Trial:
             refused = Energy(refused=result.error or "the worker gave no verdict")
             return replace(step, verdict=replace(step.verdict, energy=refused))
         verdict = result.verdict
-        details = step.details | {"device_seconds": step.details["device_seconds"] + verdict.seconds}
+        details = step.details | {"device_seconds": step.details["device_seconds"] + result.device_seconds}
         if verdict.status is Status.PASSED:
             verdict = replace(step.verdict, energy=verdict.energy)
         return replace(step, verdict=verdict, details=details)

@@ -153,10 +153,8 @@ class Worker:
         """With the place of the access for which a GPU stopped it, if that is asked for and can be found."""
         if not (job.sanitize and job.candidate and bench.target == "cuda" and helps(verdict)):
             return Result(job.id, verdict=verdict)
-        begun = time.monotonic()
         place = Sanitizer(bench, job.candidate, self._reporter(job)).check()
-        told = replace(verdict, reason=f"{verdict.reason}\n{place}") if place else verdict
-        return Result(job.id, verdict=told, data={"seconds": verdict.seconds + time.monotonic() - begun})
+        return Result(job.id, verdict=replace(verdict, reason=f"{verdict.reason}\n{place}") if place else verdict)
 
     def _tuned(self, job: Job, candidate: Candidate, verdict: Verdict) -> Result:
         try:
@@ -175,7 +173,7 @@ class Worker:
             {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort} for trial in found.log
         ]
         told = {"point": found.winner.point, "why": found.why, "tried": tried}
-        data = {"tuned": told, "source": found.source if found.improved else None, "seconds": verdict.seconds + points.seconds}
+        data = {"tuned": told, "source": found.source if found.improved else None}
         return Result(job.id, verdict=found.winner.verdict, data=data)
 
     def judge_point(self, job: Job) -> Verdict:
@@ -262,7 +260,6 @@ class _Points:
     def __init__(self, worker: Worker, job: Job, report: Callable[[str], None]):
         self._worker, self._job, self._report = worker, job, report
         self._judged = 0
-        self.seconds = 0.0
 
     def announce(self, source: str) -> None:
         self._worker.announce(self._variant(source, TuneOptions("quick", 0.0)))
@@ -270,9 +267,7 @@ class _Points:
     def judge(self, source: str, options: TuneOptions) -> Verdict:
         self._judged += 1
         self._report(f"tuning, point {self._judged}")
-        verdict = self._worker.judge_point(self._variant(source, options))
-        self.seconds += verdict.seconds
-        return verdict
+        return self._worker.judge_point(self._variant(source, options))
 
     def _variant(self, source: str, options: TuneOptions) -> Job:
         assert self._job.candidate
@@ -314,7 +309,6 @@ def _probe_data(judge: Judge, timed: bool) -> dict[str, Any]:
         "dropped": judge.tolerance.dropped,
         "baselines": _baselines(judge) if timed and judge.not_scorable is None else {},
         "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
-        "seconds": judge.prepared_seconds.get("total", 0.0),
         "stages": judge.prepared_seconds,
     }
 

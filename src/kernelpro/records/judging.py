@@ -162,11 +162,6 @@ class Verdict(Record):
     task: str = ""
     candidate_id: str = ""
 
-    @property
-    def seconds(self) -> float:
-        """What judging took on the device, with all that belongs to it."""
-        return float(self.measurement.get("seconds", {}).get("total", 0.0))
-
     def __post_init__(self) -> None:
         measured = bool(self.times or self.speedup or self.faster or self.energy)
         if measured and self.status is not Status.PASSED:

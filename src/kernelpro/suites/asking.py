@@ -53,16 +53,10 @@ def ask(questions: Sequence[Question], pool: Pool, ledger: Ledger, report: Repor
             except Outstanding:
                 outstanding += 1
                 continue
-            ledger.add(Entry(question.key, replace(result, job=question.key), _seconds(result)))
+            ledger.add(Entry(question.key, replace(result, job=question.key), result.device_seconds))
             done(question)
     return outstanding
 
 
 def _follow(question: Question, report: Report) -> Callable[[Progress], None]:
     return lambda progress: report(question.problem.label, progress.stage)
-
-
-def _seconds(result: Result) -> float:
-    """As far as it was told: probes may not say."""
-    told = (result.data or {}).get("seconds")
-    return float(told) if told is not None else result.verdict.seconds if result.verdict else 0.0

@@ -100,8 +100,6 @@ class Board(Record):
     energy: dict[str, Saving] = field(default_factory=dict)
     """By the baseline beside which it was measured; empty where none was."""
     terms: Terms = Terms()
-    unclocked: int = 0
-    """Probes that did not say how long they held the device: not in `seconds`."""
 
 
 def board(
@@ -114,7 +112,7 @@ def board(
     terms: Terms,
 ) -> Board:
     """`keys`: the questions of each problem; one that is a probe says whether a problem without a kernel counts."""
-    rows, still_open, places, unclocked = [], [], set(), 0
+    rows, still_open, places = [], [], set()
     for problem in problems:
         wanted = keys.get((problem.level, problem.number), ())
         found = [entries[key] for key in wanted if key in entries]
@@ -123,7 +121,6 @@ def board(
             continue
         rows.append(_row(problem, found))
         places |= {", torch ".join(where) for entry in found if (where := measured_on(entry.result))}
-        unclocked += sum(_is_probe(entry) and not entry.seconds for entry in found)
     scored = [row for row in rows if row.scored]
     return Board(
         suite,
@@ -138,7 +135,6 @@ def board(
         tuple(sorted(places)),
         savings([row.metered for row in scored if row.metered]),
         terms,
-        unclocked,
     )
 
 
@@ -243,8 +239,7 @@ def remarks(found: Board) -> list[str]:
         lines.append(f"winners: {', '.join(f'{count} by {name}' for name, count in writers.most_common())}")
     if any(row.samples > 1 for row in found.rows):
         lines.append(f"best of up to {max(row.samples for row in found.rows)} samples a problem")
-    probes = f" (without {found.unclocked} probe{'s' * (found.unclocked != 1)})" if found.unclocked else ""
-    lines.append(f"in all: {found.seconds:.0f} s of the device{probes}, {money(found.cost) or 'no tokens'}")
+    lines.append(f"in all: {found.seconds:.0f} s of the device, {money(found.cost) or 'no tokens'}")
     lines += [found.terms.words, *places_in_words(found.places)]
     if found.left_out:
         unsettled = sum(row.status in (NOT_RUN, NOT_JUDGED) for row in found.left_out)

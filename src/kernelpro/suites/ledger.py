@@ -22,7 +22,7 @@ class Entry(Record):
     key: str
     result: Result
     seconds: float = 0.0
-    """Time in which candidates held the device."""
+    """For which the device was held."""
     cost: Cost = field(default_factory=Cost)
     """What the author was paid."""
 

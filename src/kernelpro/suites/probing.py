@@ -28,8 +28,8 @@ class Probed(Record):
     hardware: str = ""
     """What it was measured on."""
     torch: str = ""
-    seconds: float | None = None
-    """Of the device; None: not told."""
+    seconds: float = 0.0
+    """For which it held the device."""
 
     @property
     def place(self) -> str:
@@ -42,15 +42,16 @@ def probed(
     found = []
     for problem in problems:
         (key,) = keys[problem.level, problem.number]
-        result = entries[key].result if key in entries else None
-        if result is None:
+        if key not in entries:
             found.append(Probed(problem.label, problem.task.id, reason="not answered yet"))
-        elif result.error is not None or result.data is None:
-            found.append(Probed(problem.label, problem.task.id, reason=f"{NOT_RUN}: {result.error}"))
+            continue
+        result, seconds = entries[key].result, entries[key].seconds
+        if result.error is not None or result.data is None:
+            found.append(Probed(problem.label, problem.task.id, reason=f"{NOT_RUN}: {result.error}", seconds=seconds))
         else:
             hardware, torch = measured_on(result) or ("", "")
             data = {**result.data, "reason": result.data["reason"] or "", "not_used": result.data["dropped"]}
-            data |= {"problem": problem.label, "task": problem.task.id, "hardware": hardware, "torch": torch}
+            data |= {"problem": problem.label, "task": problem.task.id, "hardware": hardware, "torch": torch, "seconds": seconds}
             found.append(Probed.from_json(data))
     return found
 
@@ -70,10 +71,9 @@ def table(rows: Sequence[Probed]) -> Table:
 
 def remarks(rows: Sequence[Probed]) -> list[str]:
     count = {state: sum(row.scorable is state for row in rows) for state in (True, False, None)}
-    told = [row.seconds for row in rows if row.seconds is not None]
     return [
         f"{len(rows)} problems: {count[True]} can be scored, {count[False]} cannot, {count[None]} not run or not answered",
-        *([f"in all: {sum(told):.0f} s of the device, as far as told"] if told else []),
+        f"in all: {sum(row.seconds for row in rows):.0f} s of the device",
         *places_in_words(_places(rows)),
     ]
 
