@@ -369,7 +369,13 @@ const KernelProCharts = (() => {
               `${scaled(item.data.stop.bytes_per_second)}B/s of bytes that must move`
             : "",
       },
-      xAxis: { ...axis(look, "operations per byte that must move, log", 28), type: "log", min: left, max: right },
+      xAxis: {
+        ...axis(look, "operations per byte that must move, log", 28),
+        type: "log",
+        min: left,
+        max: right,
+        axisLabel: { color: look.soft, hideOverlap: true, alignMinLabel: "left", alignMaxLabel: "right" },  // clear of the other axis's
+      },
       yAxis: {
         ...axis(look, "FLOP/s, log", 46),
         type: "log",
