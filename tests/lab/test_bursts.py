@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelpro.lab.judge.answers import Burst, Expected
+from kernelpro.lab.judge.answers import Burst, Expected, Verdictable
 from kernelpro.lab.judge.bursts import MOST_CALLS, MOST_INPUTS, Bursts, Slopes
+from kernelpro.records import Status
 
 OWN_MS, PLAIN_MS = 0.13, 0.6
 
@@ -31,25 +32,34 @@ class Child:
         return Burst([[] for _ in batch], PLAIN_MS + OWN_MS * (len(batch) - 1) + late, 0.0, launched=True)
 
 
-def slopes(child: Any, effort: Any = "full") -> Slopes | None:
+def slopes(child: Any, effort: Any = "full") -> Slopes | str:
+    """Or why there are none."""
     expected, seeds = Expected((((1024,), torch.float32),)), list(range(MOST_INPUTS))
     bursts = Bursts(child, expected, lambda seed: [], lambda outputs, seed: None, seeds, 1.0, effort, ahead=True)
-    return bursts.slopes(MOST_CALLS, 4e12, PLAIN_MS, OWN_MS)
+    return bursts.slopes(MOST_CALLS, 4e12, PLAIN_MS, OWN_MS) or bursts.silence
 
 
 @pytest.mark.parametrize("held_up", [[0.0], [0.0, 0.0, 9.0], [9.0] * 6 + [0.0] * 30])
 def test_what_was_held_up_is_left_out_and_the_rest_tells(held_up: list[float]) -> None:
     found = slopes(Child(held_up))
-    assert found and torch.allclose(found.ms, torch.full_like(found.ms, OWN_MS))
+    assert isinstance(found, Slopes) and torch.allclose(found.ms, torch.full_like(found.ms, OWN_MS))
 
 
 @pytest.mark.parametrize(("held_up", "effort"), [([9.0], "full"), ([9.0, 9.0, 0.0], "full"), ([9.0] * 6 + [0.0] * 30, "quick")])
 def test_bursts_say_nothing_where_most_were_held_up(held_up: list[float], effort: str) -> None:
     child = Child(held_up)
-    assert slopes(child, effort) is None
+    assert slopes(child, effort) == "bursts were held up"
     assert child.asked == 2 * (1 + (6 if effort == "quick" else 30)), "as often as the effort allows"
 
 
 def test_where_all_agree_nobody_is_asked_twice() -> None:
     child = Child([0.0])
-    assert slopes(child) and child.asked == 2 * (1 + 6)
+    assert isinstance(slopes(child), Slopes) and child.asked == 2 * (1 + 6)
+
+
+def test_where_memory_does_not_do_that_is_said() -> None:
+    class Small(Child):
+        def burst(self, *given: Any) -> Burst:
+            raise Verdictable(Status.CRASHED, "CUDA out of memory")
+
+    assert slopes(Small([0.0])) == "its memory does not do for bursts"

@@ -77,6 +77,8 @@ class Bursts:
         self._participant, self._expected, self._inputs, self._check = participant, expected, inputs, check
         self._seconds, self._most_pairs = seconds, _PAIRS * _TURNS[effort]
         self._next, self._fresh = list(seeds), list[int]()
+        self.silence = ""
+        """Why they said nothing."""
 
     def slopes(self, calls: int, bandwidth: float, plain_ms: float, own_ms: float) -> Slopes | None:
         """None where bursts say nothing: memory does not do for them, or one call mostly takes far longer than a plain one."""
@@ -94,12 +96,15 @@ class Bursts:
                 made += len(asked)
         except torch.OutOfMemoryError:  # the judge's own, who holds all inputs, outputs and answers of a burst
             torch.cuda.empty_cache()
+            self.silence = "the device's memory does not do for bursts"
             return None
         except Verdictable as error:
-            if "out of memory" in error.reason:
-                return None
-            raise
+            if "out of memory" not in error.reason:
+                raise
+            self.silence = "its memory does not do for bursts"
+            return None
         if _are_few(pairs, made):
+            self.silence = "bursts were held up"
             return None
         host = 0.0 if self._ahead else float(torch.tensor([many.host_ms for _, many in pairs]).median())
         return Slopes(_per_call(pairs, calls) - copying, host, max(_FINEST_MS, _WALL_MS / (calls - 1)))

@@ -57,6 +57,7 @@ class Judge:
         self.not_scorable: str | None = None
         self._farewell: threading.Thread | None = None
         self._code = ""
+        self._silence = ""
         """Fingerprint of the candidate's machine code, once it is built."""
         self._given: str | None = None
         """How its parameters were given, once it is loaded."""
@@ -154,7 +155,7 @@ class Judge:
 
     def judge(self, candidate: Candidate, known: Collection[str] = ()) -> Verdict:
         """The verdict on one candidate. Never raises for what the candidate does; `Twin` where `known` has its machine code."""
-        clock, self._code, self._given = Stopwatch(), "", None
+        clock, self._code, self._silence, self._given = Stopwatch(), "", "", None
         if self.not_scorable:
             return self._verdict(candidate, Status.NOT_SCORABLE, self.not_scorable, clock)
         try:
@@ -285,7 +286,9 @@ class Judge:
         bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort, self._race.ahead)
         plain = torch.tensor([sample.wall for sample in rounds.of("candidate", "single")])
         own = float(rounds.own("candidate").median())
-        return bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
+        found = bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
+        self._silence = bursts.silence
+        return found
 
     def _energy(self, participant: Participant, verdict: Verdict) -> Energy:
         wanted = self.options.energy_against if self.options.energy_against in self.baselines.variants else ""
@@ -422,7 +425,8 @@ class Judge:
         if not self.tolerance.limits[AS_GIVEN].separates:
             yield "this task does not tell the allowed precision from the next lower one"
         if clocks.widest_ms > timing.RESOLVED * clocks.own_ms:
-            yield "too short for the parent's clock to resolve: the interval is widened by what may be hidden"
+            silent = f" ({self._silence})" if self._silence else ""
+            yield f"too short for the parent's clock to resolve{silent}: the interval is widened by what may be hidden"
         yield from self._notes_on_hosts(rounds)
         for name, why in self.tolerance.dropped.items():
             yield f"inputs {name} not used: {why}"
