@@ -190,6 +190,7 @@ PRODUCTS: dict[str, Task] = {
     ),
     "layers": task("F.gelu(self.l(a)) + a, self.l(a).softmax(-1)", "torch.randn(2, 21, 52)", "self.l = nn.Linear(52, 52)"),
 }
+CONVOLUTION = task("F.relu(self.c(a))", "torch.randn(2, 5, 9, 10)", "self.c = nn.Conv2d(5, 17, 3, padding=1, stride=2)")
 _SMALL = {"down": 32, "over": 32, "deep": 16, "threads": 64}
 PRODUCT_WAYS = {
     "multiply-add": StageDesign(**_SMALL, stages=2),  # type: ignore[arg-type]
@@ -214,8 +215,8 @@ def test_products_are_right(name: str, way: str, on_cpu: Any, tmp_path: Path, mo
 
 @pytest.mark.parametrize("precision", ["tf32", pytest.param("fp32", marks=pytest.mark.long)])
 def test_a_convolution_is_a_product_too(precision: Any, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = "self.c = nn.Conv2d(5, 17, 3, padding=1, stride=2)"
-    trial = Fenced(task("F.relu(self.c(a))", "torch.randn(2, 5, 9, 10)", layer), tmp_path)
+    trial = Fenced(CONVOLUTION, tmp_path)
+    assert trial.designs()[0].stages[0].order == "tiles"
     design = replace(everywhere(trial, PRODUCT_WAYS["tensor cores"]), precision=precision)
     assert ("multiply<TF32>" in WRITER.write(trial.program, design)) == (precision == "tf32")
     held(trial, design, monkeypatch, _MOST_OF_TF32 if precision == "tf32" else _MOST)
@@ -262,12 +263,21 @@ def test_products_of_other_types_are_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", [*PRODUCTS, "convolution"])
 def test_every_product_is_right_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = Trial(PRODUCTS[name], tmp_path, WRITER, "cuda")
+    trial = Trial(PRODUCTS.get(name, CONVOLUTION), tmp_path, WRITER, "cuda")
     for design in (*trial.designs(), *(everywhere(trial, how) for how in PRODUCT_WAYS.values())):
-        limit = _MOST_OF_HALVES if name == "halves" else _MOST_OF_TF32 if name == "layers" else _MOST
+        limit = _MOST_OF_HALVES if name == "halves" else _MOST_OF_TF32 if name in ("layers", "convolution") else _MOST
         assert max(trial.errors(design)) <= limit, design.line()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_right_on_a_gpu(name: str, tmp_path: Path) -> None:
+    trial = Trial(WINDOWS[name][0], tmp_path, WRITER, "cuda")
+    for together in (8, 3):
+        design = everywhere(trial, StageDesign(order="tiles", threads=64, together=together))
+        assert max(trial.errors(design)) <= (_MOST_OF_HALVES if name == "convolutions" else _MOST), design.line()
 
 
 @pytest.mark.gpu

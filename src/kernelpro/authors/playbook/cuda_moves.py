@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from kernelpro.authors.playbook import cuda_product_moves
+from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.cuda_flat import is_flat
 from kernelpro.authors.playbook.cuda_products import multiplies
 from kernelpro.authors.playbook.cuda_stages import can_split
@@ -47,11 +48,11 @@ _LONG = 32768
 def seeds(program: Program) -> list[Seed]:
     """The first is the one to bet on."""
     best, wider, plain = (_all(program, choose) for choose in (_best, _wider, _plain))
-    if any(stage.product for stage in program.stages):
+    if any(contraction(stage) for stage in program.stages):
         found = [
             Seed("Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.", best),
             Seed("The same with smaller tiles, and more of them at the same time.", wider),
-            Seed("Small tiles, and multiply-add instead of tensor cores.", plain),
+            Seed("Multiply-add instead of tensor cores.", plain),
         ]
         return seeds_apart(found)
     found = [
@@ -75,7 +76,7 @@ def _all(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> D
 
 
 def _best(stage: Stage, program: Program) -> StageDesign:
-    if stage.product:
+    if contraction(stage):
         return cuda_product_moves.best(stage)
     if is_flat(stage):
         return _flat(stage, program)
@@ -85,7 +86,7 @@ def _best(stage: Stage, program: Program) -> StageDesign:
 
 
 def _wider(stage: Stage, program: Program) -> StageDesign:
-    if stage.product:
+    if contraction(stage):
         return cuda_product_moves.smaller(stage)
     how = _best(stage, program)
     if is_flat(stage):
