@@ -21,8 +21,11 @@ class Columns(Sweep):
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
-        self.across = fitting(self.how.vector, self.stage.outer)
-        self.side_by_side = self.tunable("LANES", self.how.lanes, 1, 32)
+        self.across, self.side_by_side = self.laid()
+
+    def laid(self) -> tuple[int, str]:
+        """Rows of a thread, and threads of a row."""
+        return fitting(self.how.vector, self.stage.outer), self.tunable("LANES", self.how.lanes, 1, 32)
 
     @property
     def lanes(self) -> int:

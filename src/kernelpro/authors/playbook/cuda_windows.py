@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from kernelpro.authors.playbook.contractions import contraction
 from kernelpro.authors.playbook.cpp_words import computed
@@ -71,12 +70,11 @@ def outputs(stage: Stage, together: int) -> int:
 
 
 class Windows(Columns):
-    def __init__(self, *given: Any, **named: Any):
-        super().__init__(*given, **named)
+    def laid(self) -> tuple[int, str]:
         found = slide(self.stage)
-        assert found
-        self._slide, self.across, self.side_by_side = found, outputs(self.stage, self.how.together), "1"
-        self.writing.tunables.pop(f"LANES{self.place}", None)
+        assert found, "the caller has looked"
+        self._slide = found
+        return outputs(self.stage, self.how.together), "1"
 
     def places(self, one: Pass | None) -> dict[Var, Index]:
         row, j = variable(Var("row", self.stage.rows // self.across)), variable(Var("j", self.across))
