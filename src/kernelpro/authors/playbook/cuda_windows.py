@@ -96,22 +96,22 @@ class Windows(Columns):
             lines += [self.array(kind, step.name), *self.for_rows([f"{step.name}[j] = {identity(step.kind, kind)};"])]
         self.stand(one)
         turns = Turns(self.writing, one, self.across, self.places(one), "true", "true", (), "1", "1", self.of_row)
-        ours = [guard for guard in one.guards if self._is_shared(guard.index)]
-        own = dict(names)
-        row = [f"const bool inside = {' && '.join(map(turns.holds, ours))};"] if ours else []
-        for node in self._shared(reduces):
+        shared, own = self._shared(one), dict(names)
+        inside = bool(shared and one.guards)
+        row = [f"const bool inside = {' && '.join(map(turns.holds, one.guards))};"] if inside else []
+        for node in shared:
             name, kind = f"v{node.number}", computed(node.dtype)
             text = self.printer.text(node, own)
-            row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if ours else text};")
+            row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if inside else text};")
             own[node] = name
         each = self.printer.block([step.value for step in reduces if step.value.op not in LEAVES], inner := dict(own))
         for step in reduces:
             value = f"{computed(step.value.dtype)}({self.printer.text(step.value, inner)})"
-            if ours and not (step.kind == "sum" and _vanishes(step.value, own)):
+            if inside and not (step.kind == "sum" and _vanishes(step.value, shared)):
                 value = f"inside ? {value} : {identity(step.kind, computed(step.value.dtype))}"
             each.append(f"{step.name}[j] = {combined(step.kind, f'{step.name}[j]', value)};")
-        if theirs := [guard for guard in one.guards if guard not in ours]:
-            each = [f"if ({' && '.join(map(turns.holds, theirs))}) {{", *indented(each), "}"]
+        if one.guards and not inside:
+            each = [f"if ({' && '.join(map(turns.holds, one.guards))}) {{", *indented(each), "}"]
         turn = f"turn - {self._slide.stride} * j"
         row += self.for_rows([f"if ({turn} >= 0 && {turn} < {self._slide.along.extent}) {{", *indented(each), "}"])
         loops = [(var.name, var.extent) for var in one.loops if var != self._slide.along]
@@ -120,15 +120,24 @@ class Windows(Columns):
         return [*lines, *row]
 
     def _is_shared(self, index: Index) -> bool:
-        """Whether it is the same for all outputs that a row of inputs belongs to."""
-        return Var("j", self.across) not in self.printer.placed(index).variables
+        """Whether it is the same for all outputs that a row of inputs belongs to; numbers that are loaded for it know the loops by
+        their own names."""
+        return not self.printer.placed(index).variables & {Var("j", self.across), self._slide.down, self._slide.along}
 
-    def _shared(self, reduces: list[Reduce]) -> list[Expr]:
-        """What is loaded once for all of them."""
-        found = {node.number: node for step in reduces for node in step.value.walk() if node.op == "load"}
-        return [node for _, node in sorted(found.items()) if self._is_shared(node.data[1])]
+    def _shared(self, one: Pass) -> list[Expr]:
+        """What is loaded once for all of them; nothing where that could be outside of a tensor, and so could what is not."""
+        loads = {node.number: node for step in one.steps for node in step.value.walk() if node.op == "load"}
+        found = [node for _, node in sorted(loads.items()) if self._is_shared(node.data[1])]
+        apart = [node for node in loads.values() if node not in found]
+        known = all(self._is_shared(guard.index) for guard in one.guards) and not any(map(self._exceeds, apart))
+        return found if known or not one.guards else []
+
+    def _exceeds(self, node: Expr) -> bool:
+        """Whether it may lie outside of its tensor, where guards do not hold."""
+        low, high = node.data[1].bounds
+        return bool(low < 0 or high >= self.writing.tensors[node.data[0]].size)
 
 
-def _vanishes(value: Expr, zero: Names) -> bool:
+def _vanishes(value: Expr, zero: list[Expr]) -> bool:
     """Whether it is nothing where what is loaded is zero."""
     return value in zero or (value.op == "mul" and any(_vanishes(arg, zero) for arg in value.args))
