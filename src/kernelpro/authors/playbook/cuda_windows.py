@@ -38,6 +38,12 @@ class Slide:
         """Of inputs, for so many outputs."""
         return self.stride * (outputs - 1) + self.along.extent
 
+    def shares(self, index: Index) -> bool:
+        """Whether it is the same for all outputs that a row of inputs belongs to."""
+        step, turn = index.coefficient(self.down), index.coefficient(self.along)
+        apart = index - variable(self.down) * step - variable(self.along) * turn
+        return step == self.stride * turn and not apart.variables & {self.down, self.along}
+
 
 def slide(stage: Stage) -> Slide | None:
     """How the windows of a stage overlap from one row of outputs to the next; None where it has none, or none that do, and for
@@ -49,14 +55,23 @@ def slide(stage: Stage) -> Slide | None:
 
 
 def _slides(stage: Stage, one: Pass) -> Iterator[Slide]:
-    loads = {node for step in one.steps for node in step.value.walk() if node.op == "load"}
+    """Where guards are the same for all outputs, and so is whatever has to be guarded."""
+    guarded = {var for guard in one.guards for var in guard.index.variables} & set(stage.outer)
     for down in reversed(stage.outer[:-1]):
         for along in one.loops:
-            for index in (node.data[1] for node in loads):
+            for index in (node.data[1] for node in _loads(one)):
                 step, turn = index.coefficient(down), index.coefficient(along)
-                apart = index - variable(down) * step - variable(along) * turn
-                if 0 < turn <= step < turn * along.extent and step % turn == 0 and not apart.variables & {down, along}:
-                    yield Slide(down, along, step // turn)
+                if not 0 < turn <= step < turn * along.extent or step % turn:
+                    continue
+                found = Slide(down, along, step // turn)
+                kept = all(found.shares(n.data[1]) or not n.variables & guarded for n in _loads(one))
+                if found.shares(index) and kept and all(found.shares(guard.index) for guard in one.guards):
+                    yield found
+
+
+def _loads(one: Pass) -> list[Expr]:
+    found = {node.number: node for step in one.steps for node in step.value.walk() if node.op == "load"}
+    return [found[number] for number in sorted(found)]
 
 
 def outputs(stage: Stage, together: int) -> int:
@@ -96,46 +111,25 @@ class Windows(Columns):
             lines += [self.array(kind, step.name), *self.for_rows([f"{step.name}[j] = {identity(step.kind, kind)};"])]
         self.stand(one)
         turns = Turns(self.writing, one, self.across, self.places(one), "true", "true", (), "1", "1", self.of_row)
-        shared, own = self._shared(one), dict(names)
-        inside = bool(shared and one.guards)
-        row = [f"const bool inside = {' && '.join(map(turns.holds, one.guards))};"] if inside else []
+        shared, own = [node for node in _loads(one) if self._slide.shares(node.data[1])], dict(names)
+        row = [f"const bool inside = {' && '.join(map(turns.holds, one.guards))};"] if one.guards else []
         for node in shared:
             name, kind = f"v{node.number}", computed(node.dtype)
             text = self.printer.text(node, own)
-            row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if inside else text};")
+            row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if one.guards else text};")
             own[node] = name
         each = self.printer.block([step.value for step in reduces if step.value.op not in LEAVES], inner := dict(own))
         for step in reduces:
             value = f"{computed(step.value.dtype)}({self.printer.text(step.value, inner)})"
-            if inside and not (step.kind == "sum" and _vanishes(step.value, shared)):
+            if one.guards and not (step.kind == "sum" and _vanishes(step.value, shared)):
                 value = f"inside ? {value} : {identity(step.kind, computed(step.value.dtype))}"
             each.append(f"{step.name}[j] = {combined(step.kind, f'{step.name}[j]', value)};")
-        if one.guards and not inside:
-            each = [f"if ({' && '.join(map(turns.holds, one.guards))}) {{", *indented(each), "}"]
         turn = f"turn - {self._slide.stride} * j"
         row += self.for_rows([f"if ({turn} >= 0 && {turn} < {self._slide.along.extent}) {{", *indented(each), "}"])
         loops = [(var.name, var.extent) for var in one.loops if var != self._slide.along]
         for name, extent in reversed([("turn", self._slide.rows(self.across)), *loops]):
             row = ["#pragma unroll", f"for (int {name} = 0; {name} < {extent}; ++{name}) {{", *indented(row), "}"]
         return [*lines, *row]
-
-    def _is_shared(self, index: Index) -> bool:
-        """Whether it is the same for all outputs that a row of inputs belongs to; numbers that are loaded for it know the loops by
-        their own names."""
-        return not self.printer.placed(index).variables & {Var("j", self.across), self._slide.down, self._slide.along}
-
-    def _shared(self, one: Pass) -> list[Expr]:
-        """What is loaded once for all of them; nothing where that could be outside of a tensor, and so could what is not."""
-        loads = {node.number: node for step in one.steps for node in step.value.walk() if node.op == "load"}
-        found = [node for _, node in sorted(loads.items()) if self._is_shared(node.data[1])]
-        apart = [node for node in loads.values() if node not in found]
-        known = all(self._is_shared(guard.index) for guard in one.guards) and not any(map(self._exceeds, apart))
-        return found if known or not one.guards else []
-
-    def _exceeds(self, node: Expr) -> bool:
-        """Whether it may lie outside of its tensor, where guards do not hold."""
-        low, high = node.data[1].bounds
-        return bool(low < 0 or high >= self.writing.tensors[node.data[0]].size)
 
 
 def _vanishes(value: Expr, zero: list[Expr]) -> bool:
