@@ -111,7 +111,7 @@ def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
 
 def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
     """Whether all that the task does is to map each element of this input, in a few operations: an element's result is the same
-    whatever the others are. Asked of the task itself: which operators torch calls pointwise differs from version to version."""
+    whatever the others are. Asked of the task itself: torch's tags leave some operators out (hardswish, in 2.13)."""
     form, leaves = oracle.inputs(seed)
     leaf, (truth,) = leaves[index], oracle.truth(seed)
     few = work.vector_flops <= _FEW * leaf.numel() and work.read_bytes <= _SCALED * leaf.nbytes
