@@ -71,6 +71,19 @@ def test_operators_that_can_share_a_pass_share_a_stage(given: Task, stages: int)
     assert len(program(given).stages) == stages
 
 
+def test_a_result_is_stored_where_it_is_made() -> None:
+    """Not beside something else of its shape, for which it would have to be kept; and nothing is kept that nobody reads."""
+    pools = "F.avg_pool2d(a, 3, 1, 1), F.max_pool2d(-a.abs() - 5, 3, 1), F.max_pool2d(a, 2)"
+    read = program(task(pools, "torch.randn(2, 3, 8, 8)"))
+    assert [[type(step).__name__ for step in stage.steps] for stage in read.stages] == [
+        ["Reduce", "Store"],
+        ["Store"],
+        ["Reduce", "Store"],
+        ["Reduce", "Store"],
+    ]
+    assert len([tensor for tensor in read.tensors if tensor.role == "temporary"]) == 1
+
+
 def test_nothing_but_a_number_a_row_goes_through_memory() -> None:
     """A softmax whose result is wanted transposed: its two numbers a row are stored, not the softmax."""
     made = program(task("a.softmax(-1).t().contiguous()", "torch.randn(8, 30)"))

@@ -17,6 +17,7 @@ from kernelpro import runtime
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook.cuda import WRITER
 from kernelpro.authors.playbook.cuda_moves import MOVES
+from kernelpro.authors.playbook.cuda_windows import slide
 from kernelpro.authors.playbook.design import Design, StageDesign, of_source
 from kernelpro.diagnose.tools import registry
 from kernelpro.lab.languages.cuda import nvcc
@@ -143,7 +144,7 @@ def test_outputs_share_what_their_windows_read(
 ) -> None:
     given, overlapping = WINDOWS[name]
     trial = Fenced(given, tmp_path)
-    design = everywhere(trial, StageDesign(order="tiles", threads=64, together=together))
+    design = overlapped(trial, together)
     assert WRITER.write(trial.program, design).count("for (int turn = 0;") == overlapping
     held(trial, design, monkeypatch)
 
@@ -163,6 +164,12 @@ def test_quick_mathematics_is_inside_the_judges_limits(maths: Any, on_cpu: Any, 
     trial = Trial(quick(maths), tmp_path, WRITER)
     excesses = trial.excesses(WRITER.write(trial.program, replace(trial.designs()[0], maths=maths)))
     assert set(excesses) >= {"as given", "x3", "x0.01", "negated"} and max(excesses.values()) <= 1, excesses
+
+
+def overlapped(trial: Trial, together: int) -> Design:
+    """So many outputs of a thread, wherever windows overlap."""
+    how = StageDesign(order="tiles", threads=64)
+    return Design("cuda", tuple(replace(how, together=together) if slide(stage) else how for stage in trial.program.stages))
 
 
 def everywhere(trial: Trial, how: StageDesign) -> Design:
@@ -276,7 +283,7 @@ def test_every_product_is_right_on_a_gpu(name: str, tmp_path: Path) -> None:
 def test_windows_are_right_on_a_gpu(name: str, tmp_path: Path) -> None:
     trial = Trial(WINDOWS[name][0], tmp_path, WRITER, "cuda")
     for together in (8, 3):
-        design = everywhere(trial, StageDesign(order="tiles", threads=64, together=together))
+        design = overlapped(trial, together)
         assert max(trial.errors(design)) <= (_MOST_OF_HALVES if name == "convolutions" else _MOST), design.line()
 
 

@@ -34,6 +34,7 @@ class Rows(Sweep):
         rows, split = self.stage.rows, self.split
         return [
             f"[[maybe_unused]] constexpr int LANES = {self.threads} / {self.together}, SPAN = LANES * {split};",
+            'static_assert((LANES & (LANES - 1)) == 0, "threads of a row find each other by the bits of their numbers");',
             "const int lane = threadIdx.x % LANES;",
             f"Int row = Int(blockIdx.x / {split}) * {self.together} + Int(threadIdx.x / LANES);",
             f"[[maybe_unused]] const bool live = row < {rows};",

@@ -77,7 +77,9 @@ class _Reader:
         for tensor, value in zip(stored, outputs, strict=True):
             self._store(value, tensor)
         stages = tuple(settled(draft) for draft in self._drafts if draft.steps or draft.totals)
-        return Program((*tensors, *stored, *self._temporaries.values()), stages, tuple(t.name for t in stored), graph.single)
+        taken = {step.tensor for stage in stages for step in (*stage.steps, *stage.after) if isinstance(step, Store)}
+        temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in taken]
+        return Program((*tensors, *stored, *temporaries), stages, tuple(t.name for t in stored), graph.single)
 
     def _output(self, name: str) -> Value:
         value = self._values[name]
@@ -180,12 +182,14 @@ class _Reader:
     # --- storing -----------------------------------------------------------------------------------------------
 
     def _store(self, value: Value, tensor: Tensor) -> Draft:
-        for draft in reversed(self._drafts):
-            if self._store_after(draft, value, tensor):
-                return draft
-            for indices, loops in draft.mappings(value.shape):
-                if self._store_along(draft, value, tensor, indices, loops):
+        """Beside what it is made of; else where something of its shape is stored."""
+        for made_there in (True, False):
+            for draft in reversed(self._drafts):
+                if made_there and self._store_after(draft, value, tensor):
                     return draft
+                for indices, loops in draft.mappings(value.shape):
+                    if self._store_along(draft, value, tensor, indices, loops, made_there):
+                        return draft
         return self._store_alone(value, tensor, tuple((0, size) for size in value.shape))
 
     def _store_after(self, draft: Draft, value: Value, tensor: Tensor) -> bool:
@@ -203,7 +207,9 @@ class _Reader:
         draft.after.append(Store(tensor.name, constant(0), found, ()))
         return True
 
-    def _store_along(self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops) -> bool:
+    def _store_along(
+        self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops, made_there: bool
+    ) -> bool:
         used: list[Attempt] = []
 
         def make(inner: Indices, own: Loops) -> Expr:
@@ -215,8 +221,9 @@ class _Reader:
             parts = pieces(loops, make)
         except (Misfit, Straddle):
             return False
-        touched = any(attempt.touched for attempt in used)
-        if not touched and not (loops and any(value.shape == shape for shape, _, _ in draft.domains)):
+        if made_there and not any(attempt.touched for attempt in used):
+            return False
+        if not made_there and not (loops and any(value.shape == shape for shape, _, _ in draft.domains)):
             return False
         for attempt in used:
             self._accept(attempt)
