@@ -207,9 +207,7 @@ class _Reader:
         draft.after.append(Store(tensor.name, constant(0), found, ()))
         return True
 
-    def _store_along(
-        self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops, made_there: bool
-    ) -> bool:
+    def _store_along(self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops, made_there: bool) -> bool:
         used: list[Attempt] = []
 
         def make(inner: Indices, own: Loops) -> Expr:
