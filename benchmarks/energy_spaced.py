@@ -25,17 +25,17 @@ from kernelpro.lab.energy.window import Side
 
 _ROUNDS = 5
 _PERIOD, _BUSY = 0.04, 0.7
-"""Seconds from stretch to stretch, and the share of them in which the slower side is called."""
+"""Seconds from stretch to stretch, about, and the share of them in which the slower side is called."""
 _WARM, _WINDOW = 0.5, 2.0
 _TIMEOUT = 60.0
 
 
 class Pulse:
-    """Has a side called in stretches until it is closed."""
+    """Has a side called in stretches until it is closed; rests are as long as keeps it to its rate."""
 
     def __init__(self, table: Table, side: Side, slowest_ms: float):
         self._expected, self._side = table.bench.expected, side
-        self._seconds = _PERIOD * _BUSY * side.own_ms / slowest_ms
+        self._seconds, self._rate = _PERIOD * _BUSY * side.own_ms / slowest_ms, _BUSY * 1e3 / slowest_ms
         self.calls, self.seconds = 0, 0.0
         self._over, self._threads = threading.Event(), ThreadPoolExecutor(1)
 
@@ -51,11 +51,10 @@ class Pulse:
     def _beat(self) -> None:
         first = time.perf_counter()
         while not self._over.is_set():
-            begun = time.perf_counter()
             self._side.participant.start_loop(self._side.sets, self._side.batch)
             time.sleep(self._seconds)
             self.calls += self._side.participant.stop_loop(self._expected, _TIMEOUT).calls
-            time.sleep(max(0.0, _PERIOD - (time.perf_counter() - begun)))
+            time.sleep(max(0.0, first + self.calls / self._rate - time.perf_counter()))
             self.seconds = time.perf_counter() - first
 
     @property
