@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import cycle
 from typing import Any
 
@@ -55,6 +56,21 @@ def test_bursts_say_nothing_where_most_were_held_up(held_up: list[float], effort
 def test_where_all_agree_nobody_is_asked_twice() -> None:
     child = Child([0.0])
     assert isinstance(slopes(child), Slopes) and child.asked == 2 * (1 + 6)
+
+
+def test_no_more_than_one_burst_of_outputs_is_held() -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    class Lending(Child):
+        def burst(self, *given: Any) -> Burst:
+            assert not alive, "those of the burst before"
+            burst = super().burst(*given)
+            for outputs in burst.outputs:
+                outputs.append(torch.zeros(1024))
+                alive.add(outputs[0])
+            return burst
+
+    assert isinstance(slopes(Lending([0.0])), Slopes)
 
 
 def test_where_memory_does_not_do_that_is_said() -> None:

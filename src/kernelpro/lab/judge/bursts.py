@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -137,7 +137,7 @@ class Bursts:
             return self._burst(calls)
         for seed, outputs in zip(seeds, burst.outputs, strict=True):
             self._check(outputs, seed)
-        return burst
+        return replace(burst, outputs=[])  # of all bursts together they would fill the device
 
 
 def _are_few(pairs: list[tuple[Burst, Burst]], made: int) -> bool:
