@@ -22,8 +22,8 @@ Landscape = Callable[[Point], float]
 class Bench:
     """A judge over a landscape; it notes what it was asked and what was announced."""
 
-    def __init__(self, landscape: Landscape, width: float = 0.01):
-        self.landscape, self.width = landscape, width
+    def __init__(self, landscape: Landscape, width: float = 0.01, floor_ms: float | None = None):
+        self.landscape, self.width, self.floor_ms = landscape, width, floor_ms
         self.asked: list[tuple[dict[str, object], TuneOptions]] = []
         self.announced: list[str] = []
         self.most = 0
@@ -44,9 +44,8 @@ class Bench:
             return Verdict("candidate", Status.BUILD_FAILED, "static assertion failed")
         interval = Interval(ms, ms * (1 - self.width), ms * (1 + self.width))
         speedup = Interval(10 / ms, 10 / interval.high, 10 / interval.low)
-        return Verdict(
-            "candidate", Status.PASSED, "correct", times={"candidate": interval}, speedup={"eager": speedup}, faster="yes"
-        )
+        times, speedups = {"candidate": interval}, {"eager": speedup}
+        return Verdict("candidate", Status.PASSED, "correct", times=times, speedup=speedups, faster="yes", floor_ms=self.floor_ms)
 
     def points(self, effort: str = "quick") -> list[dict[str, object]]:
         return [point for point, options in self.asked if options.effort == effort]
@@ -137,9 +136,18 @@ def test_the_default_stays_unless_another_is_faster_by_more_than_the_interval() 
     assert tuned(GRID, Bench(lambda p: 1.0 - 0.02 * float(p["A"]), width=0.02)).winner.point["A"] == 16
 
 
-def test_what_does_not_look_faster_is_not_judged_at_length() -> None:
-    bench = Bench(lambda p: 1.0 + abs(float(p["A"]) - 4))
-    assert not tuned(GRID, bench).improved and not bench.points("normal")
+@pytest.mark.parametrize("gain", [-1.0, 0.0005], ids=["slower", "within the default's interval"])
+def test_what_does_not_look_faster_is_not_judged_at_length(gain: float) -> None:
+    bench = Bench(lambda p: 1.0 - gain * abs(float(p["A"]) - 4))
+    assert not tuned(GRID, bench).improved and bench.points() and not bench.points("normal")
+
+
+@pytest.mark.parametrize(("floor_ms", "searched"), [(0.995, False), (1.02, False), (0.98, True)])
+def test_nothing_is_searched_where_not_even_the_floor_is_clear_of_the_default(floor_ms: float, searched: bool) -> None:
+    bench = Bench(lambda p: 1.0, floor_ms=floor_ms)
+    found = tuned(GRID, bench)
+    assert not found.improved and bool(bench.asked) == searched
+    assert searched or found.why == "the default is at the floor"
 
 
 def test_where_no_other_point_passes_the_default_stays() -> None:

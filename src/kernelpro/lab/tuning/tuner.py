@@ -1,13 +1,14 @@
 """The tuner: searches the tunables of a candidate without an LLM.
 
- 1. The declared default has been judged, and passed.
+ 1. The declared default has been judged, and passed. Where it is so near the floor that not even a kernel at the floor would be
+    clear of it, it stays.
  2. Where the whole grid has no more points than the budget, all of it is judged quickly: always the point that is the fewest
     steps from the best one so far.
  3. Else local search from the default. Neighbours of the centre, one step in one tunable, are judged, and the centre
     moves to the best of them that beats it. Where none does, pairs of steps in two tunables are judged in random order
     until one beats it. Where none does either, the search begins again at a random point, while budget is left.
- 4. The best three that look faster than the default are judged again with normal effort. The fastest of those whose interval
-    lies clear of the default's wins; where there is none the default stays.
+ 4. The best three that look faster than the default's interval allows are judged again with normal effort. The fastest of those
+    whose own interval lies clear of it wins; where there is none the default stays.
 
 Speeds are compared by their ratio to one baseline, timed in the same rounds, so that a machine that slows down meanwhile
 does not mislead. A point beyond `_HOPELESS` times the best time is given up by the judge after a few rounds. No point is
@@ -98,8 +99,10 @@ def tune(source: str, passed: Verdict, judge: Judge, budget: int, rng: random.Ra
     if not declared.names:
         raise BadInput("no tunables are declared: write `# tune: 64, 128` behind a module-level constant")
     search = _Search(source, declared, passed, judge, budget, rng, ahead)
+    if search.is_done():
+        return search.conclude("the default is at the floor")
     search.explore()
-    return search.conclude()
+    return search.conclude("no point is faster than the default by more than the interval")
 
 
 class _Search:
@@ -114,9 +117,15 @@ class _Search:
         against = passed.measurement.get("against")
         self._against = against if against in passed.speedup else min(passed.speedup)
         self._default = Trial(declared.default, "normal", passed, passed.speedup[self._against])
+        self._bar = passed.speedup[self._against].high
+        """Whoever is to win must be clear of this."""
         self._known = {self._key(declared.default): self._default}
         self._asked = set(self._known)
         self._grid = list(declared.points()) if declared.size <= _MOST_LISTED else None
+
+    def is_done(self) -> bool:
+        floor = self._default.verdict.floor_ms
+        return bool(floor and self._default.ms and self._default.speed * self._default.ms / floor <= self._bar)
 
     # --- exploring -----------------------------------------------------------------------------------
 
@@ -240,19 +249,16 @@ class _Search:
 
     # --- concluding ----------------------------------------------------------------------------------
 
-    def conclude(self) -> Tuned:
-        """Judge the finalists with normal effort and name the winner."""
-        looked = [trial for trial in self._known.values() if trial.speed > self._default.speed]
+    def conclude(self, why_not: str) -> Tuned:
+        """Judge the finalists with normal effort and name the winner; `why_not`: why the default, where it stays."""
+        looked = [trial for trial in self._known.values() if trial.speed > self._bar]
         best = sorted(looked, key=lambda trial: -trial.speed)[:_FINALISTS]
-        held = [trial for trial in self._judged(iter([trial.point for trial in best]), "normal") if self._beats(trial)]
+        again = self._judged(iter([trial.point for trial in best]), "normal")
+        held = [trial for trial in again if trial.speedup and trial.speedup.low > self._bar]
         if not held:
-            return self._tuned(self._default, "no point is faster than the default by more than the interval")
+            return self._tuned(self._default, why_not)
         winner = max(held, key=lambda trial: trial.speed)
         return self._tuned(winner, f"{winner.speed / self._default.speed:.2f}x as fast as the default")
-
-    def _beats(self, trial: Trial) -> bool:
-        default = self._default.speedup
-        return bool(trial.speedup and default and trial.speedup.low > default.high)
 
     def _tuned(self, trial: Trial, why: str) -> Tuned:
         return Tuned(tunables.frozen(self._source, trial.point), trial, trial is not self._default, why, tuple(self._log))
