@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from court import Court
+from torch._inductor.codecache import PyCodeCache
 
 from kernelpro.lab.jobs import Worker
 from kernelpro.lab.judge import tripwires
 from kernelpro.lab.languages import authored_kernels, detect
-from kernelpro.lab.seeds.capture import Captured, NoSeed
+from kernelpro.lab.seeds.capture import Captured, NoSeed, _settings
 from kernelpro.lab.seeds.compose import put_together
 from kernelpro.lab.seeds.unwrap import unwrap
 from kernelpro.records import Candidate, Job, Options, Status, Target, Task
@@ -212,6 +216,30 @@ def test_triton_kernels_are_functions_of_the_candidate_with_their_decorators() -
     assert tripwires.check(source) is None, "no wire is touched, and none has to be switched off"
 
 
+def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+
+    def kernel(captured: Captured) -> Any:
+        """As the candidate has it, without what only torch for GPUs has; no GPU is needed before it is called."""
+        place = tmp_path / f"settled_{bool(captured.settings)}.py"
+        lines = put_together(captured, Task(BREAK, "break"), "compile", "cuda").splitlines()
+        place.write_text("\n".join(line for line in lines if not re.search(r"_cuda\b|_cuda_|set_driver_to_gpu", line)))
+        found = importlib.util.spec_from_file_location(place.stem, place)
+        assert found and found.loader
+        found.loader.exec_module(module := importlib.util.module_from_spec(found))
+        return module.triton_poi_fused_add_0
+
+    tuned = kernel(Captured(TRITON, ("x",), ("x",), "outputs[0]"))
+    assert len(tuned.configs) > 1
+    chosen = tuned.configs[-1]
+    tuned.launchers = [SimpleNamespace(config=chosen)]  # what is left of them after a first call
+    compiled = SimpleNamespace(key="some", triton_poi_fused_add_0=tuned)
+    monkeypatch.setattr(PyCodeCache, "modules", [SimpleNamespace(key="other", triton_poi_fused_add_0=None), compiled])
+    settings = _settings(SimpleNamespace(cache_key="some"))
+    settled = kernel(Captured(TRITON, ("x",), ("x",), "outputs[0]", settings=settings))
+    assert [str(config) for config in settled.configs] == [str(chosen)]
+
+
 def test_functions_that_help_two_kernels_under_one_name_do_not_meet() -> None:
     """Scans combine by a function of their own, which the compiler calls the same in each kernel."""
     start = TRITON.index("triton_poi_fused_add_0 = async_compile")
@@ -252,6 +280,7 @@ def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, court: Court) 
     task = Task(BLOCK, "block")
     (seed,) = study(worker, task, target="cuda")["seeds"]
     assert detect(seed["source"]).name == "triton"
+    assert "triton_heuristics.fixed_config(" in seed["source"], "nothing is tuned when it is first called"
     verdict = court.judge(task, Candidate(seed["source"]), target="cuda", build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 

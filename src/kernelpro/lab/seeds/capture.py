@@ -41,6 +41,8 @@ class Captured:
     """Tensors that the code finds in its module, as expressions."""
     loose: tuple[str, ...] = ()
     """Of the arguments, tensors that are plain attributes: a module does not move them."""
+    settings: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Block sizes and the like that Triton kernels run with, of all those that the compiler tried."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ def described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen]
         result=_result(result, known | outputs),
         constants={name: _constant(name, value) for name, value in (once.graph.constants or {}).items()},
         loose=tuple(dict.fromkeys(text for text in arguments if text in loose)),
+        settings=_settings(once.graph),
     )
 
 
@@ -108,6 +111,22 @@ def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     why = next((line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), lines[0])
     return f"torch.compile makes no single graph of the model: {why[:200]}"
+
+
+def _settings(graph: Any) -> dict[str, dict[str, int]]:
+    """By kernel. A compiled graph has been called, and so each of its Triton kernels has settled for one of its configurations."""
+    from torch._inductor.codecache import PyCodeCache
+
+    found: dict[str, dict[str, int]] = {}
+    for module in PyCodeCache.modules:
+        if getattr(module, "key", None) != graph.cache_key:
+            continue
+        for name, kernel in vars(module).items():
+            launchers = getattr(kernel, "launchers", ())
+            if isinstance(launchers, list) and len(launchers) == 1:
+                chosen = launchers[0].config
+                found[name] = {**chosen.kwargs, "num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+    return found
 
 
 # --- names for tensors -----------------------------------------------------------------------------------

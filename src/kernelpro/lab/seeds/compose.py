@@ -49,7 +49,7 @@ def _traced(counters: Any) -> tuple[int, int]:
 
 def put_together(captured: Captured, task: Task, variant: str, device: str) -> str:
     """The compiler's code as one file: imports, the reference where its parameters are needed, kernels, calls, the model."""
-    parts = unwrap(captured.code, captured.constants)
+    parts = unwrap(captured.code, captured.constants, captured.settings)
     if len(parts.arguments) != len(captured.arguments):
         raise NoSeed(f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}")
     stateful = any(text.startswith("self.") for text in captured.arguments)

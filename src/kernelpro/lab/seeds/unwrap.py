@@ -10,7 +10,7 @@ import ast
 import builtins
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kernelpro.lab.seeds.capture import NoSeed
@@ -26,6 +26,8 @@ _EXTERN = {
     "convolution": "torch.convolution",
 }
 """Library calls under the names that people know; the others keep the compiler's."""
+_TUNED = ("pointwise", "reduction", "persistent_reduction")
+"""Decorators under which a kernel tries several configurations when it is first called."""
 _RANDOM = re.compile(r"\baten\.(rand\w*|bernoulli)|\binductor_seeds?\b|\bnormalized_rand_cpu\b|\brandn_cpu\b|\btl\.randn?\b")
 
 
@@ -40,8 +42,9 @@ class Parts:
     """Of the function that calls the kernels."""
 
 
-def unwrap(code: str, constants: Iterable[str]) -> Parts:
-    """The parts of the compiler's module; raises NoSeed where it holds something that is not known here."""
+def unwrap(code: str, constants: Iterable[str], settings: Mapping[str, Mapping[str, int]] = {}) -> Parts:
+    """The parts of the compiler's module; raises NoSeed where it holds something that is not known here. `settings`: what Triton
+    kernels run with, of those that tried several."""
     if _RANDOM.search(code):
         raise NoSeed("the model draws random numbers")
     module = ast.parse(code)
@@ -53,7 +56,7 @@ def unwrap(code: str, constants: Iterable[str]) -> Parts:
             name, kind, text = kernel
             names.append(name)
             if kind == "triton":
-                preamble += _take_triton(parts, name, text)
+                preamble += _take_triton(parts, name, _settled(text, name, settings[name]) if name in settings else text)
             else:
                 parts.cpp.append(_take_cpp(name, text))
         elif isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_alias(statement):
@@ -81,6 +84,25 @@ def _kernel(statement: ast.stmt) -> tuple[str, str, str] | None:
 def _is_alias(statement: ast.stmt) -> bool:
     """`aten = torch.ops.aten`: a name for something of torch."""
     return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Attribute)
+
+
+def _settled(text: str, name: str, settings: Mapping[str, int]) -> str:
+    """The kernel with one configuration: nobody has to look for it again, and one sees which it is."""
+    function = next(s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name == name)
+    call = function.decorator_list[0]
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in [f"triton_heuristics.{kind}" for kind in _TUNED]:
+        return text
+    kept = {
+        k.arg: ast.get_source_segment(text, k.value) for k in call.keywords if k.arg in ("filename", "triton_meta", "inductor_meta")
+    }
+    told = {"config": dict(settings)} | kept
+    lines = text.splitlines()
+    lines[call.lineno - 1 : call.end_lineno] = [
+        "@triton_heuristics.fixed_config(",
+        *(f"    {k}={v}," for k, v in told.items()),
+        ")",
+    ]
+    return "\n".join(lines)
 
 
 def _take_triton(parts: Parts, name: str, text: str) -> list[ast.stmt]:
