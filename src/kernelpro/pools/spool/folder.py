@@ -26,12 +26,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from kernelpro.lab.machine import Device
 from kernelpro.pools.pool import lost
 from kernelpro.pools.spool.entries import Answered, Damaged, Posted, answer, failure, line, read
 from kernelpro.records import BadInput, Record
 
+_Kind = TypeVar("_Kind", Posted, Answered)
 MOST_ATTEMPTS = 5
 """A worker outlives what it runs; so these were machines that failed, or one job that brings them down."""
 _ROOMS = ("jobs", "results", "leases", "hardware", "workers", "aside")
@@ -102,36 +104,29 @@ class Folder:
 
     def job(self, key: str) -> Posted | None:
         """None where there is no such job, or none that can be read: that one is set aside and reported."""
-        if key not in self._jobs:
-            path = self._job_file(key)
-            try:
-                found = _read(path)
-                if not isinstance(found, Posted) or found.key != key:
-                    raise Damaged("it is not the job that its name says")
-            except FileNotFoundError:
-                return None
-            except Damaged as error:
-                if self._settled(path):
-                    self.set_aside(path, str(error))
-                return None
+        if key not in self._jobs and (found := self._sound(self._job_file(key), Posted, key)):
             self._jobs[key] = found
-        return self._jobs[key]
+        return self._jobs.get(key)
 
     def answered(self, key: str) -> Answered | None:
         """A result that is not what it should be is set aside and reported; its job is then open again."""
-        path = self._result_file(key)
+        if found := self._sound(self._result_file(key), Answered, key):
+            self._good.add(key)
+        return found
+
+    def _sound(self, path: Path, kind: type[_Kind], key: str) -> _Kind | None:
+        """What the file holds, if it is there and what its name says; else it is set aside, once nobody writes it any more."""
         try:
             found = _read(path)
-            if not isinstance(found, Answered) or found.key != key:
-                raise Damaged("it belongs to another job")
+            if not isinstance(found, kind) or found.key != key:
+                raise Damaged("it is not what its name says")
+            return found
         except FileNotFoundError:
             return None
         except Damaged as error:
             if self._settled(path):
                 self.set_aside(path, str(error))
             return None
-        self._good.add(key)
-        return found
 
     def reopen(self, posted: Posted, answered: Answered) -> None:
         """A result that is a failure is set aside: asked again, the job is done again."""
