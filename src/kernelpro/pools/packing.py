@@ -7,11 +7,13 @@ import copy
 import inspect
 import io
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kernelpro.pools import notebook
 from kernelpro.records import BadInput
 
 
@@ -19,7 +21,8 @@ def module(instance: Any, inputs: Any, init_inputs: Any = ()) -> tuple[str, str,
     """Source, entry and payload of a task made from an nn.Module and example inputs."""
     kind = type(instance)
     content = {"module": copy.deepcopy(instance).cpu(), "inputs": list(inputs), "init_inputs": list(init_inputs)}
-    return _source_of(kind), kind.__qualname__, _payload(content)
+    parts = {type(part) for part in instance.modules()}
+    return _source_of(kind, parts), kind.__qualname__, _payload(content)
 
 
 def function(callable_: Any, inputs: Any) -> tuple[str, str, str]:
@@ -27,21 +30,30 @@ def function(callable_: Any, inputs: Any) -> tuple[str, str, str]:
     return _source_of(callable_), callable_.__qualname__, _payload({"inputs": list(inputs), "init_inputs": []})
 
 
-def _source_of(thing: Any) -> str:
+def _source_of(thing: Any, parts: Iterable[Any] = ()) -> str:
+    """The file of its definition; in a notebook what it and its parts need of the cells."""
+    name = thing.__qualname__
+    if "." in name or not name.isidentifier():
+        raise BadInput(f"{name} has no name of its own at the top level of its file: define it there")
     try:
         path = inspect.getsourcefile(thing)
-    except TypeError:
+    except (TypeError, OSError):  # it was built in, or typed in
         path = None
-    if path is None or not Path(path).is_file():
-        raise BadInput(f"{thing.__qualname__} has no source file: define it in a .py file")
-    if "." in thing.__qualname__ or not thing.__qualname__.isidentifier():
-        raise BadInput(f"{thing.__qualname__} has no name of its own at the top level of its file: define it there")
-    return Path(path).read_text(encoding="utf-8")
+    if path is not None and Path(path).is_file():
+        return Path(path).read_text(encoding="utf-8")
+    own = {name, *(part.__qualname__ for part in parts if part.__module__ == "__main__")}
+    found = notebook.source_of(own) if thing.__module__ == "__main__" else None
+    if found is None:
+        raise BadInput(f"{name} has no source file: define it in a .py file, or in a cell of a notebook")
+    return found
 
 
 def _payload(content: dict[str, Any]) -> str:
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(content)
+    try:
+        _Pickler(buffer).dump(content)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise BadInput(f"the module and its inputs cannot be taken to a worker: {error}") from None
     return base64.b64encode(buffer.getvalue()).decode()
 
 

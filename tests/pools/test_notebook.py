@@ -1,0 +1,122 @@
+"""Modules and functions of a notebook as tasks: cells of a real IPython, and what is taken of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelpro.pools.notebook import sliced
+
+CELLS = [
+    "import torch, sys\nfrom torch import nn\n%precision 3",
+    "raise RuntimeError('loading the data takes hours')",
+    "class Net(nn.Module):\n    pass",
+    "x = [1, 2]; WIDTH = 8",
+    "this is no Python",
+    "x = torch.randn(4, WIDTH)\nx.add_(1)\nscale = {'up': 1.0}",
+    """\
+def gain(x):
+    # whatever it is by then
+    return x * scale['up']
+
+@torch.no_grad()
+def unused(x):
+    return missing(x)
+
+class Net(nn.Module):
+    def __init__(self, then, width=WIDTH):
+        super().__init__()
+        self.inner, self.then = nn.Linear(width, 16), then
+
+    def forward(self, x):
+        h = self.inner(x)
+        return self.then(gain(h) + SHIFT)
+""",
+    "scale['up'] = 2.0\nSHIFT = 1.0\nSHIFT += 2.0\nh = 'another'",
+    "class Negated(nn.Module):\n    def forward(self, x):\n        return -x",
+    "net = Net(Negated())",
+]
+CANDIDATE = """
+import torch
+from torch import nn
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 16)
+
+    def forward(self, x):
+        return -(self.inner(x) * 2.0 + 3.0)
+"""
+REFUSED = """
+from kernelpro import api
+from kernelpro.records import BadInput
+try:
+    api.task(net, [x])
+except BadInput as error:
+    print("told:", error)
+"""
+SHELL = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+cells = json.load(sys.stdin)
+shell = InteractiveShell.instance(user_module=sys.modules["__main__"])
+for cell in cells:
+    shell.run_cell(cell, store_history=True)
+"""
+
+
+def in_ipython(cells: list[str], folder: Path) -> str:
+    """What a shell says that is given these cells, one after the other."""
+    pytest.importorskip("IPython")
+    environment = os.environ | {"IPYTHONDIR": str(folder), "KERNELPRO_LOCKS": str(folder / "locks")}
+    how = {"capture_output": True, "text": True, "env": environment, "timeout": 300, "cwd": folder}
+    done = subprocess.run([sys.executable, "-c", SHELL], input=json.dumps(cells), **how)  # type: ignore[call-overload]
+    return str(done.stdout + done.stderr)
+
+
+def test_a_class_brings_what_it_needs_and_nothing_else() -> None:
+    source = sliced(["import torch\nfrom torch import nn", *CELLS[1:]], ["Net"])
+    assert source
+    space: dict[str, object] = {}
+    exec(source, space)
+    assert {name for name in space if not name.startswith("__")} == {"nn", "WIDTH", "scale", "gain", "Net", "SHIFT"}
+    assert space["scale"] == {"up": 2.0} and space["SHIFT"] == 3.0 and "# whatever it is by then" in source
+
+
+@pytest.mark.parametrize("name", ["net.inner", "nobody", "torch.nn"])
+def test_what_no_cell_defines_is_not_there(name: str) -> None:
+    assert sliced(CELLS, ["Net", name]) is None
+
+
+def test_what_comes_with_a_star_or_a_condition_comes_along() -> None:
+    optional = "try:\n    import nowhere as fast\nexcept ImportError:\n    fast = None"
+    cells = ["from math import *", optional, "def f(x):\n    return fast or sqrt(x)"]
+    space: dict[str, object] = {}
+    exec(str(sliced(cells, ["f"])), space)
+    assert eval("f(4.0)", space) == 2.0
+
+
+def test_a_module_of_a_notebook_is_judged(tmp_path: Path) -> None:
+    (tmp_path / "candidate.py").write_text(CANDIDATE)
+    judged = "import kernelpro\nprint(kernelpro.judge(net, ['candidate.py'], inputs=[x], target='cpu')[0].status.value)"
+    said = in_ipython([*CELLS, judged], tmp_path)
+    assert "passed" in said.splitlines(), said
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("class Net(nn.Module): pass", "cannot be taken to a worker: Can't pickle"),  # net is of the class before
+        ("net.last = lambda x: x", "cannot be taken to a worker: Can't"),
+        ("def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()", "no name of its own at the top level"),
+    ],
+)
+def test_what_cannot_be_had_again_is_one_line(cell: str, words: str, tmp_path: Path) -> None:
+    said = in_ipython([*CELLS, cell, REFUSED], tmp_path)
+    assert any(line.startswith("told: ") and words in line for line in said.splitlines()), said
