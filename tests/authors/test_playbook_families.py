@@ -74,7 +74,7 @@ FAMILIES: dict[str, Task] = {
     "linear layers": task(
         "F.gelu(self.l(a)), self.l(a).softmax(-1), self.m(F.relu(self.l(a)))",
         "torch.randn(2, 21, 50)",
-        "self.l, self.m = nn.Linear(50, 37), nn.Linear(37, 18)",
+        "self.l, self.m = nn.Linear(50, 37), nn.Sequential(nn.Linear(37, 18))",
     ),
     "matrix products": task(
         "a @ b + 1, torch.bmm(c, c.transpose(1, 2)), a @ b[:, 0], a.t() @ a",

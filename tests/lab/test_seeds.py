@@ -10,9 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from court import Court
+from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
+from kernelpro import api
 from kernelpro.lab.jobs import Worker
 from kernelpro.lab.judge import tripwires
 from kernelpro.lab.languages import authored_kernels, detect
@@ -77,6 +80,25 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(worke
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
     assert verdict.authored_share and verdict.authored_share > 0.01
     assert court.judge(task, Candidate(eager)).authored_share == 0.0
+
+
+def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, court: Court) -> None:
+    """Nobody has said how it is constructed, and its file cannot stand alone."""
+    made = nn.Sequential(nn.Linear(48, 64), nn.Sequential(nn.GELU(), nn.BatchNorm1d(64))).eval()
+    task = api.task(made, [torch.randn(96, 48)])
+    assert "from torch.nn.modules.container import Sequential" in task.source and "# Sequential(\n#   (0): Linear(in_fea" in task.source
+    found = study(worker, task, ("compile", "eager_fp32"))
+    assert "PyTorch: constructed with `init_inputs`" in found["no_seeds"]
+    (seed,) = found["seeds"]
+    assert "getattr(getattr(self, '1'), '1').running_mean" in seed["source"] and "BatchNorm" not in seed["source"]
+    verdict = court.judge(task, Candidate(seed["source"]), build_timeout=300.0)
+    assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
+
+
+def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: Worker, court: Court) -> None:
+    task = api.task(nn.Linear(48, 64), [torch.randn(96, 48)], init_inputs=[48, 64])
+    (seed,) = study(worker, task, ("eager_fp32",))["seeds"]
+    assert court.judge(task, Candidate(seed["source"])).status is Status.PASSED
 
 
 def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:

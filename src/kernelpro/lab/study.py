@@ -14,7 +14,7 @@ import torch
 
 from kernelpro.lab.judge.answers import Verdictable
 from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.seeds import MODES, as_it_is
+from kernelpro.lab.seeds import MODES, NoSeed, as_it_is
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput
 
@@ -40,12 +40,16 @@ def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]
 
 
 def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) -> dict[str, Any]:
-    sources = {variant: at_hand.get(variant, "") if variant in MODES else as_it_is(bench.task) for variant in variants}
-    missing: dict[str, str] = {}
-    if wanted := [variant for variant, source in sources.items() if not source]:
-        written, missing = _asked(bench, wanted)
-        sources |= written
-    seeds = [{"variant": variant, "name": _name(variant), "source": source} for variant, source in sources.items() if source]
+    sources, missing = {variant: at_hand[variant] for variant in variants if variant in at_hand}, dict[str, str]()
+    for variant in (name for name in variants if name not in MODES):
+        try:
+            sources[variant] = as_it_is(bench.reference)
+        except NoSeed as reason:
+            missing[_name(variant)] = str(reason)
+    if wanted := [name for name in variants if name in MODES and not sources.get(name)]:
+        written, refused = _asked(bench, wanted)
+        sources, missing = sources | written, missing | refused
+    seeds = [{"variant": name, "name": _name(name), "source": sources[name]} for name in variants if sources.get(name)]
     return {"seeds": seeds, "no_seeds": "; ".join(f"{name}: {reason}" for name, reason in missing.items())}
 
 

@@ -48,7 +48,7 @@ def candidate(
     lines += [f"        _own(self, {t.where!r}, {tuple(t.shape)}, torch.{t.dtype})" for t in parameters]
     lines += ["", "    def forward(self, *inputs):"]
     lines += [f"        {pointer(t)} = inputs{_place(t.where)}.contiguous()" for t in program.tensors if t.role == "input"]
-    lines += [f"        {pointer(t)} = self.{t.where}" for t in parameters]
+    lines += [f"        {pointer(t)} = {_attribute(t.where)}" for t in parameters]
     device = _device(program)
     for tensor in program.tensors:
         if tensor.role in ("output", "temporary"):
@@ -57,6 +57,14 @@ def candidate(
     results = ", ".join(program.outputs)
     lines += [f"        return {results}" if program.single else f"        return ({results},)"]
     return "\n".join(lines) + "\n"
+
+
+def _attribute(where: str) -> str:
+    """`layers.0.weight`: a dotted name need not be Python."""
+    text = "self"
+    for part in where.split("."):
+        text = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
+    return text
 
 
 def _place(where: str) -> str:

@@ -41,6 +41,8 @@ class Captured:
     """Tensors that the code finds in its module, as expressions."""
     loose: tuple[str, ...] = ()
     """Of the arguments, tensors that are plain attributes: a module does not move them."""
+    weights: dict[str, str] = field(default_factory=dict)
+    """Where they are given by name alone: those that the arguments are, each with its shape and type as text."""
     settings: dict[str, dict[str, int]] = field(default_factory=dict)
     """Block sizes and the like that Triton kernels run with, of all those that the compiler tried."""
 
@@ -62,26 +64,32 @@ def capture(reference: Reference, variant: str) -> Captured:
             result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
         except Exception as error:  # whatever a compiler raises, it has nothing to offer
             raise NoSeed(_first_line(error)) from None
-    return described(model, values, result, seen)
+    return described(model, values, result, seen, reference.task.form == "module")
 
 
-def described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen]) -> Captured:
-    """Where the arguments and results of the graph come from that was seen in this call of the model; raises NoSeed."""
+def described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen], by_name: bool) -> Captured:
+    """Where the arguments and results of the graph come from that was seen in this call of the model; raises NoSeed.
+
+    `by_name`: nobody knows how such a model is constructed, but its parameters and buffers have names.
+    """
     if len(seen) != 1:
         raise NoSeed(f"the compiler made {len(seen)} graphs of the model, not one")
     (once,) = seen
     parameters = _parameters(model, len(values))
-    known = _inputs(values, parameters) | _state(model)
+    named = _named(model, by_name)
+    loose = {} if by_name else _loose(model)
+    known = _inputs(values, parameters) | loose | {_key(tensor): text for text, _, tensor in named}
     arguments = tuple(_expression(value, known) for value in once.inputs)
     outputs = {_key(value): f"outputs[{i}]" for i, value in enumerate(once.outputs) if isinstance(value, torch.Tensor)}
-    loose = set(_loose(model).values())
+    used = [(name, tensor) for text, name, tensor in named if text in arguments and by_name]
     return Captured(
         code=once.graph.source_code,
         parameters=parameters,
         arguments=arguments,
         result=_result(result, known | outputs),
         constants={name: _constant(name, value) for name, value in (once.graph.constants or {}).items()},
-        loose=tuple(dict.fromkeys(text for text in arguments if text in loose)),
+        loose=tuple(dict.fromkeys(text for text in arguments if text in loose.values())),
+        weights={name: f"{tuple(tensor.shape)}, {tensor.dtype}" for name, tensor in used},
         settings=_settings(once.graph),
     )
 
@@ -169,26 +177,31 @@ def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_Key, str]:
     return found
 
 
-def _state(model: nn.Module) -> dict[_Key, str]:
-    """Parameters, buffers and tensors that are plain attributes, as expressions over `self`."""
+def _named(model: nn.Module, by_name: bool) -> list[tuple[str, str, torch.Tensor]]:
+    """Buffers and parameters: as expressions over `self`, by name, themselves."""
     owned = dict(model.named_buffers()) | dict(model.named_parameters())
-    return _loose(model) | {_key(tensor): _path(model, name) for name, tensor in owned.items()}
+    return [(_path(name, by_name), name, tensor) for name, tensor in owned.items()]
 
 
 def _loose(model: nn.Module) -> dict[_Key, str]:
     return {
-        _key(value): f"{_path(model, place)}.{name}"
+        _key(value): f"{_path(place)}.{name}"
         for place, part in model.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, torch.Tensor)
     }
 
 
-def _path(model: nn.Module, name: str) -> str:
-    """`blocks.0.norm.weight` as Python: self.blocks[0].norm.weight"""
+def _path(name: str, plain: bool = False) -> str:
+    """`blocks.0.norm.weight` as Python: self.blocks[0].norm.weight; `plain`: where `blocks` is a module without items."""
     text = "self"
     for part in filter(None, name.split(".")):
-        text += f".{part}" if part.isidentifier() else f"[{part}]" if part.isdigit() else f"[{part!r}]"
+        if part.isidentifier():
+            text += f".{part}"
+        elif plain:
+            text = f"getattr({text}, {part!r})"
+        else:
+            text += f"[{part}]" if part.isdigit() else f"[{part!r}]"
     return text
 
 

@@ -16,13 +16,22 @@ from kernelpro.records import Task
 
 _RECIPE = ("get_inputs", "get_init_inputs")
 _OUTSIDE = re.compile(r"(?:torch|aten|extern_kernels|torch\.ops\.\w+)\.(\w+)(?:\.\w+)?\(")
+_OWN = '''\
+def own(module, name, shape, dtype):
+    """Declare a weight under its dotted name."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, torch.nn.Module())
+        module = module._modules[part]
+    module.register_parameter(last, torch.nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False))'''
 _NO_LIBRARY = {"_DeviceGuard", "set_device"}
 
 
 def candidate(reference: Reference, variant: str) -> str:
     """A baseline as a candidate: what torch.compile makes of the task, or the reference as it is; raises NoSeed."""
     if variant not in MODES:
-        return as_it_is(reference.task)
+        return as_it_is(reference)
     return put_together(capture(reference, variant), reference.task, variant, reference.device)
 
 
@@ -37,7 +46,9 @@ def of_call(reference: Reference, variant: str, compiled: Any, values: list[Any]
     try:
         if _traced(counters) != (before[0] + 1, before[1]):
             return ""
-        return put_together(described(compiled._orig_mod, values, result, seen), reference.task, variant, reference.device)
+        by_name = reference.task.form == "module"
+        captured = described(compiled._orig_mod, values, result, seen, by_name)
+        return put_together(captured, reference.task, variant, reference.device)
     except Exception:  # whatever cannot be written down: it is a baseline all the same, and who wants the code asks for the reason
         return ""
 
@@ -52,23 +63,28 @@ def put_together(captured: Captured, task: Task, variant: str, device: str) -> s
     parts = unwrap(captured.code, captured.constants, captured.settings)
     if len(parts.arguments) != len(captured.arguments):
         raise NoSeed(f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}")
-    stateful = any(text.startswith("self.") for text in captured.arguments)
+    stateful = task.form != "module" and any(text.startswith("self.") for text in captured.arguments)
     own = ["import os", "import torch", "from kernelpro import runtime"] if parts.cpp else ["import torch"]
     imports = sorted(dict.fromkeys([*own, *parts.imports]), key=lambda text: not text.startswith(("import", "from")))
     sections = [_title(variant, device, parts), "\n".join(imports)]
     sections += [_reference_text(task)] if stateful else []
     sections += [f"{name} = {value}" for name, value in captured.constants.items()]
     sections += [_library(parts.cpp)] if parts.cpp else []
+    sections += [_OWN] if captured.weights else []
     sections += [*parts.triton, _calls(parts), _model(task.entry if stateful else "", captured, device)]
     return "\n\n".join(sections) + "\n"
 
 
-def as_it_is(task: Task) -> str:
+def as_it_is(reference: Reference) -> str:
+    """The reference's own text as a candidate; raises NoSeed where that makes another model than the one that was given."""
+    task = reference.task
     title = "# The reference as it is: PyTorch's own kernels, none of them written here."
     if task.form == "function":
         body = f"class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return {task.entry}(*inputs)"
     else:
         body = f"class ModelNew({task.entry}):\n    pass"
+    if not reference.is_made_of_init_inputs():
+        raise NoSeed("constructed with `init_inputs`, its class has other weights than the module that was given")
     return "\n\n".join((title, "import torch", _reference_text(task), body)) + "\n"
 
 
@@ -125,7 +141,8 @@ def _model(base: str, captured: Captured, device: str) -> str:
     """`base`: the reference's class, whose constructor makes the parameters; empty where none are needed."""
     lines = [f"class ModelNew({base or 'torch.nn.Module'}):"]
     if not base:
-        lines += ["    def __init__(self, *init):", "        super().__init__()", ""]
+        lines += ["    def __init__(self, *init):", "        super().__init__()"]
+        lines += [f"        own(self, {name!r}, {kind})" for name, kind in captured.weights.items()] + [""]
     elif captured.loose and device != "cpu":
         lines += ["    def __init__(self, *init):", "        super().__init__(*init)"]
         lines += [f'        {text} = {text}.to("{device}")' for text in captured.loose] + [""]

@@ -82,6 +82,16 @@ class Reference:
         model.train(self.task.mode == "train").requires_grad_(False)
         return model
 
+    def is_made_of_init_inputs(self) -> bool:
+        """Whether a class that is constructed with them has the weights of this model, by name and shape."""
+        if self.task.form != "module":
+            return True
+        try:
+            made = type(self._built)(*self.init_inputs).state_dict()
+        except Exception:  # whatever a constructor raises that gets something else than it wants
+            return False
+        return {name: t.shape for name, t in made.items()} == {name: t.shape for name, t in self._built.state_dict().items()}
+
     def state(self) -> parameters.State:
         """Parameters and buffers by name, on the CPU."""
         return {name: tensor.detach().cpu() for name, tensor in self._built.state_dict().items()}
