@@ -97,6 +97,41 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     assert not list(tmp_path.glob("kernelpro-*"))
 
 
+PROJECT = {
+    "blocks/__init__.py": "",
+    "blocks/parts.py": "SHIFT = 3.0",
+    "blocks/net.py": """
+import torch
+from .parts import SHIFT
+class Net(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x) + SHIFT
+""",
+    "script.py": """
+import torch, kernelpro
+from blocks.net import Net
+from kernelpro.records import Candidate
+CANDIDATE = "import torch\\n%sclass ModelNew(torch.nn.Module):\\n    def forward(self, x): return x.tanh() + 3.0\\n"
+if __name__ == "__main__":
+    made = [Candidate(CANDIDATE % more) for more in ("", "import blocks\\n")]
+    for verdict in kernelpro.judge(Net(), made, [torch.randn(64, 64)], target="cpu"):
+        print(verdict.status.value, verdict.reason)
+""",
+}
+
+
+def test_a_module_of_a_project_beside_the_script_is_found_and_not_by_candidates(tmp_path: Path) -> None:
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environment = os.environ | {"KERNELPRO_LOCKS": str(tmp_path / "locks")}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=300, cwd="/"
+    )
+    good, bad = done.stdout.splitlines()[:2]
+    assert good.startswith("passed"), done.stdout + done.stderr
+    assert "No module named 'blocks'" in bad
+
+
 @pytest.mark.long  # a whole run; suites/test_bench.py has one by the command, and what goes wrong from Python is below
 def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "task.py").write_text(TANH)

@@ -96,7 +96,9 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with results
     from kernelpro.lab.judge.health import Sick
+    from kernelpro.lab.tasks import paths
 
+    paths.use()
     try:
         serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
     except Sick as reason:

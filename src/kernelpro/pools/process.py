@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelpro.lab.machine import Device, gpus
+from kernelpro.lab.tasks import paths
 from kernelpro.lab.worker import DEVICE_FAILED
 from kernelpro.records import BadInput, Job, Progress, Result
 
@@ -28,7 +29,7 @@ class Process:
             raise BadInput("a task's file must not judge or optimise when it is imported: put that under if __name__ == '__main__'")
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
         environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": self._folder.name}
-        environment["KERNELPRO_PARENT"] = str(os.getpid())
+        environment |= {"KERNELPRO_PARENT": str(os.getpid())} | paths.told()
         if device.gpu and len(gpus()) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = device.gpu.uuid
         self._process = subprocess.Popen(

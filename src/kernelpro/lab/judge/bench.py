@@ -27,7 +27,7 @@ from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.judge.participant import PLACES, Flusher, Participant
 from kernelpro.lab.judge.stopwatch import Stopwatch
 from kernelpro.lab.machine import cpu_name
-from kernelpro.lab.tasks import work
+from kernelpro.lab.tasks import paths, work
 from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, folders
 
@@ -141,7 +141,7 @@ class Bench:
         cache = _compiler_cache()
         places = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         modules = _COMPILER if any(not name.startswith("eager") for name in variants) else ()
-        environment = places | _threads()
+        environment = places | _threads() | paths.passed_on()
         regions = self._allocated(self._sets(PLACES) if sets is None else sets)
         try:
             if regions:

@@ -49,7 +49,7 @@ from kernelpro.lab.languages.native import METER, BuildError
 from kernelpro.lab.languages.torch import path_with_own_programs, why_unbuilt
 from kernelpro.lab.languages.triton import CACHE
 from kernelpro.lab.seeds import MODES, NoSeed, candidate, of_call
-from kernelpro.lab.tasks import parameters
+from kernelpro.lab.tasks import parameters, paths
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
@@ -429,6 +429,7 @@ class Baseline(Worker):
 
     def load(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
+        paths.use()
         self._reference = Reference(bundle["task"], self._device, request["seed"])
         self._models: dict[str, Any] = {"eager": self._reference.model()}
         return {"parameters": "by name"}, b""
