@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from court import Court
+from ramp import Ramp
 from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
@@ -94,6 +95,15 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, cou
     assert "getattr(getattr(self, '1'), '1').running_mean" in seed["source"] and "BatchNorm" not in seed["source"]
     verdict = court.judge(task, Candidate(seed["source"]), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
+
+
+def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(worker: Worker, court: Court) -> None:
+    task = api.task(Ramp(32), [torch.randn(96, 32)], init_inputs=[32])
+    (seed,) = study(worker, task)["seeds"]
+    assert "class ModelNew(Ramp)" in seed["source"]
+    assert court.judge(task, Candidate(seed["source"]), build_timeout=300.0).status is Status.PASSED
+    found = study(worker, api.task(Ramp(32), [torch.randn(96, 32)]))
+    assert not found["seeds"] and "no input and not in the module" in found["no_seeds"]
 
 
 def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: Worker, court: Court) -> None:

@@ -58,7 +58,7 @@ def _source_of(thing: Any, parts: Iterable[Any] = (), structure: str = "") -> st
 def _imported(thing: Any, structure: str) -> str:
     """An import, and as comments for whoever writes a kernel what the package has there, and what the module is made of."""
     told = [
-        f"{thing.__qualname__} is imported from an installed package, where it reads:",
+        f"{thing.__qualname__} is imported from where it is defined as:",
         "",
         *inspect.getsource(thing).splitlines(),
     ]

@@ -64,14 +64,24 @@ def capture(reference: Reference, variant: str) -> Captured:
             result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
         except Exception as error:  # whatever a compiler raises, it has nothing to offer
             raise NoSeed(_first_line(error)) from None
-    return described(model, values, result, seen, reference.task.form == "module")
+    return described(reference, model, values, result, seen)
 
 
-def described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen], by_name: bool) -> Captured:
+def described(reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[Seen]) -> Captured:
     """Where the arguments and results of the graph come from that was seen in this call of the model; raises NoSeed.
 
-    `by_name`: nobody knows how such a model is constructed, but its parameters and buffers have names.
+    Of a live module parameters and buffers are known by name; its class is needed only for what has no name of that kind.
     """
+    if reference.task.form == "module":
+        try:
+            return _described(model, values, result, seen, by_name=True)
+        except NoSeed:
+            if not reference.is_made_of_init_inputs():
+                raise
+    return _described(model, values, result, seen, by_name=False)
+
+
+def _described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen], by_name: bool) -> Captured:
     if len(seen) != 1:
         raise NoSeed(f"the compiler made {len(seen)} graphs of the model, not one")
     (once,) = seen

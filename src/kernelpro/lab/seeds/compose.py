@@ -46,8 +46,7 @@ def of_call(reference: Reference, variant: str, compiled: Any, values: list[Any]
     try:
         if _traced(counters) != (before[0] + 1, before[1]):
             return ""
-        by_name = reference.task.form == "module"
-        captured = described(compiled._orig_mod, values, result, seen, by_name)
+        captured = described(reference, compiled._orig_mod, values, result, seen)
         return put_together(captured, reference.task, variant, reference.device)
     except Exception:  # whatever cannot be written down: it is a baseline all the same, and who wants the code asks for the reason
         return ""
@@ -63,11 +62,12 @@ def put_together(captured: Captured, task: Task, variant: str, device: str) -> s
     parts = unwrap(captured.code, captured.constants, captured.settings)
     if len(parts.arguments) != len(captured.arguments):
         raise NoSeed(f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}")
-    stateful = task.form != "module" and any(text.startswith("self.") for text in captured.arguments)
+    stateful = not captured.weights and any(text.startswith("self.") for text in captured.arguments)
     own = ["import os", "import torch", "from kernelpro import runtime"] if parts.cpp else ["import torch"]
     imports = sorted(dict.fromkeys([*own, *parts.imports]), key=lambda text: not text.startswith(("import", "from")))
-    sections = [_title(variant, device, parts), "\n".join(imports)]
-    sections += [_reference_text(task)] if stateful else []
+    first, text = _reference_text(task) if stateful else ([], "")
+    sections = [_title(variant, device, parts), "\n".join([*first, *imports])]
+    sections += [text] if text else []
     sections += [f"{name} = {value}" for name, value in captured.constants.items()]
     sections += [_library(parts.cpp)] if parts.cpp else []
     sections += [_OWN] if captured.weights else []
@@ -85,7 +85,8 @@ def as_it_is(reference: Reference) -> str:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.is_made_of_init_inputs():
         raise NoSeed("constructed with `init_inputs`, its class has other weights than the module that was given")
-    return "\n\n".join((title, "import torch", _reference_text(task), body)) + "\n"
+    first, text = _reference_text(task)
+    return "\n\n".join((title, "\n".join([*first, "import torch"]), text, body)) + "\n"
 
 
 def _title(variant: str, device: str, parts: Parts) -> str:
@@ -96,13 +97,16 @@ def _title(variant: str, device: str, parts: Parts) -> str:
     return "\n".join(lines)
 
 
-def _reference_text(task: Task) -> str:
-    """The task's text without the recipe of its inputs."""
+def _reference_text(task: Task) -> tuple[list[str], str]:
+    """The task's text without the recipe of its inputs; before it what must come first in a file."""
     lines: list[str | None] = list(task.source.splitlines())
+    first: list[str] = []
     for node in ast.parse(task.source).body:
-        if isinstance(node, ast.FunctionDef) and node.name in _RECIPE:
+        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if future or (isinstance(node, ast.FunctionDef) and node.name in _RECIPE):
+            first += [ast.unparse(node)] if future else []
             lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
+    return first, re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
 
 
 def _library(kernels: list[str]) -> str:
