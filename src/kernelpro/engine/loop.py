@@ -154,7 +154,7 @@ class Engine:
             self._designs = designs(self._scene().assignment(Step(1, 0, "seed")))
         self._author = Seeded(self._author, self._given)
         if reason := self.ground.get("no_seeds"):
-            self._tell("note", {"line": f"no seed of the compiler: {reason}"})
+            self._tell("note", {"line": f"no seed of {reason}"})
 
     def _replay(self) -> None:
         """The tree as it was: steps in order, each seeing the results that its choice saw."""
