@@ -18,6 +18,7 @@ from quantised import Quantised
 
 from kernelpro import api
 from kernelpro.engine.store import Store
+from kernelpro.lab.tasks import parameters
 from kernelpro.records import BadInput, Candidate, Limits, Options, Status, Task
 
 KERNEL = """
@@ -86,6 +87,65 @@ def test_complex_parameters_keep_both_their_parts(court: Court) -> None:
 def test_what_has_no_name_at_the_top_of_its_file_is_refused() -> None:
     with pytest.raises(BadInput, match="has no name of its own at the top level of its file"):
         api.task(lambda x: x, [torch.randn(4)])
+
+
+SINCE = """
+import torch, kernelpro
+from kernelpro.records import BadInput, Candidate
+SCALE = 1.0
+class Scaled(torch.nn.Module):
+    def forward(self, x): return x.tanh() * SCALE
+if __name__ == "__main__":
+    SCALE = 3.0
+    given = Candidate("import torch\\nclass ModelNew(torch.nn.Module):\\n    def forward(self, x): return x.tanh()\\n")
+    try:
+        kernelpro.judge(Scaled(), given, [torch.randn(64, 64)], target="cpu")
+    except BadInput as error:
+        print(error)
+"""
+
+
+def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> None:
+    """A worker imports the file, and so would verify another function."""
+    (tmp_path / "script.py").write_text(SINCE)
+    environment = os.environ | {"KERNELPRO_LOCKS": str(tmp_path / "locks")}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert "does not compute in a worker what it does where it was given (output 0 is 67% off)" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: api.task(Quantised, [torch.randn(4, 64)]), "Quantised is a class: give an instance"),
+        (lambda: api.task(Quantised(), torch.randn(4, 64)), "inputs: a list of what it is called with is needed, not a Tensor"),
+        (lambda: api.judge(Quantised(), [], [torch.randn(4, 64)], target="gpu"), "target 'gpu': there are cuda and cpu"),  # type: ignore[arg-type]
+        (
+            lambda: api.judge(Quantised(), Candidate(KERNEL), [torch.randn(4, 64)], init_inputs=[Path()]),
+            "a PosixPath can be neither",
+        ),
+    ],
+)
+def test_what_is_given_wrongly_is_one_line(given: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        given()
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64, bias=False)
+        self.second.weight = self.first.weight
+
+
+def test_tied_weights_fit_one_name_or_both() -> None:
+    given = Tied().state_dict()
+    one = torch.nn.Module()
+    one.first = torch.nn.Linear(64, 64)
+    assert parameters.give(one, given) == parameters.give(Tied(), given) == "by name"
+    apart = {name: tensor.clone() for name, tensor in given.items()}
+    assert parameters.give(one, apart) == "by seed"
 
 
 def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from kernelpro.records import (
     BadInput,
@@ -56,14 +56,25 @@ def task(
 
     from kernelpro.pools import packing
 
+    if isinstance(inputs, (torch.Tensor, dict, str)):
+        raise BadInput(f"inputs: a list of what it is called with is needed, not a {type(inputs).__name__}")
+    if isinstance(reference, type) and issubclass(reference, torch.nn.Module):
+        raise BadInput(f"{reference.__qualname__} is a class: give an instance of it, with its weights")
+    reference = getattr(reference, "_orig_mod", reference)  # of what torch.compile made
     if isinstance(reference, torch.nn.Module):
-        source, entry, payload = packing.module(reference, inputs, init_inputs)
+        made = packing.module(reference, inputs, init_inputs)
         own: Mode = "train" if reference.training else "eval"
-        return Task(source, entry, "module", entry, payload, mode or own, precision)
+        same = made.outputs if mode in (None, own) else ""
+        return Task(made.source, made.entry, "module", made.entry, made.payload, mode or own, precision, same)
     if callable(reference):
-        source, entry, payload = packing.function(reference, inputs)
-        return Task(source, entry, "function", entry, payload, mode or "eval", precision)
+        made = packing.function(reference, inputs)
+        return Task(made.source, made.entry, "function", made.entry, made.payload, mode or "eval", precision, made.outputs)
     raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
+
+
+def _require_known(target: str | None) -> None:
+    if target not in (None, *get_args(Target)):
+        raise BadInput(f"target {target!r}: there are {' and '.join(get_args(Target))}")
 
 
 def judge(
@@ -78,6 +89,7 @@ def judge(
     """One verdict for each candidate (a path, or a Candidate). `about` goes to `task`."""
     from kernelpro.pools import local
 
+    _require_known(target)
     many = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
     loaded = [c if isinstance(c, Candidate) else Candidate.from_file(c) for c in many]
     what = task(reference, inputs, **about)
@@ -145,6 +157,7 @@ def optimize(
     from kernelpro.engine.store import default_home
     from kernelpro.pools.local import Pool
 
+    _require_known(target)
     what, chosen = task(reference, inputs, **about), options or Options()
     folder = Path(home) if home else default_home()
     with Pool(chosen.sandbox) as pool:

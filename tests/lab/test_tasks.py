@@ -113,7 +113,7 @@ class Held(nn.Module):
 
 
 def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
-    source, entry, payload = packing.module(Held(), [torch.randn(4, 8)])
+    source, entry, payload, _ = packing.module(Held(), [torch.randn(4, 8)])
     reference = Reference(Task(source, entry, "module", entry, payload), "cpu", 1)
     wide, plain = reference.model(torch.float64), reference.model()
     assert wide is not plain and plain.weight.dtype == torch.float32 and wide.weight.dtype == torch.float64

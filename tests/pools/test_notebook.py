@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.pools.notebook import sliced
+from kernelpro.pools.notebook import needed, sliced
 
 CELLS = [
     "import torch, sys\nfrom torch import nn\n%precision 3",
@@ -38,7 +38,7 @@ class Net(nn.Module):
         return self.then(gain(h) + SHIFT)
 """,
     "scale['up'] = 2.0\nSHIFT = 1.0\nSHIFT += 2.0\nh = 'another'",
-    "class Negated(nn.Module):\n    def forward(self, x):\n        return -x",
+    "%%time\nclass Negated(nn.Module):\n    def forward(self, x):\n        return -x",
     "net = Net(Negated())",
 ]
 CANDIDATE = """
@@ -52,6 +52,11 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         return -(self.inner(x) * 2.0 + 3.0)
+"""
+CONTAINER = """
+class ModelNew(nn.Sequential):
+    def __init__(self):
+        super().__init__(Inner())
 """
 REFUSED = """
 from kernelpro import api
@@ -81,8 +86,7 @@ def in_ipython(cells: list[str], folder: Path) -> str:
 
 
 def test_a_class_brings_what_it_needs_and_nothing_else() -> None:
-    source = sliced(["import torch\nfrom torch import nn", *CELLS[1:]], ["Net"])
-    assert source
+    source = sliced(needed(["import torch\nfrom torch import nn", *CELLS[1:]], ["Net"]))
     space: dict[str, object] = {}
     exec(source, space)
     assert {name for name in space if not name.startswith("__")} == {"nn", "WIDTH", "scale", "gain", "Net", "SHIFT"}
@@ -91,21 +95,25 @@ def test_a_class_brings_what_it_needs_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["net.inner", "nobody", "torch.nn"])
 def test_what_no_cell_defines_is_not_there(name: str) -> None:
-    assert sliced(CELLS, ["Net", name]) is None
+    assert needed(CELLS, ["Net", name]) == []
 
 
 def test_what_comes_with_a_star_or_a_condition_comes_along() -> None:
     optional = "try:\n    import nowhere as fast\nexcept ImportError:\n    fast = None"
     cells = ["from math import *", optional, "def f(x):\n    return fast or sqrt(x)"]
     space: dict[str, object] = {}
-    exec(str(sliced(cells, ["f"])), space)
+    exec(sliced(needed(cells, ["f"])), space)
     assert eval("f(4.0)", space) == 2.0
 
 
-def test_a_module_of_a_notebook_is_judged(tmp_path: Path) -> None:
-    (tmp_path / "candidate.py").write_text(CANDIDATE)
+@pytest.mark.parametrize(
+    "last", ["", "net = torch.compile(nn.Sequential(net))"], ids=["a class of its cells", "a container of one"]
+)
+def test_a_module_of_a_notebook_is_judged(last: str, tmp_path: Path) -> None:
+    body = CANDIDATE if not last else CANDIDATE.replace("class ModelNew", "class Inner") + CONTAINER
+    (tmp_path / "candidate.py").write_text(body)
     judged = "import kernelpro\nprint(kernelpro.judge(net, ['candidate.py'], inputs=[x], target='cpu')[0].status.value)"
-    said = in_ipython([*CELLS, judged], tmp_path)
+    said = in_ipython([*CELLS, last, judged], tmp_path)
     assert "passed" in said.splitlines(), said
 
 
@@ -114,6 +122,10 @@ def test_a_module_of_a_notebook_is_judged(tmp_path: Path) -> None:
     [
         ("class Net(nn.Module): pass", "cannot be taken to a worker: Can't pickle"),  # net is of the class before
         ("net.last = lambda x: x", "cannot be taken to a worker: Can't"),
+        (
+            "log = open('log', 'w')\ndef kept(x):\n    log.write('x')\n    return x\nnet = kept",
+            "log (TextIOWrapper) is needed and cannot be",
+        ),
         ("def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()", "no name of its own at the top level"),
     ],
 )

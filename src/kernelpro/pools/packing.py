@@ -8,12 +8,14 @@ import copy
 import inspect
 import io
 import pickle
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from kernelpro.lab.tasks import examples
 from kernelpro.pools import notebook
 from kernelpro.records import BadInput
 
@@ -21,17 +23,40 @@ _MOST_LINES = 600
 """Of comments."""
 
 
-def module(instance: Any, inputs: Any, init_inputs: Any = ()) -> tuple[str, str, str]:
-    """Source, entry and payload of a task made from an nn.Module and example inputs."""
+class Packed(NamedTuple):
+    """What a task is made of (records.Task)."""
+
+    source: str
+    entry: str
+    payload: str
+    outputs: str
+
+
+def module(instance: Any, inputs: Any, init_inputs: Any = ()) -> Packed:
+    """From an nn.Module and example inputs."""
     kind = type(instance)
-    content = {"module": copy.deepcopy(instance).cpu(), "inputs": list(inputs), "init_inputs": list(init_inputs)}
+    try:
+        copied, tried = copy.deepcopy(instance).cpu(), copy.deepcopy(instance)
+    except (RuntimeError, TypeError) as error:
+        raise BadInput(f"{kind.__qualname__} cannot be copied, as a worker needs it: {error}") from None
+    content = {"module": copied, "inputs": list(inputs), "init_inputs": list(init_inputs)}
     parts = {type(part) for part in instance.modules()}
-    return _source_of(kind, parts, repr(instance)), kind.__qualname__, _payload(content)
+    return Packed(_source_of(kind, parts, repr(instance)), kind.__qualname__, _payload(content), _outputs(tried, inputs))
 
 
-def function(callable_: Any, inputs: Any) -> tuple[str, str, str]:
-    """Source, entry and payload of a task made from a function and example inputs."""
-    return _source_of(callable_), callable_.__qualname__, _payload({"inputs": list(inputs), "init_inputs": []})
+def function(callable_: Any, inputs: Any) -> Packed:
+    """From a function and example inputs."""
+    payload = _payload({"inputs": list(inputs), "init_inputs": []})
+    return Packed(_source_of(callable_), callable_.__qualname__, payload, _outputs(callable_, inputs))
+
+
+def _outputs(called: Any, inputs: Any) -> str:
+    """What it gives here for the examples, which is what it must give elsewhere; nothing where it fails."""
+    try:
+        with torch.no_grad():
+            return examples.dumps(examples.told(called(*copy.deepcopy(list(inputs)))))
+    except Exception:  # whatever it raises, a worker will hear it too, and say so
+        return ""
 
 
 def _source_of(thing: Any, parts: Iterable[Any] = (), structure: str = "") -> str:
@@ -44,15 +69,22 @@ def _source_of(thing: Any, parts: Iterable[Any] = (), structure: str = "") -> st
         path = inspect.getsourcefile(thing)
     except (TypeError, OSError):  # it was built in, or typed in
         path = None
-    if path is not None and Path(path).is_file():
-        text = Path(path).read_text(encoding="utf-8")
-        alone = not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(text)))
-        return text if alone else _imported(thing, structure)
-    own = {name, *(part.__qualname__ for part in parts if part.__module__ == "__main__")}
-    found = notebook.source_of(own) if thing.__module__ == "__main__" else None
-    if found is None:
+    typed = {part.__qualname__ for part in (thing, *parts) if part.__module__ == "__main__"}
+    main = _main(typed) if typed else ""
+    if thing.__module__ == "__main__" and main:
+        return main
+    if path is None or not Path(path).is_file():
         raise BadInput(f"{name} has no source file: define it in a .py file, or in a cell of a notebook")
-    return found
+    text = Path(path).read_text(encoding="utf-8")
+    alone = not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(text)))
+    return text if alone and not main else f"{main}\n\n{_imported(thing, structure)}".lstrip()
+
+
+def _main(names: set[str]) -> str:
+    """What these names need of a notebook's cells, or the script that is running; empty where neither is there."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    text = Path(script).read_text(encoding="utf-8") if script and Path(script).is_file() else ""
+    return notebook.source_of(names) or text
 
 
 def _imported(thing: Any, structure: str) -> str:
@@ -73,7 +105,8 @@ def _payload(content: dict[str, Any]) -> str:
     try:
         _Pickler(buffer).dump(content)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise BadInput(f"the module and its inputs cannot be taken to a worker: {error}") from None
+        remedy = "what it holds must have a name at the top level of a file or cell, and be made after that was last changed"
+        raise BadInput(f"the module and its inputs cannot be taken to a worker: {error}; {remedy}") from None
     return base64.b64encode(buffer.getvalue()).decode()
 
 

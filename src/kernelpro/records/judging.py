@@ -33,6 +33,8 @@ class Task(Record):
     """KernelBench never calls `.eval()`, so train is the default."""
     precision: Precision | None = None
     """None: tf32 for float32 tasks on CUDA, fp32 on the CPU (which has no TF32), native otherwise."""
+    outputs: str = ""
+    """Of a live object, as base64: a few elements of what it gave for the examples where it was given. No part of what it is."""
 
     @property
     def id(self) -> str:

@@ -59,6 +59,11 @@ class Bench:
             self.seed = secrets.randbits(48)
             self.secret = random.Random(secrets.token_bytes(16))
             self.reference = Reference(self.task, self.target, self.seed)
+            if how := self.reference.differs_from_asker():
+                why = "something that it reads was changed since; make that an input, an attribute or a buffer"
+                raise BadInput(
+                    f"task {self.task.name}: it does not compute in a worker what it does where it was given ({how}): {why}"
+                )
             self.precision = self.reference.precision()
             dtype = self.reference.dtype() if self.precision == "native" else torch.float32
             self.unit = physics.unit(self.target, self.precision, dtype)

@@ -42,7 +42,7 @@ class Captured:
     loose: tuple[str, ...] = ()
     """Of the arguments, tensors that are plain attributes: a module does not move them."""
     weights: dict[str, str] = field(default_factory=dict)
-    """Where they are given by name alone: those that the arguments are, each with its shape and type as text."""
+    """Where they are given by name alone: each with its shape and type as text."""
     settings: dict[str, dict[str, int]] = field(default_factory=dict)
     """Block sizes and the like that Triton kernels run with, of all those that the compiler tried."""
 
@@ -91,7 +91,7 @@ def _described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen
     known = _inputs(values, parameters) | loose | {_key(tensor): text for text, _, tensor in named}
     arguments = tuple(_expression(value, known) for value in once.inputs)
     outputs = {_key(value): f"outputs[{i}]" for i, value in enumerate(once.outputs) if isinstance(value, torch.Tensor)}
-    used = [(name, tensor) for text, name, tensor in named if text in arguments and by_name]
+    weights = named if by_name and any(text in arguments for text, _, _ in named) else []
     return Captured(
         code=once.graph.source_code,
         parameters=parameters,
@@ -99,7 +99,7 @@ def _described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen
         result=_result(result, known | outputs),
         constants={name: _constant(name, value) for name, value in (once.graph.constants or {}).items()},
         loose=tuple(dict.fromkeys(text for text in arguments if text in loose.values())),
-        weights={name: f"{tuple(tensor.shape)}, {tensor.dtype}" for name, tensor in used},
+        weights={name: f"{tuple(tensor.shape)}, {tensor.dtype}" for _, name, tensor in weights},
         settings=_settings(once.graph),
     )
 

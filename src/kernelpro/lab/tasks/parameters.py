@@ -97,16 +97,21 @@ def replace_constants(model: nn.Module, seed: int) -> None:
 def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"]:
     """Copy the reference's state into a model that has all its names and shapes; leave any other as its seed made it.
 
-    Integers may be missing: many are counters or positions that a kernel has no use for.
+    Integers may be missing: many are counters or positions that a kernel has no use for. Of tied ones, one will do.
     """
     if not state:
         return "none"
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
     needed = {name for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()}
-    if not fitting or needed - fitting:
+    there = {_place(state[name]) for name in fitting}
+    if not fitting or any(_place(state[name]) not in there for name in needed):
         return "by seed"
     with torch.no_grad():
         for name in fitting:
             own[name].copy_(state[name])
     return "by name"
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
+    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.shape

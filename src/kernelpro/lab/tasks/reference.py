@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from kernelpro.lab import tree
-from kernelpro.lab.tasks import parameters
+from kernelpro.lab.tasks import examples, parameters
 from kernelpro.records import BadInput, Precision, Task
 
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -44,6 +44,7 @@ class Reference:
         else:
             self._payload = _load_payload(task, self._module)
         self.init_inputs = self._guarded("get_init_inputs", self._make_init)
+        self._guarded("init_inputs", lambda: tree.pack(self.init_inputs, []))
         self._built = self._guarded(task.entry, self._build)
 
     def _callable(self, name: str) -> Any:
@@ -81,6 +82,21 @@ class Reference:
                 raise BadInput(f"task {self.task.name}: {self.task.entry} is not a torch.nn.Module")
         model.train(self.task.mode == "train").requires_grad_(False)
         return model
+
+    def differs_from_asker(self) -> str:
+        """Why a live object is not what it was where it was given: by its outputs for the examples. Empty where it is, or is
+        random."""
+        if not self.task.outputs:
+            return ""
+        content = _load_payload(self.task, self._module)
+        leaves: list[torch.Tensor] = []
+        form = tree.pack(content["inputs"], leaves)
+        values = tree.unpack(form, [leaf.to(self.device) for leaf in leaves])
+        called = content["module"].to(self.device) if self.task.form == "module" else getattr(self._module, self.task.entry)
+        with torch.no_grad():
+            found, again = (examples.told(self._guarded(self.task.entry, lambda: called(*values))) for _ in range(2))
+        is_random = bool(examples.difference(found, again))
+        return "" if is_random else examples.difference(examples.loads(self.task.outputs), found)
 
     def is_made_of_init_inputs(self) -> bool:
         """Whether a class that is constructed with them has the weights of this model, by name and shape."""
