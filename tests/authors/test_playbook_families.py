@@ -96,6 +96,7 @@ FAMILIES: dict[str, Task] = {
         "torch.randn(2, 6, 20), torch.randn(2, 4, 7, 9)",
         "self.c, self.d = nn.Conv1d(6, 6, 5, groups=6), nn.Conv2d(4, 3, 3, padding=1, stride=2)",
     ),
+    "float16": task("F.layer_norm(a + b, (32,)), (a * b).sum(0)", "torch.randn(4, 32).half(), torch.randn(4, 32).half()"),
     "bfloat16": task("F.layer_norm(a + b, (32,))", "torch.randn(4, 32).bfloat16(), torch.randn(4, 32).bfloat16()"),
     "float64": task("(a.softmax(-1) @ b).tanh()", "torch.randn(20, 32).double(), torch.randn(32, 19).double()"),
 }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kernelpro.authors.playbook import cpp_moves, frame
 from kernelpro.authors.playbook.cpp_loops import Kernel, Rows, Strips, indented
 from kernelpro.authors.playbook.cpp_products import MICRO, Products
-from kernelpro.authors.playbook.cpp_words import BFLOAT, PRELUDE, STORED, CppPrinter, identity, maths, wide
+from kernelpro.authors.playbook.cpp_words import BFLOAT, HALF, PRELUDE, STORED, CppPrinter, identity, maths, wide
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.stages import Program, Stage, Tensor
 from kernelpro.authors.playbook.writer import Writer
@@ -45,7 +45,8 @@ def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str
 
 
 def _head(kernel: Kernel, used: Sequence[Tensor]) -> str:
-    halves = [BFLOAT] if any(t.dtype == "bfloat16" for t in used) else []
+    kinds = {tensor.dtype for tensor in used}
+    halves = [text for kind, text in (("float16", HALF), ("bfloat16", BFLOAT)) if kind in kinds]
     blocks = [MICRO] if kernel.blocked else []
     return "\n".join([PRELUDE, *halves, maths(kernel.printer.used), *blocks])
 

@@ -11,7 +11,7 @@ from kernelpro.authors.playbook.printing import Names, Printer
 STORED = {
     "float32": "float",
     "float64": "double",
-    "float16": "_Float16",
+    "float16": "Half",
     "bfloat16": "uint16_t",
     "int64": "int64_t",
     "int32": "int32_t",
@@ -166,6 +166,22 @@ template <class T, int N> static inline T min_of(const T (&parts)[N]) {
     for (T part : parts) made = smaller(made, part);
     return made;
 }
+"""
+
+HALF = """\
+#if defined(__aarch64__)
+using Half = __fp16;
+#elif defined(__clang__) || __GNUC__ >= 13
+using Half = _Float16;
+#else  // g++ 12 has no such type in C++
+#include <immintrin.h>
+struct Half {
+    unsigned short bits;
+    Half() = default;
+    explicit Half(float value) : bits(_cvtss_sh(value, 0)) {}
+    operator float() const { return _cvtsh_ss(bits); }
+};
+#endif
 """
 
 BFLOAT = """\
