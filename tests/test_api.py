@@ -67,7 +67,7 @@ def test_whole_numbers_are_given_by_name_too(court: Court) -> None:
 def test_weights_that_no_seed_makes_must_keep_their_names(court: Court) -> None:
     task = api.task(Quantised(), [torch.randn(32, 64)])
     verdict = court.judge(task, Candidate(KERNEL.replace("self.scale", "self.gain")))
-    assert verdict.status is Status.WRONG and "given by name, and some do not fit: it has scale [64]" in verdict.reason
+    assert verdict.status is Status.WRONG and "some do not fit the candidate's: the module has scale [64]" in verdict.reason
 
 
 def test_who_is_wrong_with_parameters_by_seed_is_told_so(court: Court) -> None:

@@ -196,7 +196,8 @@ class Bench:
         weights = {name: list(tensor.shape) for name, tensor in self.reference.state().items() if tensor.is_floating_point()}
         if given == "by seed" and self.task.form == "module" and weights:  # no seed makes the weights that it brings
             held = ", ".join(f"{name} {shape}" for name, shape in weights.items())
-            raise Verdictable(Status.WRONG, f"the module's own weights are given by name, and some do not fit: it has {held[:500]}")
+            why = f"the module's own weights are given by name, and some do not fit the candidate's: the module has {held[:500]}"
+            raise Verdictable(Status.WRONG, why)
         participant.connect(self.options.call_timeout)
         return given
 

@@ -67,7 +67,8 @@ def _random(oracle: Oracle, seed: int) -> str | None:
         answers.append(oracle.answer(form, leaves))
     errors = measure(answers[0], answers[1])
     if errors.norm > (_SAME if oracle.exact else _SAME_INEXACT):
-        return f"the reference's output is random: two runs on the same inputs differ by {errors.norm:.1e}"
+        hint = "; if that is dropout: eval mode" if oracle.reference.task.mode == "train" else ""
+        return f"the reference's output is random: two runs on the same inputs differ by {errors.norm:.1e}{hint}"
     return None
 
 

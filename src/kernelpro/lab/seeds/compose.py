@@ -84,7 +84,7 @@ def as_it_is(reference: Reference) -> str:
     else:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.is_made_of_init_inputs():
-        raise NoSeed("constructed with `init_inputs`, its class has other weights than the module that was given")
+        raise NoSeed("constructed with `init_inputs`, its class has other weights; give what the module was constructed with")
     first, text = _reference_text(task)
     return "\n\n".join((title, "\n".join([*first, "import torch"]), text, body)) + "\n"
 

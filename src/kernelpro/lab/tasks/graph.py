@@ -146,7 +146,8 @@ def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:
     if same is None and flat.numel() and bool((flat == flat[0]).all()):
         same = flat[0].item()
     if same is None:
-        raise BadInput(f"task {task}: {target} is a constant tensor that is neither a parameter nor a persistent buffer")
+        why = "is a constant tensor that is neither a parameter nor a persistent buffer (register_buffer makes it one)"
+        raise BadInput(f"task {task}: {target} {why}")
     return Node(name, "aten.full.default", _shape(value), _dtype(value), args=(list(value.shape), _plain(same, task)))
 
 
