@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,7 +113,8 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
     done = subprocess.run(
         [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=300
     )
-    assert "does not compute in a worker what it does where it was given (output 0 is 67% off)" in done.stdout, done.stderr
+    told = r"does not compute in a worker what it does where it was given \(\d+% of the elements of output 0 are others\)"
+    assert re.search(told, done.stdout), done.stderr
 
 
 @pytest.mark.parametrize(

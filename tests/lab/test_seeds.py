@@ -269,7 +269,9 @@ def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(tmp_path: Path
     compiled = SimpleNamespace(key="some", triton_poi_fused_add_0=tuned)
     monkeypatch.setattr(PyCodeCache, "modules", [SimpleNamespace(key="other", triton_poi_fused_add_0=None), compiled])
     settings = _settings(SimpleNamespace(cache_key="some"))
-    settled = kernel(Captured(TRITON, ("x",), ("x",), "outputs[0]", settings=settings))
+    chosen_by = Captured(TRITON, ("x",), ("x",), "outputs[0]", settings=settings)
+    assert tripwires.check(put_together(chosen_by, Task(BREAK, "break"), "compile", "cuda")) is None
+    settled = kernel(chosen_by)
     assert [str(config) for config in settled.configs] == [str(chosen)]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from ramp import Ramp
 from torch import nn
 
+from kernelpro import api
 from kernelpro.lab.judge.oracle import MatrixRounding, Oracle
 from kernelpro.lab.judge.probes import SEEDS, probe
 from kernelpro.lab.judge.tolerance import Tolerance
-from kernelpro.lab.tasks import parameters, work
+from kernelpro.lab.tasks import examples, parameters, work
 from kernelpro.lab.tasks.inputs import transform
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.pools import packing
@@ -218,3 +221,24 @@ def test_seeding_gives_what_torchs_own_gives(device: str) -> None:
     found = torch.randn(5, device=device)
     torch.manual_seed(11)
     assert torch.equal(found, torch.randn(5, device=device))
+
+
+def test_a_few_elements_may_differ_and_not_all() -> None:
+    given = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    flipped, ranks = given.clone(), given.argsort()
+    flipped[::40] *= -1
+    near = examples.told((given, ranks))
+    assert not examples.difference(near, examples.told((flipped * 1.001, ranks)))
+    assert not examples.difference(near, examples.loads(examples.dumps(near)))
+    assert "of output 0" in examples.difference(near, examples.told((given * 1.1, ranks)))
+    assert "of output 1" in examples.difference(near, examples.told((given, given.argsort(descending=True))))
+    assert "shapes" in examples.difference(near, examples.told((given[:-1], ranks)))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_live_module_is_the_same_in_a_worker(device: str) -> None:
+    """Its tensor that is no buffer goes to the device too."""
+    given = api.task(Ramp(32), [torch.randn(96, 32)])
+    assert given.outputs and Reference(given, device, 0).differs_from_asker() == ""
+    changed = given.source.replace("torch.sigmoid", "torch.tanh")
+    assert "of output 0" in Reference(replace(given, source=changed), device, 0).differs_from_asker()

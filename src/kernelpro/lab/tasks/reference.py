@@ -89,12 +89,15 @@ class Reference:
         if not self.task.outputs:
             return ""
         content = _load_payload(self.task, self._module)
+        model = self._moved(content["module"], None) if self.task.form == "module" else getattr(self._module, self.task.entry)
         leaves: list[torch.Tensor] = []
         form = tree.pack(content["inputs"], leaves)
-        values = tree.unpack(form, [leaf.to(self.device) for leaf in leaves])
-        called = content["module"].to(self.device) if self.task.form == "module" else getattr(self._module, self.task.entry)
+
+        def call() -> Any:
+            return model(*tree.unpack(form, [leaf.to(self.device, copy=True) for leaf in leaves]))
+
         with torch.no_grad():
-            found, again = (examples.told(self._guarded(self.task.entry, lambda: called(*values))) for _ in range(2))
+            found, again = (examples.told(self._guarded(self.task.entry, call)) for _ in range(2))
         is_random = bool(examples.difference(found, again))
         return "" if is_random else examples.difference(examples.loads(self.task.outputs), found)
 
@@ -115,8 +118,9 @@ class Reference:
     def model(self, dtype: torch.dtype | None = None) -> nn.Module:
         """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
         again = self.task.form == "kernelbench" and _is_held_by_functions(self._built)
-        model: nn.Module = self._build() if again else copy.deepcopy(self._built)
+        return self._moved(self._build() if again else copy.deepcopy(self._built), dtype)
 
+    def _moved(self, model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(self.device, widened(tensor.dtype, dtype))
 
