@@ -1,4 +1,4 @@
-"""A module with a tensor that is neither a parameter nor a buffer."""
+"""A module with a tensor that no state has: a plain attribute, or a buffer that does not persist."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from torch import nn
 
 
 class Ramp(nn.Module):
-    def __init__(self, width: int):
+    ramp: torch.Tensor
+
+    def __init__(self, width: int, buffer: bool = False):
         super().__init__()
-        self.linear, self.ramp = nn.Linear(width, width), torch.arange(1.0, width + 1)
+        self.linear, ramp = nn.Linear(width, width), torch.arange(1.0, width + 1)
+        if buffer:
+            self.register_buffer("ramp", ramp, persistent=False)
+        else:
+            self.ramp = ramp
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(self.linear(x)) * self.ramp

@@ -97,12 +97,13 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, cou
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
-def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(worker: Worker, court: Court) -> None:
-    task = api.task(Ramp(32), [torch.randn(96, 32)], init_inputs=[32])
+@pytest.mark.parametrize("buffer", [False, True])
+def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(buffer: bool, worker: Worker, court: Court) -> None:
+    task = api.task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[32, buffer])
     (seed,) = study(worker, task)["seeds"]
     assert "class ModelNew(Ramp)" in seed["source"]
     assert court.judge(task, Candidate(seed["source"]), build_timeout=300.0).status is Status.PASSED
-    found = study(worker, api.task(Ramp(32), [torch.randn(96, 32)]))
+    found = study(worker, api.task(Ramp(32, buffer), [torch.randn(96, 32)]))
     assert not found["seeds"] and "no input and not in the module" in found["no_seeds"]
 
 

@@ -188,9 +188,10 @@ def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_Key, str]:
 
 
 def _named(model: nn.Module, by_name: bool) -> list[tuple[str, str, torch.Tensor]]:
-    """Buffers and parameters: as expressions over `self`, by name, themselves."""
+    """Buffers and parameters: as expressions over `self`, by name, themselves. Buffers that do not persist are given to nobody."""
     owned = dict(model.named_buffers()) | dict(model.named_parameters())
-    return [(_path(name, by_name), name, tensor) for name, tensor in owned.items()]
+    kept = model.state_dict().keys() if by_name else owned.keys()
+    return [(_path(name, by_name), name, tensor) for name, tensor in owned.items() if name in kept]
 
 
 def _loose(model: nn.Module) -> dict[_Key, str]:
