@@ -64,10 +64,13 @@ class Pulse:
 
 
 def window(counter: Counter, table: Table, side: Side, slowest_ms: float, seconds: float) -> dict[str, Any]:
+    def is_over(track: Track) -> bool:
+        return track.seen_seconds() >= seconds and track.is_known(jitter=0.0)
+
     side.participant.prepare(_TIMEOUT, warm=True, **side.prepare)
     with Pulse(table, side, slowest_ms) as pulse:
         watch(counter, lambda track, passed: passed >= _WARM)
-        track: Track = watch(counter, lambda track, passed: track.seen_seconds() >= seconds or passed > 3 * seconds)
+        track: Track = watch(counter, lambda track, passed: is_over(track) or passed > 3 * seconds)
     stretch = track.stretch()
     told = {"watts": stretch.watts, "rate": pulse.rate, "joules_a_call": stretch.watts / pulse.rate, "doubt": stretch.doubt}
     return told | {"sm_mhz": track.median("sm_mhz")}

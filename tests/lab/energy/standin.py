@@ -89,7 +89,6 @@ def quick_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in moves five times as often as an H200's counter: windows may be as much shorter. The machine may be busy."""
     monkeypatch.setattr(track, "SHORTEST_SECONDS", 0.4)
     monkeypatch.setattr(track, "FINEST", 0.03)
-    monkeypatch.setattr(window, "FINEST", 0.03)
     monkeypatch.setattr(window, "_WARM_SECONDS", 0.1)
     monkeypatch.setattr(window, "_DWELL_SECONDS", 0.1)
     monkeypatch.setattr(window, "_LAG_SECONDS", 0.2)

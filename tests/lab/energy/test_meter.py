@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -108,7 +109,29 @@ def test_a_window_in_which_the_device_was_throttled_is_made_again(court: Court, 
     assert len(kept) >= 2 and all(made["capped"] == 1 for made in kept), "a power cap is the normal state of a busy board"
 
 
-@pytest.mark.long  # the one before sees throttled windows dropped
+class Late(Cells):
+    """Quick to read at rest, slow under load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = time.perf_counter()
+
+    def joules(self) -> float:
+        if time.perf_counter() - self._begun > 0.4:  # the rest before is over
+            time.sleep(0.018)
+        return super().joules()
+
+
+def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "find", lambda target: Late())
+    monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
+    _, energy = measured(court, kernel())
+    assert not energy.refused and energy.joules
+    kept = [made for made in energy.windows if not made["dropped"]]
+    assert len(kept) >= 4 and all(made["seconds"] > 0.5 and made["doubt"] <= 0.03 for made in kept), "0.4 s were asked for"
+
+
+@pytest.mark.long  # one of those before sees throttled windows dropped
 def test_where_it_is_always_throttled_no_number_is_given(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "find", lambda target: Hot(math.inf))
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 1})

@@ -7,8 +7,9 @@ counter's own, and what remains of quantisation is
 
     doubt = (gap / 2 + jitter at the first step + gap / 2 + jitter at the last step) / seconds between them
 
-where jitter is how much the counter's own steps differ in length. Windows are made long enough for less than `FINEST`. A constant
-delay of the counter does not matter under a load that does not change; windows are preceded by the same load for that.
+where jitter is how much the counter's own steps differ in length. Windows are made long enough for less than `FINEST`, by how
+sharply steps are seen at rest, and go on where readings are later under load. A constant delay of the counter does not matter
+under a load that does not change; windows are preceded by the same load for that.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class Track:
         few = max(1, min(_CHOICE, len(self.edges) // 4))
         ends = product(self.edges[:few], self.edges[: -few - 1 : -1])
         return min((_between(first, last, jitter) for first, last in ends), key=lambda stretch: stretch.doubt)
+
+    def is_known(self, jitter: float) -> bool:
+        """Whether the energy of its stretch is, to FINEST."""
+        return len(self.edges) >= 2 and self.stretch(jitter).doubt <= FINEST
 
     def median(self, name: str) -> float | None:
         values = [value for state in self.states if (value := state.get(name)) is not None]

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.energy.counter import Counter
-from kernelpro.lab.energy.track import FINEST, Step, Track, Unresolved, watch
+from kernelpro.lab.energy.track import Step, Track, Unresolved, watch
 from kernelpro.lab.judge import gpu
 from kernelpro.lab.judge.answers import Expected, Loop, Verdictable
 from kernelpro.lab.judge.participant import Participant
@@ -170,7 +170,8 @@ class Windows:
                     torch.cuda.synchronize()
                 held[index], changed = seed, passed
             stuck = passed > 2 * enough + 5 * self._step.seconds
-            return stuck or (not moments and passed - changed > settled and track.seen_seconds() >= enough)
+            seen = not moments and passed - changed > settled and track.seen_seconds() >= enough
+            return stuck or (seen and track.is_known(self._step.jitter))
 
         return over
 
@@ -194,7 +195,7 @@ class Windows:
         lag = 2 * max(_BATCH_MS, side.own_ms) / 1e3 + _LAG_SECONDS
         if any(reason & gpu.SLOWDOWN for reason in reasons):
             dropped = "the device was throttled"
-        elif not dropped and doubt > FINEST:
+        elif not dropped and not track.is_known(self._step.jitter):
             dropped = f"the counter's steps were seen to {doubt:.1%} only"
         elif not dropped and loop.lag > lag:
             dropped = f"it took {1e3 * loop.lag:.0f} ms to stop"
