@@ -45,6 +45,12 @@ FAMILIES: dict[str, Task] = {
     "softmaxes": task(
         "a.softmax(-1), a.log_softmax(-1), a.softmax(1), F.layer_norm(a, (33,)).softmax(-1) * 2", "torch.randn(4, 6, 33)"
     ),
+    "masks": task(
+        "p = torch.arange(40); below = p[None] < p[:, None] - 5; after = torch.ones(40, 40, dtype=torch.bool).triu(1); return ("
+        "a.masked_fill(after, -math.inf).softmax(-1), a.masked_fill(after | below, -math.inf).softmax(-1), a.triu(2) * 3,"
+        "torch.where(p >= 13, a, 0.5).sum(-1), torch.where(p < 20, a.cumsum(-1), 1.0), torch.where(~(p < 9), a * b, a).amax(-1))",
+        "torch.randn(3, 40, 40), torch.randn(40)",
+    ),
     "norms": task(
         "self.l(a), self.r(a), self.g(a), self.i(a), self.b(a)",
         "torch.randn(3, 8, 5, 6)",

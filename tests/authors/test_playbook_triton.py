@@ -139,7 +139,7 @@ class TestDisassembled:
         assert set(kernels) == set(DISASSEMBLED)
         assert all(facts["stack"] == 0 for of_task in kernels.values() for facts in of_task.values())
 
-    @pytest.mark.parametrize("name", ["element-wise", "rows", "transposed"])
+    @pytest.mark.parametrize("name", ["element-wise", "rows", "masked", "transposed"])
     def test_memory_is_accessed_16_bytes_at_a_time(self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
         widths = kernels[name]["stage0"]["widths"]
         assert set(widths["global_load"]) == set(widths["global_store"]) == {"128"}

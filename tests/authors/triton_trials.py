@@ -75,7 +75,7 @@ UNWRITTEN = "float64"
 SKIPPED = ("bfloat16", UNWRITTEN, "convolutions")
 """Families that the interpreter gets wrong, or does not get, and whose like is among OWN, but quicker."""
 MORE = {
-    **dict.fromkeys(("sums of rows", "losses"), ("best", "stretches")),
+    **dict.fromkeys(("sums of rows", "losses", "masks"), ("best", "stretches")),
     **dict.fromkeys(("scans", "running", "sums of other dimensions"), ("best", "rows together")),
     **dict.fromkeys(("norms", "matrix products"), ("best", "rows together, shared")),
     "a chain over rows": LONG,
@@ -94,6 +94,7 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
     "GELU": ("F.gelu(a)", "torch.randn(1024, 4096)"),
     "cheap GELU": ("F.gelu(a)", "torch.randn(1024, 4096)"),
     "rows": ("a.softmax(-1)", "torch.randn(1024, 4096)"),
+    "masked": ("a.masked_fill(torch.ones(512, 512, dtype=torch.bool).triu(1), -math.inf).softmax(-1)", "torch.randn(8, 512, 512)"),
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
     "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
     "product": ("F.gelu(F.linear(a, b))", "torch.randn(512, 2048), torch.randn(1024, 2048)"),

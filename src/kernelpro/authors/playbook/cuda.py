@@ -35,6 +35,7 @@ from kernelpro.authors.playbook.cuda_words import (
     indented,
 )
 from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.hidden import hidden
 from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Writer
 
@@ -70,6 +71,7 @@ def write(program: Program, design: Design) -> str:
 
 
 def _write(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
+    writing.hidden = hidden(stage.values)
     if how.order == "tiles" and crossing(stage):
         write_tiles(writing, stage, how, place)
     elif is_flat(stage):

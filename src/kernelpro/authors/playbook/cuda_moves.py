@@ -15,8 +15,8 @@ from kernelpro.authors.playbook.cuda_stages import can_split
 from kernelpro.authors.playbook.cuda_tiles import crossing
 from kernelpro.authors.playbook.cuda_turns import fitting
 from kernelpro.authors.playbook.cuda_windows import outputs, slide
-from kernelpro.authors.playbook.cuda_words import itemsize
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.expressions import itemsize
 from kernelpro.authors.playbook.indices import Index, Var
 from kernelpro.authors.playbook.moves import (
     CHEAP_MATHS,

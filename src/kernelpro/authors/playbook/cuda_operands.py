@@ -8,8 +8,8 @@ from functools import cached_property
 from kernelpro.authors.playbook.contractions import along, size
 from kernelpro.authors.playbook.cpp_words import computed
 from kernelpro.authors.playbook.cuda_turns import Turns, Writing
-from kernelpro.authors.playbook.cuda_words import STORED, indented, itemsize
-from kernelpro.authors.playbook.expressions import Expr, loaded_numbers
+from kernelpro.authors.playbook.cuda_words import STORED, indented
+from kernelpro.authors.playbook.expressions import Expr, itemsize, loaded_numbers
 from kernelpro.authors.playbook.indices import Index, Var, variable
 from kernelpro.authors.playbook.passes import Pass
 from kernelpro.authors.playbook.printing import Names

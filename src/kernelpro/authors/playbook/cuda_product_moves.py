@@ -9,8 +9,8 @@ from typing import Any
 from kernelpro.authors.playbook.contractions import Contraction, contraction, size
 from kernelpro.authors.playbook.cuda_flat import is_flat
 from kernelpro.authors.playbook.cuda_products import fitted, multiplies, on_tensor_cores
-from kernelpro.authors.playbook.cuda_words import itemsize
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.expressions import itemsize
 from kernelpro.authors.playbook.moves import Apply, changed, staged
 from kernelpro.authors.playbook.stages import Program, Stage
 from kernelpro.authors.playbook.writer import Move

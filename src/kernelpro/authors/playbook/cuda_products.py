@@ -15,9 +15,9 @@ from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook.contractions import Contraction, alone, along, contraction, size, without_product
 from kernelpro.authors.playbook.cuda_operands import Operand
 from kernelpro.authors.playbook.cuda_turns import Turns, Writing
-from kernelpro.authors.playbook.cuda_words import indented, itemsize
+from kernelpro.authors.playbook.cuda_words import indented
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.expressions import FLOATING, Expr
+from kernelpro.authors.playbook.expressions import FLOATING, Expr, itemsize
 from kernelpro.authors.playbook.indices import Var, flatten, variable
 from kernelpro.authors.playbook.passes import Pass
 from kernelpro.authors.playbook.printing import Names

@@ -15,7 +15,8 @@ from math import prod
 from kernelpro.authors.playbook.cpp_words import computed
 from kernelpro.authors.playbook.cuda_words import CudaPrinter, combined, indented
 from kernelpro.authors.playbook.expressions import LEAVES, Expr, loaded_numbers
-from kernelpro.authors.playbook.indices import Index, Var, unflatten, variable
+from kernelpro.authors.playbook.hidden import Where, most
+from kernelpro.authors.playbook.indices import Index, Var, constant, unflatten, variable
 from kernelpro.authors.playbook.passes import Pass
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Guard, Program, Reduce, Store, Tensor
@@ -52,6 +53,8 @@ class Writing:
         """Tensors that are accessed by several elements at once."""
         self.written: set[str] = set()
         """Tensors that the kernel at hand writes."""
+        self.hidden: dict[Expr, Where] = {}
+        """Loads of the stage at hand that are needed somewhere only."""
 
     def pointer(self, tensor: str) -> str:
         return self.printer.pointer(tensor)
@@ -155,7 +158,8 @@ class Turns:
                 body += self.over_elements([f"{name}[u][j] = {self.printer.text(node, names)};"])
             names[node] = f"{name}[u][j]" if node.variables & self._moving else f"{name}[u]"
         each = {node: f"[{self.vector}]" if node.variables & self._moving else "" for node in loads}
-        lines = [f"{computed(node.dtype)} v{node.number}[{self.ahead}]{each[node]};" for node in loads]
+        nothing = {node: " = {}" if node in self.writing.hidden else "" for node in loads}
+        lines = [f"{computed(node.dtype)} v{node.number}[{self.ahead}]{each[node]}{nothing[node]};" for node in loads]
         return lines + (self.over_turns(body) if body else [])
 
     def begin(self) -> None:
@@ -234,7 +238,11 @@ class Turns:
     def _read(self, into: str, node: Expr, names: Names) -> str:
         tensor, index = node.data
         self.writing.aligned.add(tensor)
-        return f"read({into}, {self.address(tensor, index, names)});"
+        ends = (constant(0), constant(self.vector - 1))
+        found = [most(self.printer.placed(part), self._j, *ends) for part in self.writing.hidden.get(node, ())]
+        shown = sorted(f"{super(CudaPrinter, self.printer).index(part)} >= 0" for part in found if part is not None)
+        where = f"if ({' && '.join(shown)}) " if shown else ""
+        return f"{where}read({into}, {self.address(tensor, index, names)});"
 
     def _early(self, names: Names) -> list[Expr]:
         """Loads of the pass's elements that nothing forbids to do early, indices before what they lead to."""

@@ -84,10 +84,6 @@ _CALLED = (
 )
 
 
-def itemsize(dtype: str) -> int:
-    return {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "uint8": 1, "bool": 1}.get(dtype, 4)
-
-
 def headers(dtypes: set[str]) -> str:
     found = ["#include <cuda_bf16.h>"] if "bfloat16" in dtypes else []
     found += ["#include <cuda_fp16.h>"] if "float16" in dtypes else []

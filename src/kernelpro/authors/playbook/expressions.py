@@ -24,6 +24,10 @@ from the beginning of that loop to the turn it is in."""
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 
+def itemsize(dtype: str) -> int:
+    return {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}.get(dtype, 4)
+
+
 class Expr:
     """One node; equal nodes of one pool are the same object."""
 
@@ -104,7 +108,7 @@ class Pool:
         if op not in ("add", "sub", "mul", "div", "select"):
             return None
         if op == "select":
-            return (args[1] if args[0].data else args[2]) if args[0].op == "const" else None
+            return self._chosen(*args)
         left, right = args
         if left.op == right.op == "const" and not (op == "div" and not right.data):
             a, b = left.data, right.data
@@ -113,6 +117,13 @@ class Pool:
             return left
         if left.op == "const" and left.data == {"add": 0, "mul": 1}.get(op):
             return right
+        return None
+
+    def _chosen(self, condition: Expr, yes: Expr, no: Expr) -> Expr | None:
+        if condition.op == "const":
+            return yes if condition.data else no
+        if yes.op == no.op == "const" and yes.dtype == "bool" and yes.data != no.data:
+            return condition if yes.data else self.make("not", condition)
         return None
 
     def rewritten(self, root: Expr, new: Mapping[Var, Index]) -> Expr:

@@ -12,6 +12,7 @@ from math import prod
 from kernelpro.authors.playbook import frame
 from kernelpro.authors.playbook.design import StageDesign
 from kernelpro.authors.playbook.expressions import Expr
+from kernelpro.authors.playbook.hidden import hidden
 from kernelpro.authors.playbook.indices import Index, Var, unflatten, variable
 from kernelpro.authors.playbook.passes import Pass, fixed, passes, scans_of
 from kernelpro.authors.playbook.printing import Names
@@ -82,6 +83,7 @@ class Tile(ABC):
         self.row = Var("rows", stage.rows)
         self.printer.places = dict(zip(stage.outer, unflatten(variable(self.row), [v.extent for v in stage.outer]), strict=True))
         self.printer.masks = {}
+        self.printer.hidden = hidden(stage.values)
 
     @abstractmethod
     def write(self) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook import frame
 from kernelpro.authors.playbook.design import CHEAP
-from kernelpro.authors.playbook.expressions import FLOATING, Expr
-from kernelpro.authors.playbook.indices import Atom, Index, Loaded, Var
+from kernelpro.authors.playbook.expressions import FLOATING, Expr, itemsize
+from kernelpro.authors.playbook.hidden import Where, most
+from kernelpro.authors.playbook.indices import Atom, Index, Loaded, Var, variable
 from kernelpro.authors.playbook.printing import Names, Printer
 from kernelpro.authors.playbook.stages import Program
 
@@ -92,6 +93,8 @@ class TritonPrinter(Printer):
         self._quick = _QUICK[maths]
         self.places: dict[Var, Index] = {}
         self.masks: dict[Var, str] = {}
+        self.hidden: dict[Expr, Where] = {}
+        """Loads that are needed somewhere only."""
         self.products: dict[str, tuple[Index, int]] = {}
         """Products that lie in memory: the number of the row, and how many columns it has."""
         self.functions: set[str] = set()
@@ -170,9 +173,20 @@ class TritonPrinter(Printer):
         if node in names:
             return names[node]
         if node.op == "load":
-            text = self.raw(node, names)
+            text = self.raw(node, names, self._needed(node))
             return f"{text}.to(tl.float32)" if node.dtype in ("float16", "bfloat16") else text
         return super().text(node, names)
+
+    def _needed(self, node: Expr) -> list[str]:
+        """Where a load is, by whole accesses of 16 bytes: what differs within one would make many of it."""
+        placed, each = self.placed(node.data[1]), 16 // itemsize(node.dtype)
+        side = next((atom for atom, factor in placed.terms if isinstance(atom, Var) and factor == 1), None)
+        if side is None:
+            return []
+        first = Var(f"({side.name} // {each} * {each})", side.extent)
+        ends = (variable(first), variable(first) + (each - 1))
+        found = [most(self.placed(index), side, *ends) for index in self.hidden.get(node, ())]
+        return sorted(f"({super(TritonPrinter, self).index(index)} >= 0)" for index in found if index is not None)
 
     def special(self, node: Expr, names: Names) -> str:
         if node.op == "product":
