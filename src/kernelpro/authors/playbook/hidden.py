@@ -33,11 +33,13 @@ def _where(condition: Expr, holds: bool) -> Where:
         return _where(condition.args[0], not holds)
     if condition.op == ("and" if holds else "or"):
         return _where(condition.args[0], holds) | _where(condition.args[1], holds)
-    sides = [_place(arg) for arg in condition.args]
-    if condition.op not in ("lt", "le", "gt", "ge") or None in sides:
+    if condition.op not in ("lt", "le", "gt", "ge"):
         return _EVERYWHERE
-    less, more = sides if condition.op in ("lt", "le") else reversed(sides)
-    rest = more - less - (condition.op in ("lt", "gt"))  # type: ignore[operator]
+    left, right = map(_place, condition.args)
+    if left is None or right is None:
+        return _EVERYWHERE
+    rest = right - left if condition.op in ("lt", "le") else left - right
+    rest = rest - 1 if condition.op in ("lt", "gt") else rest
     return frozenset({rest if holds else rest * -1 - 1})
 
 
