@@ -6,11 +6,11 @@
 For each task a run of the playbook, without a model, that looks for the least energy among kernels within 2 % of the fastest. Then
 the winner and the design it came from (what the playbook writes before anything is said of energy) are measured in turn, head to
 head: times of single calls, and five rounds of energy in loops, so that one sees both the saving and whether speeds match; where
-the board was at its limit, also at the same rate of calls, with rests (energy_spaced.py). The speed and energy against the fastest
-baseline are the run's own. FILE gets every kernel that was measured. Needs a GPU whose joules can be counted. With DIR, runs are
-kept there, and the same command goes on where it was killed. `--again` searches for nothing: the winners of an earlier FILE are
-held against their designs once more, on this machine. Exit code 0: on at least three tasks energy was saved beyond doubt, at a
-speed within 2 %.
+the board was at its limit, or loops told nothing, also at the same rate of calls, with rests (energy_spaced.py). The speed and
+energy against the fastest baseline are the run's own. FILE gets every kernel that was measured. Needs a GPU whose joules can be
+counted. With DIR, runs are kept there, and the same command goes on where it was killed. `--again` searches for nothing: the
+winners of an earlier FILE are held against their designs once more, on this machine. Exit code 0: on at least three tasks energy
+was saved beyond doubt, at a speed within 2 %.
 
 The tasks are such whose time is DRAM's while costly functions hide behind it (divisions, erf, tanh, exp and logarithms): in machine
 code quick forms take 12 to 52 instructions an element less, and of the planted pairs we know that 16 multiply-adds an element are
@@ -38,6 +38,7 @@ from energy import Table  # noqa: E402
 from kernelpro.engine import session  # noqa: E402
 from kernelpro.lab.energy.counter import NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.track import Unresolved  # noqa: E402
+from kernelpro.lab.energy.window import Side  # noqa: E402
 from kernelpro.lab.judge.answers import Verdictable  # noqa: E402
 from kernelpro.lab.judge.builds import Builds  # noqa: E402
 from kernelpro.lab.judge.cell import Nursery  # noqa: E402
@@ -101,10 +102,10 @@ def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
         try:
             one, other = table.seat(sources[found["winner"]]), table.seat(sources[first])
             try:
-                times, *sides = table.timed(one, other)
-                energy = table.energy(find("cuda"), *sides, "normal")
-                if any(window["capped"] > 0.5 for window in energy.windows):
-                    times["spaced"] = energy_spaced.compared(find("cuda"), table, *sides)
+                duel, *sides = table.timed(one, other)
+                duel |= looped(table, *sides)
+                if "refused" in duel or any(window["capped"] > 0.5 for window in duel["energy"]["windows"]):
+                    duel["spaced"] = energy_spaced.compared(find("cuda"), table, *sides)
             finally:
                 one.close()
                 other.close()
@@ -115,13 +116,22 @@ def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
     finally:
         builds.close()
         nursery.close()
-    return times | {"energy": energy.to_json(), "at_the_limit": energy.at_the_limit}
+    return duel
+
+
+def looped(table: Table, one: Side, other: Side) -> dict[str, Any]:
+    """Their energy in loops without rests, or why there is none."""
+    try:
+        energy = table.energy(find("cuda"), one, other, "normal")
+    except Unresolved as reason:
+        return {"refused": str(reason)}
+    return {"energy": energy.to_json(), "at_the_limit": energy.at_the_limit}
 
 
 def is_saving(found: dict[str, Any]) -> bool:
     """Beyond doubt, and at a matched speed: where the board was at its limit, at the same rate of calls below it."""
     duel = found.get("duel")
-    if not duel or "energy" not in duel:
+    if not duel or "time_ratio" not in duel:
         return False
     ratio = duel["spaced"]["ratio"] if "spaced" in duel else duel["energy"]["ratio"]["energy"]
     return bool(ratio["high"] < 1 and duel["time_ratio"]["value"] <= 1 + TOLERANCE)
@@ -130,25 +140,30 @@ def is_saving(found: dict[str, Any]) -> bool:
 def row(found: dict[str, Any]) -> str:
     """One line of the table."""
     duel = found.get("duel")
-    if duel is None or "energy" not in duel:
+    if duel is None or "time_ratio" not in duel:
         why = duel["refused"] if duel else "; ".join(found["notes"]) or "the first design won"
         return f"| {found['task']} | nothing to compare: {why} | | | | | | |"
-    ratio, watts = duel["energy"]["ratio"], duel["energy"]["watts"]
-    loop = ratio["edp"]["value"] / ratio["energy"]["value"]
     energy = found["verdict"]["energy"] or {"against": "", "refused": "not measured"}
     speed = found["verdict"]["speedup"][energy["against"]]["value"] if energy["against"] else 0.0
-    limit = ", at the board's limit" if duel["at_the_limit"] else ""
     cells = (
         found["task"],
         f"{found['verdict']['times']['candidate']['value']:.4f}",
         shown(duel["time_ratio"]),
-        f"{loop:.3f}",
-        saved(ratio["energy"]),
-        f"{watts['candidate']['value']:.0f} / {watts['lean']['value']:.0f}{limit}",
+        *in_loops(duel),
         saved(duel["spaced"]["ratio"]) if "spaced" in duel else "",
         f"{energy['against']}: {speed:.2f}x, {1 - energy['ratio']['energy']['value']:.1%} less" if speed else energy["refused"],
     )
     return f"| {' | '.join(cells)} |"
+
+
+def in_loops(duel: dict[str, Any]) -> tuple[str, str, str]:
+    """Time and energy over the design, and watts of both."""
+    if "refused" in duel:
+        return "", duel["refused"], ""
+    ratio, watts = duel["energy"]["ratio"], duel["energy"]["watts"]
+    limit = ", at the board's limit" if duel["at_the_limit"] else ""
+    both = f"{watts['candidate']['value']:.0f} / {watts['lean']['value']:.0f}{limit}"
+    return f"{ratio['edp']['value'] / ratio['energy']['value']:.3f}", saved(ratio["energy"]), both
 
 
 def saved(ratio: dict[str, float]) -> str:

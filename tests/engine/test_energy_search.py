@@ -72,6 +72,10 @@ def test_a_saving_counts_at_a_matched_speed_and_beyond_doubt(tmp_path: Path) -> 
     unclear = duel | {"energy": duel["energy"] | {"ratio": {"energy": Interval(0.99, 0.98, 1.001).to_json()}}}
     assert not any(energy_search.is_saving(found | {"duel": other}) for other in (slower, unclear, None, {"refused": "no counter"}))
     assert "nothing to compare: no counter" in energy_search.row(found | {"duel": {"refused": "no counter"}})
+    less = {"ratio": Interval(0.9, 0.88, 0.92).to_json()}
+    rested = {"time_ratio": duel["time_ratio"], "refused": "steps were late", "spaced": less}
+    assert energy_search.is_saving(found | {"duel": rested})
+    assert "| steps were late |  | 10.0% [8.0%, 12.0%] |" in energy_search.row(found | {"duel": rested})
 
 
 @pytest.mark.parametrize("name", energy_search.DEFAULT)
