@@ -1,6 +1,6 @@
 """Do the tools that look for energy find what was planted, and do they promise what it costs? Without a GPU: by recorded profiles.
 
-    python benchmarks/energy_tools.py MEASURED --out FILE [--pairs NAME ...]
+    python benchmarks/energy_tools.py MEASURED --out FILE
     python benchmarks/energy_tools.py MEASURED --again FILE
 
 MEASURED is what `energy.py --out` wrote: which waste was as fast as none, and the energy it took. For each pair the wasteful and
@@ -60,10 +60,10 @@ def taken(measured: dict[str, Any]) -> tuple[float, float, float]:
     return 1 - 1 / ratio["value"], 1 - 1 / ratio["low"], 1 - 1 / ratio["high"]
 
 
-def row(name: str, measured: dict[str, Any], wasteful: dict[str, float], lean: dict[str, float]) -> str:
+def row(name: str, measured: dict[str, Any], *promises: dict[str, float]) -> str:
     share, least, most = taken(measured)
     cells = [f"{share:.1%} [{least:.1%}, {most:.1%}]"]
-    cells += [", ".join(f"{tool} {share:.0%}" for tool, share in found.items()) or "nothing" for found in (wasteful, lean)]
+    cells += [", ".join(f"{tool} {part:.0%}" for tool, part in found.items()) or "nothing" for found in promises]
     return f"| {name} | {' | '.join(cells)} |"
 
 
@@ -72,22 +72,22 @@ def main() -> int:
     parser.add_argument("measured", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--again", type=Path, help="no GPU: profiles that --out wrote")
-    parser.add_argument("--pairs", nargs="*", default=[])
     chosen = parser.parse_args()
-    measured = {name: row for name, row in json.loads(chosen.measured.read_text())["pairs"].items() if "waste" in row}
+    pairs = json.loads(chosen.measured.read_text())["pairs"]
+    measured = {name: found for name, found in pairs.items() if "waste" in found}
     if chosen.again:
         profiles = json.loads(chosen.again.read_text())
     else:
         with Pool() as pool:
-            profiles = {name: profiled(pool, name, measured[name]["waste"]) for name in chosen.pairs or measured}
+            profiles = {name: profiled(pool, name, measured[name]["waste"]) for name in measured}
     if chosen.out:
         chosen.out.write_text(json.dumps(profiles, indent=1) + "\n")
     print("| pair | the waste takes, of all energy | promised for the wasteful one | for the lean one |\n|---|---|---|---|")
     silent = []
     for name, found in profiles.items():
-        speaks, lean = promised(found["wasteful"]), promised(found["lean"])
-        print(row(name, measured[name], speaks, lean))
-        if not speaks.keys() - lean.keys() and taken(measured[name])[0] >= _WORTH:
+        planted, lean = promised(found["wasteful"]), promised(found["lean"])
+        print(row(name, measured[name], planted, lean))
+        if not planted.keys() - lean.keys() and taken(measured[name])[0] >= _WORTH:
             silent.append(name)
     if silent:
         print(f"\nno tool speaks of {', '.join(silent)}")

@@ -7,8 +7,10 @@ from itertools import product
 import pytest
 from playing import program, task
 
+from kernelpro.authors.playbook import cuda, triton
 from kernelpro.authors.playbook.hidden import hidden
 from kernelpro.authors.playbook.indices import constant
+from kernelpro.authors.playbook.writer import Writer
 
 PLACES = "p = torch.arange(40); q = p[:, None]"
 AFTER = "torch.ones(40, 40, dtype=torch.bool).triu(1)"
@@ -56,3 +58,11 @@ def test_what_a_mask_shows_is_what_is_needed(result: str, expected: int) -> None
 def test_what_is_needed_elsewhere_too_is_not_hidden(result: str) -> None:
     """By a running sum, by others, or where nobody knows beforehand."""
     assert not shown(result)
+
+
+@pytest.mark.parametrize(("writer", "loads", "guarded"), [(cuda.WRITER, "read(v", "if ("), (triton.WRITER, "tl.load(", "mask=")])
+def test_a_gpu_loads_nothing_else(writer: Writer, loads: str, guarded: str) -> None:
+    for result, hides in ((f"a.masked_fill({AFTER}, -math.inf).softmax(-1)", True), ("a.softmax(-1)", False)):
+        read = program(task(f"return {result}", "torch.randn(3, 40, 40)"))
+        lines = [line for line in writer.write(read, writer.seeds(read)[0].design).splitlines() if loads in line]
+        assert lines and all((">= 0" in line and guarded in line) == hides for line in lines), lines

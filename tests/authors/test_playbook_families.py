@@ -51,6 +51,10 @@ FAMILIES: dict[str, Task] = {
         "torch.where(p >= 13, a, 0.5).sum(-1), torch.where(p < 20, a.cumsum(-1), 1.0), torch.where(~(p < 9), a * b, a).amax(-1))",
         "torch.randn(3, 40, 40), torch.randn(40)",
     ),
+    "masked products": task(
+        "return torch.where(torch.arange(36) < 20, c, 0.5).sum(-1), a @ b + c, a.tril() @ b, (a @ b).triu(3) * 2",
+        "torch.randn(40, 40), torch.randn(40, 36), torch.randn(40, 36)",
+    ),
     "norms": task(
         "self.l(a), self.r(a), self.g(a), self.i(a), self.b(a)",
         "torch.randn(3, 8, 5, 6)",

@@ -18,6 +18,7 @@ from kernelpro.authors.playbook.cuda_turns import Turns, Writing
 from kernelpro.authors.playbook.cuda_words import indented
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.expressions import FLOATING, Expr, itemsize
+from kernelpro.authors.playbook.hidden import hidden
 from kernelpro.authors.playbook.indices import Var, flatten, variable
 from kernelpro.authors.playbook.passes import Pass
 from kernelpro.authors.playbook.printing import Names
@@ -61,6 +62,7 @@ class Products:
         if found.left.dtype not in FLOATING or found.left.dtype != found.right.dtype:
             raise NoIdea(f"products of {found.left.dtype} and {found.right.dtype}: the playbook has none for CUDA")
         self._writing, self._stage, self._place, self._of = writing, stage, place, found
+        writing.hidden = hidden(stage.values)
         self._how = fitted(found, how)
         self._mma = on_tensor_cores(found, how, design.precision)
         self._split = how.split if stage.product else 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from kernelpro.authors.author import NoIdea
 from kernelpro.authors.playbook.contractions import alone, along, contraction, size
 from kernelpro.authors.playbook.design import StageDesign, power_of_two
+from kernelpro.authors.playbook.hidden import hidden
 from kernelpro.authors.playbook.indices import Index, Var, flatten, variable
 from kernelpro.authors.playbook.printing import Names
 from kernelpro.authors.playbook.stages import Stage, Store
@@ -33,6 +34,7 @@ class Tiles:
         self._batch = Var("batch", size(found.batch))
         self._row, self._column = Var("rows", size(found.rows)), Var("cols", size(found.columns))
         self._depth = size(found.depth)
+        self._printer.hidden = hidden(stage.values)
 
     def write(self) -> Stage | None:
         """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
