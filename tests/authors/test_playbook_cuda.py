@@ -47,6 +47,11 @@ TASKS: dict[str, Task] = {
     "running": task(
         "return a.cumsum(1), (a + 1).cumprod(0), b.flip(1).cumsum(1) - b", "torch.rand(9, 30), torch.randint(0, 9, (3, 1100))"
     ),
+    "masked": task(
+        "p = torch.arange(72); a = a.masked_fill(p[None] > p[:, None] + 3, -math.inf); return a.softmax(-1), a.exp().sum(1),"
+        "torch.where(p[:, None] < 50, b, 0.0).sum(1), torch.where(p >= 7, b, 1.0).cumsum(-1)",
+        "torch.randn(3, 72, 72), torch.randn(3, 72, 72)",
+    ),
     "totals": task("return F.mse_loss(a, b), (a * b).sum(-1).amax()", "torch.randn(300, 12), torch.randn(300, 12)"),
 }
 HALVES = task("F.gelu(a) * b, a.softmax(-1), a.mean(0)", "torch.randn(6, 264).half(), torch.randn(6, 264).half()")
