@@ -17,8 +17,8 @@ from typing import Any
 _PREFIX = struct.Struct("<IQ")
 _MAX_HEAD = 16 << 20
 _MAX_TAIL = 1 << 30
-_MOST_DIGITS = 19
-"""Below 2^63."""
+_MOST_DIGITS = 20
+"""Of a number that may lie below 2^63, with its sign; int() of millions of digits takes minutes."""
 
 
 def _finite(text: str) -> float | None:
@@ -28,7 +28,8 @@ def _finite(text: str) -> float | None:
 
 
 def _ordinary(text: str) -> int | None:
-    return int(text) if len(text) < _MOST_DIGITS else None
+    value = int(text) if len(text) <= _MOST_DIGITS else 1 << 63
+    return value if abs(value) < 1 << 63 else None
 
 
 class Gone(Exception):
