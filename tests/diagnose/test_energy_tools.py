@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded_profiles import bare
@@ -15,7 +16,7 @@ from kernelpro.diagnose import examine, guidance
 from kernelpro.diagnose.tools import registry
 from kernelpro.records import Diagnosis, Finding, Profile, Severity
 
-RECORD = Path(__file__).parents[1] / "defects" / "recorded" / "h200.json.gz"
+RECORDED = Path(__file__).parents[1] / "defects" / "recorded"
 TOOLS = list(registry().values())
 WASTE = {
     "d_excess_traffic": "energy_dram_traffic",
@@ -31,11 +32,19 @@ WASTE = {
     "d_host_gaps": "energy_idle_clocks",
     "d_launch_overhead": "energy_idle_clocks",
 }
+PLANTED = {
+    "arithmetic_behind_memory": "energy_excess_threads",
+    "spinning_behind_memory": "energy_spinning",
+    "tensor_behind_memory": "energy_excess_threads",
+    "doubles_behind_memory": "energy_costly_math",
+}
+"""Of the pairs, those whose waste took a tenth of the energy or more."""
 
 
 @cache
 def profiles() -> dict[str, Profile]:
-    return {name: Profile.from_json(data) for name, data in json.loads(gzip.decompress(RECORD.read_bytes())).items()}
+    text = gzip.decompress((RECORDED / "h200.json.gz").read_bytes())
+    return {name: Profile.from_json(data) for name, data in json.loads(text).items()}
 
 
 @cache
@@ -43,12 +52,18 @@ def diagnosis(name: str) -> Diagnosis:
     return examine.diagnose(profiles()[name], TOOLS, energy=True)
 
 
+@cache
+def pairs() -> dict[str, dict[str, Any]]:
+    """Kernels with planted waste, without it, and the ratio of their energies, by benchmarks/energy.py and energy_tools.py."""
+    return dict(json.loads(gzip.decompress((RECORDED / "h200-energy.json.gz").read_bytes())))
+
+
 def energy(found: Diagnosis) -> list[Finding]:
     return [finding for finding in found.findings if finding.objective == "energy"]
 
 
-def test_all_seven_are_there() -> None:
-    assert {tool.name for tool in TOOLS if tool.objective == "energy"} == set(WASTE.values())
+def test_all_of_them_are_tried() -> None:
+    assert {tool.name for tool in TOOLS if tool.objective == "energy"} == {*WASTE.values(), *PLANTED.values()}
     assert all(tool.name.startswith("energy_") == (tool.objective == "energy") for tool in TOOLS)
 
 
@@ -56,6 +71,34 @@ def test_all_seven_are_there() -> None:
 def test_waste_is_named_first_among_the_energy_findings(name: str) -> None:
     first = energy(diagnosis(name))[0]
     assert first.tool == WASTE[name] and first.gain.factor > 1.03 and first.advice and first.gain.how
+
+
+@pytest.mark.parametrize("name", pairs())
+def test_planted_waste_is_told_for_about_what_it_took(name: str) -> None:
+    found = {side: examine.diagnose(Profile.from_json(pairs()[name][side]), TOOLS, energy=True) for side in ("wasteful", "lean")}
+    wasteful, lean = ({finding.tool: 1 - 1 / finding.gain.factor for finding in energy(found[side])} for side in found)
+    assert not lean, "nothing was planted there"
+    taken = 1 - 1 / pairs()[name]["ratio"]["value"]
+    assert set(wasteful) == ({PLANTED[name]} if name in PLANTED else set()), f"of {taken:.1%}"
+    assert all(taken / 2 < share < 1.25 * taken for share in wasteful.values())
+
+
+def test_warps_that_ask_in_a_loop_are_named_with_their_line() -> None:
+    profile = Profile.from_json(pairs()["spinning_behind_memory"]["wasteful"])
+    found = energy(examine.diagnose(profile, TOOLS, energy=True))[0]
+    spun = 1 - 7_428_736 / 40_563_932  # instructions executed without the warps that spin, and with them
+    assert found.where == "kernel.cu:9" and f"{spun:.0%} of all instructions" in found.cause
+
+
+@pytest.mark.parametrize("change", [{"alu": 6}, {"global_store": 1}, {"shared_load": 2}, {"mbarrier": 1}])
+def test_loops_that_search_work_or_sleep_do_not_spin(change: dict[str, int]) -> None:
+    profile = Profile.from_json(pairs()["spinning_behind_memory"]["wasteful"])
+    kernel = profile.kernels[0]
+    work, spin = kernel.code["loops"]
+    mix = spin["mix"] | change
+    other = kernel.code | {"loops": [work, spin | {"mix": mix, "instructions": sum(mix.values())}]}
+    changed = replace(profile, kernels=(replace(kernel, code=other),))
+    assert "energy_spinning" not in {finding.tool for finding in energy(examine.diagnose(changed, TOOLS, energy=True))}
 
 
 @pytest.mark.parametrize("name", sorted(name for name in profiles() if name.startswith("c_")))

@@ -1,4 +1,4 @@
-"""The same bytes asked of L2 again and again: each way across the chip costs a quarter of a way to DRAM."""
+"""The same bytes asked of L2 again and again: each way across the chip costs more than half of a way to DRAM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kernelpro.records import Evidence
 
 _AGAIN = 2.5
 """Times the bytes that the task needs: one pass asks for 1, a second pass over rows that stay in cache for 2."""
-_PART = 0.5
-"""Of the repetitions: tiles twice as long in one direction, or two blocks that share what they load, halve them."""
+_PART = 0.25
+"""Of the repetitions: tiles twice as long in one direction, or two blocks that share what they load, halve one operand's."""
 _NOTICEABLE = 0.03
 
 
@@ -34,7 +34,7 @@ def look(scene: Scene) -> Found | None:
             "keep what the block uses again in registers or shared memory instead of loading it anew",
         ),
         saved=share,
-        how=f"{L2_PJ:.0f} pJ a byte, and half of the repetitions go",
+        how=f"{L2_PJ:.0f} pJ a byte, and a quarter of the repetitions go: half of one operand's",
     )
 
 
@@ -43,10 +43,10 @@ TOOL = Tool(
     level="kernel",
     target="cuda",
     look=look,
-    trigger=f"the SMs ask L2 for {_AGAIN} times the bytes of the task, and half of the repetitions take {_NOTICEABLE:.0%} of the "
-    "kernel's energy",
+    trigger=f"the SMs ask L2 for {_AGAIN} times the bytes of the task, and a quarter of the repetitions takes {_NOTICEABLE:.0%} of "
+    "the kernel's energy",
     remedy="larger tiles, multicast in clusters, reuse in registers and shared memory",
-    expects="the energy of half of the repeated bytes",
+    expects="the energy of a quarter of the repeated bytes",
     affinity=RUNNING,
     metrics=METRICS,
     symptom_of=("energy_dram_traffic",),
