@@ -67,7 +67,7 @@ def window(counter: Counter, table: Table, side: Side, slowest_ms: float, second
     def is_over(track: Track) -> bool:
         return track.seen_seconds() >= seconds and track.is_known(jitter=0.0)
 
-    side.participant.prepare(_TIMEOUT, warm=True, **side.prepare)
+    table.ready(side)
     with Pulse(table, side, slowest_ms) as pulse:
         watch(counter, lambda track, passed: passed >= _WARM)
         track: Track = watch(counter, lambda track, passed: is_over(track) or passed > 3 * seconds)

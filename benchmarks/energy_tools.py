@@ -1,6 +1,6 @@
 """Do the tools that look for energy find what was planted, and do they promise what it costs? Without a GPU: by recorded profiles.
 
-    python benchmarks/energy_tools.py MEASURED --out FILE
+    python benchmarks/energy_tools.py MEASURED --out FILE [--pairs NAME ...]
     python benchmarks/energy_tools.py MEASURED --again FILE
 
 MEASURED is what `energy.py --out` wrote: which waste was as fast as none, and the energy it took. For each pair the wasteful and
@@ -72,11 +72,12 @@ def main() -> int:
     parser.add_argument("measured", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--again", type=Path, help="no GPU: profiles that --out wrote")
+    parser.add_argument("--pairs", nargs="*", default=[], help="only these")
     chosen = parser.parse_args()
     pairs = json.loads(chosen.measured.read_text())["pairs"]
-    measured = {name: found for name, found in pairs.items() if "waste" in found}
+    measured = {name: found for name, found in pairs.items() if "waste" in found and name in (chosen.pairs or pairs)}
     if chosen.again:
-        profiles = json.loads(chosen.again.read_text())
+        profiles = {name: found for name, found in json.loads(chosen.again.read_text()).items() if name in measured}
     else:
         with Pool() as pool:
             profiles = {name: profiled(pool, name, measured[name]["waste"]) for name in measured}
