@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import torch  # noqa: E402
 
+from kernelpro.lab.energy import few  # noqa: E402
 from kernelpro.lab.energy.calibrate import calibrate  # noqa: E402
 from kernelpro.lab.energy.counter import Counter, NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.meter import compare  # noqa: E402
@@ -44,7 +45,7 @@ from kernelpro.lab.judge.builds import Builds  # noqa: E402
 from kernelpro.lab.judge.cell import Nursery  # noqa: E402
 from kernelpro.lab.judge.participant import Participant  # noqa: E402
 from kernelpro.lab.judge.tolerance import Tolerance, measure  # noqa: E402
-from kernelpro.records import Candidate, Energy, Options, Target, Task  # noqa: E402
+from kernelpro.records import Candidate, Energy, Interval, Options, Target, Task  # noqa: E402
 
 PAIRS = Path(__file__).parent / "energy_pairs"
 _HZ = 20.0
@@ -192,8 +193,12 @@ def matched(table: Table, source: str, wastes: list[int], lean: Participant) -> 
 def slower(table: Table, one: Participant, other: Participant) -> float:
     """Time of `one` over `other`'s, in loops."""
     _, *sides = table.timed(one, other)
-    paces = [[table.pace(side) for side in sides] for _ in range(2)]
-    return statistics.mean(ours / theirs for ours, theirs in paces)
+    paces: dict[str, list[float]] = {side.name: [] for side in sides}
+    for ordered in (sides, sides[::-1]):  # whoever runs second finds a warmer board
+        for side in ordered:
+            paces[side.name].append(table.pace(side))
+    ours, theirs = paces.values()
+    return sum(ours) / sum(theirs)
 
 
 # --- the three questions -----------------------------------------------------------------------------------------------
@@ -289,10 +294,13 @@ def shown(ratio: dict[str, float], unit: float = 1.0, digits: int = 4) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def in_loops(row: dict[str, Any]) -> float:
-    """Time of the wasteful one over the lean one's, while their energy was measured."""
-    ratio = row["energy"]["ratio"]
-    return float(ratio["edp"]["value"] / ratio["energy"]["value"])
+def in_loops(row: dict[str, Any]) -> Interval:
+    """Time of the wasteful one over the lean one's, while their energy was measured, over rounds."""
+    times: dict[str, list[float]] = {"candidate": [], "lean": []}
+    for window in row["energy"]["windows"]:
+        if not window["dropped"]:
+            times[window["side"]].append(window["call_seconds"])
+    return few.ratio_interval([ours / theirs for ours, theirs in zip(*times.values(), strict=False)])
 
 
 def print_a_a(row: dict[str, Any]) -> None:
@@ -307,7 +315,8 @@ def print_pair(name: str, row: dict[str, Any]) -> None:
     if not text:
         joules = row["energy"]["joules"]
         both = " against ".join(f"{shown(joules[side], 1e-3, 2)} mJ" for side in ("candidate", "lean"))
-        text = f"waste {row['waste']}, {row['ms']:.4f} ms, time {shown(row['time_ratio'])}, in loops {in_loops(row):.4f}, "
+        text = f"waste {row['waste']}, {row['ms']:.4f} ms, time {shown(row['time_ratio'])}, "
+        text += f"in loops {shown(in_loops(row).to_json())}, "
         text += f"energy {shown(row['energy']['ratio']['energy'])}, {both}, {'apart' if row['apart'] else 'NOT apart'}"
     print(f"{name}: {text}; {row['seconds']} s", flush=True)
 
@@ -318,7 +327,7 @@ def as_it_should_be(found: dict[str, Any]) -> list[str]:
     a_a = found.get("a_a")
     if a_a and ("failed" in a_a or not a_a["a_a"]["low"] <= 1 <= a_a["a_a"]["high"]):
         wrong.append("A/A does not hold 1")
-    good = [name for name, row in found["pairs"].items() if row.get("apart") and abs(in_loops(row) - 1) <= 0.01]
+    good = [name for name, row in found["pairs"].items() if row.get("apart") and abs(in_loops(row).value - 1) <= 0.01]
     if len(good) < len(found["pairs"]):
         wrong.append(f"{len(good)} of {len(found['pairs'])} pairs are equally fast and apart in energy")
     median = found["agreement"].get("median")

@@ -20,8 +20,9 @@ from energy import Table
 
 from kernelpro.lab.energy import few
 from kernelpro.lab.energy.counter import Counter
-from kernelpro.lab.energy.track import Track, at_rest, watch
+from kernelpro.lab.energy.track import Track, Unresolved, at_rest, watch
 from kernelpro.lab.energy.window import Side
+from kernelpro.lab.judge import gpu
 
 _ROUNDS = 5
 _PERIOD, _BUSY = 0.04, 0.7
@@ -72,12 +73,18 @@ def window(counter: Counter, table: Table, side: Side, slowest_ms: float, second
         watch(counter, lambda track, passed: passed >= _WARM)
         track: Track = watch(counter, lambda track, passed: is_over(track) or passed > 3 * seconds)
     stretch = track.stretch()
+    if not track.is_known(jitter=0.0):
+        raise Unresolved(f"the counter's steps were seen to {stretch.doubt:.1%} only")
+    reasons = [reason for state in track.states if (reason := state.get("throttle")) is not None]
+    if any(reason & gpu.SLOWDOWN for reason in reasons):
+        raise Unresolved("the device was throttled")
     told = {"watts": stretch.watts, "rate": pulse.rate, "joules_a_call": stretch.watts / pulse.rate, "doubt": stretch.doubt}
-    return told | {"sm_mhz": track.median("sm_mhz")}
+    capped = sum(bool(reason & gpu.POWER_CAP) for reason in reasons) / max(1, len(reasons))
+    return told | {"sm_mhz": track.median("sm_mhz"), "capped": capped}
 
 
 def compared(counter: Counter, table: Table, one: Side, other: Side) -> dict[str, Any]:
-    """`one` over `other`, in turn: energies, their ratio, and at which rates."""
+    """`one` over `other`, in turn: energies, their ratio, and at which rates. Raises Unresolved."""
     slowest = max(one.own_ms, other.own_ms)
     seconds = max(_WINDOW, at_rest(counter, 1.0).step().window_seconds)
     rounds = []

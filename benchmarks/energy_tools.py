@@ -5,16 +5,19 @@
 
 MEASURED is what `energy.py --out` wrote: which waste was as fast as none, and the energy it took. For each pair the wasteful and
 the lean kernel are profiled with energy as an objective. A row says what was measured, what each finding promises for the wasteful
-kernel, and what for the lean one, where nothing was planted. FILE gets the profiles; `--again` shows them to the tools of today.
-Exit code 0: a tool speaks of every waste that took 5 % of the energy or more (tools are silent below 3 %), and of the wasteful
-kernel only.
+kernel, and what for the lean one, where nothing was planted; a second table holds the joules of the tools' model against those that
+were counted, which it gives for kernels at full clock. FILE gets the profiles; `--again` shows them to the tools of today.
+Exit code 0: of every waste that took 5 % of the energy or more (tools are silent below 3 %) a tool speaks that has nothing to say
+of the lean kernel.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from energy import PAIRS, about, wasteful  # noqa: E402
 
-from kernelpro.diagnose import examine  # noqa: E402
+from kernelpro.diagnose import examine, joules, roofline  # noqa: E402
+from kernelpro.diagnose.tool import Scene  # noqa: E402
 from kernelpro.diagnose.tools import registry  # noqa: E402
 from kernelpro.engine.profiling import Request, profile  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
@@ -67,6 +71,22 @@ def row(name: str, measured: dict[str, Any], *promises: dict[str, float]) -> str
     return f"| {name} | {' | '.join(cells)} |"
 
 
+def by_model(name: str, side: str, found: dict[str, Any], measured: dict[str, Any]) -> str:
+    """A line for a kernel: its clock, what was counted, what the model says."""
+    profile = Profile.from_json(found)
+    bound = roofline.classify(profile).bound
+    said = 1e-12 * sum(joules.spent(Scene(profile, bound, kernel)).total for kernel in profile.kernels)
+    own = "candidate" if side == "wasteful" else side
+    counted = measured["energy"]["joules"][own]["value"]
+    clock = statistics.median(window["sm_mhz"] for window in measured["energy"]["windows"] if window["side"] == own)
+    return f"| {name}, {side} | {clock:.0f} | {1e3 * counted:.1f} | {1e3 * said:.1f} | {said / counted - 1:+.1%} |"
+
+
+def read(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    return dict(json.loads(gzip.decompress(data) if path.suffix == ".gz" else data))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", type=Path)
@@ -74,10 +94,10 @@ def main() -> int:
     parser.add_argument("--again", type=Path, help="no GPU: profiles that --out wrote")
     parser.add_argument("--pairs", nargs="*", default=[], help="only these")
     chosen = parser.parse_args()
-    pairs = json.loads(chosen.measured.read_text())["pairs"]
+    pairs = read(chosen.measured)["pairs"]
     measured = {name: found for name, found in pairs.items() if "waste" in found and name in (chosen.pairs or pairs)}
     if chosen.again:
-        profiles = {name: found for name, found in json.loads(chosen.again.read_text()).items() if name in measured}
+        profiles = {name: found for name, found in read(chosen.again).items() if name in measured}
     else:
         with Pool() as pool:
             profiles = {name: profiled(pool, name, measured[name]["waste"]) for name in measured}
@@ -90,6 +110,10 @@ def main() -> int:
         print(row(name, measured[name], planted, lean))
         if not planted.keys() - lean.keys() and taken(measured[name])[0] >= _WORTH:
             silent.append(name)
+    print("\n| kernel | MHz | counted, mJ | by the model | |\n|---|---|---|---|---|")
+    for name, found in profiles.items():
+        for side in ("wasteful", "lean"):
+            print(by_model(name, side, found[side], measured[name]))
     if silent:
         print(f"\nno tool speaks of {', '.join(silent)}")
     return 1 if silent else 0

@@ -34,6 +34,7 @@ def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (("--budget", "dollars=1.2.3"), "--budget dollars=1.2.3: say NAME=NUMBER"),
         (("--role", "plan:effort=huge"), "--role plan: effort huge: not one of minimal"),
         (("--price", "m=dear"), "dollars per million tokens"),
+        (("--tolerance", "5"), "--tolerance goes with --objective energy-at-speed or edp"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(more: tuple[str, ...], told: str, tmp_path: Path) -> None:

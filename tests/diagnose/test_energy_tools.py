@@ -13,7 +13,9 @@ import pytest
 from recorded_profiles import bare
 
 from kernelpro.diagnose import examine, guidance
+from kernelpro.diagnose.counters import ISSUE
 from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose.tools.energy_spinning import BRANCHES
 from kernelpro.records import Diagnosis, Finding, Profile, Severity
 
 RECORDED = Path(__file__).parents[1] / "defects" / "recorded"
@@ -90,15 +92,51 @@ def test_warps_that_ask_in_a_loop_are_named_with_their_line() -> None:
     assert found.where == "kernel.cu:9" and f"{spun:.0%} of all instructions" in found.cause
 
 
-@pytest.mark.parametrize("change", [{"alu": 6}, {"global_store": 1}, {"shared_load": 2}, {"mbarrier": 1}])
-def test_loops_that_search_work_or_sleep_do_not_spin(change: dict[str, int]) -> None:
+def test_a_loop_that_asks_is_not_blamed_where_nobody_waits_in_it() -> None:
+    """Jumps are executed elsewhere, samples lie elsewhere, or the loop looks at other places each time."""
     profile = Profile.from_json(pairs()["spinning_behind_memory"]["wasteful"])
     kernel = profile.kernels[0]
     work, spin = kernel.code["loops"]
-    mix = spin["mix"] | change
-    other = kernel.code | {"loops": [work, spin | {"mix": mix, "instructions": sum(mix.values())}]}
-    changed = replace(profile, kernels=(replace(kernel, code=other),))
-    assert "energy_spinning" not in {finding.tool for finding in energy(examine.diagnose(changed, TOOLS, energy=True))}
+    searches = kernel.code | {"loops": [work, {name: fact for name, fact in spin.items() if name != "asks"}]}
+    for changed in (
+        replace(kernel, metrics=kernel.metrics | {BRANCHES: 3e6}),
+        replace(kernel, lines=tuple(line for line in kernel.lines if line.where != spin["where"])),
+        replace(kernel, code=searches),
+    ):
+        found = examine.diagnose(replace(profile, kernels=(changed,)), TOOLS, energy=True)
+        assert "energy_spinning" not in {finding.tool for finding in energy(found)}
+        assert "energy_spinning" not in {skipped.what for skipped in found.skipped}
+
+
+@pytest.mark.parametrize(
+    ("source", "mix", "advice"),
+    [
+        (
+            "__global__ void f(float* y) { *y = 1.0f / sqrtf(*y); }\nint blocks(int n) { return (n + 255) % 256; }",
+            {"alu": 48, "branch": 33, "fma32": 28, "special": 8, "slow_path": 8},
+            ["rsqrtf(x)", "-prec-sqrt=false"],
+        ),
+        (
+            "__global__ void f(float* y) { *y = *y / 3.0f; }",
+            {"alu": 20, "branch": 13, "fma32": 24, "slow_path": 4},
+            ["a constant's"],
+        ),
+        (
+            "import triton\n@triton.jit\ndef f(y):\n    tl.store(y, tl.sqrt_rn(tl.load(y)))\ndef blocks(n):\n    return n / 256\n",
+            {"alu": 54, "branch": 34, "fma32": 32, "special": 8, "slow_path": 8},
+            ["tl.sqrt(x)"],
+        ),
+    ],
+)
+def test_results_right_to_the_last_bit_are_known_by_their_slow_path(source: str, mix: dict[str, int], advice: list[str]) -> None:
+    """Mixes as nvcc and Triton write them, for four or eight results; what the host computes is no part of it."""
+    profile = Profile.from_json(pairs()["doubles_behind_memory"]["lean"])
+    kernel = profile.kernels[0]
+    code = kernel.code | {"loops": [], "mix": mix | {"global_load": 1, "global_store": 1}}
+    exact = replace(profile, source=source, kernels=(replace(kernel, code=code, metrics=kernel.metrics | {ISSUE: 30.0}),))
+    (found,) = energy(examine.diagnose(exact, TOOLS, energy=True))
+    assert found.tool == "energy_costly_math" and all(words in found.advice[0] for words in advice)
+    assert "%" not in found.advice[0] and found.advice[0].count(";") == len(advice) - 1 + ("rsqrtf" in found.advice[0])
 
 
 @pytest.mark.parametrize("name", sorted(name for name in profiles() if name.startswith("c_")))

@@ -119,7 +119,7 @@ def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one(
 
 def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:
     blind = replace(diagnosed(load("softmax_cuda")), energy=True, skipped=(Skipped(examine.ENERGY, "no tool looks for it here"),))
-    assert "no waste was found: no tool looks for it here." in guidance.write(blind)
+    assert "no waste was found, but no tool looks for it here." in guidance.write(blind)
     assert "nothing that wastes it stands out." in guidance.write(replace(blind, skipped=()))
 
 

@@ -15,7 +15,8 @@ from kernelpro.cli import history, joules
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
-from kernelpro.records import Finding, Gain, Interval, Outcome, RunConfig, Severity, Step, Task, Verdict
+from kernelpro.records import Finding, Gain, Interval, Outcome, Point, RunConfig, Severity, Step, Task, Verdict
+from kernelpro.report import front
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:
@@ -202,3 +203,14 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(tmp_path: Path
     assert Store.open(tmp_path, store.id).outcome() == store.outcome(), "the front survives its way through JSON"
     assert history.show(store.id, 2, None, str(tmp_path), False) == 0
     assert "energy: 162 mJ a call" in capsys.readouterr().out
+
+
+def test_a_front_tells_its_lines_apart_and_names_no_more_than_can_be_read() -> None:
+    def drawn(points: list[Point]) -> tuple[list[str], list[str]]:
+        texts = [element.text or "" for element in ElementTree.fromstring(front.svg(points, "a run")).iter() if element.text]
+        return [text for text in texts if text.startswith("0.")], [text for text in texts if text.startswith("step ")]
+
+    alone, names = drawn([Point(2, 31.0, 0.09, Interval(0.684, 0.673, 0.694), "compile", True)])
+    assert len(set(alone)) == 6 and names == ["step 2"]
+    many = [Point(n, 10.0 + n, 0.09, Interval(0.9 - n / 100, 0.4, 1.0), "compile", n % 10 == 0) for n in range(1, 41)]
+    assert drawn(many)[1] == ["step 10", "step 20", "step 30", "step 40"]

@@ -79,6 +79,8 @@ def optimize(
     path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
 ) -> int:
     task = Task.from_file(path, mode, precision)
+    if wanted.tolerance != RunConfig.speed_tolerance and wanted.objective == "speed":
+        raise BadInput("--tolerance goes with --objective energy-at-speed or edp")
     named, asked = roles(wanted.roles)
     chosen = choose(wanted.author, wanted.models | named, os.environ)
     budget = chosen.capped(limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort])))

@@ -63,7 +63,7 @@ def _energy(diagnosis: Diagnosis, told: list[Finding], before: int) -> list[str]
     if not told:
         unseen = next((item.why for item in diagnosis.skipped if item.what == ENERGY), "")
         return [
-            f"Energy counts here as well; {f'no waste was found: {unseen}' if unseen else 'nothing that wastes it stands out'}."
+            f"Energy counts here as well; {f'no waste was found, but {unseen}' if unseen else 'nothing that wastes it stands out'}."
         ]
     lines = ["Energy counts here as well. Without losing speed:"]
     for number, finding in enumerate(told, before + 1):

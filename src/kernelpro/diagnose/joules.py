@@ -3,12 +3,9 @@
     J = watts for being on x seconds + bytes through DRAM x DRAM + bytes through L2 x L2
         + warps' instructions x WARP x (weight of their kinds) + clocks of tensor cores x TENSOR
 
-Instructions and tensor cores were fitted to the power of 51 kernels recorded on an H200 (tests/defects; r.m.s. 20 W of 143 to 314;
-it lags behind a load of half a second, so the level was set by the kernel that ran at its limit of 700 W), bytes to 12 kernels
-whose joules the meter counted (benchmarks/energy_tools.py). A fit to these alone comes to within 1.7 % of all of them, with 349 W
-for a chip that is busy at all, but leaves less of the energy to what was planted than it took. What is read here are shares of a
-kernel's energy, so the watts are those of a chip that does nothing: for four planted wastes that took 11 to 15 %, tools promise 8
-to 15 %. Joules are the meter's to tell.
+Fitted to nine kernels on an H200 whose joules the meter counted (benchmarks/energy_tools.py): all are within 1 %, at full clock. A
+board at its power limit lowers clock and voltage, and takes up to a tenth less than this says; from board to board it is as much.
+Shares of one kernel's energy are what tools read from this; joules are the meter's to tell.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 METRICS = (DRAM_READ, DRAM_WRITTEN, L2_READ, STORED, ISSUE, CYCLES, TENSOR)
 """What `spent` reads."""
 
-DRAM_PJ, L2_PJ = 27.0, 39.0
+DRAM_PJ, L2_PJ = 72.0, 42.0
 """Picojoules a byte; a byte from DRAM costs both."""
-_WARP_PJ = 270.0
+_WARP_PJ = 356.0
 """A warp's instruction of weight 1."""
-_TENSOR_PJ = 1300.0
-"""A clock of an SM's tensor cores."""
-_ON = 0.21
-"""Of the power limit: 143 to 160 of 700 W in loops that hardly use the device, at full clock."""
+_TENSOR_PJ = 1700.0
+"""A clock of an SM's tensor cores: 1,000 in a product at the board's limit (wgmma), 2,800 beside a copy (mma.sync)."""
+_ON = 0.24
+"""Of the power limit: 168 of 700 W by the fit, 143 to 160 W in loops that hardly use the device, at full clock."""
 _LIMIT_WATTS = 700.0
 """Where the limit is not known."""
 WEIGHTS = {"fp64": 3.0, "dmma": 3.0, "special": 3.0, "convert": 1.5}

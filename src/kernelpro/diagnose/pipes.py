@@ -88,7 +88,9 @@ class HotCode:
 
 
 def hot_code(scene: Scene) -> HotCode:
-    loops = [loop for loop in scene.code.get("loops", ()) if sum(loop["mix"].get(kind, 0) for kind in _WORK)]
+    loops = [
+        loop for loop in scene.code.get("loops", ()) if not loop.get("asks") and sum(loop["mix"].get(kind, 0) for kind in _WORK)
+    ]
     hot = [loop for loop in loops if loop.get("innermost")] or sorted(loops, key=lambda loop: -loop["instructions"])[:1]
     mix: Counter[str] = Counter()
     widths: dict[str, Counter[str]] = {}

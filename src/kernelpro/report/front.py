@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
@@ -12,6 +13,8 @@ _WIDTH, _HEIGHT = 720, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 24, 44, 52
 _INK, _FRONT, _REST, _GRID = "#24292f", "#1a7f37", "#8c959f", "#d8dee4"
 _LINES = 5
+_MOST_NAMES = 12
+"""Points that are all named; of more, those on the front."""
 
 
 def points(outcome: Outcome | None, steps: Iterable[Step]) -> tuple[Point, ...]:
@@ -36,12 +39,13 @@ def svg(points: Sequence[Point], title: str) -> str:
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="24" font-size="15" fill="{_INK}">{escape(title)}</text>',
     ]
+    digits = max(2, 1 - math.floor(math.log10((high - low) / _LINES)))
     for part in range(_LINES + 1):
         ms, energy = left + (right - left) * part / _LINES, low + (high - low) * part / _LINES
         parts.append(f'<line x1="{x(ms):.1f}" x2="{x(ms):.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="{_GRID}"/>')
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(energy):.1f}" y2="{y(energy):.1f}" stroke="{_GRID}"/>')
         parts.append(_label(x(ms), _HEIGHT - _BOTTOM + 18, f"{ms:.4g}", "middle", _INK))
-        parts.append(_label(_LEFT - 8, y(energy) + 4, f"{energy:.2f}", "end", _INK))
+        parts.append(_label(_LEFT - 8, y(energy) + 4, f"{energy:.{digits}f}", "end", _INK))
     best = [point for point in points if point.best]
     corners = " ".join(f"{x(point.ms):.1f},{y(point.energy.value):.1f}" for point in best)
     parts.append(f'<polyline fill="none" stroke="{_FRONT}" stroke-width="2" points="{corners}"/>')
@@ -51,7 +55,8 @@ def svg(points: Sequence[Point], title: str) -> str:
         parts.append(f'<line x1="{across:.1f}" x2="{across:.1f}" {bar} stroke="{colour}"/>')
         parts.append(f'<circle cx="{across:.1f}" cy="{up:.1f}" r="5" fill="{colour}"/>')
         side, shift = ("end", -9) if across > _WIDTH * 0.8 else ("start", 9)
-        parts.append(_label(across + shift, up + 4, f"step {point.step}", side, colour))
+        if point.best or len(points) <= _MOST_NAMES:
+            parts.append(_label(across + shift, up + 4, f"step {point.step}", side, colour))
     parts.append(_label((_LEFT + _WIDTH) / 2, _HEIGHT - 14, "milliseconds a call", "middle", _INK))
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     text = escape(f"energy a call, of {points[0].against}'s")

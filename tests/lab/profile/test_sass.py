@@ -130,6 +130,44 @@ if __name__ == "__main__":
         triton.compile(ASTSource(softmax, types, {"B": 2048}), target=target, options={"num_warps": warps})
 """
 
+LOOPS = """
+#define KERNEL(name, statement)                                                                       \\
+    extern "C" __global__ void name(volatile int* flag, volatile float* real, int* lock, int* table, int n) { \\
+        __shared__ volatile int done;                                                                  \\
+        int p = threadIdx.x;                                                                           \\
+        if (p == 0) done = n;                                                                          \\
+        __syncthreads();                                                                               \\
+        statement                                                                                      \\
+        table[threadIdx.x] = p;                                                                        \\
+    }
+__device__ int acquired(volatile int* flag) {
+    int v;
+    asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+    return v;
+}
+KERNEL(asks_flag, while (*flag == 0) {})
+KERNEL(asks_shared, while (done == 0) {})
+KERNEL(asks_two, while (flag[0] == 0 || flag[1] == 0) {})
+KERNEL(asks_float, while (*real == 0.f) {})
+KERNEL(asks_acquiring, while (!acquired(flag)) {})
+KERNEL(asks_fenced, while (*flag == 0) __threadfence();)
+KERNEL(asks_lock, while (atomicCAS(lock, 0, 1)) {})
+KERNEL(asks_added, while (atomicAdd(lock, 0) == 0) {})
+KERNEL(sleeps, while (*flag == 0) __nanosleep(100);)
+KERNEL(chases, while (table[p] != p) p = table[p];)
+KERNEL(searches, while (table[p]) ++p;)
+KERNEL(searches_strong, while (flag[p]) ++p;)
+KERNEL(counts, _Pragma("unroll 1") for (int k = 0; k < n; ++k) p += lock[k * n];)
+"""
+EXACT = """
+extern "C" __global__ void divides(float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] / y[threadIdx.x]; }
+extern "C" __global__ void inverts(float* x, float* y) { y[threadIdx.x] = 1.0f / x[threadIdx.x]; }
+extern "C" __global__ void root(float* x, float* y) { y[threadIdx.x] = sqrtf(x[threadIdx.x]); }
+extern "C" __global__ void thirds(float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] / 3.0f; }
+extern "C" __global__ void quick(float* x, float* y) { y[threadIdx.x] = __fdividef(x[threadIdx.x], y[threadIdx.x]); }
+extern "C" __global__ void whole(long long* x, long long* y) { y[threadIdx.x] /= x[threadIdx.x]; }
+"""
+
 
 def compiled(folder: Path, source: str, *flags: str) -> dict[str, bytes]:
     """What `nvcc -Xptxas -v` leaves: the library and what it said."""
@@ -252,6 +290,24 @@ class TestCuda:
         packed = compiled(tmp_path, KERNELS, "-Xfatbin", "-compress-all")
         assert b"LDGSTS" not in packed["kernel.so"] and not list(gpu_images(packed["kernel.so"]))
         assert sass.analyse(packed, KERNELS).kernels == static.kernels
+
+
+@needs_nvcc
+@needs_disassembler
+def test_loops_that_ask_again_and_again_are_told_from_those_that_search_count_or_sleep(tmp_path: Path) -> None:
+    static = sass.analyse(compiled(tmp_path, LOOPS))
+    found = {name: [loop.get("asks", False) for loop in facts[0]["loops"]] for name, facts in static.kernels.items()}
+    assert len(found) == 13 and all(found.values())
+    assert {name for name, loops in found.items() if any(loops)} == {name for name in found if name.startswith("asks_")}
+
+
+@needs_nvcc
+@needs_disassembler
+def test_a_slow_path_is_told_from_a_call(tmp_path: Path) -> None:
+    static = sass.analyse(compiled(tmp_path, EXACT))
+    found = {name: facts[0]["mix"] for name, facts in static.kernels.items()}
+    assert {name for name, mix in found.items() if mix.get("slow_path") == 1} == {"divides", "inverts", "root", "thirds"}
+    assert {name for name, mix in found.items() if mix.get("call")} == {"whole"}
 
 
 @needs_nvcc

@@ -1,4 +1,4 @@
-"""The same bytes asked of L2 again and again: each way across the chip costs more than half of a way to DRAM."""
+"""The same bytes asked of L2 again and again: each way across the chip costs more than a third of a way to DRAM."""
 
 from __future__ import annotations
 

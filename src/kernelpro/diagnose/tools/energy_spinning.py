@@ -11,18 +11,16 @@ from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence
 
 BRANCHES, EXECUTED = "smsp__inst_executed_op_branch.sum", "smsp__inst_executed.sum"
-_ASKS = ("shared_load", "global_load", "shared_atomic", "atomic")
-_SPINS = {*_ASKS, "alu", "branch"}
-_LONGEST = 8
-"""Instructions of a loop that only asks: an access, a comparison, a jump or two. A search computes an address for each look."""
 _DENSER = 0.1
 """By how much jumps must be more frequent than in the work, so that counts tell one from the other."""
+_SEEN = 0.05
+"""Share of the samples at its line, where lines were sampled: jumps elsewhere are not this loop's."""
 _NOTICEABLE = 0.05
 
 
 def look(scene: Scene) -> Found | None:
-    loop = next(filter(_spins, scene.code.get("loops", ())), None)
-    if loop is None:
+    loop = next((loop for loop in scene.code.get("loops", ()) if loop.get("asks")), None)
+    if loop is None or not _seen(scene, loop):
         return None
     part, cost = _spun(scene, loop), spent(scene)
     share = cost.share(cost.instructions * part)
@@ -45,17 +43,16 @@ def look(scene: Scene) -> Found | None:
     )
 
 
-def _spins(loop: dict[str, Any]) -> bool:
-    mix = loop["mix"]
-    asks = sum(mix.get(kind, 0) for kind in _ASKS)
-    return bool(loop.get("innermost")) and loop["instructions"] <= _LONGEST and asks == 1 and mix.keys() <= _SPINS
+def _seen(scene: Scene, loop: dict[str, Any]) -> bool:
+    samples = {line.where: line.share for line in scene.it.lines}
+    return not samples or samples.get(loop.get("where", ""), 0.0) >= _SEEN
 
 
 def _spun(scene: Scene, loop: dict[str, Any]) -> float:
     """Share of the executed instructions: looks and work have different shares of jumps, and their sum was counted."""
     hot = hot_code(scene)
     jumps, looks, work = (
-        scene.metric(BRANCHES) / max(1.0, scene.metric(EXECUTED)),
+        scene.metric(BRANCHES) / scene.metric(EXECUTED) if scene.metric(EXECUTED) else 0.0,
         loop["mix"].get("branch", 0) / loop["instructions"],
         hot.count("branch") / hot.instructions,
     )
@@ -67,7 +64,7 @@ TOOL = Tool(
     level="kernel",
     target="cuda",
     look=look,
-    trigger=f"a loop of at most {_LONGEST} instructions that only reads, compares and jumps, and whose passes take "
+    trigger="a loop that only looks at the same places in memory until another thread has changed them, and whose passes take "
     f"{_NOTICEABLE:.0%} of the kernel's energy",
     remedy="waiting that suspends a warp, or no warps that only wait",
     expects="the energy of the instructions that ask",

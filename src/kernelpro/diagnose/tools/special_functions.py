@@ -25,8 +25,8 @@ def look(scene: Scene) -> Found | None:
     functions = hot.count("special") or (results if trigonometric else 0.0)
     if functions <= 0:
         return None
-    kinds = ("fma32", "alu", "half", "convert", "branch", "call")
-    arithmetic, marks = hot.count(*kinds), hot.count("convert", "branch", "call")
+    kinds = ("fma32", "alu", "half", "convert", "branch", "call", "slow_path")
+    arithmetic, marks = hot.count(*kinds), hot.count("convert", "branch", "call", "slow_path")
     expanded = hot.count("fma32") >= 4 * functions and marks > functions
     gone: dict[str, float] = {"special": hot.count("special") / 2}
     if expanded:

@@ -5,7 +5,8 @@
    shuffles for diverged warps, the slow paths of division and square root.
 3. A loop is a natural one: a branch back to a block that every way to the branch passes. A branch from code that
    the compiler moved behind the kernel's end back into its middle is therefore none.
-4. Loops that do no work of the kernel are left out, so that the innermost ones are those where its time goes.
+4. Loops that do no work of the kernel are left out, so that the innermost ones are those where its time goes. One that asks
+   memory again and again whether it may go on is kept, and marked: it takes energy.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ _WAITING = {"mbarrier", "branch", "alu", "constant", "other"}
 _RETRY = 5
 _REDUCING = {"global_load", "local_store", "branch", "alu", "constant"}
 """All there is, with one load, in the loop by which sin, cos and tan reduce huge arguments."""
+_ASKS = {"global_load", "shared_load", "atomic", "shared_atomic"}
+_ASKING = _ASKS | {"alu", "branch", "membar", "constant", "fma32", "shuffle"}
+_ADDRESS = re.compile(r"\[([^]]*)\]")
+_REGISTER = re.compile(r"\bU?R\d+\b")
+_PREDICATE = re.compile(r"!?U?P(?:T|\d+)")
 
 
 @dataclass(slots=True)
@@ -43,6 +49,8 @@ class Instruction:
     kind: str
     width: int | None
     where: str
+    opcode: str
+    operands: str
 
 
 @dataclass(slots=True)
@@ -116,11 +124,11 @@ def _own(chain: list[tuple[str, str]]) -> str:
 def _append(blocks: list[Block], guard: str | None, opcode: str, operands: str, where: str) -> None:
     block = blocks[-1]
     kind = opcodes.kind(opcode, operands)
-    block.instructions.append(Instruction(kind, opcodes.width(opcode, kind), where))
+    block.instructions.append(Instruction(kind, opcodes.width(opcode, kind), where, opcode, operands))
     if kind not in ("branch", "call"):
         return
     base = opcode.partition(".")[0]
-    if base == "CALL" and (called := _CALLED.search(operands)) and "slowpath" not in called[1]:
+    if base == "CALL" and (called := _CALLED.search(operands)):
         block.targets.append(called[1])
     elif base in _JUMPS and ".DIV" not in opcode:  # .DIV: taken by diverged warps only, to a copy of the code that follows
         block.targets += _TARGET.findall(operands)
@@ -152,6 +160,7 @@ def facts(blocks: list[Block], trigonometry: bool) -> dict[str, Any]:
                 "widths": _widths(inside),
                 "where": "".join(branch.where for branch in blocks[loop.latch].instructions[-1:]),
             }
+            | ({"asks": True} if innermost and _asks(inside) else {})
         )
     everything = _instructions(blocks, order)
     where: dict[str, str] = {}
@@ -187,6 +196,38 @@ def _works(mix: dict[str, int], trigonometry: bool) -> bool:
     waits = mix.keys() <= _WAITING and ("mbarrier" in mix or sum(mix.values()) < _RETRY)
     reduces = trigonometry and mix.get("global_load") == 1 and mix.keys() <= _REDUCING
     return not waits and not reduces
+
+
+def _asks(loop: list[Instruction]) -> bool:
+    """Whether a loop does nothing but look at the same places in memory until somebody has changed them, and does not sleep."""
+    mix = _mix(loop)
+    asks = [i for i in loop if i.kind in _ASKS]
+    if not asks or not mix.keys() <= _ASKING or mix.get("fma32", 0) > len(asks) or any(i.opcode == "NANOSLEEP" for i in loop):
+        return False
+    if any(i.kind == "global_load" and ".STRONG" not in i.opcode for i in loop):
+        return False  # what another thread writes is not seen by it
+    written = {name for i in loop if (name := _target(i))}
+    steady: dict[str, bool] = {}
+
+    def is_steady(text: str) -> bool:
+        return all(steady.get(name, name not in written) for name in _REGISTER.findall(text))
+
+    for i in loop:
+        if i.kind in _ASKS and not all(map(is_steady, _ADDRESS.findall(i.operands))):
+            return False
+        if name := _target(i):
+            steady[name] = i.kind in ("alu", "constant") and is_steady(i.operands.partition(name)[2])
+    return True
+
+
+def _target(instruction: Instruction) -> str:
+    """The register that it writes; the first, where it writes several."""
+    if instruction.kind in ("branch", "membar") or "SETP" in instruction.opcode:
+        return ""
+    operands = (part.strip(" ;") for part in instruction.operands.split(","))
+    first = next((part for part in operands if not _PREDICATE.fullmatch(part)), "")
+    found = _REGISTER.match(first)
+    return found[0] if found else ""
 
 
 def _successors(blocks: list[Block]) -> list[list[int]]:

@@ -53,6 +53,8 @@ def kind(opcode: str, operands: str) -> str:
             return "convert"  # half to float
         if "-RZ, RZ," in operands:
             return "alu"  # a constant through the half pipe, to relieve the others
+    if found == "call" and "slowpath" in operands:
+        return "slow_path"  # of a division or a root that is right to the last bit, beside its quick path
     if found == "hgmma" and "gdesc[URZ]" in operands:
         return "other"  # multiplies nothing: a fence that the compiler puts between serialised products
     return found
