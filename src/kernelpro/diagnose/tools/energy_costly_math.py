@@ -148,8 +148,8 @@ TOOL = Tool(
     level="instruction",
     target="cuda",
     look=look,
-    trigger=f"doubles, or special functions with more than {_CHEAP} instructions around each, whose cheaper forms would save "
-    f"{_NOTICEABLE:.0%} of the kernel's energy",
+    trigger=f"doubles, divisions and roots that are right to the last bit, or special functions with more than {_CHEAP} "
+    f"instructions around each, whose cheaper forms would save {_NOTICEABLE:.0%} of the kernel's energy",
     remedy="floats; quick division, exp2 and other forms inside the tolerance, in the words of CUDA or Triton",
     expects="the energy of the instructions that cheaper forms do without",
     affinity=RUNNING,
