@@ -345,6 +345,8 @@ def main() -> int:
     if chosen.sample:
         sample(Path(chosen.sample[0]), chosen.sample[1])
         return 0
+    if unknown := [name for name in chosen.pairs or () if not (PAIRS / f"{name}.py").exists()]:
+        parser.error(f"no pair is called {', '.join(unknown)}: see {PAIRS.name}/")
     begun = time.perf_counter()
     try:
         find("cuda")

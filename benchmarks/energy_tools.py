@@ -95,6 +95,8 @@ def main() -> int:
     parser.add_argument("--pairs", nargs="*", default=[], help="only these")
     chosen = parser.parse_args()
     pairs = read(chosen.measured)["pairs"]
+    if unknown := [name for name in chosen.pairs if name not in pairs]:
+        parser.error(f"{chosen.measured} has no pair called {', '.join(unknown)}")
     measured = {name: found for name, found in pairs.items() if "waste" in found and name in (chosen.pairs or pairs)}
     if chosen.again:
         profiles = {name: found for name, found in read(chosen.again).items() if name in measured}
