@@ -269,3 +269,23 @@ def test_what_parent_and_child_share_has_one_size_and_no_memory() -> None:
     region.wipe()
     assert not region.raw.any()
     region.close()
+
+
+def test_memory_of_a_call_is_still_there_for_the_next_one(nursery: Nursery) -> None:
+    """Calls are judged with pauses between them; a program makes one after the other."""
+    made = nursery.start("build", LIMITS)
+    said = attempt(
+        made,
+        """
+import resource, time, torch
+x, faults = torch.ones(6_000_000), []
+for _ in range(5):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    (x * 2).sum()
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    time.sleep(0.1)
+said = faults[-1]
+        """,
+    )
+    made.kill()
+    assert int(said) < 5, "24 MB are 12 large pages, or 6,000 small ones"

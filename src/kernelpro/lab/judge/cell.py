@@ -31,9 +31,16 @@ from kernelpro.lab.languages import cute
 LEVELS = ("namespaces", "landlock", "process")
 _KEEP = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "LANG", "LC_ALL", "CC", "CXX", "CUDAHOSTCXX", "OMP_NUM_THREADS")
 _KEEP_CUDA = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "KERNELPRO_CUTLASS", "KERNELPRO_CUDA_ARCH")
-_OWN = {"PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "ONEDNN_JIT_PROFILE": "0"}
+_OWN = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "ONEDNN_JIT_PROFILE": "0",
+    "MIMALLOC_PURGE_DELAY": "-1",
+}
 """torch.compile's headers, compiled beforehand, would lie in a cell's own /tmp and be made again in each, which takes seconds.
-oneDNN would leave a list of what it compiled in /tmp."""
+oneDNN would leave a list of what it compiled in /tmp. torch's allocator on ARM gives memory back that has not been used for 10 ms,
+and some judged calls are further apart than that: their temporaries would be mapped anew, which takes up to three times as long as
+the call itself does in a program that makes one after the other."""
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "localtime", "os-release")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "tty")
 _SCRATCH_BYTES = 2 << 30
