@@ -77,7 +77,7 @@ def check(source: str, allowed: tuple[str, ...] = ()) -> str | None:
             if wire.name not in allowed and (touched := _touches(node, wire)):
                 return _sentence(node, wire.name, wire.why, touched)
         if _PATCHING not in allowed and (touched := _patches(node)):
-            return _sentence(node, _PATCHING, "replaces parts of a library", touched)
+            return _sentence(node, "patching", "replaces parts of a library", touched)
     return None
 
 
