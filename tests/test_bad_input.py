@@ -132,7 +132,6 @@ def test_a_bad_task_is_one_line_and_exit_code_2(text: str | None, message: str, 
         ["--baseline", "eager"],
         ["--quick", "--full"],
         ["--sandbox", "bubble"],
-        ["--allow", "everything"],
         ["--mode", "test"],
     ],
 )

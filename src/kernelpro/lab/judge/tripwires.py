@@ -58,9 +58,6 @@ WIRES = (
     Wire("libraries", "finds functions of other libraries at run time", None, frozenset(), re.compile(r"\bdlopen\b|\bdlsym\b")),
     Wire("install", "installs packages", None, frozenset({"pip", "ensurepip"}), re.compile(r"\bpip3?\s+install\b")),
 )
-_PATCHING, _ALL = "patching", "all"
-NAMES = (*(wire.name for wire in WIRES), _PATCHING, _ALL)
-"""What can be switched off."""
 
 _PATCHED_ROOTS = {"torch", "time", "triton", "json", "socket", "struct", "gc", "os", "sys", "builtins", "select", "io"}
 _FLAGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
@@ -69,14 +66,14 @@ _FLAGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.
 
 def check(source: str, allowed: tuple[str, ...] = ()) -> str | None:
     """Why the source is refused, in one line; None when no wire is touched. The source must parse."""
-    if _ALL in allowed:
+    if "all" in allowed:
         return None
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for wire in WIRES:
             if wire.name not in allowed and (touched := _touches(node, wire)):
                 return _sentence(node, wire.name, wire.why, touched)
-        if _PATCHING not in allowed and (touched := _patches(node)):
+        if "patching" not in allowed and (touched := _patches(node)):
             return _sentence(node, "patching", "replaces parts of a library", touched)
     return None
 
