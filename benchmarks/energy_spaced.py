@@ -75,12 +75,10 @@ def window(counter: Counter, table: Table, side: Side, slowest_ms: float, second
     stretch = track.stretch()
     if not track.is_known(jitter=0.0):
         raise Unresolved(f"the counter's steps were seen to {stretch.doubt:.1%} only")
-    reasons = [reason for state in track.states if (reason := state.get("throttle")) is not None]
-    if any(reason & gpu.SLOWDOWN for reason in reasons):
+    if track.held_back(gpu.SLOWDOWN):
         raise Unresolved("the device was throttled")
     told = {"watts": stretch.watts, "rate": pulse.rate, "joules_a_call": stretch.watts / pulse.rate, "doubt": stretch.doubt}
-    capped = sum(bool(reason & gpu.POWER_CAP) for reason in reasons) / max(1, len(reasons))
-    return told | {"sm_mhz": track.median("sm_mhz"), "capped": capped}
+    return told | {"sm_mhz": track.median("sm_mhz"), "capped": track.held_back(gpu.POWER_CAP)}
 
 
 def compared(counter: Counter, table: Table, one: Side, other: Side) -> dict[str, Any]:

@@ -119,6 +119,11 @@ class Track:
         """Whether the energy of its stretch is, to FINEST."""
         return len(self.edges) >= 2 and self.stretch(jitter).doubt <= FINEST
 
+    def held_back(self, reasons: int) -> float:
+        """Share of the readings in which the device was, for any of these reasons (bits as in judge/gpu.py)."""
+        known = [bits for state in self.states if (bits := state.get("throttle")) is not None]
+        return sum(bool(bits & reasons) for bits in known) / len(known) if known else 0.0
+
     def median(self, name: str) -> float | None:
         values = [value for state in self.states if (value := state.get(name)) is not None]
         return statistics.median(values) if values else None

@@ -191,9 +191,8 @@ class Windows:
             joules, seconds, doubt = stretch.joules, stretch.seconds, stretch.doubt
         except Unresolved as error:
             joules, seconds, doubt, dropped = 0.0, 1.0, 1.0, str(error)
-        reasons = [reason for state in track.states if (reason := state.get("throttle")) is not None]
         lag = 2 * max(_BATCH_MS, side.own_ms) / 1e3 + _LAG_SECONDS
-        if any(reason & gpu.SLOWDOWN for reason in reasons):
+        if track.held_back(gpu.SLOWDOWN):
             dropped = "the device was throttled"
         elif not dropped and not track.is_known(self._step.jitter):
             dropped = f"the counter's steps were seen to {doubt:.1%} only"
@@ -210,6 +209,6 @@ class Windows:
             track.median("sm_mhz"),
             track.median("memory_mhz"),
             track.median("temperature_c"),
-            sum(bool(reason & gpu.POWER_CAP) for reason in reasons) / len(reasons) if reasons else 0.0,
+            track.held_back(gpu.POWER_CAP),
             dropped,
         )
