@@ -45,11 +45,11 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
     """Profiles by name, counted together."""
     import torch
 
-    from kernelpro.lab.judge.answers import Verdictable
-    from kernelpro.lab.judge.bench import Bench
-    from kernelpro.lab.judge.builds import Builds
-    from kernelpro.lab.judge.cell import Nursery
+    from kernelpro.lab.measure.bench import Bench
     from kernelpro.lab.profile.collect import Collector
+    from kernelpro.lab.sandbox.answers import Verdictable
+    from kernelpro.lab.sandbox.builds import Builds
+    from kernelpro.lab.sandbox.cell import Nursery
 
     tools = list(registry().values())
     nursery = Nursery()

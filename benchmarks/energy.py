@@ -39,12 +39,13 @@ from kernelpro.lab.energy.calibrate import calibrate  # noqa: E402
 from kernelpro.lab.energy.counter import Counter, NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.meter import compare  # noqa: E402
 from kernelpro.lab.energy.window import Side  # noqa: E402
-from kernelpro.lab.judge import environment, gpu, timing  # noqa: E402
-from kernelpro.lab.judge.bench import Bench  # noqa: E402
-from kernelpro.lab.judge.builds import Builds  # noqa: E402
-from kernelpro.lab.judge.cell import Nursery  # noqa: E402
-from kernelpro.lab.judge.participant import Participant  # noqa: E402
 from kernelpro.lab.judge.tolerance import Tolerance, measure  # noqa: E402
+from kernelpro.lab.measure import environment, timing  # noqa: E402
+from kernelpro.lab.measure.bench import Bench  # noqa: E402
+from kernelpro.lab.measure.participant import Participant  # noqa: E402
+from kernelpro.lab.sandbox import gpu  # noqa: E402
+from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
+from kernelpro.lab.sandbox.cell import Nursery  # noqa: E402
 from kernelpro.records import Candidate, Energy, Interval, Options, Target, Task  # noqa: E402
 
 PAIRS = Path(__file__).parent / "energy_pairs"

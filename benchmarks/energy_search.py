@@ -39,9 +39,9 @@ from kernelpro.engine import session  # noqa: E402
 from kernelpro.lab.energy.counter import NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.track import Unresolved  # noqa: E402
 from kernelpro.lab.energy.window import Side  # noqa: E402
-from kernelpro.lab.judge.answers import Verdictable  # noqa: E402
-from kernelpro.lab.judge.builds import Builds  # noqa: E402
-from kernelpro.lab.judge.cell import Nursery  # noqa: E402
+from kernelpro.lab.sandbox.answers import Verdictable  # noqa: E402
+from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
+from kernelpro.lab.sandbox.cell import Nursery  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
 from kernelpro.records import BadInput, Interval, Limits, RunConfig, Step, Task  # noqa: E402
 

@@ -22,7 +22,7 @@ from kernelpro.lab.energy import few
 from kernelpro.lab.energy.counter import Counter
 from kernelpro.lab.energy.track import Track, Unresolved, at_rest, watch
 from kernelpro.lab.energy.window import Side
-from kernelpro.lab.judge import gpu
+from kernelpro.lab.sandbox import gpu
 
 _ROUNDS = 5
 _PERIOD, _BUSY = 0.04, 0.7

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kernelpro.lab.judge import environment  # noqa: E402
+from kernelpro.lab.measure import environment  # noqa: E402
 from kernelpro.pools.local import Pool, devices  # noqa: E402
 from kernelpro.records import Candidate, Job, Options, Status, Target, Task  # noqa: E402
 

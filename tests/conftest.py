@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch
     from court import Court
 
     from kernelpro.lab.jobs import Worker
-    from kernelpro.lab.judge.cell import Nursery
+    from kernelpro.lab.sandbox.cell import Nursery
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["ONEDNN_JIT_PROFILE"] = "0"  # a worker lives in this process: it would leave a list of what it compiled in /tmp
@@ -147,7 +147,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    from kernelpro.lab.judge.cell import Nursery
+    from kernelpro.lab.sandbox.cell import Nursery
 
     nursery = Nursery()
     yield nursery

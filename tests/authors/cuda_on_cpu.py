@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelpro.authors.playbook.cuda_product_words import INSTRUCTIONS
-from kernelpro.authors.playbook.cuda_words import FAST_FLAGS
+from kernelpro.authors.playbook.cuda.product_syntax import INSTRUCTIONS
+from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS
 from kernelpro.lab.languages.native import Library, build
 
 _HEADER = Path(__file__).with_suffix(".h")

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from kernelpro.authors.playbook import cpp
+from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.cpp import writer as cpp
 from kernelpro.authors.playbook.design import Design
-from kernelpro.authors.playbook.reading import read
-from kernelpro.authors.playbook.stages import Program
-from kernelpro.authors.playbook.writer import Writer
+from kernelpro.authors.playbook.graph.reading import read
+from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.lab import tree
 from kernelpro.lab.judge.oracle import Oracle
 from kernelpro.lab.judge.tolerance import Tolerance, measure

@@ -7,10 +7,11 @@ from itertools import product
 import pytest
 from playing import program, task
 
-from kernelpro.authors.playbook import cuda, triton
-from kernelpro.authors.playbook.hidden import hidden
-from kernelpro.authors.playbook.indices import constant
-from kernelpro.authors.playbook.writer import Writer
+from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.cuda import writer as cuda
+from kernelpro.authors.playbook.fusion.hidden import hidden
+from kernelpro.authors.playbook.ir.indices import constant
+from kernelpro.authors.playbook.triton import writer as triton
 
 PLACES = "p = torch.arange(40); q = p[:, None]"
 AFTER = "torch.ones(40, 40, dtype=torch.bool).triu(1)"

@@ -12,11 +12,11 @@ from playing import graph, program, task
 
 from kernelpro.authors.author import Assignment, Draft, Known, NoIdea
 from kernelpro.authors.by_name import author
-from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.authors.playbook.cpp.writer import WRITER
 from kernelpro.authors.playbook.design import Design, of_source
-from kernelpro.authors.playbook.indices import Index, Var, flatten, reshape, variable
+from kernelpro.authors.playbook.ir.indices import Index, Var, flatten, reshape, variable
+from kernelpro.authors.playbook.ir.stages import Program, Reduce, Store
 from kernelpro.authors.playbook.playbook import Order, Playbook
-from kernelpro.authors.playbook.stages import Program, Reduce, Store
 from kernelpro.diagnose.tools import registry
 from kernelpro.lab.tuning import tunables
 from kernelpro.records import Action, BadInput, Finding, Gain, RunConfig, Task

@@ -15,9 +15,9 @@ from test_playbook_families import FAMILIES
 
 from kernelpro import runtime
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.cuda import WRITER
-from kernelpro.authors.playbook.cuda_moves import MOVES
-from kernelpro.authors.playbook.cuda_windows import slide
+from kernelpro.authors.playbook.cuda.moves import MOVES
+from kernelpro.authors.playbook.cuda.windows import slide
+from kernelpro.authors.playbook.cuda.writer import WRITER
 from kernelpro.authors.playbook.design import Design, StageDesign, of_source
 from kernelpro.diagnose.tools import registry
 from kernelpro.lab.languages.cuda import nvcc

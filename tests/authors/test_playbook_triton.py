@@ -20,8 +20,8 @@ from test_playbook_families import FAMILIES
 from triton_trials import DISASSEMBLED, EVERY, HELD, OWN, UNWRITTEN, tasks
 
 from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook import triton
 from kernelpro.authors.playbook.design import of_source
+from kernelpro.authors.playbook.triton import writer as triton
 from kernelpro.diagnose.tools import registry
 from kernelpro.lab.profile import sass
 

@@ -24,8 +24,8 @@ from playing import QUICK, program, quick, task
 from test_playbook_families import FAMILIES
 
 from kernelpro.authors.playbook.design import Design, of_source
-from kernelpro.authors.playbook.stages import Program
-from kernelpro.authors.playbook.triton_functions import LIBDEVICE
+from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.triton.functions import LIBDEVICE
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.lab.tuning.tunables import parse
 from kernelpro.records import Task
@@ -103,7 +103,7 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
 
 
 def first(program: Program) -> Design:
-    from kernelpro.authors.playbook.triton import WRITER
+    from kernelpro.authors.playbook.triton.writer import WRITER
 
     return WRITER.seeds(program)[0].design
 
@@ -116,7 +116,7 @@ def interpret_quick(maths: str, folder: Path) -> None:
     """Mathematics of the writer's own, held against what the judge allows."""
     from playing import Trial
 
-    from kernelpro.authors.playbook.triton import WRITER
+    from kernelpro.authors.playbook.triton.writer import WRITER
 
     trial = Trial(quick(maths), folder, WRITER)
     source = WRITER.write(trial.program, replace(first(trial.program), maths=maths))  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def interpret(names: list[str]) -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
     from playing import Trial
 
-    from kernelpro.authors.playbook.triton import WRITER
+    from kernelpro.authors.playbook.triton.writer import WRITER
 
     warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
     given = tasks()
@@ -157,7 +157,7 @@ def tell(name: str, design: str, find: Callable[[], dict[str, Any]]) -> None:
 
 
 def compile_all(root: Path, names: list[str]) -> None:
-    from kernelpro.authors.playbook.triton import WRITER
+    from kernelpro.authors.playbook.triton.writer import WRITER
 
     os.environ["TRITON_CACHE_DIR"] = str(root)
     path = root / "candidate.py"
@@ -182,7 +182,7 @@ def compiled(path: Path, given: Task) -> tuple[int, ...]:
 
 
 def disassemble_all(root: Path) -> None:
-    from kernelpro.authors.playbook.triton import WRITER
+    from kernelpro.authors.playbook.triton.writer import WRITER
     from kernelpro.lab.profile import sass
 
     if sass.tool("nvdisasm") is None:

@@ -20,8 +20,8 @@ from defects.building import about
 
 from kernelpro.diagnose import examine
 from kernelpro.diagnose.tools import registry
-from kernelpro.lab.judge import physics
 from kernelpro.lab.languages.cuda import nvcc
+from kernelpro.lab.measure import physics
 from kernelpro.lab.profile import sass
 from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Diagnosis, Kernel, Profile

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelpro.authors.playbook.cpp import WRITER
+from kernelpro.authors.playbook.cpp.writer import WRITER
 from kernelpro.diagnose.tool import Scene
 from kernelpro.diagnose.tools import registry
 from kernelpro.records import Bound, Finding, Profile

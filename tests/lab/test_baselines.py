@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernelpro.lab.judge.baselines import Baselines
-from kernelpro.lab.judge.timing import Kind, Rounds, Sample
+from kernelpro.lab.measure.baselines import Baselines
+from kernelpro.lab.measure.timing import Kind, Rounds, Sample
 
 
 def calibrated(excess_ms: float, noise_ms: float, seed: int, ahead: bool = False) -> Baselines:

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from kernelpro.lab.exclusive import compiling
-from kernelpro.lab.judge.answers import Verdictable
-from kernelpro.lab.judge.builds import Builds
-from kernelpro.lab.judge.cell import Nursery
+from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.builds import Builds
+from kernelpro.lab.sandbox.cell import Nursery
 from kernelpro.records import Candidate, Options
 
 SOURCE = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelpro.lab.judge.answers import Burst, Expected, Verdictable
-from kernelpro.lab.judge.bursts import MOST_CALLS, MOST_INPUTS, Bursts, Slopes
+from kernelpro.lab.measure.bursts import MOST_CALLS, MOST_INPUTS, Bursts, Slopes
+from kernelpro.lab.sandbox.answers import Burst, Expected, Verdictable
 from kernelpro.records import Status
 
 OWN_MS, PLAIN_MS = 0.13, 0.6

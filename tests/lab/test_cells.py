@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.lab.judge import cell as judge_cell
-from kernelpro.lab.judge.cell import LEVELS, CannotStart, Cell, Limits, Nursery
-from kernelpro.lab.judge.memory import Region
-from kernelpro.lab.judge.wire import Gone
+from kernelpro.lab.sandbox import cell as judge_cell
+from kernelpro.lab.sandbox.cell import LEVELS, CannotStart, Cell, Limits, Nursery
+from kernelpro.lab.sandbox.memory import Region
+from kernelpro.lab.sandbox.wire import Gone
 
 LIMITS = Limits(8 << 30, address_space=True)
 

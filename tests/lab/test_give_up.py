@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelpro.lab.jobs import Worker
-from kernelpro.lab.judge.cell import Nursery
+from kernelpro.lab.sandbox.cell import Nursery
 from kernelpro.records import Candidate, Job, Options, Progress, Record, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"

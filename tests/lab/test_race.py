@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernelpro.lab.judge.answers import Expected
-from kernelpro.lab.judge.race import Race
-from kernelpro.lab.judge.timing import Rounds, Sample
 from kernelpro.lab.judge.tolerance import Errors
+from kernelpro.lab.measure.race import Race
+from kernelpro.lab.measure.timing import Rounds, Sample
+from kernelpro.lab.sandbox.answers import Expected
 
 
 @pytest.mark.parametrize(("shape", "anew"), [((), True), ((1024,), True), ((1025,), False)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lab.written import source
 
-from kernelpro.lab.judge import physics
+from kernelpro.lab.measure import physics
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelpro.lab.judge import physics
-from kernelpro.lab.judge.physics import Ceilings, floor_ms, impossible_ms
-from kernelpro.lab.judge.timing import (
+from kernelpro.lab.measure import physics
+from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms
+from kernelpro.lab.measure.timing import (
     Clocks,
     Rounds,
     Sample,

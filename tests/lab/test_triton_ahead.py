@@ -11,9 +11,9 @@ import pytest
 import torch
 from court import Court
 
-from kernelpro.lab.judge.cell import Nursery
 from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.triton import CACHE
+from kernelpro.lab.sandbox.cell import Nursery
 from kernelpro.records import Candidate, Status, Task
 
 DEVICE: triton_ahead.Facts = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from kernelpro.lab.judge import wire
-from kernelpro.lab.judge.wire import Channel, Garbled
+from kernelpro.lab.sandbox import wire
+from kernelpro.lab.sandbox.wire import Channel, Garbled
 
 
 def test_a_child_is_sent_what_it_needs_and_sends_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ def _findings() -> Iterator[Finding]:
 
 
 def _device(torch: Any) -> Iterator[Finding]:
-    from kernelpro.lab.judge import environment
     from kernelpro.lab.machine import cpu_name
+    from kernelpro.lab.measure import environment
 
     yield "CPU target", "ok", f"{cpu_name()}, {torch.get_num_threads()} threads"
     if torch.cuda.is_available():
@@ -80,8 +80,8 @@ def _languages() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    from kernelpro.lab.judge.cell import CannotStart, Nursery
-    from kernelpro.lab.judge.jail import landlock_abi
+    from kernelpro.lab.sandbox.cell import CannotStart, Nursery
+    from kernelpro.lab.sandbox.jail import landlock_abi
 
     try:
         nursery = Nursery()

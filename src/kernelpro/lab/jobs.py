@@ -15,15 +15,15 @@ import torch
 from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.energy.counter import NoCounter, find
 from kernelpro.lab.exclusive import exclusive
-from kernelpro.lab.judge import environment
-from kernelpro.lab.judge.answers import Verdictable
-from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.builds import Builds, is_something
-from kernelpro.lab.judge.cell import CannotStart, Nursery
 from kernelpro.lab.judge.judge import Judge, Twin
+from kernelpro.lab.measure import environment
+from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import Sanitizer, helps
+from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.builds import Builds, is_something
+from kernelpro.lab.sandbox.cell import CannotStart, Nursery
 from kernelpro.lab.study import study
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.tuner import TuneOptions, tune

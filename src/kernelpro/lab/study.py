@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.judge.answers import Verdictable
-from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.sandbox.answers import Verdictable
 from kernelpro.lab.seeds import MODES, NoSeed, as_it_is
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput

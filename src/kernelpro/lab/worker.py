@@ -18,7 +18,7 @@ import threading
 import time
 from typing import TextIO
 
-from kernelpro.lab.judge.cell import Nursery, harden_parent
+from kernelpro.lab.sandbox.cell import Nursery, harden_parent
 from kernelpro.records import Job, Record, Result
 
 _PATIENCE = 20.0
@@ -95,7 +95,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells and scratch are cleaned up
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with results
-    from kernelpro.lab.judge.health import Sick
+    from kernelpro.lab.sandbox.health import Sick
     from kernelpro.lab.tasks import paths
 
     paths.use()

@@ -19,7 +19,7 @@ import pytest
 from kernelpro.cli.joules import as_text
 from kernelpro.lab.energy.counter import Cores, NoCounter, Rapl, find
 from kernelpro.lab.energy.track import FINEST, Edge, Step, Track, Unresolved, at_rest, watch
-from kernelpro.lab.judge import gpu
+from kernelpro.lab.sandbox import gpu
 
 HERE = Path(__file__).parent
 with_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
@@ -194,7 +194,7 @@ CALIBRATE = """
 import json, sys
 from kernelpro.lab.energy import calibrate, track
 from kernelpro.lab.energy.counter import Nvml
-from kernelpro.lab.judge.gpu import Sensors
+from kernelpro.lab.sandbox.gpu import Sensors
 track.SHORTEST_SECONDS = 0.4
 calibrate._REST_SECONDS, calibrate._LOAD_SECONDS, calibrate._WINDOWS = 1.0, 1.5, 4
 json.dump(calibrate.calibrate("cpu", lambda stage: None, Nvml(Sensors("00000000:01:00.0"))), open(sys.argv[1], "w"))

@@ -18,13 +18,13 @@ from court import Court
 from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, Cells, kernel, quick_windows
 
 from kernelpro.lab.energy import meter
-from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.memory import Region
-from kernelpro.lab.judge.participant import Participant
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.sandbox.memory import Region
 from kernelpro.records import Candidate, Energy, Status, Task, Verdict
 
 BOASTS = """
-from kernelpro.lab.judge import child
+from kernelpro.lab.sandbox import child
 honest = child.Worker.loop
 def loop(self, request, tail):
     answer, blob = honest(self, request, tail)
@@ -32,7 +32,7 @@ def loop(self, request, tail):
 child.Worker.loop = loop
 """
 LEAVES = """
-from kernelpro.lab.judge import child
+from kernelpro.lab.sandbox import child
 def loop(self, request, tail):
     self._outputs = [self._model(*self._arguments[0])]
     return {"calls": 100, "outputs": [self._places(output) for output in self._outputs]}, b""

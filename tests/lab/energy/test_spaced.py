@@ -9,8 +9,8 @@ import pytest
 import torch
 from lab.energy.standin import ASLEEP, BUSY, TASK, Cells, kernel, quick_windows
 
-from kernelpro.lab.judge.builds import Builds
-from kernelpro.lab.judge.cell import Nursery
+from kernelpro.lab.sandbox.builds import Builds
+from kernelpro.lab.sandbox.cell import Nursery
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 

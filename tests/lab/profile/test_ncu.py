@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from kernelpro.diagnose import evidence
-from kernelpro.lab.judge.answers import Verdictable
-from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.participant import Participant
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import collect, ncu
 from kernelpro.lab.profile.collect import Collector
+from kernelpro.lab.sandbox.answers import Verdictable
 from kernelpro.records import Candidate, Counters, Kernel, Options, Profile, Status, Timeline
 
 GELU, ADD = "_Z11elementwiseILi4E4GeluEvPfT0_", "_Z11elementwiseILi4E3AddEvPfT0_"

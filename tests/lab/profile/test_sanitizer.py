@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernelpro.lab.jobs import Worker
-from kernelpro.lab.judge.bench import Bench
+from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile import collect, sanitizer
 from kernelpro.records import Candidate, Job, Options, Status, Task, Verdict
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kernelpro.authors.playbook.codegen.writer import Move, Seed
 from kernelpro.authors.playbook.design import CHEAP, Design, StageDesign
-from kernelpro.authors.playbook.expressions import Expr
-from kernelpro.authors.playbook.stages import Program, Stage, Store
-from kernelpro.authors.playbook.writer import Move, Seed
+from kernelpro.authors.playbook.ir.expressions import Expr
+from kernelpro.authors.playbook.ir.stages import Program, Stage, Store
 
 Change = Callable[[Stage, StageDesign], dict[str, Any] | None]
 """The fields of the stage's design that become others; None where it is not for this stage."""

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernelpro.authors.author import LANGUAGES, Assignment, Draft, NoIdea, OutOfIdeas, normalised
-from kernelpro.authors.playbook import cpp, cuda, triton
+from kernelpro.authors.playbook.codegen.writer import Move, Seed, Writer
+from kernelpro.authors.playbook.cpp import writer as cpp
+from kernelpro.authors.playbook.cuda import writer as cuda
 from kernelpro.authors.playbook.design import Design, of_source
-from kernelpro.authors.playbook.reading import read
-from kernelpro.authors.playbook.stages import Program
-from kernelpro.authors.playbook.writer import Move, Seed, Writer
+from kernelpro.authors.playbook.graph.reading import read
+from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.triton import writer as triton
 from kernelpro.records import Finding, Severity
 
 WRITERS: tuple[Writer, ...] = (cpp.WRITER, triton.WRITER, cuda.WRITER)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from kernelpro.lab.judge import environment, gpu
+from kernelpro.lab.measure import environment
+from kernelpro.lab.sandbox import gpu
 from kernelpro.records import Target
 
 State = dict[str, int | None]

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from kernelpro.lab.judge.timing import SYSTEMATIC
+from kernelpro.lab.measure.timing import SYSTEMATIC
 from kernelpro.records import Interval
 
 _STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}

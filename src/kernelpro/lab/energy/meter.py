@@ -25,11 +25,12 @@ from kernelpro.lab.energy import few
 from kernelpro.lab.energy.counter import Counter, NoCounter, find
 from kernelpro.lab.energy.track import Unresolved, at_rest
 from kernelpro.lab.energy.window import BaselineFailed, Side, Window, Windows
-from kernelpro.lab.judge import gpu, timing
-from kernelpro.lab.judge.baselines import Baselines
-from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.cell import CannotStart
-from kernelpro.lab.judge.participant import Participant
+from kernelpro.lab.measure import timing
+from kernelpro.lab.measure.baselines import Baselines
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.sandbox import gpu
+from kernelpro.lab.sandbox.cell import CannotStart
 from kernelpro.records import BadInput, Energy, Interval, Target
 
 ROUNDS = {"quick": 3, "normal": 5, "full": 5}

@@ -32,9 +32,9 @@ import torch
 
 from kernelpro.lab.energy.counter import Counter
 from kernelpro.lab.energy.track import Step, Track, Unresolved, watch
-from kernelpro.lab.judge import gpu
-from kernelpro.lab.judge.answers import Expected, Loop, Verdictable
-from kernelpro.lab.judge.participant import Participant
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.sandbox import gpu
+from kernelpro.lab.sandbox.answers import Expected, Loop, Verdictable
 
 _WARM_SECONDS = 0.5
 """Clocks and the sensor follow a new load within a few tenths of a second."""

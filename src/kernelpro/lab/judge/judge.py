@@ -22,18 +22,20 @@ from typing import Any
 import torch
 
 from kernelpro.lab.energy.meter import Meter
-from kernelpro.lab.judge import authored, environment, health, physics, probes, timing, tripwires
-from kernelpro.lab.judge.answers import Verdictable
-from kernelpro.lab.judge.baselines import Baselines
-from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.bursts import LONGEST_MS, Bursts, Slopes
-from kernelpro.lab.judge.participant import TRIES, Participant, device_bytes_of_others
-from kernelpro.lab.judge.race import Race
-from kernelpro.lab.judge.stopwatch import Stopwatch
-from kernelpro.lab.judge.timing import Rounds
+from kernelpro.lab.judge import own_work, probes, tripwires
 from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
+from kernelpro.lab.measure import environment, physics, timing
+from kernelpro.lab.measure.baselines import Baselines
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.bursts import LONGEST_MS, Bursts, Slopes
+from kernelpro.lab.measure.participant import TRIES, Participant, device_bytes_of_others
+from kernelpro.lab.measure.race import Race
+from kernelpro.lab.measure.stopwatch import Stopwatch
+from kernelpro.lab.measure.timing import Rounds
+from kernelpro.lab.sandbox import health
+from kernelpro.lab.sandbox.answers import Verdictable
 from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
 from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verdict
 
@@ -198,7 +200,7 @@ class Judge:
                 slopes = self._bursts(participant, rounds)
             with clock("profile"):
                 samples = rounds.samples["candidate"]
-                share = authored.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
+                share = own_work.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
             verdict = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
             if self.options.energy:
                 with clock("energy"):
@@ -358,7 +360,7 @@ class Judge:
         if self.bench.target == "cuda":
             measurement["sensors"] = environment.sensors().read()
         value = speedup[best].value
-        bare = "; none of it in kernels of its own" if share is not None and share < authored.DECOY else ""
+        bare = "; none of it in kernels of its own" if share is not None and share < own_work.DECOY else ""
         word = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}[faster]
         return self._verdict(
             candidate,
@@ -390,7 +392,7 @@ class Judge:
             raise Verdictable(Status.CHEATING, f"it runs for {ran:.3f} ms while it is stopped before a call")
 
     def _require_authored(self, candidate: Candidate, share: float | None) -> None:
-        if authored.is_decoy(candidate.source, share):
+        if own_work.is_decoy(candidate.source, share):
             reason = f"brings kernels of its own, but they do {share:.2%} of the work" if share is not None else ""
             raise Verdictable(Status.CHEATING, f"{reason}: a decoy")
         if self.options.min_authored and (share or 0.0) < self.options.min_authored:

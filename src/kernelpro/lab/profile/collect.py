@@ -25,16 +25,17 @@ from typing import Any
 import torch
 
 from kernelpro.lab.archive import unpack
-from kernelpro.lab.judge import environment, gpu
-from kernelpro.lab.judge.answers import Verdictable
-from kernelpro.lab.judge.bench import Bench
-from kernelpro.lab.judge.cell import Cell, Limits
-from kernelpro.lab.judge.participant import Participant
-from kernelpro.lab.judge.stopwatch import Stopwatch
-from kernelpro.lab.judge.wire import Garbled, Gone, Late
 from kernelpro.lab.languages import authored_kernels, detect
+from kernelpro.lab.measure import environment
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.profile import cpu, facts, ncu, sass, timeline, timeline_nsys
 from kernelpro.lab.profile.trace import Trace
+from kernelpro.lab.sandbox import gpu
+from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.cell import Cell, Limits
+from kernelpro.lab.sandbox.wire import Garbled, Gone, Late
 from kernelpro.records import Candidate, Counters, Kernel, Line, Profile, Skipped, Timeline
 
 _TIMED_CALLS = 12

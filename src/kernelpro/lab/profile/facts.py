@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from kernelpro.lab import machine
-from kernelpro.lab.judge import environment
-from kernelpro.lab.judge.physics import Ceilings
+from kernelpro.lab.measure import environment
+from kernelpro.lab.measure.physics import Ceilings
 from kernelpro.lab.profile import cpu_join
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}

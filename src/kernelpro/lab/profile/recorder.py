@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernelpro.lab.judge import cupti
-from kernelpro.lab.judge.cupti import Unavailable
 from kernelpro.lab.profile.trace import COPY_KINDS, Call, Event, Trace, api_name, by_call, calls_of, repeat
+from kernelpro.lab.sandbox import cupti
+from kernelpro.lab.sandbox.cupti import Unavailable
 
 LAYOUT: dict[str, dict[str, tuple[int, str]]] = {
     "CUpti_ActivityKernel": {

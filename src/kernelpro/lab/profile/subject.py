@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.archive import unpack
-from kernelpro.lab.judge.child import Worker
+from kernelpro.lab.sandbox.child import Worker
 
 _WARM_CALLS = 3
 _TEXT_BYTES = 4 << 20

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.judge.child import Baseline, Worker
 from kernelpro.lab.profile import timeline_nsys
+from kernelpro.lab.sandbox.child import Baseline, Worker
 from kernelpro.lab.tasks.reference import Reference
 
 MARKER = "spin_kernel"

@@ -1,0 +1,97 @@
+"""Threads side by side along neighbouring rows; a piece lies across them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cuda.sweep import Sweep
+from kernelpro.authors.playbook.cuda.syntax import OPERATORS, identity, indented
+from kernelpro.authors.playbook.cuda.turns import Turns, fitting, spread
+from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
+from kernelpro.authors.playbook.ir.indices import Index, Var, variable
+from kernelpro.authors.playbook.ir.stages import Reduce
+
+
+class Columns(Sweep):
+    of_row = "[j]"
+
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self.across, self.side_by_side = self.laid()
+
+    def laid(self) -> tuple[int, str]:
+        """Rows of a thread, and threads of a row."""
+        return fitting(self.how.vector, self.stage.outer), self.tunable("LANES", self.how.lanes, 1, 32)
+
+    @property
+    def lanes(self) -> int:
+        return self.how.lanes
+
+    @property
+    def blocks(self) -> str:
+        width = f"({self.threads} / {self.side_by_side})"
+        return f"(({self.stage.rows // self.across} + {width} - 1) / {width})"
+
+    def header(self) -> list[str]:
+        pieces, split = self.stage.rows // self.across, self.split
+        return [
+            f"[[maybe_unused]] constexpr int LANES = {self.side_by_side}, WIDTH = {self.threads} / LANES, SPAN = LANES * {split};",
+            "const int lane = threadIdx.x / WIDTH;",
+            f"Int row = Int(blockIdx.x / {split}) * WIDTH + Int(threadIdx.x % WIDTH);",
+            f"[[maybe_unused]] const bool live = row < {pieces};",
+            f"row = live ? row : {pieces - 1};",
+            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
+            "[[maybe_unused]] const Int start = share * LANES + lane;",
+        ]
+
+    def vector(self, one: Pass) -> int:
+        return self.across
+
+    def places(self, one: Pass | None) -> dict[Var, Index]:
+        row = variable(Var("row", self.stage.rows // self.across))
+        outer = spread(row, self.stage.outer, self.across, variable(Var("j", self.across)))
+        if one is None or not one.loops:
+            return outer
+        return outer | spread(variable(Var("at", self._pieces(one))), one.loops, 1, Index())
+
+    def join(self, step: Reduce) -> list[str]:
+        kind = computed(step.value.dtype)
+        return [
+            f"__shared__ {kind} lanes_{step.name}[LANES > 1 ? {self.threads} * {self.across} : 1];",
+            f"across<{OPERATORS[step.kind]}, LANES, WIDTH>({step.name}_part, lanes_{step.name});",
+            self.array(kind, step.name),
+            *self.for_rows([f"{step.name}[j] = {step.name}_part[j];"]),
+        ]
+
+    def in_shared(self, node: Expr, count: int) -> tuple[str, str, str]:
+        start = " + ".join(["(float*)memory", *self.shared])
+        line = f"float* const kept{node.number} = {start} + threadIdx.x % WIDTH;"
+        width = f"({self.threads} / {self.side_by_side})"
+        return line, f"{width} * {count}", f"kept{node.number}[(at * {self.across} + j) * WIDTH]"
+
+    def scan(self, turns: Turns, scans: list[Expr], names: Names) -> list[str]:
+        """A lane has a stretch of the row; what lies before it is known when all have been through theirs once."""
+        turns = replace(
+            turns,
+            here=[f"const Int at = lane * {turns.count} + c + u;"],
+            inside=f"c + u < {turns.count} && {turns.inside}",
+            whole="false",
+        )
+        lines, first, own = [], list[str](), dict(names)
+        loads = turns.loads(own)
+        for node in scans:
+            kind, name, op = computed(node.dtype), f"s{node.number}", OPERATORS[node.data[0]]
+            lines += [f"__shared__ {kind} lanes_{name}[LANES > 1 ? {self.threads} * {self.across} : 1];"]
+            lines += [self.array(kind, name), *self.for_rows([f"{name}[j] = {identity(node.data[0], kind)};"])]
+            inner = dict(own)
+            value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
+            first += [*value, f"{name}[j] = {op}::of({name}[j], {kind}({self.printer.text(node.args[0], inner)}));"]
+            own[node] = f"{name}[j]"
+        once = turns.in_steps([*loads, *turns.over_turns(turns.over_elements(["{", *indented(first), "}"]))])
+        befores = [f"before<{OPERATORS[n.data[0]]}, LANES, WIDTH>(s{n.number}, lanes_s{n.number});" for n in scans]
+        lines += ["if constexpr (LANES > 1) {", *indented([*once, *befores]), "}"]
+        return [*lines, *turns.in_steps([*loads, *turns.over_turns(turns.piece(own, first))])]

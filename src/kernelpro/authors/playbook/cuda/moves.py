@@ -1,0 +1,338 @@
+"""Designs for CUDA: where to begin, and which move answers which finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any, Literal
+
+from kernelpro.authors.playbook.codegen.writer import Move, Seed
+from kernelpro.authors.playbook.cuda import product_moves
+from kernelpro.authors.playbook.cuda.flat import is_flat
+from kernelpro.authors.playbook.cuda.products import multiplies
+from kernelpro.authors.playbook.cuda.stages import can_split
+from kernelpro.authors.playbook.cuda.tiles import crossing
+from kernelpro.authors.playbook.cuda.turns import fitting
+from kernelpro.authors.playbook.cuda.windows import outputs, slide
+from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.fusion.contractions import contraction
+from kernelpro.authors.playbook.fusion.passes import passes
+from kernelpro.authors.playbook.ir.expressions import itemsize
+from kernelpro.authors.playbook.ir.indices import Index, Var
+from kernelpro.authors.playbook.ir.stages import Program, Reduce, Stage, Store
+from kernelpro.authors.playbook.moves import (
+    CHEAP_MATHS,
+    Apply,
+    Change,
+    changed,
+    exact_maths,
+    own_maths,
+    retreats,
+    seeds_apart,
+    staged,
+)
+
+_SMS = 132
+"""Of a large GPU: what is enough for it is enough for a small one."""
+_BUSY = _SMS * 1024
+"""Threads that keep its memory busy."""
+_THREADS = 256
+_SIDE_BY_SIDE = 32
+"""Elements that neighbouring threads read at least."""
+_EACH = 16
+"""Elements of a row that a thread takes, at first."""
+_LONG = 32768
+
+
+def seeds(program: Program) -> list[Seed]:
+    """The first is the one to bet on."""
+    best, wider, plain = (_all(program, choose) for choose in (_best, _wider, _plain))
+    if any(contraction(stage) for stage in program.stages):
+        found = [
+            Seed("Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.", best),
+            Seed("The same with smaller tiles, and more of them at the same time.", wider),
+            Seed("Multiply-add instead of tensor cores.", plain),
+        ]
+        return seeds_apart(found)
+    found = [
+        Seed("One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.", best),
+        Seed("The same with more threads at a row, and fewer elements for each.", wider),
+        Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", plain),
+    ]
+    return seeds_apart(found)
+
+
+def safer(program: Program, design: Design) -> list[Design]:
+    steps = [exact_maths(design), design.everywhere(keep=False, split=1), _all(program, _plain)]
+    return retreats(design, steps)
+
+
+# --- designs to begin with ---------------------------------------------------------------------------------
+
+
+def _all(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> Design:
+    return Design("cuda", tuple(choose(stage, program) for stage in program.stages))
+
+
+def _best(stage: Stage, program: Program) -> StageDesign:
+    if contraction(stage):
+        return product_moves.best(stage)
+    if is_flat(stage):
+        return _flat(stage, program)
+    if slide(stage) and (how := _windows(stage)).together > 1:
+        return how
+    return _columns(stage, program) if _order(stage) == "strips" else _rows(stage, program)
+
+
+def _wider(stage: Stage, program: Program) -> StageDesign:
+    if contraction(stage):
+        return product_moves.smaller(stage)
+    how = _best(stage, program)
+    if is_flat(stage):
+        return replace(how, threads=512, tile=64) if how.order == "tiles" else replace(how, threads=512, together=1)
+    if how.order == "strips":
+        return replace(how, lanes=min(32, 2 * how.lanes))
+    if how.order == "tiles":
+        return replace(how, together=max(1, how.together // 2))
+    return replace(how, threads=min(1024, 2 * how.threads), together=max(1, how.together // 2))
+
+
+def _plain(stage: Stage, program: Program) -> StageDesign:
+    if stage.product:
+        return product_moves.plain(stage)
+    if is_flat(stage) or _order(stage) == "strips":
+        return StageDesign(order="rows" if is_flat(stage) else "strips", threads=128)
+    return StageDesign(threads=128, together=4 if stage.rows >= 4 * _SMS else 1)
+
+
+def _flat(stage: Stage, program: Program) -> StageDesign:
+    if crossing(stage):
+        return StageDesign(order="tiles")
+    pieces = stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector(stage, program))
+    loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
+    return StageDesign(vector=vector, together=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1)
+
+
+def _rows(stage: Stage, program: Program) -> StageDesign:
+    """A warp a row, or less, while that leaves few elements to a thread; else a block, or several."""
+    vector, length = _vector(stage, program), stage.width
+    pieces = max(1, length // fitting(vector, stage.longest))
+    lanes = min(32 if pieces <= 256 else power_of_two(length / _EACH), power_of_two(pieces), 1024)
+    threads = max(lanes, 128)
+    how = StageDesign(threads=threads, together=threads // lanes, vector=vector, keep=True)
+    if can_split(stage) and stage.rows < 2 * _SMS and length >= _LONG:
+        split = min(power_of_two(4 * _SMS / stage.rows), length // (_THREADS * _EACH), 128)
+        return replace(how, threads=_THREADS, together=1, split=split, keep=False)
+    return how
+
+
+def _columns(stage: Stage, program: Program) -> StageDesign:
+    length = stage.width
+    vector = fitting(min(4, _vector(stage, program)), stage.outer)
+    if (length <= 64 and len(passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reduces):
+        return StageDesign(order="strips", vector=vector if stage.rows >= _BUSY * vector else 1)
+    several = len([one for one in passes(stage) if one.loops]) > 1
+    lanes = max(power_of_two(_BUSY * vector / stage.rows), power_of_two(length * vector / 32) if several else 1)
+    lanes = max(1, min(lanes, _THREADS * vector // _SIDE_BY_SIDE, 32, power_of_two(length / 4)))
+    how = StageDesign(order="strips", lanes=lanes, vector=vector, keep=several)
+    blocks = max(1, stage.rows * lanes // (_THREADS * vector))
+    if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
+        return replace(how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False)
+    return how
+
+
+def _windows(stage: Stage) -> StageDesign:
+    """As many outputs a thread as leave enough threads."""
+    together = next((n for n in (8, 4, 2) if stage.rows >= n * _BUSY), 1)
+    return StageDesign(order="tiles", threads=128, together=outputs(stage, together))
+
+
+def _vector(stage: Stage, program: Program) -> int:
+    """As many elements of the largest tensor as 16 bytes hold."""
+    names = {node.data[0] for root in stage.values for node in root.walk() if node.op == "load"}
+    names |= {step.tensor for step in stage.steps if isinstance(step, Store)}
+    found = [program.tensor(name) for name in names]
+    largest = max(found, key=lambda tensor: (tensor.size, -itemsize(tensor.dtype), tensor.name))
+    return 16 // max(2, itemsize(largest.dtype))
+
+
+def _order(stage: Stage) -> Literal["rows", "strips"]:
+    """Along whichever loop neighbouring elements lie; windows, which overlap, side by side."""
+    looped = [step for step in stage.steps if step.loops]
+    if not stage.outer:
+        return "rows"
+    if not looped or any(reduce.guards for reduce in stage.reduces):
+        return "strips"
+    along = across = 0
+    for step in looped:
+        for index in _indices(step):
+            run = _run(index, step.loops)
+            along += run >= 8
+            across += run < 8 and 0 < abs(index.coefficient(stage.outer[-1])) <= 4
+    return "strips" if across > along else "rows"
+
+
+def _indices(step: Reduce | Store) -> list[Index]:
+    found = [node.data[1] for node in step.value.walk() if node.op == "load"]
+    return [*found, step.index] if isinstance(step, Store) else found
+
+
+def _run(index: Index, loops: tuple[Var, ...]) -> int:
+    """Elements that lie side by side along the loops."""
+    run = 1
+    for var in reversed(loops):
+        if abs(index.coefficient(var)) != run:
+            break
+        run *= var.extent
+    return run
+
+
+# --- moves -------------------------------------------------------------------------------------------------
+
+
+def _along_rows(change: Change) -> Apply:
+    """A change of stages that are no products."""
+    return staged(lambda stage, how: None if multiplies(stage, how) else change(stage, how))
+
+
+def _widen(program: Program, design: Design) -> Design | None:
+    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+        vector = _vector(stage, program)
+        return {"vector": vector} if how.vector < vector and how.order != "tiles" and not stage.product else None
+
+    return changed(program, design, change)
+
+
+def _tile(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"order": "tiles", "vector": 1} if how.order != "tiles" and crossing(stage) else None
+
+
+def _overlap(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    made = _windows(stage) if how.order != "tiles" and slide(stage) else None
+    return {"order": "tiles", "threads": made.threads, "together": made.together} if made and made.together > 1 else None
+
+
+def _turn(program: Program, design: Design) -> Design | None:
+    """Only where the addresses say so."""
+
+    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+        if multiplies(stage, how) or is_flat(stage) or not stage.outer or how.order in ("tiles", _order(stage)):
+            return None
+        made = _best(stage, program)
+        return {field: getattr(made, field) for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")}
+
+    return changed(program, design, change)
+
+
+def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    several = len([one for one in passes(stage) if one.loops]) > 1
+    return {"keep": True, "split": 1} if several and not how.keep else None
+
+
+def _split(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    few = how.split < 64 and stage.rows < _BUSY and how.order != "tiles"
+    return {"split": 4 * how.split} if few and can_split(stage) else None
+
+
+def _whole(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"split": 1, "keep": True} if how.split > 1 else None
+
+
+def _more_threads(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """For each row, so that each has fewer elements."""
+    if is_flat(stage):
+        return {"together": how.together // 2} if how.together > 1 and how.order != "tiles" else None
+    if how.order == "strips":
+        return {"lanes": 2 * how.lanes} if how.lanes < 32 and how.lanes < how.threads else None
+    if how.together > 1:
+        return {"together": how.together // 2}
+    return {"threads": 2 * how.threads} if how.threads < 1024 else None
+
+
+def _more_work(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    """For each thread, so that more of its loads are on the way."""
+    if is_flat(stage):
+        return {"together": 2 * how.together} if how.together < 8 and how.order != "tiles" else None
+    if how.order == "strips":
+        return {"lanes": how.lanes // 2} if how.lanes > 1 else None
+    return {"together": 2 * how.together} if how.together < 8 else None
+
+
+def _small_blocks(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    if how.threads <= 64 or (how.order == "tiles" and is_flat(stage)):
+        return None
+    together = max(1, how.together // 2) if how.order == "rows" and not is_flat(stage) else how.together
+    return {"threads": how.threads // 2, "together": together}
+
+
+MOVES = (
+    *product_moves.MOVES,
+    Move(
+        "tiles",
+        "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
+        ("uncoalesced_access", "sector_waste"),
+        _along_rows(_tile),
+    ),
+    Move(
+        "overlap",
+        "Give each thread several outputs one below the other, so that it reads what their windows share once.",
+        ("missing_reuse", "warp_stall", "integer_arithmetic"),
+        _along_rows(_overlap),
+    ),
+    Move(
+        "turn",
+        "Lay neighbouring threads along the dimension whose elements are neighbours in memory.",
+        ("uncoalesced_access", "sector_waste", "l2_thrash"),
+        _turn,
+    ),
+    Move(
+        "widen",
+        "Load and store 16 bytes at once: fewer instructions, more bytes on the way.",
+        ("narrow_access", "warp_stall", "integer_arithmetic"),
+        _widen,
+    ),
+    Move(
+        "keep",
+        "Keep the row in registers, or in shared memory, between passes instead of reading it again.",
+        ("excess_traffic", "l2_thrash", "missing_reuse", "energy_dram_traffic", "energy_l2_traffic"),
+        _along_rows(_keep),
+    ),
+    Move(
+        "split",
+        "Let several blocks share a row and join their parts: rows alone do not fill the device.",
+        ("low_parallelism", "tail_effect"),
+        _along_rows(_split),
+    ),
+    Move(
+        "whole rows",
+        "One block a row, in one kernel: no parts to join, and the row is read once.",
+        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
+        _along_rows(_whole),
+    ),
+    Move(
+        "more threads a row",
+        "More threads at each row, with fewer elements and registers for each.",
+        ("register_pressure", "spills", "low_parallelism", "warp_stall"),
+        _along_rows(_more_threads),
+    ),
+    Move(
+        "more work a thread",
+        "More elements for each thread, so that more of its loads are on the way and fewer threads meet at barriers.",
+        ("barrier_stall", "narrow_access", "warp_stall", "energy_excess_threads"),
+        _along_rows(_more_work),
+    ),
+    Move(
+        "small blocks",
+        "Blocks of half the size: more of them find room on an SM, and the last wave is shorter.",
+        ("occupancy_limiter", "tail_effect", "barrier_stall"),
+        _along_rows(_small_blocks),
+    ),
+    CHEAP_MATHS,
+    Move(
+        "fast mathematics",
+        "Use the hardware's own exponential, logarithm, reciprocal and root in place of the exact functions.",
+        ("special_functions", "warp_stall", "energy_costly_math"),
+        own_maths(frozenset({"exp", "log", "div", "sqrt"})),
+    ),
+)

@@ -1,0 +1,174 @@
+"""One operand of a product in CUDA: how its tiles lie in shared memory, and how they are fetched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cuda.syntax import STORED, indented
+from kernelpro.authors.playbook.cuda.turns import Turns, Writing
+from kernelpro.authors.playbook.fusion.contractions import along, size
+from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.ir.expressions import Expr, itemsize, loaded_numbers
+from kernelpro.authors.playbook.ir.indices import Index, Var, variable
+from kernelpro.authors.playbook.ir.stages import Guard
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand, and how its tiles are fetched."""
+
+    writing: Writing
+    name: str
+    value: Expr
+    side: str
+    """The tile's rows or columns: a constant of the kernel."""
+    first: str
+    loops: tuple[Var, ...]
+    depth: tuple[Var, ...]
+    batch: dict[Var, Index]
+    tensor_cores: bool
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Of the tile's elements."""
+        return STORED[self.value.dtype] if self.tensor_cores else computed(self.value.dtype)
+
+    @cached_property
+    def _way(self) -> tuple[bool, int]:
+        """Whether pieces lie along the depth, and how many elements they have."""
+        best = (1, False, True)
+        for deeply, loops in ((True, self.depth), (False, self.loops)):
+            for node in (node for node in self.value.walk() if node.op == "load"):
+                vector = 1 if self.guards else 16 // max(2, itemsize(node.dtype))
+                while vector > 1 and (size(loops) % vector or not self._turns(deeply, vector).is_whole(node.data[1])):
+                    vector //= 2
+                best = max(best, (vector, node.data[1].coefficient(loops[-1]) == 1, deeply))
+        return best[2], best[0]
+
+    @property
+    def deeply(self) -> bool:
+        return self._way[0]
+
+    @property
+    def vector(self) -> int:
+        return self._way[1]
+
+    @property
+    def laid_deeply(self) -> bool:
+        """Tensor cores take tiles as they lie in memory, threads take lines of rows or columns."""
+        return self.deeply and self.tensor_cores
+
+    @property
+    def pad(self) -> int:
+        """Elements behind each line, so that neighbouring lines begin in other banks."""
+        wide_words = self.tensor_cores and not self.laid_deeply and self.value.dtype == "float32"
+        return 8 if wide_words else 16 // itemsize(self.value.dtype) if self.tensor_cores else 4
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but a tensor's elements, at addresses that are known without it."""
+        return self.value.op == "load" and not self.guards and not loaded_numbers(self.value)
+
+    @property
+    def copied(self) -> bool:
+        """Without registers in between."""
+        held = STORED[self.value.dtype] == self.type and self.deeply == self.laid_deeply
+        return self.plain and held and self.vector * itemsize(self.value.dtype) >= 4
+
+    def size(self, side: str, deep: str) -> str:
+        """Of a tile, in elements."""
+        return f"{side} * ({deep} + {self.pad})" if self.laid_deeply else f"{deep} * ({side} + {self.pad})"
+
+    def header(self) -> list[str]:
+        kind, pieces = self.name.capitalize(), f"{self.name.upper()}_PIECES"
+        laid = "true" if self.laid_deeply else "false"
+        lines = [f"using {kind} = Tile<{self.type}, {self.side}, DEEP, {laid}, {self.pad}>;"]
+        count = f"{self._count} = ({pieces} + THREADS - 1) / THREADS"
+        lines += [f"constexpr int {pieces} = {self.side} * DEEP / {self.vector}, {count};"]
+        return lines if self.copied else [*lines, f"{self._held} {self.name}_next[{self._count}][{self.vector}];"]
+
+    @property
+    def _count(self) -> str:
+        return f"{self.name.upper()}_COUNT"
+
+    @property
+    def _held(self) -> str:
+        return STORED[self.value.dtype] if self.plain else computed(self.value.dtype)
+
+    def fetch(self) -> list[str]:
+        """A thread's pieces of the tile that begins at term `start`: copied to buffer `slot`, or loaded into registers."""
+        turns, names = self._turns(self.deeply, self.vector), Names()
+        turns.begin()
+        if self.plain:
+            tensor, index = self.value.data
+            address = turns.address(tensor, index, {})
+            if self.vector > 1:
+                self.writing.aligned.add(tensor)
+            if self.copied:
+                bytes_ = self.vector * itemsize(self.value.dtype)
+                there = f"{turns.whole} || ({turns.inside})"
+                body = [f"copy<{bytes_}>({self._at}, {address}, {there});"]
+                return self._over([*turns.here, *self._if_piece(body)])
+            body = [f"read({self.name}_next[u], {address});"] if self.vector > 1 else [f"{self.name}_next[u][0] = *({address});"]
+            return self._over([*turns.here, *self._nothing(), f"if ({turns.whole} || ({turns.inside})) {{", *indented(body), "}"])
+        lines = turns.loads(names)
+        return ["{", *indented([*lines, *self._over(self._nothing()), *turns.over_turns(turns.piece(names))]), "}"]
+
+    def put(self) -> list[str]:
+        """From registers to buffer `slot`."""
+        if self.copied:
+            return []
+        turns, held = self._turns(self.deeply, self.vector), f"{self.name}_next[u]"
+        if self.deeply == self.laid_deeply or self.vector == 1:
+            body = [f"lay({self._at}, {held});"]
+        else:
+            other = f"{self.name}s[slot * {self.name.capitalize()}::SIZE + {self.name.capitalize()}::at(s, d + j)]"
+            body = ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {other} = {self.type}({held}[j]);"]
+        return self._over([*turns.here[:2], *self._if_piece(body)])
+
+    @property
+    def _at(self) -> str:
+        kind = self.name.capitalize()
+        return f"{self.name}s + slot * {kind}::SIZE + {kind}::at(s, d)"
+
+    def _if_piece(self, body: list[str]) -> list[str]:
+        pieces = f"{self.name.upper()}_PIECES"
+        return [f"if ({pieces} % THREADS == 0 || piece < {pieces}) {{", *indented(body), "}"]
+
+    def _nothing(self) -> list[str]:
+        return ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {self.name}_next[u][j] = {self._held}(0.0f);"]
+
+    def _over(self, body: list[str]) -> list[str]:
+        return ["#pragma unroll", f"for (int u = 0; u < {self._count}; ++u) {{", *indented(body), "}"]
+
+    def _turns(self, deeply: bool, vector: int) -> Turns:
+        rows, terms = size(self.loops), size(self.depth)
+        j = variable(Var("j", vector))
+        side = Var(f"{self.name}_side", rows if deeply else rows // vector)
+        deep = Var(f"{self.name}_deep", terms // vector if deeply else terms)
+        at_side = variable(side) if deeply else variable(side) * vector + j
+        at_deep = variable(deep) * vector + j if deeply else variable(deep)
+        places = {**self.batch, **along(self.loops, at_side), **along(self.depth, at_deep)}
+        line, (across, within) = f"({'DEEP' if deeply else self.side} / {vector})", ("s", "d") if deeply else ("d", "s")
+        if deeply:
+            at = (f"{self.first} + s", f"start / {vector} + place")
+        else:
+            at = (f"{self.first} / {vector} + place", "start + d")
+        here = [f"const int piece = u * THREADS + int(threadIdx.x), place = piece % {line};"]
+        here += [f"const int {across} = piece / {line}, {within} = place * {vector};"]
+        here += [f"[[maybe_unused]] const Int {side.name} = {at[0]}, {deep.name} = {at[1]};"]
+        pieces = f"{self.name.upper()}_PIECES"
+        inside = f"{side.name} < {side.extent} && {deep.name} < {deep.extent} && piece < {pieces}"
+        whole = f"({rows} % {self.side} == 0 && {terms} % DEEP == 0 && {pieces} % THREADS == 0)"
+        one_pass = Pass((*self.loops, *self.depth), [], [self.value])
+        kept = {self.value: f"{self.name}_next[u][j]"}
+        turns = Turns(self.writing, one_pass, vector, places, whole, inside, here, self._count, self._count, "", kept)
+        turns.begin()
+        if self.guards:
+            turns.whole = "false"
+            turns.inside = " && ".join([inside, *(turns.holds(guard) for guard in self.guards)])
+        return turns

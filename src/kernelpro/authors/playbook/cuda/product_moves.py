@@ -1,0 +1,187 @@
+"""Designs of products in CUDA: where to begin, and which move answers which finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from kernelpro.authors.playbook.codegen.writer import Move
+from kernelpro.authors.playbook.cuda.flat import is_flat
+from kernelpro.authors.playbook.cuda.products import fitted, multiplies, on_tensor_cores
+from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.fusion.contractions import Contraction, contraction, size
+from kernelpro.authors.playbook.ir.expressions import itemsize
+from kernelpro.authors.playbook.ir.stages import Program, Stage
+from kernelpro.authors.playbook.moves import Apply, changed, staged
+
+_BLOCKS = 132
+"""So many keep a large GPU busy."""
+_DEEP = 512
+"""Terms of the sum that are worth a block of their own."""
+
+
+def best(stage: Stage) -> StageDesign:
+    """Tensor cores, and tiles as large as leaves enough of them."""
+    of = _of(stage)
+    copied = size(of.depth) % 8 == size(of.columns) % 8 == 0  # other tiles go through registers, of which there are too few
+    down, over, deep = 128, 128, 64 if itemsize(of.left.dtype) == 2 and copied else 32
+    while _blocks(of, down, over) < _BLOCKS and max(down, over) > 64:
+        down, over = (down, over // 2) if over >= down else (down // 2, over)
+    threads = 256 if down * over > 64 * 64 else 128
+    how = _fitted(stage, StageDesign(order="tiles", down=down, over=over, deep=deep, threads=threads))
+    if stage.product and 2 * _blocks(of, how.down, how.over) <= _BLOCKS and size(of.depth) >= 4 * _DEEP:
+        split = min(power_of_two(_BLOCKS / _blocks(of, how.down, how.over)), size(of.depth) // _DEEP, 16)
+        return replace(how, split=split)
+    return how
+
+
+def smaller(stage: Stage) -> StageDesign:
+    how = best(stage)
+    return _fitted(stage, replace(how, **(_smaller(how) or {"deep": 16, "stages": 4})))
+
+
+def plain(stage: Stage) -> StageDesign:
+    """Multiply-add instead of tensor cores."""
+    return _fitted(stage, StageDesign(order="rows", down=64, over=64, deep=16, threads=64, stages=2))
+
+
+def _of(stage: Stage) -> Contraction:
+    found = contraction(stage)
+    assert found, "the caller has looked"
+    return found
+
+
+def _blocks(of: Contraction, down: int, over: int) -> int:
+    return size(of.batch) * -(-size(of.rows) // down) * -(-size(of.columns) // over)
+
+
+def _fitted(stage: Stage, how: StageDesign) -> StageDesign:
+    """What is left of the stage, where it is more than the product's own elements, is done along rows."""
+    of = _of(stage)
+    how = fitted(of, how)
+    vector, columns = 16 // max(2, itemsize(of.left.dtype)), size(of.columns)
+    lanes = min(max(32, power_of_two(columns / 16)), how.threads)
+    return replace(how, keep=True, vector=vector, together=1 if is_flat(stage) else how.threads // lanes)
+
+
+# --- moves -------------------------------------------------------------------------------------------------
+
+
+def _product(change: Callable[[StageDesign], dict[str, Any] | None]) -> Apply:
+    """A change of products, as far as their shapes allow it."""
+
+    def apply(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+        changes = change(how) if multiplies(stage, how) else None
+        return asdict(_fitted(stage, replace(how, **changes))) if changes else None
+
+    return staged(apply)
+
+
+def _on_tensor_cores(program: Program, design: Design) -> Design | None:
+    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+        found = contraction(stage)
+        if found is None or how.order == "tiles":
+            return None
+        made = best(stage)
+        useful = stage.product is None or on_tensor_cores(found, made, design.precision)
+        return asdict(made) if useful else None
+
+    return changed(program, design, change)
+
+
+def _larger(how: StageDesign) -> dict[str, Any] | None:
+    if how.down * how.over >= 128 * 256:
+        return None
+    return {"over": 2 * how.over, "threads": 256} if how.over <= how.down else {"down": 2 * how.down, "threads": 256}
+
+
+def _smaller(how: StageDesign) -> dict[str, Any] | None:
+    if how.down * how.over <= 32 * 64:
+        return None
+    threads = 128 if how.down * how.over <= 128 * 128 else how.threads
+    return {"over": how.over // 2, "threads": threads} if how.over > how.down else {"down": how.down // 2, "threads": threads}
+
+
+def _deeper(how: StageDesign) -> dict[str, Any] | None:
+    return {"deep": 2 * how.deep} if how.deep < 64 else None
+
+
+def _pipeline(how: StageDesign) -> dict[str, Any] | None:
+    return {"stages": how.stages + 1} if how.stages < 5 else None
+
+
+def _fewer_threads(how: StageDesign) -> dict[str, Any] | None:
+    return {"threads": how.threads // 2} if how.threads > 64 else None
+
+
+def _more_threads(how: StageDesign) -> dict[str, Any] | None:
+    return {"threads": 2 * how.threads} if how.threads < 512 else None
+
+
+def _share(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    if not stage.product or 2 * how.split * _DEEP // 4 > size(_of(stage).depth) or how.split >= 32:
+        return None
+    return {"split": 2 * how.split}
+
+
+def _whole(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    return {"split": 1} if stage.product and how.split > 1 else None
+
+
+MOVES = (
+    Move(
+        "tensor cores",
+        "Make the product in tiles on tensor cores.",
+        ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
+        _on_tensor_cores,
+    ),
+    Move(
+        "larger tiles",
+        "Larger tiles of the product: each element that is fetched is used more often.",
+        ("missing_reuse", "l2_thrash", "excess_traffic", "energy_dram_traffic", "energy_l2_traffic"),
+        _product(_larger),
+    ),
+    Move(
+        "more stages",
+        "One more tile on the way while others are multiplied.",
+        ("missing_pipelining", "missing_async_copy", "warp_stall"),
+        _product(_pipeline),
+    ),
+    Move(
+        "share the depth",
+        "Let several blocks share the terms of a tile's sums, and add up their parts: tiles alone do not fill the device.",
+        ("low_parallelism", "tail_effect"),
+        staged(_share),
+    ),
+    Move(
+        "smaller tiles",
+        "Smaller tiles of the product: more blocks, fewer registers.",
+        ("low_parallelism", "tail_effect", "register_pressure", "spills", "occupancy_limiter"),
+        _product(_smaller),
+    ),
+    Move(
+        "deeper tiles",
+        "Fetch twice as many terms of the sum at once: half as many barriers.",
+        ("barrier_stall",),
+        _product(_deeper),
+    ),
+    Move(
+        "more threads a tile",
+        "Twice as many threads: fewer results and registers for each.",
+        ("spills", "register_pressure", "warp_stall"),
+        _product(_more_threads),
+    ),
+    Move(
+        "fewer threads a tile",
+        "Half as many threads: what a warp takes from shared memory it uses more often.",
+        ("barrier_stall", "bank_conflicts", "warp_stall"),
+        _product(_fewer_threads),
+    ),
+    Move(
+        "whole depth",
+        "One block for each tile of the product: no parts to add up, and what follows in the same kernel.",
+        ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
+        staged(_whole),
+    ),
+)

@@ -1,0 +1,243 @@
+"""Products in CUDA: tiles of both operands in shared memory, a tile of results in the registers of each thread or warp.
+
+Tiles along the depth go round in `stages` buffers: while one is multiplied, later ones are on the way. What memory holds
+as it is needed is copied without registers in between; what has to be computed or turned first goes through them. Results
+are multiplied by fused multiply-add in the operands' own type, or by tensor cores (16-bit types, and float32 as TF32 where
+the design allows it). The steps that need one element of the product at a time follow in the same kernel; for others, and
+where several blocks share the depth, the product goes through memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelpro.authors.author import NoIdea
+from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.cuda.operands import Operand
+from kernelpro.authors.playbook.cuda.syntax import indented
+from kernelpro.authors.playbook.cuda.turns import Turns, Writing
+from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.fusion.contractions import Contraction, alone, along, contraction, size, without_product
+from kernelpro.authors.playbook.fusion.hidden import hidden
+from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
+from kernelpro.authors.playbook.ir.indices import Var, flatten, variable
+from kernelpro.authors.playbook.ir.stages import Stage, Store
+
+SHARED = 232448
+"""Bytes of shared memory that a block can have on the GPUs that have most of it."""
+_KINDS = {"float32": "TF32", "bfloat16": "BF16", "float16": "F16"}
+_SMALLEST = 32
+"""The least side of a tile."""
+_AHEAD = 4
+"""Pieces of the result whose other operands are on the way together."""
+
+
+def multiplies(stage: Stage, how: StageDesign) -> bool:
+    """Whether the stage is written as a product."""
+    return stage.product is not None or (how.order == "tiles" and contraction(stage) is not None)
+
+
+def on_tensor_cores(of: Contraction, how: StageDesign, precision: str) -> bool:
+    """Where types and precision allow it, and the design wants it."""
+    return how.order == "tiles" and of.left.dtype in _KINDS and (of.left.dtype != "float32" or precision == "tf32")
+
+
+def fitted(of: Contraction, how: StageDesign) -> StageDesign:
+    """With tiles no larger than the product, and as many threads as these can employ."""
+    down = max(min(how.down, power_of_two(size(of.rows))), _SMALLEST)
+    over = max(min(how.over, power_of_two(size(of.columns))), _SMALLEST)
+    deep = max(min(how.deep, power_of_two(size(of.depth))), 16)
+    threads = min(max(how.threads, down * over // 128, 64), down * over // 16, 8 * min(down, over), 512)
+    stages = max(min(how.stages, SHARED // ((down + over + 16) * (deep + 8) * itemsize(of.left.dtype))), 2)
+    return replace(how, down=down, over=over, deep=deep, threads=threads, stages=stages)
+
+
+class Products:
+    """One product, and in the same kernel the steps that need one of its elements at a time."""
+
+    def __init__(self, writing: Writing, stage: Stage, how: StageDesign, place: int, design: Design):
+        found = contraction(stage)
+        assert found, "the caller has looked"
+        if found.left.dtype not in FLOATING or found.left.dtype != found.right.dtype:
+            raise NoIdea(f"products of {found.left.dtype} and {found.right.dtype}: the playbook has none for CUDA")
+        self._writing, self._stage, self._place, self._of = writing, stage, place, found
+        writing.hidden = hidden(stage.values)
+        self._how = fitted(found, how)
+        self._mma = on_tensor_cores(found, how, design.precision)
+        self._split = how.split if stage.product else 1
+        self._batch, self._row = Var("batch", size(found.batch)), Var("row", size(found.rows))
+        batch = along(found.batch, variable(self._batch))
+        shared = (found.depth, batch, self._mma)
+        self._left = Operand(writing, "left", found.left, "DOWN", "first_row", found.rows, *shared, found.guards)
+        self._right = Operand(writing, "right", found.right, "OVER", "first_column", found.columns, *shared)
+
+    def write(self) -> Stage | None:
+        """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
+        columns = size(self._of.columns)
+        names, fused = alone(self._stage, variable(Var("column", columns)), self._element)
+        if fused and self._split == 1:
+            self._write([step for step in self._stage.steps if isinstance(step, Store)], names)
+            return None
+        product = self._stage.product
+        assert product
+        count = self._stage.rows * columns
+        made = self._writing.parts(f"made_{product.name}", self._split * count, product.left.dtype)
+        value = Expr("product", (), self._writing.tensors[made].dtype, (product.name, variable(product.column)), 0)
+        outer = flatten([variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer])
+        index = variable(Var("share", self._split)) * count + outer * columns + variable(product.column)
+        self._write([Store(made, index, value, (product.column,))], {value: self._element})
+        return without_product(self._stage, made, self._split)
+
+    # --- the kernel --------------------------------------------------------------------------------------------
+
+    def _write(self, steps: list[Store], names: Names) -> None:
+        writing, place, how = self._writing, self._place, self._how
+        writing.begin()
+        deepest = 64 if itemsize(self._of.left.dtype) > 2 else 128
+        writing.tunable(f"DOWN{place}", how.down, _SMALLEST, max(min(256, power_of_two(self._row.extent)), _SMALLEST))
+        writing.tunable(f"OVER{place}", how.over, _SMALLEST, max(min(256, power_of_two(size(self._of.columns))), _SMALLEST))
+        writing.tunable(f"DEEP{place}", how.deep, 16, max(min(deepest, power_of_two(size(self._of.depth))), 16))
+        writing.tunables[f"STAGES{place}"] = (how.stages, sorted({2, 3, 4, how.stages}))
+        threads = writing.tunable(f"THREADS{place}", how.threads, 64, 512)
+        shared = self._shared()
+        tile = f"DOWN{place} * OVER{place}"
+        writing.constraints += [
+            f"{shared} <= {SHARED}",
+            f"16 * THREADS{place} <= {tile} and {tile} <= 128 * THREADS{place}",
+            f"THREADS{place} <= 512 and THREADS{place} <= 8 * DOWN{place} and THREADS{place} <= 8 * OVER{place}",
+        ]
+        body = [*self._where(), *self._left.header(), *self._right.header(), *self._buffers()]
+        body += [*self._loop(), *self._after(steps, names)]
+        tiles = [f"(({self._row.extent} + DOWN{place} - 1) / DOWN{place})"]
+        tiles += [f"(({size(self._of.columns)} + OVER{place} - 1) / OVER{place})", str(self._batch.extent), str(self._split)]
+        writing.add(f"product{place}", body, " * ".join(tiles), threads, shared)
+
+    def _shared(self) -> str:
+        place, each = self._place, itemsize("float32" if self._left.type == "float" else self._of.left.dtype)
+        sizes = [one.size(f"{one.side}{place}", f"DEEP{place}") for one in (self._left, self._right)]
+        return f"STAGES{place} * {each} * ({' + '.join(sizes)})"
+
+    def _where(self) -> list[str]:
+        """Blocks that run at the same time take tiles that share rows and columns: they find them in the cache."""
+        place, terms = self._place, size(self._of.depth)
+        names = [f"{name} = {name}{place}" for name in ("DOWN", "OVER", "DEEP", "STAGES", "THREADS")]
+        lines = [
+            f"constexpr int {', '.join(names)}, GROUP = 8;",
+            f"constexpr int TILES_DOWN = ({self._row.extent} + DOWN - 1) / DOWN;",
+            f"constexpr int TILES_OVER = ({size(self._of.columns)} + OVER - 1) / OVER;",
+            f"constexpr int TILES_DEEP = ({terms} + DEEP - 1) / DEEP, PART = (TILES_DEEP + {self._split} - 1) / {self._split};",
+            f"[[maybe_unused]] const int share = blockIdx.x % {self._split};",
+            f"int number = blockIdx.x / {self._split};",
+            "[[maybe_unused]] const Int batch = number / (TILES_DOWN * TILES_OVER);",
+            "number %= TILES_DOWN * TILES_OVER;",
+            "const int group = number / (GROUP * TILES_OVER) * GROUP, height = smaller(TILES_DOWN - group, int(GROUP));",
+            "const Int first_row = Int(group + number % (GROUP * TILES_OVER) % height) * DOWN;",
+            "const Int first_column = Int(number % (GROUP * TILES_OVER) / height) * OVER;",
+            "const int first_tile = share * PART, tiles = smaller(int(PART), TILES_DEEP - first_tile);",
+        ]
+        return lines
+
+    def _buffers(self) -> list[str]:
+        lines = [
+            "extern __shared__ uint4 memory[];",
+            "Left::T* const lefts = (Left::T*)memory;",
+            "Right::T* const rights = (Right::T*)(lefts + STAGES * Left::SIZE);",
+        ]
+        if self._mma:
+            return [
+                *lines,
+                "constexpr int WARPS = THREADS / 32, WARPS_OVER = WARPS >= 8 && DOWN <= OVER ? 4 : 2;",
+                "constexpr int HIGH = DOWN / (WARPS / WARPS_OVER) / 16, WIDE = OVER / WARPS_OVER / 8;",
+                "constexpr int TERMS = 32 / sizeof(Left::T);",
+                "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+                "const int row_here = warp / WARPS_OVER * HIGH * 16, column_here = warp % WARPS_OVER * WIDE * 8;",
+                "float acc[HIGH][WIDE][4] = {};",
+            ]
+        return [
+            *lines,
+            "constexpr int EACH = DOWN * OVER / THREADS, WIDE = EACH >= 64 ? 8 : 4, HIGH = EACH / WIDE, ACROSS = OVER / WIDE;",
+            "const int row_here = threadIdx.x / ACROSS * HIGH, column_here = threadIdx.x % ACROSS * 4;",
+            "Left::T acc[HIGH][WIDE] = {};",
+        ]
+
+    def _loop(self) -> list[str]:
+        operands = (self._left, self._right)
+        copied, put = any(one.copied for one in operands), [line for one in operands for line in one.put()]
+        fetch = ["const Int start = Int(first_tile + tile) * DEEP;", *(line for one in operands for line in one.fetch())]
+        lines = ["const auto fetch = [&](int tile, [[maybe_unused]] int slot) {", *indented(fetch), "};"]
+        lines += ["const auto put = [&](int slot) {", *indented(put), "};"] if put else []
+        first = ["if (tile < tiles) {", "    fetch(tile, tile);", *(["    put(tile);"] if put else []), "}"]
+        close = ["commit();"] if copied else []
+        lines += ["for (int tile = 0; tile < STAGES - 1; ++tile) {", *indented([*first, *close]), "}"]
+        body = [*(["arrived<STAGES - 2>();"] if copied else []), "__syncthreads();", "const int next = tile + STAGES - 1;"]
+        body += ["if (next < tiles) fetch(next, next % STAGES);", *close]
+        body += ["const Left::T* const left = lefts + tile % STAGES * Left::SIZE;"]
+        body += ["const Right::T* const right = rights + tile % STAGES * Right::SIZE;", *self._multiply()]
+        body += ["if (next < tiles) put(next % STAGES);"] if put else []
+        return [*lines, "#pragma unroll 1", "for (int tile = 0; tile < tiles; ++tile) {", *indented(body), "}"]
+
+    def _multiply(self) -> list[str]:
+        if self._mma:
+            kind = _KINDS[self._of.left.dtype]
+            return [
+                "#pragma unroll",
+                "for (int k = 0; k < DEEP; k += TERMS) {",
+                "    unsigned a[HIGH][4], b[WIDE / 2][4];",
+                "#pragma unroll",
+                "    for (int i = 0; i < HIGH; ++i) fragment<Left>(a[i], left, row_here + 16 * i, k);",
+                "#pragma unroll",
+                "    for (int i = 0; i < WIDE / 2; ++i) fragment<Right>(b[i], right, column_here + 16 * i, k);",
+                "#pragma unroll",
+                "    for (int i = 0; i < HIGH; ++i) {",
+                "#pragma unroll",
+                f"        for (int n = 0; n < WIDE; ++n) multiply<{kind}>(acc[i][n], a[i], b[n / 2][n % 2], b[n / 2][n % 2 + 2]);",
+                "    }",
+                "}",
+            ]
+        return [
+            "#pragma unroll 8",
+            "for (int k = 0; k < DEEP; ++k) {",
+            "    Left::T a[HIGH], b[WIDE / 4][4];",
+            "    take(a, left + Left::at(row_here, k));",
+            "#pragma unroll",
+            "    for (int n = 0; n < WIDE / 4; ++n) take(b[n], right + Right::at(column_here + n * ACROSS * 4, k));",
+            "#pragma unroll",
+            "    for (int i = 0; i < HIGH; ++i) {",
+            "#pragma unroll",
+            "        for (int n = 0; n < WIDE; ++n) acc[i][n] += a[i] * b[n / 4][n % 4];",
+            "    }",
+            "}",
+        ]
+
+    # --- what follows ------------------------------------------------------------------------------------------
+
+    @property
+    def _element(self) -> str:
+        return "acc[i / 2][n / 2][i % 2 * 2 + n % 2 + j]" if self._mma else "acc[i][n + j]"
+
+    def _after(self, steps: list[Store], names: Names) -> list[str]:
+        """A thread's results piece by piece: `i` counts its rows, `n` its columns."""
+        columns, most = size(self._of.columns), 2 if self._mma else 4
+        vector = next(v for v in (4, 2, 1) if v <= most and columns % v == 0)
+        column = variable(Var("column", columns // vector)) * vector + variable(Var("j", vector))
+        loops = tuple(dict.fromkeys(var for step in steps for var in step.loops))
+        places = {**along(self._of.batch, variable(self._batch)), **along(self._of.rows, variable(self._row))}
+        places |= along(self._of.columns, column)
+        for step in steps:
+            places |= along(step.loops, column) if step.loops else {}
+        lines, wide = ("2 * HIGH", "2 * WIDE") if self._mma else ("HIGH", "WIDE")
+        row = "i / 2 * 16 + i % 2 * 8 + lane / 4" if self._mma else "i"
+        over = "n / 2 * 8 + lane % 4 * 2 + n % 2" if self._mma else "n / 4 * ACROSS * 4 + n % 4"
+        here = [
+            f"const int i = (c + u) / ({wide} / {vector}), n = (c + u) % ({wide} / {vector}) * {vector};",
+            f"[[maybe_unused]] const Int row = first_row + row_here + {row};",
+            f"[[maybe_unused]] const Int column = (first_column + column_here + {over}) / {vector};",
+        ]
+        whole = f"({self._row.extent} % DOWN == 0 && {columns} % OVER == 0)"
+        inside = f"row < {self._row.extent} && column < {columns // vector}"
+        one = Pass((*loops, *self._of.rows, *self._of.columns), list(steps))
+        turns = Turns(self._writing, one, vector, places, whole, inside, here, "COUNT", str(_AHEAD))
+        body = [*turns.loads(names), *turns.over_turns(turns.piece(names))]
+        count = f"constexpr int COUNT = {lines} * {wide} / {vector};"
+        return [count, "#pragma unroll", f"for (int c = 0; c < COUNT; c += {_AHEAD}) {{", *indented(body), "}"]

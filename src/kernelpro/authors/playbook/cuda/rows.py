@@ -1,0 +1,91 @@
+"""Threads side by side along a row; a piece lies along it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cuda.sweep import Sweep
+from kernelpro.authors.playbook.cuda.syntax import OPERATORS, identity, indented
+from kernelpro.authors.playbook.cuda.turns import Turns, fitting, spread
+from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
+from kernelpro.authors.playbook.ir.indices import Index, Var, variable
+from kernelpro.authors.playbook.ir.stages import Reduce
+
+
+class Rows(Sweep):
+    of_row, across = "", 1
+
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self.together = self.tunable("TOGETHER", self.how.together, 1, 32)
+
+    @property
+    def lanes(self) -> int:
+        return self.how.threads // self.how.together
+
+    @property
+    def blocks(self) -> str:
+        return f"(({self.stage.rows} + {self.together} - 1) / {self.together})"
+
+    def header(self) -> list[str]:
+        rows, split = self.stage.rows, self.split
+        return [
+            f"[[maybe_unused]] constexpr int LANES = {self.threads} / {self.together}, SPAN = LANES * {split};",
+            'static_assert((LANES & (LANES - 1)) == 0, "threads of a row find each other by the bits of their numbers");',
+            "const int lane = threadIdx.x % LANES;",
+            f"Int row = Int(blockIdx.x / {split}) * {self.together} + Int(threadIdx.x / LANES);",
+            f"[[maybe_unused]] const bool live = row < {rows};",
+            f"row = live ? row : {rows - 1};",
+            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
+            "[[maybe_unused]] const Int start = share * LANES + lane;",
+        ]
+
+    def vector(self, one: Pass) -> int:
+        return fitting(self.how.vector, one.loops)
+
+    def places(self, one: Pass | None) -> dict[Var, Index]:
+        outer = spread(variable(Var("row", self.stage.rows)), self.stage.outer, 1, Index())
+        if one is None or not one.loops:
+            return outer
+        vector = self.vector(one)
+        at = variable(Var("at", self._pieces(one)))
+        return outer | spread(at, one.loops, vector, variable(Var("j", vector)))
+
+    def join(self, step: Reduce) -> list[str]:
+        kind = computed(step.value.dtype)
+        return [
+            f"__shared__ {kind} warps_{step.name}[({self.threads} + 31) / 32];",
+            f"const {kind} {step.name} = joined<{OPERATORS[step.kind]}, LANES>({step.name}_part, warps_{step.name});",
+        ]
+
+    def in_shared(self, node: Expr, count: int) -> tuple[str, str, str]:
+        start = " + ".join(["(float*)memory", *self.shared])
+        pieces = next(self._pieces(one) for one in self.passes if node in one.keeps)
+        line = f"float* const kept{node.number} = {start} + threadIdx.x / LANES * {count};"
+        return line, f"{self.together} * {count}", f"kept{node.number}[j * {pieces} + at]"
+
+    def scan(self, turns: Turns, scans: list[Expr], names: Names) -> list[str]:
+        """Pieces are summed up by their threads, piece after piece by all; each thread then knows what lies before its own."""
+        lines, own = [], dict(names)
+        loads = turns.loads(own)
+        body: list[str] = [*loads]
+        for node in scans:
+            kind, name, op = computed(node.dtype), f"s{node.number}", OPERATORS[node.data[0]]
+            lines += [f"__shared__ {kind} warps_{name}[{turns.ahead} * (({self.threads} + 31) / 32)];"]
+            lines += [f"{kind} carry_{name} = {identity(node.data[0], kind)};"]
+            inner = dict(own)
+            value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
+            value += [f"{name}[u][j] = {kind}({self.printer.text(node.args[0], inner)});"]
+            nothing = [f"{name}[u][j] = {identity(node.data[0], kind)};"]
+            filled = [f"if ({turns.whole} || ({turns.inside})) {{", *indented(value), "} else {", *indented(nothing), "}"]
+            summed = [f"if (j > 0) {name}[u][j] = {op}::of({name}[u][j > 0 ? j - 1 : 0], {name}[u][j]);"]
+            last = [f"before_{name}[u] = {name}[u][{turns.vector - 1}];"]
+            body += [f"{kind} {name}[{turns.ahead}][{turns.vector}], before_{name}[{turns.ahead}];"]
+            body += turns.over_turns(turns.over_elements([*filled, *summed]) + last, conditional=False)
+            body += [f"running<{op}, LANES>(before_{name}, carry_{name}, warps_{name});"]
+            own[node] = f"{op}::of(before_{name}[u], {name}[u][j])"
+        body += turns.over_turns(turns.piece(own))
+        return [*lines, *turns.in_steps(body)]

@@ -1,0 +1,72 @@
+"""The kernels of a stage with rows, in CUDA: one for all of its passes, or one for each where several blocks share a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cuda.columns import Columns
+from kernelpro.authors.playbook.cuda.rows import Rows
+from kernelpro.authors.playbook.cuda.sweep import Sweep, scans_of
+from kernelpro.authors.playbook.cuda.syntax import OPERATORS, combined, identity, indented
+from kernelpro.authors.playbook.cuda.turns import Writing
+from kernelpro.authors.playbook.cuda.windows import Windows, slide
+from kernelpro.authors.playbook.design import StageDesign
+from kernelpro.authors.playbook.fusion.passes import Pass, passes
+from kernelpro.authors.playbook.ir.stages import Reduce, Stage
+
+_FINISHERS = 1024
+"""Threads of the block that makes totals."""
+
+
+def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
+    """All kernels of a stage."""
+    kind: type[Sweep] = Columns if how.order == "strips" and stage.outer else Rows
+    if how.order == "tiles" and slide(stage):
+        kind, how = Windows, replace(how, split=1, keep=False)
+    made = passes(stage)
+    if how.split == 1 or not can_split(stage):
+        last = kind(writing, stage, how, place, made)
+        last.write(f"stage{place}")
+    else:
+        last = _split(writing, stage, how, place, kind, made)
+    if stage.totals:
+        _finish(writing, stage, place, last.blocks)
+
+
+def can_split(stage: Stage) -> bool:
+    """Whether every number of a row comes from a loop without order."""
+    looped = [step for step in stage.reduces if step.loops]
+    return bool(looped) and len(looped) == len(stage.reduces) and not any(scans_of(one) for one in passes(stage))
+
+
+def _split(writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[Pass]) -> Sweep:
+    shares = writing.tunable(f"SPLIT{place}", how.split, 1, 256)
+    most, known = max(writing.tunables[shares][1]), list[Reduce]()
+    for number, one in enumerate(one for one in made if one.loops):
+        last = kind(writing, stage, how, place, [one], shares, known)
+        last.write(f"stage{place}_{number}", parts=most)
+        known += [step for step in one.steps if isinstance(step, Reduce)]
+    rest = [one for one in made if not one.loops]
+    if rest or stage.totals:
+        alone = replace(how, threads=256, lanes=1, vector=1)
+        last = Columns(writing, stage, alone, place, rest, "1", known, shares, tuned=False)
+        last.write(f"stage{place}_end")
+    return last
+
+
+def _finish(writing: Writing, stage: Stage, place: int, blocks: str) -> None:
+    """One more block makes the totals of all the others' parts."""
+    writing.begin()
+    lines = []
+    for total in stage.totals:
+        kind = computed(total.value.dtype)
+        part = f"part_{total.name}"
+        lines += [f"__shared__ {kind} warps_{total.name}[{_FINISHERS // 32}];"]
+        lines += [f"{kind} {total.name} = {identity(total.kind, kind)};"]
+        added = combined(total.kind, total.name, f"{part}[i]")
+        lines += [f"for (int i = threadIdx.x; i < {blocks}; i += {_FINISHERS}) {total.name} = {added};"]
+        lines += [f"{total.name} = joined<{OPERATORS[total.kind]}, {_FINISHERS}>({total.name}, warps_{total.name});"]
+    stores = [line for step in stage.after for line in writing.store(step, {})]
+    lines += ["if (threadIdx.x == 0) {", *indented(stores), "}"]
+    writing.add(f"stage{place}_totals", lines, "1", str(_FINISHERS))

@@ -1,0 +1,88 @@
+"""Element-wise stages that transpose: squares of the tensor go through shared memory.
+
+Where a stage stores along one loop and loads along another, either its loads or its stores would be scattered. A block
+takes a square of both loops, loads it along the one, and goes on along the other.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cuda.flat import is_flat
+from kernelpro.authors.playbook.cuda.syntax import indented
+from kernelpro.authors.playbook.cuda.turns import Turns, Writing, spread
+from kernelpro.authors.playbook.design import StageDesign
+from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.ir.expressions import Expr
+from kernelpro.authors.playbook.ir.indices import Index, Var, variable
+from kernelpro.authors.playbook.ir.stages import Stage
+
+
+def crossing(stage: Stage) -> tuple[Var, Var, list[Expr]] | None:
+    """The loop along which an element-wise stage stores, that along which it loads, and those loads."""
+    if not is_flat(stage):
+        return None
+    loops = (*stage.outer, *stage.steps[0].loops)
+    if len(loops) < 2:
+        return None
+    *others, inner = loops
+    nodes = {node for step in stage.steps for node in step.value.walk() if node.op == "load" and node.data[1].is_affine}
+    for other in others:
+        found = [n for n in nodes if n.data[1].coefficient(other) == 1 and n.data[1].coefficient(inner) > 1]
+        if found:
+            return inner, other, sorted(found, key=lambda node: node.number)
+    return None
+
+
+def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
+    found = crossing(stage)
+    assert found
+    inner, other, loads = found
+    writing.begin()
+    threads = writing.tunable(f"THREADS{place}", how.threads, 128, 512)
+    side = writing.tunable(f"TILE{place}", how.tile, 32, 64)
+    loops = (*stage.outer, *stage.steps[0].loops)
+    rest = tuple(var for var in loops if var not in (inner, other))
+    p, q = Var("p", inner.extent), Var("q", other.extent)
+    places: dict[Var, Index] = {inner: variable(p), other: variable(q)}
+    places |= spread(variable(Var("rest", prod(var.extent for var in rest))), rest, 1, Index())
+    turns = Turns(
+        writing,
+        Pass(loops, list(stage.steps)),
+        1,
+        places,
+        whole=f"({inner.extent} % {side} == 0 && {other.extent} % {side} == 0)",
+        inside=f"p < {inner.extent} && q < {other.extent}",
+        here=["const Int p = left + x, q = top + y + u * STEP;"],
+        count="COUNT",
+        ahead="COUNT",
+    )
+    turns.begin()
+    names: Names = {}
+    lines = _header(inner, other, side, threads)
+    for node in loads:
+        tile = f"tile{node.number}"
+        lines += [f"__shared__ {computed(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"]
+        body = [f"{tile}[y + u * STEP][x] = {writing.printer.text(node, {})};"]
+        inside = [f"if ({turns.whole} || ({turns.inside})) {{", *indented(body), "}"]
+        here = "const Int p = left + y + u * STEP, q = top + x;"
+        lines += ["#pragma unroll", "for (int u = 0; u < COUNT; ++u) {", *indented([here, *inside]), "}"]
+        names[node] = f"{tile}[x][y + u * STEP]"
+    first = turns.loads(names)
+    lines += turns.in_steps([*first, "__syncthreads();", *turns.over_turns(turns.piece(names))])
+    tiles = [f"(({var.extent} + {side} - 1) / {side})" for var in (inner, other)]
+    blocks = " * ".join([*tiles, str(prod(var.extent for var in rest))])
+    writing.add(f"stage{place}", lines, blocks, threads)
+
+
+def _header(inner: Var, other: Var, side: str, threads: str) -> list[str]:
+    """Where the block's square lies, and where the thread stands in it."""
+    return [
+        f"constexpr int STEP = {threads} / {side}, COUNT = {side} / STEP;",
+        f"constexpr int ACROSS = ({inner.extent} + {side} - 1) / {side}, DOWN = ({other.extent} + {side} - 1) / {side};",
+        f"const int x = threadIdx.x % {side}, y = threadIdx.x / {side};",
+        f"const Int left = Int(blockIdx.x % ACROSS) * {side}, top = Int(blockIdx.x / ACROSS % DOWN) * {side};",
+        "[[maybe_unused]] const Int rest = blockIdx.x / (ACROSS * DOWN);",
+    ]

@@ -1,0 +1,136 @@
+"""Writing CUDA C++: one launcher, a kernel or a few for each stage.
+
+cuda_words.py     operators and the functions that kernels share
+cuda_turns.py     what a thread does with its pieces of a row, and how they are loaded and stored
+cuda_flat.py      element-wise stages
+cuda_tiles.py     element-wise stages that transpose
+cuda_stages.py    stages with rows: reductions, scans, windows
+cuda_sweep.py     one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie;
+                  cuda_windows.py: outputs whose windows overlap
+cuda_products.py  matrix products and convolutions, on tensor cores or by multiply-add; cuda_operands.py: how their operands
+                  are fetched; cuda_product_words.py: the functions that they share
+moves.py     designs to begin with, and moves; cuda_product_moves.py: those of products
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelpro.authors.playbook.codegen import frame
+from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.cuda import moves
+from kernelpro.authors.playbook.cuda.flat import is_flat, write_flat
+from kernelpro.authors.playbook.cuda.product_syntax import FRAGMENTS, INSTRUCTIONS, TILES
+from kernelpro.authors.playbook.cuda.products import Products, multiplies
+from kernelpro.authors.playbook.cuda.stages import write_stage
+from kernelpro.authors.playbook.cuda.syntax import (
+    ACROSS,
+    CHEAP_FORMS,
+    FAST_FLAGS,
+    JOINED,
+    PRELUDE,
+    RUNNING,
+    STORED,
+    headers,
+    indented,
+)
+from kernelpro.authors.playbook.cuda.tiles import crossing, write_tiles
+from kernelpro.authors.playbook.cuda.turns import Kernel, Writing
+from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.fusion.hidden import hidden
+from kernelpro.authors.playbook.ir.stages import Program, Stage
+
+_FEW = 2**31 - 2**24
+"""Elements that 32 bits number, with room for what the last block has too many."""
+
+_WORDS = (
+    *((f"cheap_{op}(", text) for op, text in CHEAP_FORMS.items()),
+    *(("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)),
+    *(("= Tile<", INSTRUCTIONS + TILES), ("fragment<", FRAGMENTS)),
+)
+"""Functions by what calls them."""
+
+
+def write(program: Program, design: Design) -> str:
+    """The candidate's file."""
+    writing = Writing(program, design.maths, {t.name: frame.pointer(t) for t in program.tensors})
+    for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
+        left: Stage | None = stage
+        if multiplies(stage, how):
+            left, how = Products(writing, stage, how, place, design).write(), replace(how, order="rows", split=1)
+        if left:
+            _write(writing, left, how, place)
+    program = replace(program, tensors=(*program.tensors, *writing.scratch))
+    used = [t.name for t in program.tensors if any(t.name in kernel.used for kernel in writing.kernels)]
+    source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
+    fast = [] if design.maths == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
+    flags = ", ".join([*fast, *(f'f"-D{name}={{{name}}}"' for name in writing.tunables)])
+    limits = "".join(f"# tune-if: {limit}\n" for limit in writing.constraints)
+    head = f'{limits}from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
+    call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]
+    return frame.candidate(program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables)
+
+
+def _write(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
+    writing.hidden = hidden(stage.values)
+    if how.order == "tiles" and crossing(stage):
+        write_tiles(writing, stage, how, place)
+    elif is_flat(stage):
+        write_flat(writing, stage, how, place)
+    else:
+        write_stage(writing, stage, how, place)
+
+
+def _head(program: Program, writing: Writing) -> str:
+    """The functions that are used, and no others."""
+    body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
+    parts = [headers({t.dtype for t in program.tensors})]
+    parts += [f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};", "", PRELUDE]
+    for word, text in _WORDS:
+        parts += [text] if word in body else []
+    return "\n".join(parts)
+
+
+def _kernels(writing: Writing) -> list[str]:
+    lines = []
+    for kernel in writing.kernels:
+        lines += [f"__global__ void __launch_bounds__({kernel.threads}) {kernel.name}({_parameters(writing, kernel)}) {{"]
+        lines += [*indented(kernel.body), "}", ""]
+    return lines
+
+
+def _parameters(writing: Writing, kernel: Kernel) -> str:
+    return ", ".join(
+        f"{'' if name in kernel.written else 'const '}{STORED[writing.tensors[name].dtype]}* __restrict__ {writing.pointer(name)}"
+        for name in kernel.used
+    )
+
+
+def _launcher(writing: Writing, used: list[str]) -> list[str]:
+    written = {name for kernel in writing.kernels for name in kernel.written}
+    given = [
+        f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}" for name in used
+    ]
+    body = []
+    wide = [
+        f"size_t({writing.pointer(n)})" for n in used if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")
+    ]
+    if wide:
+        body += [f"if (({' | '.join(wide)}) % 16) return cudaErrorMisalignedAddress;"]
+    for kernel in writing.kernels:
+        if kernel.shared != "0":
+            allowed = f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {kernel.shared})"
+            body += [
+                f"static const cudaError_t {kernel.name}_memory = {allowed};",
+                f"if ({kernel.name}_memory) return {kernel.name}_memory;",
+            ]
+        arguments = ", ".join(writing.pointer(name) for name in kernel.used)
+        body += [f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"]
+    return [
+        f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{',
+        *indented([*body, "return cudaGetLastError();"]),
+        "}",
+    ]
+
+
+WRITER = Writer("cuda", "cuda", write, moves.seeds, moves.MOVES, moves.safer)

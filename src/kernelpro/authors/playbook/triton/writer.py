@@ -1,0 +1,53 @@
+"""Writing Triton for GPUs: a kernel or a few for each stage, launched one after another.
+
+triton_words.py     types, operators, masked loads; triton_functions.py: what kernels may call
+triton_tiles.py     what tiles share; the flat one, for what is element-wise or has short loops; squares for transposed reads
+triton_rows.py      rows with loops of their own: norms, softmaxes, reductions, scans
+triton_products.py  matrix products and convolutions on tensor cores
+moves.py     designs to begin with, and moves
+"""
+
+from __future__ import annotations
+
+from kernelpro.authors.playbook.codegen import frame
+from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.design import Design, StageDesign
+from kernelpro.authors.playbook.fusion.contractions import contraction
+from kernelpro.authors.playbook.ir.stages import Program, Stage
+from kernelpro.authors.playbook.triton import moves
+from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
+from kernelpro.authors.playbook.triton.products import Tiles
+from kernelpro.authors.playbook.triton.rows import Rows
+from kernelpro.authors.playbook.triton.tiles import Crossed, Flat, Kernels, Tile, across, broadcast_rows, elementwise, regrouped
+
+_IMPORTS = "\nimport triton\nimport triton.language as tl\n"
+
+
+def write(program: Program, design: Design) -> str:
+    """The candidate's file."""
+    kernels = Kernels(program, design.maths)
+    for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
+        left: Stage | None = stage
+        if stage.product or (how.order == "tiles" and contraction(stage)):
+            left = Tiles(kernels, stage, how, place, design.precision).write()
+        if left:
+            _tile(kernels, left, how, place).write()
+    called = functions(kernels.printer.functions, design.maths)
+    imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
+    head = "\n".join([*kernels.derived, imports, "\n\n".join([*called, *kernels.sources])])
+    return frame.candidate(program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables)
+
+
+def _tile(kernels: Kernels, stage: Stage, how: StageDesign, place: int) -> Tile:
+    """order: rows, as triton_rows.py has them, and one row always; strips: flat; tiles: squares, where a stage reads across."""
+    if not elementwise(stage):
+        return (Flat if how.order == "strips" and stage.rows > 1 else Rows)(kernels, stage, how, place)
+    if how.order == "tiles" and (ways := across(stage)):
+        return Crossed(kernels, stage, how, place, ways)
+    rows = broadcast_rows(stage) if how.order == "rows" else 0
+    if rows:
+        return Rows(kernels, regrouped(stage, rows), how, place)
+    return Flat(kernels, regrouped(stage, len(stage.outer) + len(stage.steps[0].loops)), how, place)
+
+
+WRITER = Writer("triton", "cuda", write, moves.seeds, moves.MOVES, moves.safer)

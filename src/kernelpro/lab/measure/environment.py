@@ -1,0 +1,81 @@
+"""A snapshot of where a verdict was reached."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kernelpro
+from kernelpro.lab.languages import cuda
+from kernelpro.lab.machine import cpu_name
+from kernelpro.lab.sandbox import gpu
+
+
+@lru_cache
+def snapshot(device: str) -> dict[str, Any]:
+    """Hardware and versions, as plain data."""
+    found: dict[str, Any] = {
+        "kernelpro": kernelpro.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "driver": sensors().driver(),
+            "cuda": torch.version.cuda,
+            "nvcc": _first_line(cuda.nvcc(), "release"),
+        }
+        try:
+            import triton
+
+            found["triton"] = triton.__version__
+        except ImportError:
+            pass
+    return found
+
+
+def bus() -> str:
+    """Where the GPU sits, as NVML names it."""
+    properties: Any = torch.cuda.get_device_properties(0)
+    return f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+
+
+@lru_cache
+def sensors() -> gpu.Sensors:
+    return gpu.Sensors(bus())
+
+
+def load(seconds: float) -> float:
+    """The share of all cores' time that is spent on something now; 0 where the system does not tell."""
+
+    def spent() -> tuple[int, int]:
+        times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(times) - times[3] - times[4], sum(times)
+
+    try:
+        busy, total = spent()
+        time.sleep(seconds)
+        more, longer = spent()
+    except (OSError, ValueError):
+        return 0.0
+    return (more - busy) / max(1, longer - total)
+
+
+def _first_line(program: str | None, word: str) -> str | None:
+    if program is None:
+        return None
+    output = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    return next((line.strip() for line in output.splitlines() if word in line), None)

@@ -1,0 +1,224 @@
+"""Memory that parent and child share, on the GPU (CUDA IPC) and on the CPU (memfd).
+
+Inputs travel in regions that the parent owns: one region a buffer set, each tensor at an aligned
+offset. Outputs stay where the candidate put them; the parent reads them there, from the frozen child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelpro.lab.sandbox import gpu
+
+_ALIGN = 512
+DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor lies in a region."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+    def span(self) -> int:
+        """Bytes from the first to the last element, inclusive."""
+        if 0 in self.shape:
+            return 0
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * DTYPES[self.dtype].itemsize
+
+    def view(self, raw: torch.Tensor) -> torch.Tensor:
+        """The tensor inside a uint8 tensor over the region."""
+        typed = raw[self.offset : self.offset + self.span()].view(DTYPES[self.dtype])
+        return typed.as_strided(self.shape, self.stride)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"offset": self.offset, "shape": self.shape, "stride": self.stride, "dtype": self.dtype}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Slot:
+        shape, stride = (tuple(map(_whole, data[name])) for name in ("shape", "stride"))
+        return cls(_whole(data["offset"]), shape, stride, str(data["dtype"]))
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:  # 1e300 is one too, for `int`
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
+    """Slots for tensors in one region, and the region's size. Dense strides are kept, others made contiguous."""
+    slots, offset = [], 0
+    for tensor in tensors:
+        dense = torch.empty_like(tensor)  # preserves strides where the tensor is dense and non-overlapping
+        slot = Slot(offset, tuple(dense.shape), tuple(dense.stride()), dtype_name(dense.dtype))
+        slots.append(slot)
+        offset += -(-max(slot.span(), 1) // _ALIGN) * _ALIGN
+    return slots, max(offset, _ALIGN)
+
+
+class Region:
+    """Shared memory that the parent owns, of a fixed size. `fd` is set on the CPU, `handle` on the GPU.
+
+    On a GPU it ends with a word, the gate: a child's stream can wait for it, and the parent opens it.
+    """
+
+    def __init__(self, device: str, nbytes: int):
+        self.device, self.nbytes = device, nbytes
+        self.fd: int | None = None
+        self.handle = ""
+        grain, extra = (gpu.GRANULE, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
+        whole = -(-(nbytes + extra) // grain) * grain  # what is shared is shared in whole pages
+        self.gate = whole - extra
+        if device == "cuda":
+            self._pointer = gpu.allocate(whole)
+            self.handle = gpu.lend(self._pointer).hex()
+            self.raw = gpu.as_bytes(self._pointer, whole)
+        else:
+            self.fd = os.memfd_create("kernelpro-inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self.fd, whole)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
+
+    def has_gate(self) -> bool:
+        """Whether this device can open it."""
+        try:
+            self.open_gate(0)
+        except gpu.GpuError:
+            return False
+        return True
+
+    def open_gate(self, value: int) -> None:
+        """When what the device has been told before is done."""
+        gpu.release(torch.cuda.current_stream().cuda_stream, self._pointer + self.gate, value)
+
+    def wipe(self) -> None:
+        """What one child left there, in its inputs or beside them, is not for the next."""
+        self.raw.zero_()
+
+    def close(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+            self.raw = torch.empty(0)
+            gpu.free(self._pointer)
+        elif self.fd is not None:
+            self.raw = torch.empty(0, dtype=torch.uint8)
+            os.close(self.fd)
+            self.fd = None
+
+
+def open_region(device: str, nbytes: int, fd: int | None, handle: str) -> torch.Tensor:
+    """The child's side: a uint8 tensor over the parent's region."""
+    if device == "cuda":
+        lent: torch.Tensor = gpu.as_bytes(gpu.borrow(bytes.fromhex(handle)), nbytes)
+        return lent
+    assert fd is not None
+    raw: torch.Tensor = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
+    return raw
+
+
+class Unreadable(Exception):
+    """An output that the child named cannot be read where it says it is."""
+
+
+class _IoVec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _read_places(pid: int, address: int, places: list[int], size: int) -> list[bytes]:
+    """So many bytes at each place of another process's memory, in one call."""
+    buffer = ctypes.create_string_buffer(size * len(places))
+    local = _IoVec(ctypes.addressof(buffer), len(buffer))
+    remote = (_IoVec * len(places))(*[_IoVec(address + place, size) for place in places])
+    if _libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(places), 0) != len(buffer):
+        raise Unreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
+    return [buffer.raw[first : first + size] for first in range(0, len(buffer), size)]
+
+
+def _read_process(pid: int, address: int, into: int, nbytes: int) -> None:
+    """Copy memory of another process; raises Unreadable where that is refused."""
+    done = 0
+    while done < nbytes:
+        local, remote = _IoVec(into + done, nbytes - done), _IoVec(address + done, nbytes - done)
+        count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+        if count <= 0:
+            raise Unreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
+        done += count
+
+
+class HostReader:
+    """Reads outputs from a child's own memory on the CPU."""
+
+    _SAMPLES = 64
+
+    def __init__(self, pid: int):
+        self._pid = pid
+
+    def peek(self, slot: Slot) -> dict[int, bytes]:
+        """A few random elements, quickly: taken before the freeze to see whether the output still changes."""
+        size, span = DTYPES[slot.dtype].itemsize, slot.span()
+        if not span:
+            return {}
+        places = list({random.randrange(span // size) * size for _ in range(self._SAMPLES)})
+        return dict(zip(places, _read_places(self._pid, slot.offset, places, size), strict=True))
+
+    def read(self, slot: Slot) -> torch.Tensor:
+        """The whole output as a tensor of the parent's own."""
+        raw = torch.empty(slot.span(), dtype=torch.uint8)
+        if slot.span():
+            _read_process(self._pid, slot.offset, raw.data_ptr(), slot.span())
+        return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
+
+    def close(self) -> None:
+        pass
+
+
+class DeviceReader:
+    """Reads outputs from device memory that the child lent. Mappings are kept: a block is opened once."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+
+    def make_room(self, sizes: list[int]) -> None:
+        """For outputs that will be read: torch keeps what is given back, so that no read waits for the driver."""
+        _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at once
+
+    def read(self, slot: Slot, handle: str) -> torch.Tensor:
+        """A copy of the output, complete when this returns; it is part of the deciding clock."""
+        try:
+            if handle not in self._open:
+                self._open[handle] = gpu.borrow(bytes.fromhex(handle))
+            base, size = gpu.base_of(self._open[handle])
+            if slot.offset < 0 or slot.offset + slot.span() > size:
+                raise Unreadable("output lies outside the memory that it names")
+            if not slot.span():
+                return Slot(0, slot.shape, slot.stride, slot.dtype).view(torch.empty(0, dtype=torch.uint8, device="cuda"))
+            raw = gpu.as_bytes(base + slot.offset, slot.span()).clone()
+        except (gpu.GpuError, ValueError) as error:
+            raise Unreadable(f"output memory cannot be mapped: {error}") from None
+        torch.cuda.synchronize()
+        return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
+
+    def close(self) -> None:
+        for pointer in self._open.values():
+            gpu.give_back(pointer)
+        self._open.clear()
