@@ -20,7 +20,10 @@ def judged(
     """Each task's file with a verdict, in the order of the work; a job without a verdict is told and left out."""
     pairs = [(path, candidate) for path, candidates in work for candidate in candidates]
     tasks = {path: Task.from_file(path) for path, _ in work}
-    jobs = [Job(str(number), "judge", tasks[path], candidate, target, options) for number, (path, candidate) in enumerate(pairs)]
+    jobs = [
+        Job(str(number), "judge", tasks[path], candidate, target, options)
+        for number, (path, candidate) in enumerate(pairs)
+    ]
     for (path, candidate), result in zip(pairs, local.run(jobs), strict=True):
         if result.verdict:
             yield path, result.verdict

@@ -26,12 +26,23 @@ from library.test_ranking import QUESTIONS  # noqa: E402
 
 from kernelpro.library import Tree, asking, index, named  # noqa: E402
 
-COLUMNS = ("tree", "files", "MB", "chunks", "index, s (CPU)", "index, MB", "listing, ms", "search, ms (worst)")
+COLUMNS = (
+    "tree",
+    "files",
+    "MB",
+    "chunks",
+    "index, s (CPU)",
+    "index, MB",
+    "listing, ms",
+    "search, ms (worst)",
+)
 COLUMNS += ("definition, ms", "uses, ms", "grep, ms")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     source = named("cutlass").root
@@ -52,15 +63,25 @@ def main() -> None:
 def row(tree: Tree, rounds: int) -> None:
     listing = tree.listing()
     wall, processor = time.perf_counter(), time.process_time()
-    chunks = index.ask(tree, listing, lambda opened: opened.db.execute("SELECT count(*) FROM chunk").fetchone()[0])
+    chunks = index.ask(
+        tree, listing, lambda opened: opened.db.execute("SELECT count(*) FROM chunk").fetchone()[0]
+    )
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     size = sum(path.stat().st_size for path in index.folder().glob("*.db"))
     listed = [clock(tree.listing) for _ in range(rounds)]
-    searched = [clock(lambda query=query: asking.search(tree, query, 10)) for query, _ in QUESTIONS for _ in range(rounds)]
+    searched = [
+        clock(lambda query=query: asking.search(tree, query, 10))
+        for query, _ in QUESTIONS
+        for _ in range(rounds)
+    ]
     defined = [clock(lambda: asking.definition(tree, "make_tiled_copy", 10)) for _ in range(rounds)]
     used = [clock(lambda: asking.uses(tree, "make_tiled_copy", 20)) for _ in range(rounds)]
-    matched = [clock(lambda: asking.grep(tree, r"struct SM90_TMA\w+", True, "", False, 20)) for _ in range(rounds)]
-    middle = [f"{1000 * statistics.median(times):.0f}" for times in (listed, searched, defined, used, matched)]
+    matched = [
+        clock(lambda: asking.grep(tree, r"struct SM90_TMA\w+", True, "", False, 20)) for _ in range(rounds)
+    ]
+    middle = [
+        f"{1000 * statistics.median(times):.0f}" for times in (listed, searched, defined, used, matched)
+    ]
     middle[1] += f" ({1000 * max(searched):.0f})"
     megabytes = sum(bytes_ for bytes_, _ in listing.files.values()) / 1e6
     cells = [

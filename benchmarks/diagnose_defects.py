@@ -47,12 +47,12 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
 
     from kernelpro.lab.measure.bench import Bench
     from kernelpro.lab.profile.collect import Collector
-    from kernelpro.lab.sandbox.answers import Verdictable
+    from kernelpro.lab.sandbox.answers import CandidateRejected
     from kernelpro.lab.sandbox.builds import Builds
-    from kernelpro.lab.sandbox.cell import Nursery
+    from kernelpro.lab.sandbox.cell import SandboxLauncher
 
     tools = list(registry().values())
-    nursery = Nursery()
+    nursery = SandboxLauncher()
     builds = Builds(nursery)
     options = Options()
     candidates = {path.stem: Candidate.from_file(path) for path in paths}
@@ -78,7 +78,7 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
                 f"{path.stem:32} {found.time_ms:8.3f} ms  floor {found.floor_ms:7.3f}  {bound:8} {time.monotonic() - begun:5.1f} s",
                 flush=True,
             )
-        except Verdictable as error:
+        except CandidateRejected as error:
             print(f"{path.stem:32} FAILED {error.status}: {error.reason[:300]}", flush=True)
         finally:
             bench.close()
@@ -134,7 +134,9 @@ def show(profiles: dict[str, Profile], without_counters: bool = False) -> dict[s
     first = third = defects = clean = controls = 0
     for name, profile in sorted(profiles.items()):
         if without_counters:
-            profile = replace(profile, kernels=tuple(replace(k, metrics={}, lines=()) for k in profile.kernels))
+            profile = replace(
+                profile, kernels=tuple(replace(k, metrics={}, lines=()) for k in profile.kernels)
+            )
         diagnosis: Diagnosis = examine.diagnose(profile, tools)
         header = about(CORPUS / "gpu" / f"{name}.py")
         ranks = list(dict.fromkeys(finding.tool for finding in diagnosis.findings))
@@ -158,7 +160,9 @@ def show(profiles: dict[str, Profile], without_counters: bool = False) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--again", type=Path)
     parser.add_argument("--only", nargs="*")
@@ -168,7 +172,9 @@ def main() -> None:
         text = gzip.decompress((chosen.again / "profiles.json.gz").read_bytes())
         profiles = {name: Profile.from_json(data) for name, data in json.loads(text).items()}
     else:
-        paths = [p for p in sorted((CORPUS / "gpu").glob("[cd]_*.py")) if not chosen.only or p.stem in chosen.only]
+        paths = [
+            p for p in sorted((CORPUS / "gpu").glob("[cd]_*.py")) if not chosen.only or p.stem in chosen.only
+        ]
         profiles = collect(paths, not chosen.no_ncu)
         chosen.out.mkdir(parents=True, exist_ok=True)
         data = json.dumps({name: profile.to_json() for name, profile in profiles.items()}).encode()

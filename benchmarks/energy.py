@@ -45,7 +45,7 @@ from kernelpro.lab.measure.bench import Bench  # noqa: E402
 from kernelpro.lab.measure.participant import Participant  # noqa: E402
 from kernelpro.lab.sandbox import gpu  # noqa: E402
 from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
-from kernelpro.lab.sandbox.cell import Nursery  # noqa: E402
+from kernelpro.lab.sandbox.cell import SandboxLauncher  # noqa: E402
 from kernelpro.records import Candidate, Energy, Interval, Options, Target, Task  # noqa: E402
 
 PAIRS = Path(__file__).parent / "energy_pairs"
@@ -100,12 +100,14 @@ def agreement(path: Path, windows: list[dict[str, Any]]) -> dict[str, Any]:
 class Table:
     """A task with everything that measuring a kernel of it takes."""
 
-    def __init__(self, task: Task, target: Target, nursery: Nursery, builds: Builds):
+    def __init__(self, task: Task, target: Target, nursery: SandboxLauncher, builds: Builds):
         options = Options(effort="quick", baselines=("eager_fp32",))
         self.bench = Bench(task, target, options, nursery, builds)
         self.bench.open(lambda stage: None)
         self.seeds = [self.bench.new_seed() for _ in range(24)]
-        self._limit = Tolerance(self.bench.oracle, self.bench.precision, self.bench.new_seed()).limits["as given"]
+        self._limit = Tolerance(self.bench.oracle, self.bench.precision, self.bench.new_seed()).limits[
+            "as given"
+        ]
 
     def check(self, outputs: list[torch.Tensor], seed: int) -> None:
         errors = measure(outputs, self.bench.oracle.truth(seed))
@@ -117,7 +119,10 @@ class Table:
         participant = self.bench.admit()
         self.bench.load(participant, Candidate(source))
         participant.prepare(300.0, tidy=True)
-        self.check(participant.call(self.bench.inputs(self.seeds[0]), self.bench.expected, 300.0).outputs, self.seeds[0])
+        self.check(
+            participant.call(self.bench.inputs(self.seeds[0]), self.bench.expected, 300.0).outputs,
+            self.seeds[0],
+        )
         return participant
 
     def times(self, *sides: Participant) -> list[torch.Tensor]:
@@ -149,7 +154,9 @@ class Table:
         participant.cell.freeze()
         return Side(name, participant, float(ms.median()), {}, self.check)
 
-    def compared(self, counter: Counter, one: Participant, other: Participant, effort: Any) -> tuple[dict[str, Any], Energy]:
+    def compared(
+        self, counter: Counter, one: Participant, other: Participant, effort: Any
+    ) -> tuple[dict[str, Any], Energy]:
         """Times and energy of `one` over `other`."""
         times, *sides = self.timed(one, other)
         return times, self.energy(counter, *sides, effort)
@@ -234,7 +241,12 @@ def pair(counter: Counter, table: Table, source: str, wastes: list[int]) -> dict
     finally:
         lean.close()
     apart = energy.joules["lean"].high < energy.joules["candidate"].low and energy.ratio["energy"].low > 1
-    return times | {"waste": amount, "energy": energy.to_json(), "more": energy.ratio["energy"].value - 1, "apart": apart}
+    return times | {
+        "waste": amount,
+        "energy": energy.to_json(),
+        "more": energy.ratio["energy"].value - 1,
+        "apart": apart,
+    }
 
 
 def about(path: Path) -> dict[str, str]:
@@ -244,13 +256,16 @@ def about(path: Path) -> dict[str, str]:
 
 def run(chosen: argparse.Namespace, samples: Path, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     counter = find("cuda")
-    nursery = Nursery()
+    nursery = SandboxLauncher()
     builds = Builds(nursery)
     found: dict[str, Any] = {"pairs": {}}
     windows: list[dict[str, Any]] = []
     if chosen.pairs is None:
         found["calibration"] = calibrate("cuda", lambda stage: None)
-        print(f"calibration: {json.dumps({k: v for k, v in found['calibration'].items() if k != 'a_a'})}", flush=True)
+        print(
+            f"calibration: {json.dumps({k: v for k, v in found['calibration'].items() if k != 'a_a'})}",
+            flush=True,
+        )
     try:
         files = [PAIRS / f"{name}.py" for name in chosen.pairs or ()] or sorted(PAIRS.glob("*_behind_*.py"))
         tables: dict[str, list[Path]] = {}
@@ -328,7 +343,11 @@ def as_it_should_be(found: dict[str, Any]) -> list[str]:
     a_a = found.get("a_a")
     if a_a and ("failed" in a_a or not a_a["a_a"]["low"] <= 1 <= a_a["a_a"]["high"]):
         wrong.append("A/A does not hold 1")
-    good = [name for name, row in found["pairs"].items() if row.get("apart") and abs(in_loops(row).value - 1) <= 0.01]
+    good = [
+        name
+        for name, row in found["pairs"].items()
+        if row.get("apart") and abs(in_loops(row).value - 1) <= 0.01
+    ]
     if len(good) < len(found["pairs"]):
         wrong.append(f"{len(good)} of {len(found['pairs'])} pairs are equally fast and apart in energy")
     median = found["agreement"].get("median")
@@ -338,7 +357,9 @@ def as_it_should_be(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--pairs", nargs="*", help="neither calibration nor A/A: only these pairs, or all")
     parser.add_argument("--sample", nargs=2, metavar=("FILE", "BUS"), help=argparse.SUPPRESS)

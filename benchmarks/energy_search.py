@@ -39,9 +39,9 @@ from kernelpro.engine import session  # noqa: E402
 from kernelpro.lab.energy.counter import NoCounter, find  # noqa: E402
 from kernelpro.lab.energy.track import Unresolved  # noqa: E402
 from kernelpro.lab.energy.window import Side  # noqa: E402
-from kernelpro.lab.sandbox.answers import Verdictable  # noqa: E402
+from kernelpro.lab.sandbox.answers import CandidateRejected  # noqa: E402
 from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
-from kernelpro.lab.sandbox.cell import Nursery  # noqa: E402
+from kernelpro.lab.sandbox.cell import SandboxLauncher  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
 from kernelpro.records import BadInput, Interval, Limits, RunConfig, Step, Task  # noqa: E402
 
@@ -51,7 +51,9 @@ TOLERANCE = 0.02
 _FEWEST = 3
 
 
-def searched(pool: Pool, task: Task, candidates: int, languages: tuple[str, ...], home: Path) -> dict[str, Any]:
+def searched(
+    pool: Pool, task: Task, candidates: int, languages: tuple[str, ...], home: Path
+) -> dict[str, Any]:
     config = RunConfig(
         task,
         "cuda",
@@ -68,7 +70,9 @@ def searched(pool: Pool, task: Task, candidates: int, languages: tuple[str, ...]
         speed_tolerance=TOLERANCE,
     )
     store = session.store_for(home, config, task.name)
-    outcome = asyncio.run(session.work(store, pool, lambda kind, data: progress(task.name, kind, data), explain=False))
+    outcome = asyncio.run(
+        session.work(store, pool, lambda kind, data: progress(task.name, kind, data), explain=False)
+    )
     steps = {step.number: step for step in store.steps()}
     return {
         "task": task.name,
@@ -76,18 +80,29 @@ def searched(pool: Pool, task: Task, candidates: int, languages: tuple[str, ...]
         "verdict": outcome.verdict.to_json() if outcome.verdict else None,
         "points": [point.to_json() | {"plan": steps[point.step].plan} for point in outcome.front],
         "notes": outcome.notes,
-        "steps": [told(step) | {"source": store.source(step.final_source) if step.final_source else ""} for step in steps.values()],
+        "steps": [
+            told(step) | {"source": store.source(step.final_source) if step.final_source else ""}
+            for step in steps.values()
+        ],
     }
 
 
 def told(step: Step) -> dict[str, Any]:
-    known = {"step": step.number, "parent": step.parent, "state": step.state, "ms": step.ms, "plan": step.plan}
+    known = {
+        "step": step.number,
+        "parent": step.parent,
+        "state": step.state,
+        "ms": step.ms,
+        "plan": step.plan,
+    }
     return known | {"hypothesis": step.hypothesis, "advice": step.details.get("advice")}
 
 
 def progress(task: str, kind: str, data: dict[str, Any]) -> None:
     if kind != "progress":
-        print(f"{time.strftime('%H:%M:%S')} {task}: {kind} {data.get('step', '')}", file=sys.stderr, flush=True)
+        print(
+            f"{time.strftime('%H:%M:%S')} {task}: {kind} {data.get('step', '')}", file=sys.stderr, flush=True
+        )
 
 
 def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
@@ -95,7 +110,7 @@ def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
     sources = {step["step"]: step["source"] for step in found["steps"]}
     if found["winner"] not in sources or (first := origin(found)) == found["winner"]:
         return None
-    nursery = Nursery()
+    nursery = SandboxLauncher()
     builds = Builds(nursery)
     try:
         table = Table(task, "cuda", nursery, builds)
@@ -111,7 +126,7 @@ def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
                 other.close()
         finally:
             table.bench.close()
-    except (NoCounter, Unresolved, Verdictable, torch.OutOfMemoryError) as reason:
+    except (NoCounter, Unresolved, CandidateRejected, torch.OutOfMemoryError) as reason:
         return {"refused": str(reason)}
     finally:
         builds.close()
@@ -161,7 +176,9 @@ def row(found: dict[str, Any]) -> str:
         shown(duel["time_ratio"]),
         *in_loops(duel),
         saved(duel["spaced"]["ratio"]) if "spaced" in duel else duel.get("not_spaced", ""),
-        f"{energy['against']}: {speed:.2f}x, {1 - energy['ratio']['energy']['value']:.1%} less" if speed else energy["refused"],
+        f"{energy['against']}: {speed:.2f}x, {1 - energy['ratio']['energy']['value']:.1%} less"
+        if speed
+        else energy["refused"],
     )
     return f"| {' | '.join(cells)} |"
 
@@ -196,22 +213,34 @@ def origin(found: dict[str, Any]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="tasks of our own suite")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="no search: the winners of this FILE against their designs")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="no search: the winners of this FILE against their designs"
+    )
     parser.add_argument("--candidates", type=int, default=3)
-    parser.add_argument("--language", action="append", choices=("triton", "cuda"), help="several: one first design in each")
+    parser.add_argument(
+        "--language", action="append", choices=("triton", "cuda"), help="several: one first design in each"
+    )
     parser.add_argument("--out", type=Path, help="write everything here, as JSON")
     parser.add_argument("--home", type=Path, help="keep the runs here")
     chosen = parser.parse_args()
-    earlier = {result["task"]: result for result in json.loads(chosen.again.read_text(encoding="utf-8"))} if chosen.again else {}
+    earlier = (
+        {result["task"]: result for result in json.loads(chosen.again.read_text(encoding="utf-8"))}
+        if chosen.again
+        else {}
+    )
     paths = {name: next(SUITE.glob(f"level*/{name}.py"), None) for name in chosen.names or earlier or DEFAULT}
     if unknown := [name for name, path in paths.items() if path is None]:
         parser.error(f"no task of our own suite is called {', '.join(unknown)}")
     if chosen.again and (unknown := [name for name in paths if name not in earlier]):
         parser.error(f"{chosen.again} has nothing of {', '.join(unknown)}")
     found: list[dict[str, Any]] = []
-    print("| task | winner, ms | time, over its design | in loops | energy saved | W | at the same rate | against the baseline |")
+    print(
+        "| task | winner, ms | time, over its design | in loops | energy saved | W | at the same rate | against the baseline |"
+    )
     print("|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="energy-search-") as scratch, Pool() as pool:
         for path in paths.values():
@@ -223,13 +252,21 @@ def main() -> int:
                 result = earlier.get(task.name) or searched(pool, task, chosen.candidates, languages, home)
                 result["duel"] = head_to_head(task, result)
             except BadInput as error:
-                result = {"task": path.stem, "winner": None, "verdict": None, "points": [], "notes": [str(error)]}
+                result = {
+                    "task": path.stem,
+                    "winner": None,
+                    "verdict": None,
+                    "points": [],
+                    "notes": [str(error)],
+                }
             print(row(result), flush=True)
             found.append(result | {"seconds": round(time.monotonic() - begun, 1)})
             if chosen.out:
                 chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     saved = sum(map(is_saving, found))
-    print(f"\n{saved} of {len(found)} tasks: energy saved beyond doubt by a winner that is at most {TOLERANCE:.0%} slower")
+    print(
+        f"\n{saved} of {len(found)} tasks: energy saved beyond doubt by a winner that is at most {TOLERANCE:.0%} slower"
+    )
     return 0 if saved >= _FEWEST else 1
 
 

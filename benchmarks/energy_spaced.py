@@ -77,7 +77,12 @@ def window(counter: Counter, table: Table, side: Side, slowest_ms: float, second
         raise Unresolved(f"the counter's steps were seen to {stretch.doubt:.1%} only")
     if track.held_back(gpu.SLOWDOWN):
         raise Unresolved("the device was throttled")
-    told = {"watts": stretch.watts, "rate": pulse.rate, "joules_a_call": stretch.watts / pulse.rate, "doubt": stretch.doubt}
+    told = {
+        "watts": stretch.watts,
+        "rate": pulse.rate,
+        "joules_a_call": stretch.watts / pulse.rate,
+        "doubt": stretch.doubt,
+    }
     return told | {"sm_mhz": track.median("sm_mhz"), "capped": track.held_back(gpu.POWER_CAP)}
 
 
@@ -87,6 +92,11 @@ def compared(counter: Counter, table: Table, one: Side, other: Side) -> dict[str
     seconds = max(_WINDOW, at_rest(counter, 1.0).step().window_seconds)
     rounds = []
     for _ in range(_ROUNDS):
-        rounds.append({side.name: window(counter, table, side, slowest, seconds) for side in random.sample([one, other], 2)})
+        rounds.append(
+            {
+                side.name: window(counter, table, side, slowest, seconds)
+                for side in random.sample([one, other], 2)
+            }
+        )
     ratios = [made[one.name]["joules_a_call"] / made[other.name]["joules_a_call"] for made in rounds]
     return {"ratio": few.ratio_interval(ratios).to_json(), "rounds": rounds}

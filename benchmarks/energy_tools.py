@@ -46,7 +46,9 @@ def profiled(pool: Pool, name: str, waste: int) -> dict[str, Any]:
         return await asyncio.wrap_future(pool.submit(job))
 
     def of(amount: int) -> dict[str, Any]:
-        request = Request(task, Candidate(wasteful(path.read_text(encoding="utf-8"), amount)), "cuda", energy=True)
+        request = Request(
+            task, Candidate(wasteful(path.read_text(encoding="utf-8"), amount)), "cuda", energy=True
+        )
         return asyncio.run(profile(ask, request, registry()))[0].to_json()
 
     return {"wasteful": of(waste), "lean": of(0)}
@@ -55,7 +57,11 @@ def profiled(pool: Pool, name: str, waste: int) -> dict[str, Any]:
 def promised(found: dict[str, Any]) -> dict[str, float]:
     """By each tool for energy that speaks of this profile: the share that it would save."""
     diagnosis = examine.diagnose(Profile.from_json(found), registry().values(), energy=True)
-    return {finding.tool: 1 - 1 / finding.gain.factor for finding in diagnosis.findings if finding.objective == "energy"}
+    return {
+        finding.tool: 1 - 1 / finding.gain.factor
+        for finding in diagnosis.findings
+        if finding.objective == "energy"
+    }
 
 
 def taken(measured: dict[str, Any]) -> tuple[float, float, float]:
@@ -67,7 +73,9 @@ def taken(measured: dict[str, Any]) -> tuple[float, float, float]:
 def row(name: str, measured: dict[str, Any], *promises: dict[str, float]) -> str:
     share, least, most = taken(measured)
     cells = [f"{share:.1%} [{least:.1%}, {most:.1%}]"]
-    cells += [", ".join(f"{tool} {part:.0%}" for tool, part in found.items()) or "nothing" for found in promises]
+    cells += [
+        ", ".join(f"{tool} {part:.0%}" for tool, part in found.items()) or "nothing" for found in promises
+    ]
     return f"| {name} | {' | '.join(cells)} |"
 
 
@@ -78,7 +86,9 @@ def by_model(name: str, side: str, found: dict[str, Any], measured: dict[str, An
     said = 1e-12 * sum(joules.spent(Scene(profile, bound, kernel)).total for kernel in profile.kernels)
     own = "candidate" if side == "wasteful" else side
     counted = measured["energy"]["joules"][own]["value"]
-    clock = statistics.median(window["sm_mhz"] for window in measured["energy"]["windows"] if window["side"] == own)
+    clock = statistics.median(
+        window["sm_mhz"] for window in measured["energy"]["windows"] if window["side"] == own
+    )
     return f"| {name}, {side} | {clock:.0f} | {1e3 * counted:.1f} | {1e3 * said:.1f} | {said / counted - 1:+.1%} |"
 
 
@@ -88,7 +98,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("measured", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--again", type=Path, help="no GPU: profiles that --out wrote")
@@ -97,7 +109,9 @@ def main() -> int:
     pairs = read(chosen.measured)["pairs"]
     if unknown := [name for name in chosen.pairs if name not in pairs]:
         parser.error(f"{chosen.measured} has no pair called {', '.join(unknown)}")
-    measured = {name: found for name, found in pairs.items() if "waste" in found and name in (chosen.pairs or pairs)}
+    measured = {
+        name: found for name, found in pairs.items() if "waste" in found and name in (chosen.pairs or pairs)
+    }
     if chosen.again:
         profiles = {name: found for name, found in read(chosen.again).items() if name in measured}
     else:
@@ -105,7 +119,9 @@ def main() -> int:
             profiles = {name: profiled(pool, name, measured[name]["waste"]) for name in measured}
     if chosen.out:
         chosen.out.write_text(json.dumps(profiles, indent=1) + "\n")
-    print("| pair | the waste takes, of all energy | promised for the wasteful one | for the lean one |\n|---|---|---|---|")
+    print(
+        "| pair | the waste takes, of all energy | promised for the wasteful one | for the lean one |\n|---|---|---|---|"
+    )
     silent = []
     for name, found in profiles.items():
         planted, lean = promised(found["wasteful"]), promised(found["lean"])

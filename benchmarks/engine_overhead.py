@@ -41,7 +41,10 @@ def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[flo
     begun = time.perf_counter()
     options = replace(OPTIONS, give_up_ms=give_up_ms)
     different = {path.read_text(): path for path in sorted(folder.glob("*.py"), reverse=True)}
-    jobs = [Job(path.stem, "judge", task, Candidate.from_file(path), "cpu", options) for path in sorted(different.values())]
+    jobs = [
+        Job(path.stem, "judge", task, Candidate.from_file(path), "cpu", options)
+        for path in sorted(different.values())
+    ]
     verdicts = [answer.result().verdict for answer in [pool.submit(job) for job in jobs]]
     return time.perf_counter() - begun, [v for v in verdicts if v]
 
@@ -50,7 +53,9 @@ def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tu
     """Seconds for a run over the same candidates. What comes once is left out: probing and studying the task, the compiler's own
     code, final judgements, and the profile of the winner."""
     limits = Limits(candidates=count, floor_share=0.0)
-    config = RunConfig(task, "cpu", f"files:{folder}", policy="best-of-n", limits=limits, options=OPTIONS, finalists=0)
+    config = RunConfig(
+        task, "cpu", f"files:{folder}", policy="best-of-n", limits=limits, options=OPTIONS, finalists=0
+    )
     store = Store.create(home, replace(config, compiler=False), "run")
     at: dict[str, float] = {}
 
@@ -80,7 +85,12 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
         outcomes.append(None if dice.random() < 0.4 else 1.0 - 0.7 * dice.random())
         tree.settle(number, outcomes[-1])
         step = replace(
-            template, number=number, parent=choice.parent, action=choice.action, second=choice.second or 0, stage="settled"
+            template,
+            number=number,
+            parent=choice.parent,
+            action=choice.action,
+            second=choice.second or 0,
+            stage="settled",
         )
         if number > size - 100:
             begun_keep = time.perf_counter()
@@ -88,7 +98,9 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
             kept += time.perf_counter() - begun_keep
             chosen += middle - begun
         else:
-            store._db.execute("INSERT INTO step VALUES (?, ?, ?)", (number, step.stage, json.dumps(step.to_json())))
+            store._db.execute(
+                "INSERT INTO step VALUES (?, ?, ?)", (number, step.stage, json.dumps(step.to_json()))
+            )
     store.close()
     begun = time.perf_counter()
     again = Store.open(home, store.id)
@@ -97,11 +109,18 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     for step in steps:
         rebuilt.add(step.parent, step.action, step.second or None)
         rebuilt.settle(step.number, outcomes[step.number])
-    return {"size": size, "choose_ms": 10 * chosen, "keep_ms": 10 * kept, "open_s": time.perf_counter() - begun}
+    return {
+        "size": size,
+        "choose_ms": 10 * chosen,
+        "keep_ms": 10 * kept,
+        "open_s": time.perf_counter() - begun,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--candidates", type=int, default=12)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
@@ -116,15 +135,21 @@ def main() -> None:
             alone, _ = judged(pool, task, folder, limit)
             whole, store = searched(pool, task, folder, Path(name) / f"runs{turn}", chosen.candidates)
             pairs.append((alone, whole))
-            print(f"judging alone {alone:6.2f} s, a run {whole:6.2f} s, ratio {whole / alone:.3f}", flush=True)
+            print(
+                f"judging alone {alone:6.2f} s, a run {whole:6.2f} s, ratio {whole / alone:.3f}", flush=True
+            )
         template = max(store.steps(), key=lambda s: len(s.dumps()))
         sizes = [growth(template, size, Path(name) / "growth") for size in (100, 1000, 10_000)]
     ratios = sorted(whole / alone for alone, whole in pairs)
     for row in sizes:
-        print(f"{row['size']:6} steps: choose {row['choose_ms']:.3f} ms, keep {row['keep_ms']:.3f} ms, open {row['open_s']:.2f} s")
+        print(
+            f"{row['size']:6} steps: choose {row['choose_ms']:.3f} ms, keep {row['keep_ms']:.3f} ms, open {row['open_s']:.2f} s"
+        )
     print(f"median ratio {ratios[1]:.3f}")
     if chosen.out:
-        chosen.out.write_text(json.dumps({"pairs_s": pairs, "ratios": ratios, "growth": sizes}, indent=1) + "\n")
+        chosen.out.write_text(
+            json.dumps({"pairs_s": pairs, "ratios": ratios, "growth": sizes}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -59,7 +59,9 @@ class Plain(Playbook):
         return await super().write(assignment)
 
 
-def searched(pool: Pool, task: Task, name: str, candidates: int, plain: bool, seed: int) -> dict[str, Any] | None:
+def searched(
+    pool: Pool, task: Task, name: str, candidates: int, plain: bool, seed: int
+) -> dict[str, Any] | None:
     """The winner of one run: its source and its place, and all candidates with their times. None: the playbook cannot write it."""
     with tempfile.TemporaryDirectory(prefix="guidance-") as home:
         author = (Plain if plain else Playbook)(ORDERS[name], seed)
@@ -144,15 +146,22 @@ def compare(pool: Pool, task: Task, candidates: int, plain: bool, seed: int, tur
         }
         for name, found in winners.items()
     }
-    kernels = milliseconds(pool, task, {name: source for source, name in first.items()}) if len(first) > 1 else {}
+    kernels = (
+        milliseconds(pool, task, {name: source for source, name in first.items()}) if len(first) > 1 else {}
+    )
     if kernels.keys() != set(first.values()) and len(first) > 1:
         return row | {"left_out": "a winner did not pass again"}
     ms = {name: kernels.get(first[found["source"]], 1.0) for name, found in winners.items()}
-    return row | {"ms": ms if kernels else {}, "ratios": {other: ms[other] / ms["guided"] for other in OTHERS}}
+    return row | {
+        "ms": ms if kernels else {},
+        "ratios": {other: ms[other] / ms["guided"] for other in OTHERS},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--most", type=int, default=32, help="tasks that count")
     parser.add_argument("--candidates", type=int, default=8)
@@ -168,11 +177,15 @@ def main() -> None:
                 break
             if problem.label in known:
                 continue
-            row = {"task": problem.label} | compare(pool, problem.task, chosen.candidates, chosen.plain, chosen.seed, turn)
+            row = {"task": problem.label} | compare(
+                pool, problem.task, chosen.candidates, chosen.plain, chosen.seed, turn
+            )
             rows.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()
-            told = row.get("left_out") or ", ".join(f"over {name} {ratio:.3f}" for name, ratio in row["ratios"].items())
+            told = row.get("left_out") or ", ".join(
+                f"over {name} {ratio:.3f}" for name, ratio in row["ratios"].items()
+            )
             print(row["task"], told, file=sys.stderr, flush=True)
     show([row for row in rows if "ratios" in row], [row for row in rows if "ratios" not in row])
 
@@ -186,8 +199,12 @@ def show(rows: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
     print(f"| task | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
     for row in rows:
         cells = [f"{row['ms'][name]:.4f}" if row["ms"] else "the same kernel" for name in ORDERS]
-        cells += [f"{ratio:.3f}x" for other in OTHERS for ratio in (row["ratios"][other], on_the_way(row, other))]
-        print(f"| {row['task']} | {' | '.join(cells)} | {' / '.join(str(row[name]['step']) for name in ORDERS)} |")
+        cells += [
+            f"{ratio:.3f}x" for other in OTHERS for ratio in (row["ratios"][other], on_the_way(row, other))
+        ]
+        print(
+            f"| {row['task']} | {' | '.join(cells)} | {' / '.join(str(row[name]['step']) for name in ORDERS)} |"
+        )
     for other in OTHERS:
         print(f"\n{len(rows)} tasks, guided over {other}:")
         ends, ways = [row["ratios"][other] for row in rows], [on_the_way(row, other) for row in rows]
@@ -195,7 +212,9 @@ def show(rows: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
             logs = [math.log(ratio) for ratio in ratios]
             better, worse = sum(log > 0.02 for log in logs), sum(log < -0.02 for log in logs)
             mean = math.exp(sum(logs) / len(logs)) if logs else 1.0
-            print(f"- {title}: {mean:.3f}x, {better} better and {worse} worse by over 2 %, Wilcoxon p = {wilcoxon(logs):.2g}")
+            print(
+                f"- {title}: {mean:.3f}x, {better} better and {worse} worse by over 2 %, Wilcoxon p = {wilcoxon(logs):.2g}"
+            )
     for row in left_out:
         print(f"- left out: {row['task']}: {row['left_out']}")
 

@@ -18,7 +18,9 @@ from kernelpro.records import Candidate, Options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path)
@@ -26,7 +28,13 @@ def main() -> None:
     home = ROOT / "examples" / ("gpu" if chosen.target == "cuda" else "cpu")
     folders = chosen.folders or sorted({path.parent for path in home.glob("*/*_*.py")})
     work = [
-        (folder / "task.py", [Candidate(path.read_text(), f"{folder.name}/{path.name}") for path in sorted(folder.glob("*_*.py"))])
+        (
+            folder / "task.py",
+            [
+                Candidate(path.read_text(), f"{folder.name}/{path.name}")
+                for path in sorted(folder.glob("*_*.py"))
+            ],
+        )
         for folder in folders
     ]
     rows = []
@@ -47,7 +55,8 @@ def show(v: dict[str, Any]) -> None:
     ms = times["candidate"]["value"]
     ratios = "  ".join(f"{k} {s['value']:.2f} [{s['low']:.2f}, {s['high']:.2f}]" for k, s in speedup.items())
     print(
-        f"{name:45} {ms:8.3f} ms  {v['floor_ms'] / ms:4.0%} of floor  error {v['error']:.1e}  {ratios}  {v['faster']}", flush=True
+        f"{name:45} {ms:8.3f} ms  {v['floor_ms'] / ms:4.0%} of floor  error {v['error']:.1e}  {ratios}  {v['faster']}",
+        flush=True,
     )
 
 

@@ -21,7 +21,9 @@ from kernelpro.records import Candidate, Options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tasks", nargs="*", type=Path)
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path)
@@ -29,13 +31,19 @@ def main() -> None:
     folder = ROOT / "examples" / ("gpu" if chosen.target == "cuda" else "cpu")
     tasks = chosen.tasks or sorted(folder.glob("*/task.py"))
     rows = []
-    options = Options(effort="full", baselines=("eager_tf32",) if chosen.target == "cuda" else ("eager_fp32",))
-    work = [(path, [Candidate(re.sub(r"\bModel\b", "ModelNew", path.read_text()), "itself")]) for path in tasks]
+    options = Options(
+        effort="full", baselines=("eager_tf32",) if chosen.target == "cuda" else ("eager_fp32",)
+    )
+    work = [
+        (path, [Candidate(re.sub(r"\bModel\b", "ModelNew", path.read_text()), "itself")]) for path in tasks
+    ]
     for path, verdict in judged(work, chosen.target, options):
         if not verdict.times:
             print(f"{path.parent.name:24} {verdict.status.value}: {verdict.reason}")
             continue
-        (ratio,) = verdict.speedup.values() if len(verdict.speedup) == 1 else list(verdict.speedup.values())[-1:]
+        (ratio,) = (
+            verdict.speedup.values() if len(verdict.speedup) == 1 else list(verdict.speedup.values())[-1:]
+        )
         width = (ratio.high - ratio.low) / ratio.value
         a_a, burst = verdict.measurement["a_a"], verdict.measurement["burst_ms"]
         ms = verdict.times["candidate"].value

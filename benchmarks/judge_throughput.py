@@ -60,7 +60,14 @@ from kernelbench_evaluation import (
 from throughput_table import COLUMNS, summarise, table
 
 ROOT = Path(__file__).resolve().parent.parent
-ARCHITECTURES = {"7.5": "Turing", "8.0": "Ampere", "8.6": "Ampere", "8.9": "Ada", "9.0": "Hopper", "10.0": "Blackwell"}
+ARCHITECTURES = {
+    "7.5": "Turing",
+    "8.0": "Ampere",
+    "8.6": "Ampere",
+    "8.9": "Ada",
+    "9.0": "Hopper",
+    "10.0": "Blackwell",
+}
 """Compute capability -> the name that KernelBench's `gpu_arch` setting takes, which torch reads from TORCH_CUDA_ARCH_LIST."""
 JUDGE_TIMEOUT = 1500.0
 BASELINES = ("eager_fp32", "eager_tf32")
@@ -107,7 +114,9 @@ def run_judge(column: str, work: Work, caches: Path) -> Iterator[Call]:
                 "wall_s": arrivals[-1],
                 "verdicts_after_s": arrivals,
                 "preparation_seconds": (verdicts[0].get("measurement") or {}).get("preparation_seconds"),
-                "candidates": [row(candidate, verdict) for candidate, verdict in zip(candidates, verdicts, strict=True)],
+                "candidates": [
+                    row(candidate, verdict) for candidate, verdict in zip(candidates, verdicts, strict=True)
+                ],
             }
             began += arrivals[-1]
     finally:
@@ -122,7 +131,12 @@ def jobs(work: Work) -> Iterator[dict[str, Any]]:
         description = {"source": task.read_text("utf-8"), "name": task.parent.name}
         for path in candidates:
             candidate = {"source": path.read_text("utf-8"), "name": path.name}
-            about = {"task": description, "candidate": candidate, "target": "cuda", "options": {"baselines": BASELINES}}
+            about = {
+                "task": description,
+                "candidate": candidate,
+                "target": "cuda",
+                "options": {"baselines": BASELINES},
+            }
             yield {"id": f"{task.parent.name}/{path.name}", "kind": "judge", **about}
 
 
@@ -159,7 +173,10 @@ def collect(folder: Path, wanted: list[str] | None, most_cuda: int | None) -> Ta
                 raise SystemExit(f"{one} and {other} do not hold the same kernel")
         if wanted is None or task.parent.name in wanted:
             same = inline + triton
-            tasks[task.parent.name] = (task, {"kernelbench": same, "kernelpro": same, "kernelpro_runtime": own + triton})
+            tasks[task.parent.name] = (
+                task,
+                {"kernelbench": same, "kernelpro": same, "kernelpro_runtime": own + triton},
+            )
     if unknown := set(wanted or ()) - set(tasks):
         raise SystemExit(f"no such task in {folder}: {', '.join(sorted(unknown))}")
     if not tasks:
@@ -170,7 +187,11 @@ def collect(folder: Path, wanted: list[str] | None, most_cuda: int | None) -> Ta
 def kernel_text(candidate: Path) -> str:
     """The string literal bound to KERNEL."""
     for node in ast.parse(candidate.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "KERNEL":
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == "KERNEL"
+        ):
             return str(ast.literal_eval(node.value))
     raise SystemExit(f"{candidate}: no KERNEL = ... in it")
 
@@ -196,7 +217,11 @@ with tempfile.TemporaryDirectory() as folder:
 def complete(calls: list[Call], tasks: Tasks, columns: list[str]) -> list[Call]:
     """The calls of those tasks that every column has finished: columns are compared over the same candidates only."""
     done = finished(calls)
-    whole = {name for name, (_, files) in tasks.items() if all((c, name, path.name) in done for c in columns for path in files[c])}
+    whole = {
+        name
+        for name, (_, files) in tasks.items()
+        if all((c, name, path.name) in done for c in columns for path in files[c])
+    }
     return [call for call in calls if call["task"] in whole and call["column"] in columns]
 
 
@@ -208,7 +233,9 @@ def output_of(*command: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    rows = output_of("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader").splitlines()
+    rows = output_of(
+        "nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"
+    ).splitlines()
     if not rows:
         raise SystemExit("no GPU: nvidia-smi lists none")
     name, driver, capability = (part.strip() for part in rows[0].split(","))
@@ -216,7 +243,9 @@ def hardware() -> dict[str, Any]:
         "gpu": name,
         "driver": driver,
         "compute_capability": capability,
-        "cpu": (re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) or [platform.machine()])[0],
+        "cpu": (
+            re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) or [platform.machine()]
+        )[0],
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -241,7 +270,9 @@ def versions(checkout: Path) -> dict[str, Any]:
         "kernelpro": quoted(ROOT / "src/kernelpro/__init__.py", r'^__version__ = "(.+)"'),
         "kernelbench": quoted(checkout / "pyproject.toml", r'^version = "(.+)"'),
         "kernelbench_commit": output_of("git", "-C", str(checkout), "rev-parse", "HEAD") if own_git else None,
-        "kernelbench_eval_sha256": hashlib.sha256((checkout / "src/kernelbench/eval.py").read_bytes()).hexdigest(),
+        "kernelbench_eval_sha256": hashlib.sha256(
+            (checkout / "src/kernelbench/eval.py").read_bytes()
+        ).hexdigest(),
     }
 
 
@@ -282,17 +313,47 @@ def arguments() -> argparse.Namespace:
     def names(text: str) -> list[str]:
         return text.split(",")
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench")
-    add("--kernelbench-deps", type=Path, metavar="DIR", help="packages that only the KernelBench column imports")
-    add("--candidates", type=Path, default=Path(__file__).with_suffix(""), metavar="DIR", help="holds <task>/task.py and so on")
+    add(
+        "--kernelbench-deps",
+        type=Path,
+        metavar="DIR",
+        help="packages that only the KernelBench column imports",
+    )
+    add(
+        "--candidates",
+        type=Path,
+        default=Path(__file__).with_suffix(""),
+        metavar="DIR",
+        help="holds <task>/task.py and so on",
+    )
     add("--out", type=Path, default=Path("judge_throughput.json"), metavar="FILE")
     add("--tasks", type=names, metavar="NAME,...", help="only these")
-    add("--most-cuda", type=int, metavar="N", help="no more than N CUDA candidates a task: KernelBench takes a minute for each")
-    add("--columns", type=names, default=list(COLUMNS), metavar="NAME,...", help=f"only these of {', '.join(COLUMNS)}")
+    add(
+        "--most-cuda",
+        type=int,
+        metavar="N",
+        help="no more than N CUDA candidates a task: KernelBench takes a minute for each",
+    )
+    add(
+        "--columns",
+        type=names,
+        default=list(COLUMNS),
+        metavar="NAME,...",
+        help=f"only these of {', '.join(COLUMNS)}",
+    )
     add("--resume", action="store_true", help="go on with what --out holds, and do only what is missing")
-    add("--stop-after", type=float, default=float("inf"), metavar="SECONDS", help="begin no call that would end later")
+    add(
+        "--stop-after",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="begin no call that would end later",
+    )
     options = parser.parse_args()
     if unknown := set(options.columns) - set(COLUMNS):
         parser.error(f"no such column: {', '.join(sorted(unknown))}; there are: {', '.join(COLUMNS)}")
@@ -306,7 +367,11 @@ def main() -> None:
     settings = kernelbench_settings(checkout)
     tasks = collect(options.candidates.resolve(), options.tasks, options.most_cuda)
     machine = hardware()
-    files = {path for task, columns in tasks.values() for path in (task, *(c for group in columns.values() for c in group))}
+    files = {
+        path
+        for task, columns in tasks.values()
+        for path in (task, *(c for group in columns.values() for c in group))
+    }
     report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commands": [shlex.join(["python", *sys.argv])],
@@ -314,13 +379,20 @@ def main() -> None:
         "versions": versions(checkout),
         "kernelbench_settings": settings,
         "stood_in_for": list(STOOD_IN),
-        "files": {f"{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in sorted(files)},
+        "files": {
+            f"{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest()[:16]
+            for p in sorted(files)
+        },
         "calls": [],
     }
     if options.resume and options.out.exists():
         earlier = json.loads(options.out.read_text(encoding="utf-8"))
-        if any(earlier[key] != report[key] for key in ("hardware", "versions", "kernelbench_settings", "files")):
-            raise SystemExit(f"{options.out} was made on another machine, with other versions or other files: begin a new one")
+        if any(
+            earlier[key] != report[key] for key in ("hardware", "versions", "kernelbench_settings", "files")
+        ):
+            raise SystemExit(
+                f"{options.out} was made on another machine, with other versions or other files: begin a new one"
+            )
         report["calls"], report["commands"] = earlier["calls"], earlier["commands"] + report["commands"]
     prepare(checkout, options.kernelbench_deps, machine["compute_capability"])
     calls: list[Call] = report["calls"]
@@ -349,9 +421,15 @@ def main() -> None:
     for call in calls:
         for c in call["candidates"]:
             if c["status"] != "passed":
-                print(f"NOT PASSED: {call['column']} {call['task']}/{c['candidate']}: {c['status']}: {c['reason'][:500]}")
-    print(f"\n{machine['gpu']}, {machine['cores']} cores; {report['date']}; KernelBench at its defaults: {settings}")
-    print(f"On KernelBench's side empty modules stand in for {' and '.join(STOOD_IN)}, which it imports and does not use here")
+                print(
+                    f"NOT PASSED: {call['column']} {call['task']}/{c['candidate']}: {c['status']}: {c['reason'][:500]}"
+                )
+    print(
+        f"\n{machine['gpu']}, {machine['cores']} cores; {report['date']}; KernelBench at its defaults: {settings}"
+    )
+    print(
+        f"On KernelBench's side empty modules stand in for {' and '.join(STOOD_IN)}, which it imports and does not use here"
+    )
     print(table(summarise(complete(calls, tasks, options.columns))))
     if left:
         raise SystemExit(f"\n{left} evaluations left when the time was up: call again with --resume")

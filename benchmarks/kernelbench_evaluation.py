@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SETTINGS = ("num_correct_trials", "num_perf_trials", "timeout", "measure_performance", "timing_method", "precision", "build_cache")
+SETTINGS = (
+    "num_correct_trials",
+    "num_perf_trials",
+    "timeout",
+    "measure_performance",
+    "timing_method",
+    "precision",
+    "build_cache",
+)
 STOOD_IN = {"openai": "OpenAI", "litellm": "completion"}
 
 Call = dict[str, Any]
@@ -26,7 +34,13 @@ def language(candidate: Path) -> str:
 
 
 def compiler_caches(folder: Path) -> dict[str, str]:
-    names = ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+    names = (
+        "TRITON_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "XDG_CACHE_HOME",
+    )
     return {name: str(folder / name.lower()) for name in names}
 
 
@@ -46,7 +60,11 @@ def kernelbench_settings(checkout: Path) -> dict[str, Any]:
     script = checkout / "scripts" / "eval_from_generations.py"
     found: dict[str, Any] = {}
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute) and target.attr in SETTINGS:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(target := node.targets[0], ast.Attribute)
+            and target.attr in SETTINGS
+        ):
             with contextlib.suppress(ValueError):
                 found.setdefault(target.attr, ast.literal_eval(node.value))
     if missing := set(SETTINGS) - set(found):
@@ -94,7 +112,9 @@ def evaluate_as_kernelbench(
             backend=backend,
             precision=kernelbench.get_torch_dtype_from_string(settings["precision"]),
         )
-    except Exception as error:  # as the script does: whatever escapes the evaluation is that candidate's failure
+    except (
+        Exception
+    ) as error:  # as the script does: whatever escapes the evaluation is that candidate's failure
         result, reason = None, f"{type(error).__name__}: {error}"
     else:
         reason = "" if result is None else str({k: str(v)[:300] for k, v in result.metadata.items()})
@@ -116,16 +136,29 @@ def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], cache
     with environment(compiler_caches(caches)):
         began, wall = time.time(), time.perf_counter()
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            arguments = (task.read_text("utf-8"), candidate.read_text("utf-8"), backend, str(build), f"{build}.log", settings)
+            arguments = (
+                task.read_text("utf-8"),
+                candidate.read_text("utf-8"),
+                backend,
+                str(build),
+                f"{build}.log",
+                settings,
+            )
             try:
-                outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(timeout=settings["timeout"])
+                outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(
+                    timeout=settings["timeout"]
+                )
             except multiprocessing.TimeoutError:
                 outcome = {"status": "timed_out", "reason": f"over {settings['timeout']} s"}
         wall = time.perf_counter() - wall
     seconds = {}
     if "done" in outcome:
         entered, imported, done = (outcome.pop(key) for key in ("entered", "imported", "done"))
-        seconds = {"start process": entered - began, "import": imported - entered, "evaluate": done - imported}
+        seconds = {
+            "start process": entered - began,
+            "import": imported - entered,
+            "evaluate": done - imported,
+        }
     verdict = {"candidate": candidate.name, "language": backend, "seconds": seconds, **outcome}
     if verdict["status"] != "passed" and (log := Path(f"{build}.log")).exists():
         verdict["reason"] += "\n" + log.read_text(encoding="utf-8", errors="replace")[-2000:]

@@ -54,14 +54,25 @@ PUBLISHED: dict[str, dict[int, tuple[int, ...]]] = {
 def probe(chosen: argparse.Namespace, part: str, level: int, ids: Iterable[int]) -> subprocess.Popen[bytes]:
     """A bench over some problems of a level, in a folder and with a lock of its own."""
     folder = chosen.home / part
-    command = [sys.executable, "-m", "kernelpro", "bench", str(chosen.kernelbench), "--probe", "--quick", "--baseline=none"]
+    command = [
+        sys.executable,
+        "-m",
+        "kernelpro",
+        "bench",
+        str(chosen.kernelbench),
+        "--probe",
+        "--quick",
+        "--baseline=none",
+    ]
     command += ["--target", chosen.target, "--out", str(folder), "--format", "json", "--retry"]
     command += ["--ids", ",".join(map(str, ids)), f"--level={level}"]
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "KERNELPRO_LOCKS": str(folder / "locks")}
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "said").open("ab") as said:
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+        )
 
 
 def is_large(problem: problems.Problem) -> bool:
@@ -135,18 +146,33 @@ def compared(rows: list[dict[str, Any]]) -> list[str]:
         known = [row for row in rows if name in row["published"] and row["scorable"] is not None]
         found = [row for row in known if not row["scorable"]]
         left = ", ".join(row["problem"].split()[0] for row in known if row["scorable"])
-        lines.append(f"{name}: the probe refuses {len(found)} of {len(known)}" + (f"; it scores {left}" if left else ""))
+        lines.append(
+            f"{name}: the probe refuses {len(found)} of {len(known)}"
+            + (f"; it scores {left}" if left else "")
+        )
     more = [row["problem"] for row in rows if row["scorable"] is False and not row["published"]]
     return [*lines, f"refused, and in no list: {len(more)}" + (f" ({'; '.join(more)})" if more else "")]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--kernelbench", type=Path, required=True, metavar="DIR", help="a checkout of KernelBench"
+    )
     parser.add_argument("--home", type=Path, required=True, metavar="DIR", help="answers are kept here")
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", type=int, default=1, metavar="N", help="processes for small problems, beside one for large ones")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
+    parser.add_argument(
+        "--small",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes for small problems, beside one for large ones",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything here, as JSON")
     chosen = parser.parse_args()
     until = time.monotonic() + chosen.seconds
@@ -161,7 +187,9 @@ def main() -> None:
     def chain(name: str, wanted: list[problems.Problem]) -> Chain:
         """Level by level, the last first: its problems are the smallest."""
         ids = {level: [p.number for p in wanted if p.level == level] for level in reversed(LEVELS)}
-        return Chain(partial(probe, chosen, f"{level}-{name}", level, ids[level]) for level in ids if ids[level])
+        return Chain(
+            partial(probe, chosen, f"{level}-{name}", level, ids[level]) for level in ids if ids[level]
+        )
 
     large = list(filter(is_large, missing()))
     small = [problem for problem in missing() if problem not in large]
@@ -180,10 +208,16 @@ def main() -> None:
             lists = f"  [{', '.join(row['published'])}]" if row["published"] else ""
             print(f"{row['problem']:60} {'no' if row['scorable'] is False else '?'}: {row['reason']}{lists}")
     counts = Counter(row["scorable"] for row in rows)
-    print(f"\n{len(rows)} problems: {counts[True]} can be scored, {counts[False]} cannot, {counts[None]} not run or not answered")
+    print(
+        f"\n{len(rows)} problems: {counts[True]} can be scored, {counts[False]} cannot, {counts[None]} not run or not answered"
+    )
     print("\n".join(compared(rows)))
     if chosen.out:
-        about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv), "compared": compared(rows)}
+        about = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv),
+            "compared": compared(rows),
+        }
         chosen.out.write_text(json.dumps(about | {"problems": rows}, indent=1) + "\n", encoding="utf-8")
 
 

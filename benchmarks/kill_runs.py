@@ -104,11 +104,18 @@ def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
 
 def undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
     home = folder / "plain"
-    subprocess.run(begin(folder, home, candidates, policy), env=environment(folder), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        begin(folder, home, candidates, policy),
+        env=environment(folder),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return Store.open(home, "run-1").steps()
 
 
-def killed(folder: Path, candidates: int, policy: str, kills: int, dice: random.Random) -> tuple[list[Step], dict[str, Any]]:
+def killed(
+    folder: Path, candidates: int, policy: str, kills: int, dice: random.Random
+) -> tuple[list[Step], dict[str, Any]]:
     """The same, with SIGKILL at random moments: half of them while the run starts, half while it judges its next candidate."""
     home, log = folder / "killed", folder / "events"
     words, done, judged = begin(folder, home, candidates, policy), 0, 0
@@ -137,11 +144,16 @@ def _judging(log: Path) -> int:
 
 
 def tree(steps: list[Step]) -> list[tuple[Any, ...]]:
-    return [(s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage) for s in steps]
+    return [
+        (s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage)
+        for s in steps
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--candidates", type=int, default=40)
     parser.add_argument("--policy", default="epsilon-greedy")
@@ -154,7 +166,9 @@ def main() -> None:
         (folder / "task.py").write_text(TASK)
         write_candidates(folder / "candidates", chosen.candidates)
         plain = undisturbed(folder, chosen.candidates, chosen.policy)
-        steps, about = killed(folder, chosen.candidates, chosen.policy, chosen.kills, random.Random(chosen.seed))
+        steps, about = killed(
+            folder, chosen.candidates, chosen.policy, chosen.kills, random.Random(chosen.seed)
+        )
     needed = sum(1 for s in steps if s.verdict)
     result = about | {
         "equal": tree(plain) == tree(steps),

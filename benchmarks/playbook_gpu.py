@@ -50,14 +50,18 @@ TF32_PRODUCT = 'input_precision="tf32"'
 LARGE = {
     "gelu": task("F.gelu(a)", "torch.randn(8192, 8192)"),
     "gelu, bfloat16": task("F.gelu(a)", "torch.randn(8192, 8192, dtype=torch.bfloat16)"),
-    "bias, relu": task("F.relu(a + self.b)", "torch.randn(16384, 4096)", "self.b = nn.Parameter(torch.randn(4096))"),
+    "bias, relu": task(
+        "F.relu(a + self.b)", "torch.randn(16384, 4096)", "self.b = nn.Parameter(torch.randn(4096))"
+    ),
     "swiglu": task("x, y = a.chunk(2, -1); return F.silu(x) * y", "torch.randn(8192, 16384)"),
     "transpose, add": task("a.t() + b", "torch.randn(8192, 8192), torch.randn(8192, 8192)"),
     "softmax": task("a.softmax(-1)", "torch.randn(8192, 8192)"),
     "softmax, long rows": task("a.softmax(-1)", "torch.randn(256, 393216)"),
     "softmax, bfloat16": task("a.softmax(-1)", "torch.randn(16384, 4096, dtype=torch.bfloat16)"),
     "softmax, dim 1": task("a.softmax(1)", "torch.randn(64, 256, 4096)"),
-    "layer norm": task("self.n(a + b)", "torch.randn(16384, 4096), torch.randn(16384, 4096)", "self.n = nn.LayerNorm(4096)"),
+    "layer norm": task(
+        "self.n(a + b)", "torch.randn(16384, 4096), torch.randn(16384, 4096)", "self.n = nn.LayerNorm(4096)"
+    ),
     "rms norm": task("self.n(a)", "torch.randn(65536, 1024)", "self.n = nn.RMSNorm(1024)"),
     "group norm": task("self.n(a)", "torch.randn(16, 64, 256, 256)", "self.n = nn.GroupNorm(8, 64)"),
     "batch norm": task("F.batch_norm(a, None, None, training=True)", "torch.randn(16, 64, 256, 256)"),
@@ -73,14 +77,20 @@ LARGE = {
     "depthwise convolution": task(
         "self.c(a)", "torch.randn(16, 64, 224, 224)", "self.c = nn.Conv2d(64, 64, 3, padding=1, groups=64)"
     ),
-    "cross entropy": task("F.cross_entropy(a, b)", "torch.randn(8192, 32000), torch.randint(0, 32000, (8192,))"),
+    "cross entropy": task(
+        "F.cross_entropy(a, b)", "torch.randn(8192, 32000), torch.randint(0, 32000, (8192,))"
+    ),
     "mean squared error": task("F.mse_loss(a, b)", "torch.randn(16384, 8192), torch.randn(16384, 8192)"),
-    "embedding": task("self.e(a)", "torch.randint(0, 50000, (64, 1024))", "self.e = nn.Embedding(50000, 1024)"),
+    "embedding": task(
+        "self.e(a)", "torch.randint(0, 50000, (64, 1024))", "self.e = nn.Embedding(50000, 1024)"
+    ),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
@@ -114,11 +124,15 @@ def verdicts(given: Task) -> list[str]:
             continue
         error = largest_error(got, wanted, exact, TF32 if TF32_PRODUCT in source else FLOAT32)
         halves = any(one.dtype in (torch.half, torch.bfloat16) for one in got)
-        found.append(f"{label} {'right' if error <= (MOST_OF_HALVES if halves else MOST) else f'WRONG ({error:.0f})'}")
+        found.append(
+            f"{label} {'right' if error <= (MOST_OF_HALVES if halves else MOST) else f'WRONG ({error:.0f})'}"
+        )
     return found
 
 
-def largest_error(got: list[torch.Tensor], wanted: list[torch.Tensor], exact: list[torch.Tensor], least: float) -> float:
+def largest_error(
+    got: list[torch.Tensor], wanted: list[torch.Tensor], exact: list[torch.Tensor], least: float
+) -> float:
     """In units of the reference's own error, or of `least` where that is smaller."""
     errors = [0.0]
     for one, other, true in zip(got, wanted, exact, strict=True):
@@ -139,7 +153,9 @@ def row(given: Task, bandwidth: float) -> list[str]:
     with torch.no_grad():
         traffic = sum(t.nbytes for t in (*flat(inputs), *flat(model(*inputs)), *model.parameters()))
     plain, compiled = timed(model, inputs), timed(torch.compile(model), inputs)
-    listed = ", ".join(f"{label} {f'failed ({ms})' if isinstance(ms, str) else f'{ms:.3f}'}" for label, ms in times.items())
+    listed = ", ".join(
+        f"{label} {f'failed ({ms})' if isinstance(ms, str) else f'{ms:.3f}'}" for label, ms in times.items()
+    )
     ran = {label: ms for label, ms in times.items() if not isinstance(ms, str)}
     best = min(ran, key=lambda label: ran[label], default="none")
     share = f"{traffic / bandwidth / ran[best] * 1e3:.0%}" if ran else "-"
@@ -154,7 +170,9 @@ def attempted(call: Callable[[], Found]) -> Found | str:
         torch.cuda.synchronize()
         return found
     except Exception as error:  # a compiler's, a launcher's or the device's
-        return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[-1].strip()}"
+        return (
+            f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[-1].strip()}"
+        )
 
 
 def candidates(given: Task) -> list[tuple[str, str]]:
@@ -173,7 +191,9 @@ def candidates(given: Task) -> list[tuple[str, str]]:
 
 
 def loaded(source: str, reference: Reference) -> torch.nn.Module:
-    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:  # Triton reads the file of its kernels
+    with tempfile.NamedTemporaryFile(
+        "w", suffix=".py", delete=False
+    ) as file:  # Triton reads the file of its kernels
         file.write(source)
     names: dict[str, Any] = {"__name__": "candidate"}
     exec(compile(source, file.name, "exec"), names)
@@ -187,7 +207,10 @@ def arguments(reference: Reference) -> Any:
 
 
 def widened(inputs: Any) -> Any:
-    return [value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs]
+    return [
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in inputs
+    ]
 
 
 def flat(value: Any) -> list[torch.Tensor]:

@@ -86,7 +86,10 @@ SPACE: dict[str, dict[str, list[float]]] = {
 def search(policy: Policy, kind: str, seed: int) -> list[float]:
     """Log speed-up after each candidate."""
     task = generate(kind, seed)
-    return [math.log(task.baseline_ms / ms) for ms in run(policy, task, BUDGETS[-1], IN_FLIGHT, random.Random(seed))]
+    return [
+        math.log(task.baseline_ms / ms)
+        for ms in run(policy, task, BUDGETS[-1], IN_FLIGHT, random.Random(seed))
+    ]
 
 
 def wilcoxon(differences: list[float]) -> float:
@@ -136,7 +139,9 @@ def tune(name: str, configurations: int) -> None:
         tried = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     else:
         present = {key: getattr(make(name), key) for key in space}
-        tried = [present] + [{key: rng.choice(values) for key, values in space.items()} for _ in range(configurations)]
+        tried = [present] + [
+            {key: rng.choice(values) for key, values in space.items()} for _ in range(configurations)
+        ]
     finalists = _halve(name, tried, tasks)
     if everything > configurations:
         mutants = []
@@ -188,7 +193,11 @@ def character(kind: str, tasks: int) -> list[str]:
     seeds.sort()
     tried = len(steps) + step_failures
     quantiles = " / ".join(f"{seeds[int(len(seeds) * q)]:.2f}x" for q in (0.1, 0.5, 0.9))
-    shares = (seed_failures / (seed_failures + len(seeds)), step_failures / tried, sum(each < 1 for each in steps) / tried)
+    shares = (
+        seed_failures / (seed_failures + len(seeds)),
+        step_failures / tried,
+        sum(each < 1 for each in steps) / tried,
+    )
     large = sum(each > 1.5 for each in steps) / tried
     return [kind, f"{shares[0]:.0%}", quantiles, f"{shares[1]:.0%}", f"{shares[2]:.0%}", f"{large:.1%}"]
 
@@ -202,8 +211,13 @@ def picture(curves: dict[str, list[float]]) -> str:
     """Cost curves as SVG: geomean of the best so far, by candidates."""
     wide, high, left, top = 820, 420, 60, 20
     top_value = math.ceil(max(map(max, curves.values())) * 5) / 5
-    at = lambda count, value: (left + (wide - 310) * count / BUDGETS[-1], top + (high - 70) * (1 - (value - 1) / (top_value - 1)))
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="13">']
+    at = lambda count, value: (
+        left + (wide - 310) * count / BUDGETS[-1],
+        top + (high - 70) * (1 - (value - 1) / (top_value - 1)),
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="13">'
+    ]
     parts.append(f'<rect width="{wide}" height="{high}" fill="white"/>')
     for step in range(round((top_value - 1) * 5) + 1):
         (x, y), (end, _) = at(0, 1 + step / 5), at(BUDGETS[-1], 1)
@@ -216,7 +230,9 @@ def picture(curves: dict[str, list[float]]) -> str:
     parts.append(f'<text x="{x:.0f}" y="{y + 38:.0f}" text-anchor="middle">candidates judged</text>')
     order = sorted(curves, key=lambda name: -curves[name][-1])
     for name, colour in zip(ROWS, COLOURS, strict=True):
-        points = " ".join("{:.1f},{:.1f}".format(*at(count + 1, value)) for count, value in enumerate(curves[name]))
+        points = " ".join(
+            "{:.1f},{:.1f}".format(*at(count + 1, value)) for count, value in enumerate(curves[name])
+        )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         x, y = wide - 240, top + 10 + 22 * order.index(name)
         parts.append(f'<path d="M{x} {y - 4}h22" stroke="{colour}" stroke-width="3"/>')
@@ -228,7 +244,10 @@ def compare(count: int, out: Path) -> None:
     """Writes policies.svg, and in policies.md everything below the mark."""
     began = time.process_time()
     tasks = [(kind, seed) for kind in KINDS for seed in range(REPORTED_FROM, REPORTED_FROM + count)]
-    found = {row: [search(make(name, **constants), kind, seed) for kind, seed in tasks] for row, (name, constants) in ROWS.items()}
+    found = {
+        row: [search(make(name, **constants), kind, seed) for kind, seed in tasks]
+        for row, (name, constants) in ROWS.items()
+    }
     spent = time.process_time() - began
     searches = f"{len(tasks) * len(ROWS)} searches in {spent:.0f} s of one core"
     parts = [f"{len(tasks)} tasks, {count} of each kind; {searches}. Python {platform.python_version()}.\n"]
@@ -236,49 +255,91 @@ def compare(count: int, out: Path) -> None:
         rows = []
         for row, curves in found.items():
             ends = [curve[budget - 1] for curve in curves]
-            by_kind = [f"{geomean([e for e, (k, _) in zip(ends, tasks, strict=True) if k == kind]):.2f}x" for kind in KINDS]
+            by_kind = [
+                f"{geomean([e for e, (k, _) in zip(ends, tasks, strict=True) if k == kind]):.2f}x"
+                for kind in KINDS
+            ]
             rows.append([row, *by_kind, f"**{geomean(ends):.3f}x**"])
-        parts += [f"### Geomean over the baseline after {budget} candidates\n", table(["policy", *KINDS, "all"], rows)]
+        parts += [
+            f"### Geomean over the baseline after {budget} candidates\n",
+            table(["policy", *KINDS, "all"], rows),
+        ]
     for budget in BUDGETS:
         rows = []
         for a, b in itertools.combinations(ROWS, 2):
             differences = [x[budget - 1] - y[budget - 1] for x, y in zip(found[a], found[b], strict=True)]
             wins, losses = (sum(sign * each > 0.02 for each in differences) for sign in (1, -1))
-            rows.append([a, b, f"{geomean(differences) - 1:+.1%}", f"{wins} : {losses}", f"{wilcoxon(differences):.1g}"])
+            rows.append(
+                [
+                    a,
+                    b,
+                    f"{geomean(differences) - 1:+.1%}",
+                    f"{wins} : {losses}",
+                    f"{wilcoxon(differences):.1g}",
+                ]
+            )
         head = ["policy", "against", "geomean", "wins : losses", "Wilcoxon p"]
-        parts += [f"### Pairs after {budget} candidates\n", "A win is more than 2 % faster, the noise.\n", table(head, rows)]
+        parts += [
+            f"### Pairs after {budget} candidates\n",
+            "A win is more than 2 % faster, the noise.\n",
+            table(head, rows),
+        ]
     rows = []
     for row, curves in found.items():
         for kind in KINDS if row != "mcts" else ():
             pairs = zip(found["mcts"], curves, tasks, strict=True)
             differences = [x[-1] - y[-1] for x, y, (k, _) in pairs if k == kind]
             rows.append([row, kind, f"{geomean(differences) - 1:+.1%}", f"{wilcoxon(differences):.1g}"])
-    parts += ["### mcts against the others by kind, 75 candidates\n", table(["against", "kind", "geomean", "Wilcoxon p"], rows)]
+    parts += [
+        "### mcts against the others by kind, 75 candidates\n",
+        table(["against", "kind", "geomean", "Wilcoxon p"], rows),
+    ]
     rows = []
     for what, constants in WITHOUT.items():
         policy, row = make("mcts", **constants), [what]
-        pairs = [(search(policy, *task), full) for task, full in zip(tasks, found["mcts"], strict=True) if task[1] % 3 == 0]
+        pairs = [
+            (search(policy, *task), full)
+            for task, full in zip(tasks, found["mcts"], strict=True)
+            if task[1] % 3 == 0
+        ]
         for budget in BUDGETS:
             differences = [curve[budget - 1] - full[budget - 1] for curve, full in pairs]
             row += [f"{geomean(differences) - 1:+.1%}", f"{wilcoxon(differences):.1g}"]
         rows.append(row)
     head = ["mcts with", *itertools.chain.from_iterable((f"at {budget}", "p") for budget in BUDGETS)]
     parts += ["### Parts of mcts, one at a time (every third task)\n", table(head, rows)]
-    head = ["kind", "seeds that fail", "working seeds over baseline, 10 / 50 / 90 %", "steps that fail", "slower", "more than 1.5x"]
-    parts += ["### What the tasks are like\n", table(head, [character(kind, min(count, 100)) for kind in KINDS])]
+    head = [
+        "kind",
+        "seeds that fail",
+        "working seeds over baseline, 10 / 50 / 90 %",
+        "steps that fail",
+        "slower",
+        "more than 1.5x",
+    ]
+    parts += [
+        "### What the tasks are like\n",
+        table(head, [character(kind, min(count, 100)) for kind in KINDS]),
+    ]
     sizes = [100, 300, 1000, 3000, 10000]
     rows = [[name, *(f"{each:.0f}" for each in growth(name, sizes))] for name in POLICIES]
-    parts += ["### Microseconds of choose + add + settle by nodes in the tree\n", table(["policy", *map(str, sizes)], rows)]
+    parts += [
+        "### Microseconds of choose + add + settle by nodes in the tree\n",
+        table(["policy", *map(str, sizes)], rows),
+    ]
     page = out / "policies.md"
     words = page.read_text(encoding="utf-8").split(MARK)[0] if page.exists() else "# Search policies\n\n"
     page.write_text(words + MARK + "\n\n" + "\n".join(parts), encoding="utf-8")
-    curves = {row: [geomean(list(column)) for column in zip(*each, strict=True)] for row, each in found.items()}
+    curves = {
+        row: [geomean(list(column)) for column in zip(*each, strict=True)] for row, each in found.items()
+    }
     (out / "policies.svg").write_text(picture(curves), encoding="utf-8")
     print("\n".join(parts))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=600, help="tasks of each kind")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--tune", choices=sorted(SPACE))

@@ -36,7 +36,9 @@ def recorded() -> tuple[list[float], float]:
     """Seconds of each judgement on a warm task, and of making a task warm (median), on an H200 host."""
     found = [verdict["measurement"] for verdict in json.loads(RECORDED.read_text())["verdicts"]]
     warm = [sum(s for stage, s in one["preparation_seconds"].items() if stage != "total") for one in found]
-    return [sum(s for stage, s in one["seconds"].items() if stage != "total") for one in found], statistics.median(warm)
+    return [
+        sum(s for stage, s in one["seconds"].items() if stage != "total") for one in found
+    ], statistics.median(warm)
 
 
 JUDGE_SECONDS, WARM_SECONDS = recorded()
@@ -182,7 +184,10 @@ class Unheard(Simulated):
 def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
     cluster = Cluster(workers)
     numbers = [(task, n) for task in range(tasks) for n in range(candidates)]
-    jobs = [Job(f"{task}/{n}", "judge", Task(f"# {task}", str(task)), Candidate(f"# {n}"), "cuda") for task, n in numbers]
+    jobs = [
+        Job(f"{task}/{n}", "judge", Task(f"# {task}", str(task)), Candidate(f"# {n}"), "cuda")
+        for task, n in numbers
+    ]
     ended = [0.0]
     with Unheard(cluster) as pool:
         waiting, done = iter(jobs), threading.Event()
@@ -221,7 +226,9 @@ def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=250)
-    parser.add_argument("--candidates", type=int, nargs="+", default=[75, 1], help="for each task; several: one case each")
+    parser.add_argument(
+        "--candidates", type=int, nargs="+", default=[75, 1], help="for each task; several: one case each"
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 128, 256])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

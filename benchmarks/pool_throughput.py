@@ -95,12 +95,18 @@ def jobs(target: Target, count: int) -> list[Job]:
     """No two have the same source, ever."""
     task = Task(TASK.format(size=SIZES[target]), "relu")
     texts = [(CUDA if target == "cuda" else CPP).format(number=secrets.token_hex(8)) for _ in range(count)]
-    return [Job(f"{number}", "judge", task, Candidate(text), target, OPTIONS) for number, text in enumerate(texts)]
+    return [
+        Job(f"{number}", "judge", task, Candidate(text), target, OPTIONS) for number, text in enumerate(texts)
+    ]
 
 
 def seconds(pool: Pool, sent: list[Job], at_once: bool) -> float:
     begun = time.perf_counter()
-    results = [future.result() for future in [pool.submit(job) for job in sent]] if at_once else [pool.ask(job) for job in sent]
+    results = (
+        [future.result() for future in [pool.submit(job) for job in sent]]
+        if at_once
+        else [pool.ask(job) for job in sent]
+    )
     passed = time.perf_counter() - begun
     for result in results:
         if result.verdict is None or result.verdict.status is not Status.PASSED:
@@ -109,7 +115,9 @@ def seconds(pool: Pool, sent: list[Job], at_once: bool) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--candidates", type=int, default=12)
     parser.add_argument("--repeat", type=int, default=3)
@@ -130,7 +138,11 @@ def main() -> None:
                 print(f"{name}: {taken[name][-1]:.1f} s", file=sys.stderr, flush=True)
     show(taken, chosen.candidates)
     if chosen.out:
-        found: dict[str, Any] = {"command": " ".join(sys.argv), "environment": environment.snapshot(target), "seconds": taken}
+        found: dict[str, Any] = {
+            "command": " ".join(sys.argv),
+            "environment": environment.snapshot(target),
+            "seconds": taken,
+        }
         chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -36,12 +36,16 @@ SIDES = {"two stages": ("cupti", False), "everything": ("nsys", True)}
 def task_of(path: Path) -> Task:
     """The task that the first line of a candidate of the corpus names."""
     fields = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ").split(" | ")
-    return Task.from_file(CORPUS / "tasks" / f"{dict(field.partition(': ')[::2] for field in fields)['task']}.py")
+    return Task.from_file(
+        CORPUS / "tasks" / f"{dict(field.partition(': ')[::2] for field in fields)['task']}.py"
+    )
 
 
 def measure(pool: local.Pool, path: Path, side: str) -> tuple[float, Profile, Diagnosis]:
     tracer, everything = SIDES[side]
-    request = Request(task_of(path), Candidate.from_file(path), "cuda", tracer=tracer, all_counters=everything)
+    request = Request(
+        task_of(path), Candidate.from_file(path), "cuda", tracer=tracer, all_counters=everything
+    )
 
     async def ask(job: Job) -> Result:
         return await asyncio.wrap_future(pool.submit(job))
@@ -76,12 +80,16 @@ def compare(pool: local.Pool, path: Path, turn: int) -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print("| candidate | class | two stages, s | everything, s | ratio | counters | timeline | same first | same findings |")
+    print(
+        "| candidate | class | two stages, s | everything, s | ratio | counters | timeline | same first | same findings |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         few, all_of = row["two stages"], row["everything"]
         cells = [row["candidate"], row["class"], few["seconds"], all_of["seconds"], row["ratio"]]
-        cells += [f"{side[0]} / {side[1]}" for side in ((few[key], all_of[key]) for key in ("counters", "timeline"))]
+        cells += [
+            f"{side[0]} / {side[1]}" for side in ((few[key], all_of[key]) for key in ("counters", "timeline"))
+        ]
         print("| " + " | ".join(map(str, [*cells, row["same first"], row["same findings"]])) + " |")
     total = {side: sum(row[side]["seconds"] for row in rows) for side in SIDES}
     print(f"all together: {total['two stages']:.1f} s against {total['everything']:.1f} s", end="")
@@ -89,8 +97,12 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("candidates", nargs="*", type=Path, help="files with a header as in tests/defects/gpu")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "candidates", nargs="*", type=Path, help="files with a header as in tests/defects/gpu"
+    )
     parser.add_argument("--out", type=Path, help="write all figures here, as JSON")
     chosen = parser.parse_args()
     paths = chosen.candidates or [CORPUS / "gpu" / f"{name}.py" for name in DEFAULT]

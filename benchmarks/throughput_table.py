@@ -9,7 +9,11 @@ from kernelbench_evaluation import Call
 
 COLUMNS = ("kernelpro_runtime", "kernelpro", "kernelbench")
 """In the order of running: a broken judge shows before the long column has run."""
-TITLES = {"kernelbench": "KernelBench", "kernelpro": "KernelPro, same files", "kernelpro_runtime": "KernelPro, runtime.cuda"}
+TITLES = {
+    "kernelbench": "KernelBench",
+    "kernelpro": "KernelPro, same files",
+    "kernelpro_runtime": "KernelPro, runtime.cuda",
+}
 LANGUAGES = ("cuda", "triton")
 
 
@@ -53,7 +57,9 @@ def summarise(calls: list[Call]) -> dict[str, Any]:
                 "stages": {stage: s / len(pairs) for stage, s in stages.items()},
             }
         if column != "kernelbench":
-            outside = [call["wall_s"] - sum(sum(c["seconds"].values()) for c in call["candidates"]) for call in mine]
+            outside = [
+                call["wall_s"] - sum(sum(c["seconds"].values()) for c in call["candidates"]) for call in mine
+            ]
             arrivals = [call["verdicts_after_s"] for call in mine]
             later = [b - a for times in arrivals for a, b in itertools.pairwise(times)]
             summary[column]["calls"] = {
@@ -64,7 +70,10 @@ def summarise(calls: list[Call]) -> dict[str, Any]:
             }
     for column, groups in summary.items():
         for group in (*LANGUAGES, "all"):
-            ours, theirs = groups[group]["per_hour"], summary.get("kernelbench", {}).get(group, {}).get("per_hour")
+            ours, theirs = (
+                groups[group]["per_hour"],
+                summary.get("kernelbench", {}).get(group, {}).get("per_hour"),
+            )
             groups[group]["ratio"] = ours / theirs if ours and theirs and column != "kernelbench" else None
     return summary
 
@@ -73,10 +82,16 @@ def table(summary: dict[str, Any]) -> str:
     order = [column for column in ("kernelbench", "kernelpro", "kernelpro_runtime") if column in summary]
     if not order:
         return "\nno task is finished in every column yet"
-    lines = ["", "Candidates an hour (passed of judged)", f"{'':14}" + "".join(f"{TITLES[c]:>26}" for c in order)]
+    lines = [
+        "",
+        "Candidates an hour (passed of judged)",
+        f"{'':14}" + "".join(f"{TITLES[c]:>26}" for c in order),
+    ]
     for group in (*LANGUAGES, "all"):
         cells = [summary[c][group] for c in order]
-        texts = [f"{x['per_hour']:.0f} ({x['passed']}/{x['candidates']})" if x["per_hour"] else "-" for x in cells]
+        texts = [
+            f"{x['per_hour']:.0f} ({x['passed']}/{x['candidates']})" if x["per_hour"] else "-" for x in cells
+        ]
         lines.append(f"{group:14}" + "".join(f"{t:>26}" for t in texts))
     if "kernelbench" in summary and len(order) > 1:
         lines += ["", "Times as many as KernelBench"]
@@ -92,7 +107,9 @@ def table(summary: dict[str, Any]) -> str:
             f"{'stage':24}" + "".join(f"{g:>10}" for g in LANGUAGES),
         ]
         for stage in stages:
-            lines.append(f"{stage:24}" + "".join(f"{groups[g]['stages'].get(stage, 0.0):>10.2f}" for g in LANGUAGES))
+            lines.append(
+                f"{stage:24}" + "".join(f"{groups[g]['stages'].get(stage, 0.0):>10.2f}" for g in LANGUAGES)
+            )
         totals = {g: groups[g]["seconds"] / (groups[g]["candidates"] or 1) for g in LANGUAGES}
         outside = {g: totals[g] - sum(groups[g]["stages"].values()) for g in LANGUAGES}
         lines.append(f"{'in no stage':24}" + "".join(f"{outside[g]:>10.2f}" for g in LANGUAGES))

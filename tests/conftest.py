@@ -15,10 +15,12 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch
     from court import Court
 
     from kernelpro.lab.jobs import Worker
-    from kernelpro.lab.sandbox.cell import Nursery
+    from kernelpro.lab.sandbox.cell import SandboxLauncher
 
 sys.path.insert(0, str(Path(__file__).parent))
-os.environ["ONEDNN_JIT_PROFILE"] = "0"  # a worker lives in this process: it would leave a list of what it compiled in /tmp
+os.environ["ONEDNN_JIT_PROFILE"] = (
+    "0"  # a worker lives in this process: it would leave a list of what it compiled in /tmp
+)
 
 if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
     # tests that run beside each other do not wait for each other's judgements, nor do threads spin for a core that another has
@@ -126,7 +128,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class Scheduler(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            return file + test.partition("[")[2].partition(",")[0] if file.endswith("test_exploits.py") else file
+            return (
+                file + test.partition("[")[2].partition(",")[0] if file.endswith("test_exploits.py") else file
+            )
 
     return Scheduler(config, log)
 
@@ -146,16 +150,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    from kernelpro.lab.sandbox.cell import Nursery
+def nursery() -> Iterator[SandboxLauncher]:
+    from kernelpro.lab.sandbox.cell import SandboxLauncher
 
-    nursery = Nursery()
+    nursery = SandboxLauncher()
     yield nursery
     nursery.close()
 
 
 @pytest.fixture(scope="session")
-def worker(nursery: Nursery) -> Iterator[Worker]:
+def worker(nursery: SandboxLauncher) -> Iterator[Worker]:
     from kernelpro.lab.jobs import Worker
 
     worker = Worker(nursery, lambda record: None)

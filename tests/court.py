@@ -15,11 +15,18 @@ class Court:
         self._worker = worker
 
     def judge(self, task: Task, candidate: Candidate, target: Target = "cpu", **options: object) -> Verdict:
-        settings: dict[str, object] = {"effort": "quick", "baselines": ("eager_fp32",), "call_timeout": 10.0, "build_timeout": 60.0}
+        settings: dict[str, object] = {
+            "effort": "quick",
+            "baselines": ("eager_fp32",),
+            "call_timeout": 10.0,
+            "build_timeout": 60.0,
+        }
         job = Job("test", "judge", task, candidate, target, Options(**(settings | options)))  # type: ignore[arg-type]
         result = self._worker.run(job)
         assert result.verdict is not None, result.error
         return result.verdict
 
-    def judge_files(self, task: Path, candidate: Path, precision: Precision | None = None, **more: object) -> Verdict:
+    def judge_files(
+        self, task: Path, candidate: Path, precision: Precision | None = None, **more: object
+    ) -> Verdict:
         return self.judge(Task.from_file(task, precision=precision), Candidate.from_file(candidate), **more)  # type: ignore[arg-type]

@@ -68,12 +68,21 @@ def test_whole_numbers_are_given_by_name_too(court: Court) -> None:
 def test_weights_that_no_seed_makes_must_keep_their_names(court: Court) -> None:
     task = api.task(Quantised(), [torch.randn(32, 64)])
     verdict = court.judge(task, Candidate(KERNEL.replace("self.scale", "self.gain")))
-    assert verdict.status is Status.WRONG and "some do not fit the candidate's: the module has scale [64]" in verdict.reason
+    assert (
+        verdict.status is Status.WRONG
+        and "some do not fit the candidate's: the module has scale [64]" in verdict.reason
+    )
 
 
 def test_who_is_wrong_with_parameters_by_seed_is_told_so(court: Court) -> None:
-    plain = SPECTRUM.replace(", dtype=torch.complex64", "").replace("torch.view_as_real(torch.fft.fft(x)", "torch.tanh(x")
-    source = plain.replace("class Model", "class ModelNew").replace("self.phase", "self.angle").replace("tanh(x", "tanh(2 * x")
+    plain = SPECTRUM.replace(", dtype=torch.complex64", "").replace(
+        "torch.view_as_real(torch.fft.fft(x)", "torch.tanh(x"
+    )
+    source = (
+        plain.replace("class Model", "class ModelNew")
+        .replace("self.phase", "self.angle")
+        .replace("tanh(x", "tanh(2 * x")
+    )
     task = Task(plain)
     verdict = court.judge(task, Candidate(source))
     assert verdict.status is Status.WRONG and "its parameters were built by seed" in verdict.reason
@@ -111,7 +120,11 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
     (tmp_path / "script.py").write_text(SINCE)
     environment = os.environ | {"KERNELPRO_LOCKS": str(tmp_path / "locks")}
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=300
+        [sys.executable, str(tmp_path / "script.py")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
     )
     told = r"does not compute in a worker what it does where it was given \(\d+% of the elements of output 0 are others\)"
     assert re.search(told, done.stdout), done.stderr
@@ -121,8 +134,14 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
     ("given", "words"),
     [
         (lambda: api.task(Quantised, [torch.randn(4, 64)]), "Quantised is a class: give an instance"),
-        (lambda: api.task(Quantised(), torch.randn(4, 64)), "inputs: a list of what it is called with is needed, not a Tensor"),
-        (lambda: api.judge(Quantised(), [], [torch.randn(4, 64)], target="gpu"), "target 'gpu': there are cuda and cpu"),  # type: ignore[arg-type]
+        (
+            lambda: api.task(Quantised(), torch.randn(4, 64)),
+            "inputs: a list of what it is called with is needed, not a Tensor",
+        ),
+        (
+            lambda: api.judge(Quantised(), [], [torch.randn(4, 64)], target="gpu"),
+            "target 'gpu': there are cuda and cpu",
+        ),  # type: ignore[arg-type]
         (
             lambda: api.judge(Quantised(), Candidate(KERNEL), [torch.randn(4, 64)], init_inputs=[Path()]),
             "a PosixPath can be neither",
@@ -154,7 +173,9 @@ def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120
+    )
     assert done.returncode and "put that under if __name__ == '__main__'" in done.stderr
     assert not list(tmp_path.glob("kernelpro-*"))
 
@@ -187,7 +208,12 @@ def test_a_module_of_a_project_beside_the_script_is_found_and_not_by_candidates(
         (tmp_path / name).write_text(text)
     environment = os.environ | {"KERNELPRO_LOCKS": str(tmp_path / "locks")}
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, env=environment, timeout=300, cwd="/"
+        [sys.executable, str(tmp_path / "script.py")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        cwd="/",
     )
     good, bad = done.stdout.splitlines()[:2]
     assert good.startswith("passed"), done.stdout + done.stderr
@@ -195,23 +221,39 @@ def test_a_module_of_a_project_beside_the_script_is_found_and_not_by_candidates(
 
 
 @pytest.mark.long  # a whole run; suites/test_bench.py has one by the command, and what goes wrong from Python is below
-def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "task.py").write_text(TANH)
     (tmp_path / "written").mkdir()
-    (tmp_path / "written" / "kernel.py").write_text(TANH.replace("class Model", "class ModelNew").replace("x + 1", "x + 1.0"))
-    how: dict[str, Any] = {"target": "cpu", "author": f"files:{tmp_path / 'written'}", "compiler": False, "limits": Limits(1)}
+    (tmp_path / "written" / "kernel.py").write_text(
+        TANH.replace("class Model", "class ModelNew").replace("x + 1", "x + 1.0")
+    )
+    how: dict[str, Any] = {
+        "target": "cpu",
+        "author": f"files:{tmp_path / 'written'}",
+        "compiler": False,
+        "limits": Limits(1),
+    }
     how |= {"home": tmp_path / "runs", "options": Options(effort="quick", baselines=("eager_fp32",))}
     found = api.optimize(tmp_path / "task.py", **how)
     ground, step = capsys.readouterr().err.splitlines()
     assert ground.startswith("baselines: eager_fp32 ") and step.startswith("step 1 (seed, by ")
-    assert found.verdict and found.verdict.status is Status.PASSED and found.source and "class ModelNew" in found.source
+    assert (
+        found.verdict
+        and found.verdict.status is Status.PASSED
+        and found.source
+        and "class ModelNew" in found.source
+    )
     assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
     told: list[str] = []
     again = api.optimize(tmp_path / "task.py", report=lambda kind, data: told.append(kind), **how)
     assert again.outcome == found.outcome and not told and not capsys.readouterr().err, "it has ended"
 
 
-def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_scored_is_told_of(tmp_path: Path) -> None:
+def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_scored_is_told_of(
+    tmp_path: Path,
+) -> None:
     """Asked from within an event loop, as a notebook's cells are."""
     path, home = tmp_path / "task.py", tmp_path / "runs"
 
@@ -221,7 +263,9 @@ def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_score
         return str(refused.value)
 
     path.write_text(SPECTRUM.replace("torch.fft.fft(x)", "torch.fft.fft(x[:, :7])"))
-    assert "the reference raised RuntimeError: The size of tensor" in asyncio.run(ask()) and not list(home.iterdir())
+    assert "the reference raised RuntimeError: The size of tensor" in asyncio.run(ask()) and not list(
+        home.iterdir()
+    )
     path.write_text(SPECTRUM.replace("* self.phase", "* 0"))
     assert "this task cannot be scored" in asyncio.run(ask())
     (page,) = home.glob("*/report.html")
@@ -240,16 +284,25 @@ if __name__ == "__main__":
 
 def test_an_interrupt_ends_a_run_in_a_notebook(tmp_path: Path) -> None:
     (tmp_path / "cell.py").write_text(NOTEBOOK)
-    (tmp_path / "slow.py").write_text(SPECTRUM.replace("def get_inputs():", "import time\ndef get_inputs(): time.sleep(600)"))
+    (tmp_path / "slow.py").write_text(
+        SPECTRUM.replace("def get_inputs():", "import time\ndef get_inputs(): time.sleep(600)")
+    )
     command = [sys.executable, str(tmp_path / "cell.py"), str(tmp_path / "slow.py"), str(tmp_path / "runs")]
     environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}
-    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    piped: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "env": environment,
+    }
     cell = subprocess.Popen(command, preexec_fn=interruptible, **piped)
     assert cell.stdout and [cell.stdout.readline() for _ in range(2)] == ["begun\n", "progress\n"]
     cell.send_signal(signal.SIGINT)
     _, said = cell.communicate(timeout=120)
     assert cell.returncode and said.rstrip().endswith("KeyboardInterrupt")
-    assert Store.open(tmp_path / "runs", "slow-1").state() == "stopped" and not list(tmp_path.glob("kernelpro-*"))
+    assert Store.open(tmp_path / "runs", "slow-1").state() == "stopped" and not list(
+        tmp_path.glob("kernelpro-*")
+    )
 
 
 def interruptible() -> None:
@@ -271,7 +324,9 @@ for record in worker.records():
 
 def test_a_worker_whose_master_is_killed_does_not_stay_at_a_task_that_hangs(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}
-    master = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True, env=environment)
+    master = subprocess.Popen(
+        [sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert master.stdout
     worker = int(master.stdout.readline())
     assert "loading the reference" in master.stdout.readline()

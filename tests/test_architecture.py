@@ -48,14 +48,21 @@ def room(path: Path) -> str:
 
 def offenders(files: Iterable[Path], is_wrong: Callable[[Path, str], bool]) -> list[str]:
     """What is imported against a rule, and by whom."""
-    return [f"{path.relative_to(SOURCE)}: {name}" for path in files for name in imported(path) if is_wrong(path, name)]
+    return [
+        f"{path.relative_to(SOURCE)}: {name}"
+        for path in files
+        for name in imported(path)
+        if is_wrong(path, name)
+    ]
 
 
 def test_the_lab_imports_only_the_standard_library_torch_and_records() -> None:
     def foreign(path: Path, name: str) -> bool:
         root = name.split(".")[0]
         if root == "kernelpro":
-            return name != "kernelpro" and not name.startswith(("kernelpro.lab", "kernelpro.records", "kernelpro.runtime"))
+            return name != "kernelpro" and not name.startswith(
+                ("kernelpro.lab", "kernelpro.records", "kernelpro.runtime")
+            )
         return root not in sys.stdlib_module_names and root not in ("torch", "triton", "numpy")
 
     lab = [path for path in FILES if room(path) == "lab"]

@@ -63,7 +63,14 @@ def judged(names: Iterable[str], seconds: int, folder: Path) -> dict[str, dict[s
     """One object a candidate; nothing is left behind, and nothing but a word is said."""
     options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--memory", "2", "--json"]
     limits = ["--timeout", str(seconds), "--build-timeout", str(seconds)]
-    done = kernelpro("judge", str(BAD / "task.py"), *(str(BAD / name) for name in names), *options, *limits, TMPDIR=str(folder))
+    done = kernelpro(
+        "judge",
+        str(BAD / "task.py"),
+        *(str(BAD / name) for name in names),
+        *options,
+        *limits,
+        TMPDIR=str(folder),
+    )
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert leftovers(folder) == ([], [])
@@ -76,7 +83,9 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     others, which may take long on a busy machine."""
     folder = tmp_path_factory.mktemp("scratch")
     endless = [name for name in EXPECTED if name.startswith("endless")]
-    found = judged(endless, 3, folder) | judged([name for name in EXPECTED if name not in endless], 60, folder)
+    found = judged(endless, 3, folder) | judged(
+        [name for name in EXPECTED if name not in endless], 60, folder
+    )
     assert len(found) == len(EXPECTED)
     return found
 
@@ -89,7 +98,9 @@ def test_a_fork_bomb_ends_and_the_next_one_is_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_each_ends_in_its_own_status_with_one_clear_reason(name: str, verdicts: dict[str, dict[str, Any]]) -> None:
+def test_each_ends_in_its_own_status_with_one_clear_reason(
+    name: str, verdicts: dict[str, dict[str, Any]]
+) -> None:
     status, reason = EXPECTED[name]
     assert verdicts[name]["status"] == status, verdicts[name]["reason"]
     assert reason in verdicts[name]["reason"]
@@ -143,7 +154,9 @@ def test_misuse_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
     options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--json"]
-    done = kernelpro("judge", str(BAD / "task.py"), str(BAD / "segfault.py"), *options, PATH="/nonexistent", CXX="")
+    done = kernelpro(
+        "judge", str(BAD / "task.py"), str(BAD / "segfault.py"), *options, PATH="/nonexistent", CXX=""
+    )
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["status"]) == (1, "build_failed")
     assert "install g++" in verdict["reason"]

@@ -98,12 +98,19 @@ def test_the_picture_is_svg(answer: dict[str, Any], picture: Path) -> None:
 
 
 def test_energy_reaches_the_diagnosis_and_every_skip_is_told(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN_TOOL.format(name="own", saved=0.5).replace('scene.cpu["dynamic"]', 'scene.cpu["x"]'))
+    (tmp_path / "own.py").write_text(
+        OWN_TOOL.format(name="own", saved=0.5).replace('scene.cpu["dynamic"]', 'scene.cpu["x"]')
+    )
     done = kernelpro("profile", *CPU, "--energy", "--raw", "--tool", tmp_path / "own.py")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert "Energy counts here as well; no waste was found, but no tool looks for it on this target." in done.stdout
+    assert (
+        "Energy counts here as well; no waste was found, but no tool looks for it on this target."
+        in done.stdout
+    )
     notes = done.stdout.split("Not looked at:\n")[1].splitlines()
-    assert "- own: it failed: KeyError: 'x'" in notes and any(note.startswith("- wasted energy: ") for note in notes)
+    assert "- own: it failed: KeyError: 'x'" in notes and any(
+        note.startswith("- wasted energy: ") for note in notes
+    )
     assert "## Time of a call" in done.stdout and "## Not measured" not in done.stdout
 
 
@@ -115,14 +122,27 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "from_file.py").write_text(OWN_TOOL.format(name="from_file", saved=0.6))
     site = folder / "site"
     (site / "third_party-1.0.dist-info").mkdir(parents=True)
-    (site / "third_party-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
-    (site / "third_party-1.0.dist-info" / "entry_points.txt").write_text("[kernelpro.tools]\ninstalled = third_party\n")
+    (site / "third_party-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n"
+    )
+    (site / "third_party-1.0.dist-info" / "entry_points.txt").write_text(
+        "[kernelpro.tools]\ninstalled = third_party\n"
+    )
     (site / "third_party.py").write_text(OWN_TOOL.format(name="installed", saved=0.5))
     (folder / "kernelpro").mkdir()
     trial = json.dumps({"tool": "from_file", "expected": 2.5, "followed": 1.0})
     (folder / "kernelpro" / "track-record.jsonl").write_text(f"{trial}\n" * 20)
     changes = {"PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    arguments = ("profile", BAD / "task.py", folder / "slow.py", "--target", "cpu", "--raw", "--tool", folder / "from_file.py")
+    arguments = (
+        "profile",
+        BAD / "task.py",
+        folder / "slow.py",
+        "--target",
+        "cpu",
+        "--raw",
+        "--tool",
+        folder / "from_file.py",
+    )
     done = kernelpro(*arguments, **changes, XDG_DATA_HOME=str(folder))
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     return done.stdout
@@ -163,7 +183,14 @@ def test_a_candidate_that_crashes_is_told_without_a_traceback() -> None:
     ],
 )
 def test_why_a_candidate_cannot_be_profiled(name: str, message: str, worker: Worker) -> None:
-    job = Job("1", "profile", Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / name), "cpu", Options(build_timeout=6.0))
+    job = Job(
+        "1",
+        "profile",
+        Task.from_file(BAD / "task.py"),
+        Candidate.from_file(BAD / name),
+        "cpu",
+        Options(build_timeout=6.0),
+    )
     result = worker.run(job)
     assert result.profile is None and f"{name} cannot be profiled {message}" in (result.error or "")
 
@@ -197,12 +224,22 @@ def test_a_tool_file_with_an_error_is_one_line(text: str, message: str, tmp_path
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("import nowhere", "No module named 'nowhere'"), ("raise SystemExit(0)", "SystemExit"), ("", "is not a tool")],
+    [
+        ("import nowhere", "No module named 'nowhere'"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("", "is not a tool"),
+    ],
 )
-def test_an_installed_tool_that_cannot_be_imported_is_left_out_with_a_line(text: str, message: str, tmp_path: Path) -> None:
+def test_an_installed_tool_that_cannot_be_imported_is_left_out_with_a_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "broken-1.0.dist-info").mkdir()
-    (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text("[kernelpro.tools]\nworse = broken_tool\n")
+    (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n"
+    )
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text(
+        "[kernelpro.tools]\nworse = broken_tool\n"
+    )
     (tmp_path / "broken_tool.py").write_text(text)
     site = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = kernelpro("tools", "--json", PYTHONPATH=site)
@@ -223,13 +260,18 @@ def test_the_list_of_tools(tmp_path: Path) -> None:
         assert one["trigger"] and one["remedy"] and one["expects"]
     needs = {one["tool"]: one["needs"] for one in told}
     assert needs["launch_overhead"] == ["timeline"] and needs["bank_conflicts"] == ["code", "lines"]
-    assert needs["own"] == needs["cpu_page_faults"] == ["cpu"] and needs["energy_idle_clocks"] == ["timeline", "power"]
+    assert needs["own"] == needs["cpu_page_faults"] == ["cpu"] and needs["energy_idle_clocks"] == [
+        "timeline",
+        "power",
+    ]
     assert "code, lines, 6 counters" in " ".join(table.stdout.split())
 
 
 def test_the_reference_page_is_current() -> None:
     page = kernelpro("tools", "--page").stdout
-    assert page == (DOCS / "tools.md").read_text(encoding="utf-8"), "run: kernelpro tools --page > docs/tools.md"
+    assert page == (DOCS / "tools.md").read_text(encoding="utf-8"), (
+        "run: kernelpro tools --page > docs/tools.md"
+    )
     assert page.startswith("# Micro-profiling tools") and all(f"| {name} |" in page for name in registry())
     assert toolbox.reference([]).count("\n") < page.count("\n")
 
@@ -261,7 +303,15 @@ def test_the_doctor_knows_the_profilers() -> None:
 def on_the_gpu(name: str, *arguments: str, **changes: str) -> dict[str, Any]:
     """The answer on a defect of the GPU's corpus."""
     path = DEFECTS / "gpu" / f"{name}.py"
-    done = kernelpro("profile", DEFECTS / "tasks" / f"{about(path)['task']}.py", path, "--json", "--raw", *arguments, **changes)
+    done = kernelpro(
+        "profile",
+        DEFECTS / "tasks" / f"{about(path)['task']}.py",
+        path,
+        "--json",
+        "--raw",
+        *arguments,
+        **changes,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -273,7 +323,9 @@ def test_without_ncu_there_is_a_diagnosis_that_says_what_it_lacks() -> None:
     assert answer["confidence"] == "medium" and "counters were not read" in answer["why"]
     notes = {one["what"]: one for one in answer["skipped"]}
     assert notes["ncu"]["enable"] and "counter" in notes["uncoalesced_access"]["why"]
-    assert answer["profile"]["timeline"]["source"] == "cupti" and not answer["profile"]["kernels"][0]["metrics"]
+    assert (
+        answer["profile"]["timeline"]["source"] == "cupti" and not answer["profile"]["kernels"][0]["metrics"]
+    )
 
 
 @pytest.mark.gpu
@@ -284,14 +336,22 @@ def test_with_counters_there_are_metrics_and_lines() -> None:
     assert answer["findings"][0]["tool"] == "uncoalesced_access"
     kernel = answer["profile"]["kernels"][0]
     assert set(ncu.ALWAYS) <= set(kernel["metrics"])
-    assert kernel["lines"][0]["where"].startswith("kernel.cu:") and kernel["lines"][0]["text"] and kernel["lines"][0]["stalls"]
+    assert (
+        kernel["lines"][0]["where"].startswith("kernel.cu:")
+        and kernel["lines"][0]["text"]
+        and kernel["lines"][0]["stalls"]
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["d_launch_overhead", "d_host_sync", "d_needless_copies_host"])
 def test_cupti_and_nsys_give_the_same_system_findings(name: str) -> None:
     def system(answer: dict[str, Any]) -> set[str]:
-        return {one["tool"] for one in answer["findings"] if one["level"] == "system" and one["severity"] == "high"}
+        return {
+            one["tool"]
+            for one in answer["findings"]
+            if one["level"] == "system" and one["severity"] == "high"
+        }
 
     cupti = on_the_gpu(name, "--tracer", "cupti", KERNELPRO_NCU="")
     assert cupti["profile"]["timeline"]["source"] == "cupti"

@@ -8,17 +8,34 @@ import pytest
 import torch
 
 from kernelpro import api
-from kernelpro.records import BadInput, Candidate, Interval, Job, Limits, Options, RunConfig, Status, Task, Verdict
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    Interval,
+    Job,
+    Limits,
+    Options,
+    RunConfig,
+    Status,
+    Task,
+    Verdict,
+)
 
 
 def passed(**changes: object) -> Verdict:
     ratio = Interval(2.0, 1.9, 2.1)
-    fields: dict[str, object] = {"times": {"candidate": ratio}, "speedup": {"eager_fp32": ratio}, "faster": "yes"}
+    fields: dict[str, object] = {
+        "times": {"candidate": ratio},
+        "speedup": {"eager_fp32": ratio},
+        "faster": "yes",
+    }
     return Verdict("a.py", Status.PASSED, "correct", **(fields | changes))  # type: ignore[arg-type]
 
 
 def test_a_job_survives_json() -> None:
-    job = Job("7", "judge", Task("x = 1", precision="tf32"), Candidate("y = 2"), "cpu", Options(allow=("gc",)))
+    job = Job(
+        "7", "judge", Task("x = 1", precision="tf32"), Candidate("y = 2"), "cpu", Options(allow=("gc",))
+    )
     assert Job.from_json(json.loads(job.dumps())) == job
 
 

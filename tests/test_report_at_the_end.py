@@ -31,8 +31,18 @@ def get_init_inputs():
 
 
 def kernelpro(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "KERNELPRO_RUNS": str(home), "XDG_DATA_HOME": str(home / "data")}
-    return subprocess.run([sys.executable, "-m", "kernelpro", *words], capture_output=True, text=True, env=environment, timeout=300)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "KERNELPRO_RUNS": str(home),
+        "XDG_DATA_HOME": str(home / "data"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "kernelpro", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
 
 
 def offered(folder: Path, *names: str) -> str:
@@ -47,14 +57,30 @@ def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFix
     author = offered(tmp_path / "candidates", "compiler_error.py", "nan.py")
     task = str(ROOT / "tests" / "bad" / "task.py")
     home = tmp_path / "runs"
-    done = kernelpro(home, "optimize", task, "--author", author, "--target", "cpu", "--baseline", "eager_fp32", "--no-compiler")
+    done = kernelpro(
+        home,
+        "optimize",
+        task,
+        "--author",
+        author,
+        "--target",
+        "cpu",
+        "--baseline",
+        "eager_fp32",
+        "--no-compiler",
+    )
     page = home / "bad-1" / "report.html"
     assert done.returncode == 1, done.stderr
     assert f"report: {page}" in done.stdout and "No winner: none of 2 candidates passed" in page.read_text()
     assert history.report("bad-1", "json", "-", str(home)) == 0
     data = json.loads(capsys.readouterr().out)
-    assert [(step["author"], step["ms"]) for step in data["steps"][:2]] == [("compiler_error.py", None), ("nan.py", None)]
-    assert data["roofline"]["stops"][0]["label"] == "PyTorch eager (FP32)", "the task's work is kept with the ground"
+    assert [(step["author"], step["ms"]) for step in data["steps"][:2]] == [
+        ("compiler_error.py", None),
+        ("nan.py", None),
+    ]
+    assert data["roofline"]["stops"][0]["label"] == "PyTorch eager (FP32)", (
+        "the task's work is kept with the ground"
+    )
     assert history.report("bad-1", "md", None, str(home)) == 0
     assert capsys.readouterr().out.strip() == str(home / "bad-1" / "report.md")
 
@@ -62,7 +88,17 @@ def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_task_that_cannot_be_scored(tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(CONSTANT)
     author = offered(tmp_path / "candidates", "nan.py")
-    words = ("optimize", str(tmp_path / "task.py"), "--author", author, "--target", "cpu", "--baseline", "eager_fp32", "--json")
+    words = (
+        "optimize",
+        str(tmp_path / "task.py"),
+        "--author",
+        author,
+        "--target",
+        "cpu",
+        "--baseline",
+        "eager_fp32",
+        "--json",
+    )
     done = kernelpro(tmp_path / "runs", *words)
     assert done.returncode == 2 and "cannot be scored" in done.stderr and "Traceback" not in done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
@@ -73,4 +109,6 @@ def test_an_unknown_run_and_a_bad_format_are_one_line_each(tmp_path: Path) -> No
     with pytest.raises(BadInput, match="no run is called nobody"):
         history.report("nobody", "html", None, str(tmp_path))
     done = kernelpro(tmp_path, "report", "nobody", "--format", "pdf")
-    assert done.returncode == 2 and done.stderr.strip() == "kernelpro: --format pdf: not one of html, md, json"
+    assert (
+        done.returncode == 2 and done.stderr.strip() == "kernelpro: --format pdf: not one of html, md, json"
+    )

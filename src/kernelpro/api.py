@@ -68,7 +68,16 @@ def task(
         return Task(made.source, made.entry, "module", made.entry, made.payload, mode or own, precision, same)
     if callable(reference):
         made = packing.function(reference, inputs)
-        return Task(made.source, made.entry, "function", made.entry, made.payload, mode or "eval", precision, made.outputs)
+        return Task(
+            made.source,
+            made.entry,
+            "function",
+            made.entry,
+            made.payload,
+            mode or "eval",
+            precision,
+            made.outputs,
+        )
     raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
 
 
@@ -203,7 +212,9 @@ async def _stoppable(work: Coroutine[Any, Any, Outcome], stops: list[Callable[[]
     return await task
 
 
-def _search(pool: Pool, config: RunConfig, folder: Path, report: Report, stops: list[Callable[[], object]]) -> Optimized:
+def _search(
+    pool: Pool, config: RunConfig, folder: Path, report: Report, stops: list[Callable[[], object]]
+) -> Optimized:
     from kernelpro.engine import session
 
     store = session.store_for(folder, config, config.task.name)

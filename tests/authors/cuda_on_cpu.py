@@ -25,11 +25,15 @@ _GUARD = 64
 
 def compiler(folder: Path) -> Callable[..., Library]:
     """What stands for runtime.cuda; the header is compiled ahead into the folder."""
-    subprocess.run([*_COMMAND, "-x", "c++-header", str(_HEADER), "-o", str(folder / "cuda_on_cpu.h.gch")], check=True)
+    subprocess.run(
+        [*_COMMAND, "-x", "c++-header", str(_HEADER), "-o", str(folder / "cuda_on_cpu.h.gch")], check=True
+    )
 
     def cuda(source: str, flags: Sequence[str] = ()) -> Library:
         text = re.sub(r"#include <cuda_\w+\.h>", "", source).replace(INSTRUCTIONS, "")
-        text = text.replace("extern __shared__ uint4 memory[];", "uint4* const memory = (uint4*)cuda_on_cpu::dynamic;")
+        text = text.replace(
+            "extern __shared__ uint4 memory[];", "uint4* const memory = (uint4*)cuda_on_cpu::dynamic;"
+        )
         text, count = _LAUNCH.subn(r"cuda_on_cpu::launch(\2, \3, \4, [&] { \1(\5); });", text)
         assert count == source.count("<<<") > 0
         defined = [flag for flag in flags if flag not in FAST_FLAGS]  # nvcc's own

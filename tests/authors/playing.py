@@ -68,7 +68,12 @@ class Trial:
     """A task's reference beside what the playbook makes of it."""
 
     def __init__(self, given: Task, folder: Path, writer: Writer = cpp.WRITER, device: str = "cpu"):
-        self._reference, self._folder, self._writer, self._device = Reference(given, "cpu", 0), folder, writer, device
+        self._reference, self._folder, self._writer, self._device = (
+            Reference(given, "cpu", 0),
+            folder,
+            writer,
+            device,
+        )
         self.program = program(given)
         self._form, self._leaves = self._reference.inputs(7)
 
@@ -82,7 +87,12 @@ class Trial:
     def errors_of(self, source: str) -> list[float]:
         found = []
         with torch.no_grad():
-            got = [one.cpu() for one in _flat(self._candidate(source).to(self._device)(*self._arguments(device=self._device)))]
+            got = [
+                one.cpu()
+                for one in _flat(
+                    self._candidate(source).to(self._device)(*self._arguments(device=self._device))
+                )
+            ]
             wanted = list(_flat(self._reference.model()(*self._arguments())))
             exact = list(_flat(self._reference.model(torch.float64)(*self._arguments(torch.float64))))
         for one, reference, true in zip(got, wanted, exact, strict=True):

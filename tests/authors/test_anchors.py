@@ -40,10 +40,13 @@ def test_anchors_are_found_by_their_first_and_last_line() -> None:
 def test_a_long_file_is_cut_away_from_its_anchors_never_in_them() -> None:
     lines = [f"line_{number} = {number}" for number in range(4000)]
     lines[3000:3003] = ["first = 1", "middle = 2", "last = 3"]
-    anchored = place("\n".join(lines) + "\n", [Quote("a", "first = 1", "last = 3"), Quote("b", "line_3500 = 3500")])
+    anchored = place(
+        "\n".join(lines) + "\n", [Quote("a", "first = 1", "last = 3"), Quote("b", "line_3500 = 3500")]
+    )
     shown = anchored.shown(2000)
     assert (
-        "<<<<<<< a\nfirst = 1\nmiddle = 2\nlast = 3\n>>>>>>> a\n" in shown and "<<<<<<< b\nline_3500 = 3500\n>>>>>>> b\n" in shown
+        "<<<<<<< a\nfirst = 1\nmiddle = 2\nlast = 3\n>>>>>>> a\n" in shown
+        and "<<<<<<< b\nline_3500 = 3500\n>>>>>>> b\n" in shown
     )
     assert "line_2999 = 2999\n<<<<<<< a" in shown and ">>>>>>> b\nline_3501 = 3501\n" in shown
     assert shown.startswith("line_0 = 0\nline_1 = 1\n") and shown.count("lines left out]") == 3
@@ -52,7 +55,9 @@ def test_a_long_file_is_cut_away_from_its_anchors_never_in_them() -> None:
 
 def test_filling_changes_the_anchors_and_nothing_else() -> None:
     made = place(SOURCE, [BODY, SIZE]).fill({"size": "BLOCK = 256", "body": "    z = 2 * x + 1\n"})
-    assert made == SOURCE.replace("BLOCK = 128", "BLOCK = 256").replace("    y = x * 2\n    z = y + 1\n", "    z = 2 * x + 1\n")
+    assert made == SOURCE.replace("BLOCK = 128", "BLOCK = 256").replace(
+        "    y = x * 2\n    z = y + 1\n", "    z = 2 * x + 1\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,9 +104,15 @@ def test_any_filled_file_passes_its_own_check_and_any_change_outside_fails() -> 
         lines = [f"line {i} {dice.random():.6f}" for i in range(dice.randint(4, 30))]
         source = "\n".join(lines) + "\n"
         starts = sorted(dice.sample(range(len(lines)), 2))
-        quotes = [Quote("one", lines[starts[0]], lines[dice.randint(starts[0], starts[1] - 1)]), Quote("two", lines[starts[1]])]
+        quotes = [
+            Quote("one", lines[starts[0]], lines[dice.randint(starts[0], starts[1] - 1)]),
+            Quote("two", lines[starts[1]]),
+        ]
         anchored = place(source, quotes)
-        texts = {name: "".join(f"new {dice.random():.6f}\n" for _ in range(dice.randint(0, 4))) for name in ("one", "two")}
+        texts = {
+            name: "".join(f"new {dice.random():.6f}\n" for _ in range(dice.randint(0, 4)))
+            for name in ("one", "two")
+        }
         made = anchored.fill(texts)
         assert anchored.fill(anchored.check(made)) == made
         inside = {i for span in anchored.spans for i in range(span.start, span.end)}

@@ -21,7 +21,9 @@ class ModelNew(torch.nn.Module):
 
 
 def test_a_design_is_a_plan_a_hypothesis_and_a_file() -> None:
-    made = DesignForm().parse(f"**Plan:** one fused pass\nhypothesis: DRAM, 0.13 ms\n\n```python\n{SOURCE}```\nThat is all.")
+    made = DesignForm().parse(
+        f"**Plan:** one fused pass\nhypothesis: DRAM, 0.13 ms\n\n```python\n{SOURCE}```\nThat is all."
+    )
     assert (made.plan, made.hypothesis, made.source) == ("one fused pass", "DRAM, 0.13 ms", SOURCE)
 
 
@@ -103,11 +105,14 @@ def test_a_plan_that_does_not_fit_is_explained(old: str, new: str, complaint: st
     ],
 )
 def test_a_promise_is_understood_in_the_forms_people_write(said: str, times: float) -> None:
-    assert PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace("1.4x", said)).promised == pytest.approx(times)
+    assert PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(
+        PLAN.replace("1.4x", said)
+    ).promised == pytest.approx(times)
 
 
 @pytest.mark.parametrize(
-    "said", ["40%", "0x", "1,400", "16x16 tiles", "100% less", "from 1 ms to 0 ms", "some", "3 kernels", "0.3 ms"]
+    "said",
+    ["40%", "0x", "1,400", "16x16 tiles", "100% less", "from 1 ms to 0 ms", "some", "3 kernels", "0.3 ms"],
 )
 def test_a_promise_that_is_not_clear_is_sent_back(said: str) -> None:
     with pytest.raises(BadInput, match="how many times as fast as the kernel above"):
@@ -116,7 +121,10 @@ def test_a_promise_that_is_not_clear_is_sent_back(said: str) -> None:
 
 def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
     gpu, cpu = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]), PlanForm(SOURCE, "torch", LANGUAGES["cpu"])
-    assert "language: <triton or cuda or cute; as it is" in gpu.description and "language: <cpp>" in cpu.description
+    assert (
+        "language: <triton or cuda or cute; as it is" in gpu.description
+        and "language: <cpp>" in cpu.description
+    )
     assert cpu.parse(PLAN.replace("language: torch", "language: cpp")).language == "cpp"
     with pytest.raises(BadInput, match="here it is cpp"):
         cpu.parse(PLAN.replace("language: torch", "language: triton"))
@@ -145,9 +153,15 @@ def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        ("```python body\n        return x\n```\n```python helper\npass\n```", "there is no anchor helper; there are body"),
+        (
+            "```python body\n        return x\n```\n```python helper\npass\n```",
+            "there is no anchor helper; there are body",
+        ),
         ("```python bdy\n        return x\n```", "there is no anchor bdy; there are body"),
-        ("```python body\n        return x\n```\n```python body\n        return 2 * x\n```", "two blocks ```python body"),
+        (
+            "```python body\n        return x\n```\n```python body\n        return 2 * x\n```",
+            "two blocks ```python body",
+        ),
     ],
 )
 def test_a_block_that_belongs_nowhere_or_comes_twice_is_sent_back(answer: str, complaint: str) -> None:
@@ -157,7 +171,9 @@ def test_a_block_that_belongs_nowhere_or_comes_twice_is_sent_back(answer: str, c
 
 def test_spans_that_a_coder_cannot_be_shown_are_refused() -> None:
     long = SOURCE.replace("        y = x * 2\n", "        y = x * 2\n" + "        y = y + 0\n" * 2000)
-    with pytest.raises(BadInput, match=r"the spans hold 36\d+ characters.*name smaller ones, or plan a rewrite"):
+    with pytest.raises(
+        BadInput, match=r"the spans hold 36\d+ characters.*name smaller ones, or plan a rewrite"
+    ):
         PlanForm(long, "torch", LANGUAGES["cuda"]).parse(PLAN)
 
 
@@ -168,7 +184,9 @@ def test_a_span_that_breaks_the_file_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [f"x = {'-' * 100_000}1", f"x = 1{' + 1' * 20_000}", "x = '\ud800'"], ids=["depth", "length", "half a character"]
+    "text",
+    [f"x = {'-' * 100_000}1", f"x = 1{' + 1' * 20_000}", "x = '\ud800'"],
+    ids=["depth", "length", "half a character"],
 )
 def test_code_that_the_parser_gives_up_on_is_explained_like_any_other(text: str) -> None:
     plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)

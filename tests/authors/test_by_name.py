@@ -36,7 +36,11 @@ def config(url: str = "http://localhost:1", **more: Any) -> RunConfig:
 
 
 def test_each_role_is_asked_in_its_own_way(tmp_path: Path) -> None:
-    roles = {"code": Role(max_output_tokens=900), "design": Role(temperature=0.9), "debug": Role(effort="high", temperature=0.0)}
+    roles = {
+        "code": Role(max_output_tokens=900),
+        "design": Role(temperature=0.9),
+        "debug": Role(effort="high", temperature=0.0),
+    }
     with serving(DESIGN, FIX) as server:
         team = author(config(server.url, roles=roles), tmp_path)
         asyncio.run(team.write(assignment(1)))
@@ -45,31 +49,44 @@ def test_each_role_is_asked_in_its_own_way(tmp_path: Path) -> None:
     assert (design["temperature"], design["max_completion_tokens"]) == (0.9, 900), (
         "designs are asked for as code is, but for what was said"
     )
-    assert (debug["temperature"], debug["reasoning_effort"]) == (0.0, "high") and "max_completion_tokens" not in debug
+    assert (debug["temperature"], debug["reasoning_effort"]) == (
+        0.0,
+        "high",
+    ) and "max_completion_tokens" not in debug
 
 
 def test_without_a_word_roles_have_their_usual_temperatures_or_none(tmp_path: Path) -> None:
     with serving(DESIGN, DESIGN) as server:
         for name, temperature in (("a", True), ("b", False)):
             (tmp_path / name).mkdir()
-            asyncio.run(author(config(server.url, temperature=temperature), tmp_path / name).write(assignment(1)))
+            asyncio.run(
+                author(config(server.url, temperature=temperature), tmp_path / name).write(assignment(1))
+            )
     assert [request.body.get("temperature") for request in server.requests] == [0.1, None]
 
 
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"roles": {"planner": Role(0.1)}}, "--role planner: not a role; there are design, plan, code, debug"),
+        (
+            {"roles": {"planner": Role(0.1)}},
+            "--role planner: not a role; there are design, plan, code, debug",
+        ),
         ({"roles": {"plan": Role(effort="huge")}}, "--role plan: effort huge: not one of minimal"),
         ({"roles": {"plan": Role(7.0)}}, "--role plan: temperature 7.0: must be from 0 to 2"),
-        ({"roles": {"plan": Role(timeout=0.0)}}, "--role plan: timeout 0.0: must be a number of seconds above 0"),
+        (
+            {"roles": {"plan": Role(timeout=0.0)}},
+            "--role plan: timeout 0.0: must be a number of seconds above 0",
+        ),
         ({"models": {"plan": "inbox:x"}}, "--author team needs a model"),
         ({"models": {"code": "inbox:x", "design": "inbox:y"}}, "--role design:model: whoever writes code"),
         ({"limits": Limits(money=1.0)}, "--price m=INPUT/OUTPUT"),
         ({"limits": Limits(money=1.0), "prices": {"other": "1/1"}}, "--price m=INPUT/OUTPUT"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_asked(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_said_before_anything_is_asked(
+    more: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     given = {"models": {"code": "http://localhost:1/v1#m"}} | more
     with pytest.raises(BadInput) as caught:
         author(RunConfig(TASK, "cpu", "team", **given), tmp_path)
@@ -97,17 +114,28 @@ def test_exchanges_are_kept_with_the_version_of_their_prompts(tmp_path: Path) ->
     with serving(DESIGN) as server:
         asyncio.run(author(config(server.url), tmp_path).write(assignment(1)))
     (line,) = Transcripts(tmp_path / FILE).lines()
-    assert line.prompts == templates.version() and re.fullmatch(rf"{templates.NUMBER}-[0-9a-f]{{8}}", line.prompts)
+    assert line.prompts == templates.version() and re.fullmatch(
+        rf"{templates.NUMBER}-[0-9a-f]{{8}}", line.prompts
+    )
     data = json.loads((tmp_path / FILE).read_text())
     del data["prompts"]
     (tmp_path / FILE).write_text(json.dumps(data))
-    assert [line.prompts for line in Transcripts(tmp_path / FILE).lines()] == [""], "transcripts from before have none"
+    assert [line.prompts for line in Transcripts(tmp_path / FILE).lines()] == [""], (
+        "transcripts from before have none"
+    )
 
 
-def test_a_configuration_means_the_same_wherever_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_means_the_same_wherever_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = absolute(RunConfig(TASK, "cpu", "files:mine", {"code": "inbox:in", "plan": "openai:gpt-5"}), tmp_path)
-    assert asked.author == f"files:{tmp_path}/mine" and asked.models == {"code": f"inbox:{tmp_path}/in", "plan": "openai:gpt-5"}
+    asked = absolute(
+        RunConfig(TASK, "cpu", "files:mine", {"code": "inbox:in", "plan": "openai:gpt-5"}), tmp_path
+    )
+    assert asked.author == f"files:{tmp_path}/mine" and asked.models == {
+        "code": f"inbox:{tmp_path}/in",
+        "plan": "openai:gpt-5",
+    }
     assert absolute(asked, tmp_path) == asked and absolute(config(), tmp_path) == config()
 
 

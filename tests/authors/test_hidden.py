@@ -25,8 +25,13 @@ def shown(result: str) -> dict[str, int]:
     for stage in read.stages:
         for node, where in hidden(stage.values).items():
             loops = sorted(frozenset().union(*(index.variables for index in where)), key=lambda var: var.name)
-            places = [dict(zip(loops, map(constant, turn), strict=True)) for turn in product(*(range(v.extent) for v in loops))]
-            found[node.data[0]] = sum(all(i.substituted(at, lambda v: v).constant >= 0 for i in where) for at in places)
+            places = [
+                dict(zip(loops, map(constant, turn), strict=True))
+                for turn in product(*(range(v.extent) for v in loops))
+            ]
+            found[node.data[0]] = sum(
+                all(i.substituted(at, lambda v: v).constant >= 0 for i in where) for at in places
+            )
     return found
 
 
@@ -35,8 +40,14 @@ def shown(result: str) -> dict[str, int]:
     [
         (f"a.masked_fill({AFTER}, -math.inf).softmax(-1)", sum(column <= row for row, column in PAIRS)),
         ("a.triu(2) * 3", sum(column >= row + 2 for row, column in PAIRS)),
-        ("a.masked_fill((p > q) | (p < q - 5), -math.inf).softmax(-1)", sum(row - 5 <= column <= row for row, column in PAIRS)),
-        ("torch.where((p >= q) & (p < 30), a, 0.0).sum(-1)", sum(row <= column < 30 for row, column in PAIRS)),
+        (
+            "a.masked_fill((p > q) | (p < q - 5), -math.inf).softmax(-1)",
+            sum(row - 5 <= column <= row for row, column in PAIRS),
+        ),
+        (
+            "torch.where((p >= q) & (p < 30), a, 0.0).sum(-1)",
+            sum(row <= column < 30 for row, column in PAIRS),
+        ),
         ("torch.where(~(p < 13), a * 2, 0.5).sum(-1)", 27),
         ("torch.where(p < 30, torch.where(p >= 10, a, 0.0), 1.0) + torch.where(p < 30, a, 2.0)", 30),
     ],
@@ -61,9 +72,13 @@ def test_what_is_needed_elsewhere_too_is_not_hidden(result: str) -> None:
     assert not shown(result)
 
 
-@pytest.mark.parametrize(("writer", "loads", "guarded"), [(cuda.WRITER, "read(v", "if ("), (triton.WRITER, "tl.load(", "mask=")])
+@pytest.mark.parametrize(
+    ("writer", "loads", "guarded"), [(cuda.WRITER, "read(v", "if ("), (triton.WRITER, "tl.load(", "mask=")]
+)
 def test_a_gpu_loads_nothing_else(writer: Writer, loads: str, guarded: str) -> None:
     for result, hides in ((f"a.masked_fill({AFTER}, -math.inf).softmax(-1)", True), ("a.softmax(-1)", False)):
         read = program(task(f"return {result}", "torch.randn(3, 40, 40)"))
-        lines = [line for line in writer.write(read, writer.seeds(read)[0].design).splitlines() if loads in line]
+        lines = [
+            line for line in writer.write(read, writer.seeds(read)[0].design).splitlines() if loads in line
+        ]
         assert lines and all((">= 0" in line and guarded in line) == hides for line in lines), lines

@@ -21,22 +21,41 @@ from kernelpro.diagnose.tools import registry
 from kernelpro.lab.tuning import tunables
 from kernelpro.records import Action, BadInput, Finding, Gain, RunConfig, Task
 
-CHAIN = task("F.layer_norm(a + b, (64,)).softmax(-1) * torch.sigmoid(b)", "torch.randn(8, 64), torch.randn(8, 64)")
+CHAIN = task(
+    "F.layer_norm(a + b, (64,)).softmax(-1) * torch.sigmoid(b)", "torch.randn(8, 64), torch.randn(8, 64)"
+)
 COLUMNS = task("a.exp().cumsum(0)", "torch.randn(32, 40)")
 LINEAR = task("F.gelu(self.l(a))", "torch.randn(32, 40)", "self.l = nn.Linear(40, 24)")
 ONE_ROW = task("F.softmax(a, 0), a.amax()", "torch.randn(40)")
 
 
 def finding(tool: str, factor: float = 2.0) -> Finding:
-    return Finding(tool, "kernel", "major", (), f"{tool} speaks", ("do something",), Gain(factor, "so it was computed"))
+    return Finding(
+        tool, "kernel", "major", (), f"{tool} speaks", ("do something",), Gain(factor, "so it was computed")
+    )
 
 
 def ask(
-    given: Task, action: Action = "seed", attempt: int = 0, parent: str = "", findings: tuple[Finding, ...] = (), **more: object
+    given: Task,
+    action: Action = "seed",
+    attempt: int = 0,
+    parent: str = "",
+    findings: tuple[Finding, ...] = (),
+    **more: object,
 ) -> Assignment:
     known = Known(1, parent, "", None) if parent else None
     made = Assignment(
-        1, action, given, "cpu", "fp32", 0.1, {}, attempt=attempt, graph=graph(given), parent=known, findings=findings
+        1,
+        action,
+        given,
+        "cpu",
+        "fp32",
+        0.1,
+        {},
+        attempt=attempt,
+        graph=graph(given),
+        parent=known,
+        findings=findings,
     )
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -61,9 +80,20 @@ def write(assignment: Assignment, order: Order = "findings") -> Draft:
         (task("a / a.sum()", "torch.randn(8, 30)"), 2),
         (task("a.softmax(-1).sum(0)", "torch.randn(8, 30)"), 2),
         (task("F.scaled_dot_product_attention(a, a, a)", "torch.randn(1, 2, 16, 8)"), 2),
-        (task("torch.cat([a[:, :8] * b - a[:, 8:] * b, a[:, 8:] * b + a[:, :8] * b], 1)", "torch.randn(6, 16), torch.randn(8)"), 1),
+        (
+            task(
+                "torch.cat([a[:, :8] * b - a[:, 8:] * b, a[:, 8:] * b + a[:, :8] * b], 1)",
+                "torch.randn(6, 16), torch.randn(8)",
+            ),
+            1,
+        ),
         (task("torch.cat([a, b], 1)", "torch.randn(6, 16), torch.randn(6, 16)"), 2),
-        (task("self.c(F.pad(a, (3, 0)))", "torch.randn(2, 4, 20)", "self.c = nn.Conv1d(4, 4, 4, groups=4)"), 1),
+        (
+            task(
+                "self.c(F.pad(a, (3, 0)))", "torch.randn(2, 4, 20)", "self.c = nn.Conv1d(4, 4, 4, groups=4)"
+            ),
+            1,
+        ),
         (task("F.pad(a, (3, 0)) * 2", "torch.randn(2, 4, 20)"), 2),
     ],
 )
@@ -99,7 +129,12 @@ def test_loops_are_as_long_as_they_can_be() -> None:
 
 
 def test_every_output_is_stored_once_and_every_element_of_it() -> None:
-    made = program(task("return torch.cat([a, b], 0), torch.cat([a * 2, b], 1), a.sum()", "torch.randn(5, 6), torch.randn(5, 6)"))
+    made = program(
+        task(
+            "return torch.cat([a, b], 0), torch.cat([a * 2, b], 1), a.sum()",
+            "torch.randn(5, 6), torch.randn(5, 6)",
+        )
+    )
     written = dict.fromkeys(made.outputs, 0)
     for stage in made.stages:
         for step in stage.steps:
@@ -168,11 +203,15 @@ def _reachable(made: Program) -> list[Design]:
     """Every design that moves lead to from the seeds."""
     found = [seed.design for seed in WRITER.seeds(made)]
     for design in found:
-        found += [new for move in WRITER.moves if (new := move.apply(made, design)) is not None and new not in found]
+        found += [
+            new for move in WRITER.moves if (new := move.apply(made, design)) is not None and new not in found
+        ]
     return found
 
 
-@pytest.mark.parametrize("given", [CHAIN, COLUMNS, LINEAR, ONE_ROW], ids=["chain", "columns", "linear", "one row"])
+@pytest.mark.parametrize(
+    "given", [CHAIN, COLUMNS, LINEAR, ONE_ROW], ids=["chain", "columns", "linear", "one row"]
+)
 def test_every_reachable_design_travels_in_its_candidate(given: Task) -> None:
     made = program(given)
     designs = _reachable(made)
@@ -208,7 +247,9 @@ def test_seeds_differ_and_end() -> None:
 
 def test_the_first_finding_chooses_the_move() -> None:
     plain = write(ask(CHAIN)).source
-    scalar = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_scalar_code", 3.0), finding("cpu_math_calls"))))
+    scalar = write(
+        ask(CHAIN, "improve", 0, plain, (finding("cpu_scalar_code", 3.0), finding("cpu_math_calls")))
+    )
     assert scalar.advice == "cpu_scalar_code" and scalar.promised == 3.0 and "speaks" in scalar.hypothesis
     assert of_source(scalar.source).stages[0].lanes > 1 and of_source(scalar.source).maths == "library"
     calls = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_math_calls"), finding("cpu_scalar_code"))))
@@ -228,7 +269,9 @@ def test_attempts_take_one_move_after_another_until_none_is_left() -> None:
     with pytest.raises(NoIdea, match="no move is left"):
         for attempt in range(30):
             drafts.append(write(ask(COLUMNS, "improve", attempt, plain, told)))
-    assert drafts[0].advice == "cpu_strided_access" and of_source(drafts[0].source).stages[0].order == "strips"
+    assert (
+        drafts[0].advice == "cpu_strided_access" and of_source(drafts[0].source).stages[0].order == "strips"
+    )
     assert len({draft.source for draft in drafts}) == len(drafts) >= 3
 
 
@@ -266,7 +309,9 @@ def test_what_it_lacks_is_said() -> None:
 
 def test_the_precision_of_the_task_is_that_of_products_on_a_gpu() -> None:
     product = task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)")
-    exact, usual = (write(ask(product, target="cuda", precision=precision)).source for precision in ("fp32", "tf32"))
+    exact, usual = (
+        write(ask(product, target="cuda", precision=precision)).source for precision in ("fp32", "tf32")
+    )
     assert of_source(exact).precision == "fp32" and of_source(usual).precision == "tf32"
 
 

@@ -16,9 +16,13 @@ from kernelpro.records import Action, Finding, Gain, Severity, Target, Task
 NORM = task("F.layer_norm(a, (512,))", "torch.randn(512, 512)")
 
 
-def assignment(given: Task, target: Target = "cpu", parent: str = "", action: Action = "seed", attempt: int = 0) -> Assignment:
+def assignment(
+    given: Task, target: Target = "cpu", parent: str = "", action: Action = "seed", attempt: int = 0
+) -> Assignment:
     known = Known(1, parent, "", None) if parent else None
-    return Assignment(1, action, given, target, "fp32", 0.1, {}, attempt=attempt, graph=graph(given), parent=known)
+    return Assignment(
+        1, action, given, target, "fp32", 0.1, {}, attempt=attempt, graph=graph(given), parent=known
+    )
 
 
 def all_of(asked: Assignment, author: Playbook | None = None) -> list[Draft]:
@@ -33,12 +37,24 @@ def all_of(asked: Assignment, author: Playbook | None = None) -> list[Draft]:
 
 @pytest.mark.parametrize(
     "forward",
-    ["a.softmax(-1)", "a.sum(0)", "F.linear(a, a)", "a.t().contiguous()", "F.max_pool1d(a, 3, 1, 1)", "a.amax()", "a.cumsum(-1)"],
+    [
+        "a.softmax(-1)",
+        "a.sum(0)",
+        "F.linear(a, a)",
+        "a.t().contiguous()",
+        "F.max_pool1d(a, 3, 1, 1)",
+        "a.amax()",
+        "a.cumsum(-1)",
+    ],
 )
 def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
     given = task(forward, "torch.randn(512, 512)")
     seeds = all_of(assignment(given))
-    assert len({normalised(seed.source) for seed in seeds}) == len(seeds) == Playbook().designs(assignment(given))
+    assert (
+        len({normalised(seed.source) for seed in seeds})
+        == len(seeds)
+        == Playbook().designs(assignment(given))
+    )
     for seed in seeds:
         for action in ("improve", "debug"):
             made = all_of(assignment(given, parent=seed.source, action=action))
@@ -58,7 +74,9 @@ def test_what_another_branch_has_come_to_is_passed_over() -> None:
 def test_an_order_without_findings_is_the_lists_or_that_of_seed_task_and_parent() -> None:
     parent = all_of(assignment(NORM))[1].source
     asked = assignment(NORM, parent=parent, action="improve")
-    told = replace(asked, findings=(Finding("cpu_imbalance", "kernel", "major", (), "c", ("a",), Gain(2.0, "h")),))  # type: ignore[arg-type]
+    told = replace(
+        asked, findings=(Finding("cpu_imbalance", "kernel", "major", (), "c", ("a",), Gain(2.0, "h")),)
+    )  # type: ignore[arg-type]
     fixed = all_of(told, Playbook("fixed"))
     assert fixed == [replace(draft, author="playbook:fixed") for draft in all_of(asked)]
     assert all_of(told)[0].advice == "cpu_imbalance" and not any(draft.advice for draft in fixed)
@@ -76,12 +94,17 @@ def test_an_order_without_findings_is_the_lists_or_that_of_seed_task_and_parent(
 
 def test_energy_comes_after_what_costs_much_time_and_before_small_gains() -> None:
     def finding(tool: str, factor: float, severity: Severity, objective: str = "energy") -> Finding:
-        return Finding(tool, "kernel", severity, (), "it is so", ("a",), Gain(factor, "by counting"), objective=objective)  # type: ignore[arg-type]
+        return Finding(
+            tool, "kernel", severity, (), "it is so", ("a",), Gain(factor, "by counting"), objective=objective
+        )  # type: ignore[arg-type]
 
     given = task("F.gelu(a)", "torch.randn(512, 512)")
     parent = all_of(replace(assignment(given, "cuda"), languages=("triton",)))[0].source
     asked = assignment(given, "cuda", parent=parent, action="improve")
-    costly, small = finding("energy_costly_math", 1.1, Severity.MEDIUM), finding("dram_roof", 1.05, Severity.LOW, "speed")
+    costly, small = (
+        finding("energy_costly_math", 1.1, Severity.MEDIUM),
+        finding("dram_roof", 1.05, Severity.LOW, "speed"),
+    )
     large = finding("narrow_access", 1.5, Severity.HIGH, "speed")
 
     def first(*findings: Finding) -> Draft:
@@ -90,7 +113,10 @@ def test_energy_comes_after_what_costs_much_time_and_before_small_gains() -> Non
     assert first(small).advice == "dram_roof" and first(small, costly).advice == "energy_costly_math"
     assert first(large, small, costly).advice == "narrow_access"
     lean = first(small, costly)
-    assert of_source(lean.source).maths == "cheap" and lean.hypothesis == "it is so. Expected: 9% less energy (by counting)."
+    assert (
+        of_source(lean.source).maths == "cheap"
+        and lean.hypothesis == "it is so. Expected: 9% less energy (by counting)."
+    )
     assert not lean.promised, "of its time nothing was promised"
     assert first(large).promised == 1.5
 

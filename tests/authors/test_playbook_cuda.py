@@ -45,18 +45,24 @@ TASKS: dict[str, Task] = {
     "softmax": task("F.softmax(a * 2, -1)", "torch.randn(11, 1200)"),
     "down the middle": task("return a.softmax(1), a.var(1), a.argmax(1)", "torch.randn(3, 70, 36)"),
     "running": task(
-        "return a.cumsum(1), (a + 1).cumprod(0), b.flip(1).cumsum(1) - b", "torch.rand(9, 30), torch.randint(0, 9, (3, 1100))"
+        "return a.cumsum(1), (a + 1).cumprod(0), b.flip(1).cumsum(1) - b",
+        "torch.rand(9, 30), torch.randint(0, 9, (3, 1100))",
     ),
     "masked": task(
         "p = torch.arange(72); a = a.masked_fill(p[None] > p[:, None] + 3, -math.inf); return a.softmax(-1), a.exp().sum(1),"
         "torch.where(p[:, None] < 50, b, 0.0).sum(1), torch.where(p >= 7, b, 1.0).cumsum(-1)",
         "torch.randn(3, 72, 72), torch.randn(3, 72, 72)",
     ),
-    "totals": task("return F.mse_loss(a, b), (a * b).sum(-1).amax()", "torch.randn(300, 12), torch.randn(300, 12)"),
+    "totals": task(
+        "return F.mse_loss(a, b), (a * b).sum(-1).amax()", "torch.randn(300, 12), torch.randn(300, 12)"
+    ),
 }
-HALVES = task("F.gelu(a) * b, a.softmax(-1), a.mean(0)", "torch.randn(6, 264).half(), torch.randn(6, 264).half()")
+HALVES = task(
+    "F.gelu(a) * b, a.softmax(-1), a.mean(0)", "torch.randn(6, 264).half(), torch.randn(6, 264).half()"
+)
 TRANSPOSED = task(
-    "return a.t() + b * a.t().exp(), c.permute(2, 0, 1) * 2", "torch.randn(70, 45), torch.randn(45, 70), torch.randn(33, 5, 40)"
+    "return a.t() + b * a.t().exp(), c.permute(2, 0, 1) * 2",
+    "torch.randn(70, 45), torch.randn(45, 70), torch.randn(33, 5, 40)",
 )
 
 
@@ -74,7 +80,9 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _emulated(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     if "on_cpu" in request.fixturenames:
         monkeypatch.setattr(runtime, "cuda", request.getfixturevalue("on_cpu"))
@@ -89,7 +97,9 @@ def held(trial: Trial, design: Design, monkeypatch: pytest.MonkeyPatch, most: fl
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_first_designs_are_right(name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_designs_are_right(
+    name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trial = Fenced(FAMILIES[name], tmp_path)
     products = any(stage.product for stage in trial.program.stages)
     held(trial, trial.designs()[0], monkeypatch, _MOST_OF_TF32 if products else _MOST)
@@ -104,7 +114,9 @@ def ways() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "way"), list(ways()))
-def test_every_way_is_right(name: str, way: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_is_right(
+    name: str, way: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trial = Fenced(TASKS[name], tmp_path)
     held(trial, everywhere(trial, WAYS[way]), monkeypatch)
 
@@ -114,7 +126,11 @@ def test_halves_and_tiles_are_right(on_cpu: Any, tmp_path: Path, monkeypatch: py
     held(halves, everywhere(halves, StageDesign(threads=64, vector=8, keep=True)), monkeypatch)
     transposed = Fenced(TRANSPOSED, tmp_path)
     for side in (32, 64):
-        held(transposed, everywhere(transposed, StageDesign(order="tiles", threads=128, tile=side)), monkeypatch)
+        held(
+            transposed,
+            everywhere(transposed, StageDesign(order="tiles", threads=128, tile=side)),
+            monkeypatch,
+        )
 
 
 WINDOWS: dict[str, tuple[Task, int]] = {
@@ -136,7 +152,13 @@ WINDOWS: dict[str, tuple[Task, int]] = {
         ),
         3,
     ),
-    "minima": (task("-F.max_pool2d(-a, (3, 1), 1, (1, 0)) * F.avg_pool2d(a, (3, 1), 1, (1, 0))", "torch.randn(2, 3, 15, 10)"), 2),
+    "minima": (
+        task(
+            "-F.max_pool2d(-a, (3, 1), 1, (1, 0)) * F.avg_pool2d(a, (3, 1), 1, (1, 0))",
+            "torch.randn(2, 3, 15, 10)",
+        ),
+        2,
+    ),
 }
 """With how many of their stages have windows that overlap."""
 LARGE_POOL = task("F.max_pool2d(a, 3, 2, 1)", "torch.randn(64, 64, 64, 64)")
@@ -174,7 +196,10 @@ def test_quick_mathematics_is_inside_the_judges_limits(maths: Any, on_cpu: Any, 
 def overlapped(trial: Trial, together: int) -> Design:
     """So many outputs of a thread, wherever windows overlap."""
     how = StageDesign(order="tiles", threads=64)
-    return Design("cuda", tuple(replace(how, together=together) if slide(stage) else how for stage in trial.program.stages))
+    return Design(
+        "cuda",
+        tuple(replace(how, together=together) if slide(stage) else how for stage in trial.program.stages),
+    )
 
 
 def everywhere(trial: Trial, how: StageDesign) -> Design:
@@ -194,15 +219,22 @@ PRODUCTS: dict[str, Task] = {
         "return a @ b, c.t() @ b * 2, a @ d.t(), F.relu(a * 2 - 1) @ d.t(), c.t() @ d.t() + 1, torch.bmm(e, e.transpose(1, 2)) + f",
         ", ".join([whole(44, 40), whole(40, 52), whole(40, 36), whole(48, 40), whole(3, 35, 24), whole(35)]),
     ),
-    "odd sizes": task("F.gelu(a @ b + c) + d, (a * 2) @ b", ", ".join([whole(33, 35), whole(35, 37), whole(37), whole(33, 37)])),
+    "odd sizes": task(
+        "F.gelu(a @ b + c) + d, (a * 2) @ b",
+        ", ".join([whole(33, 35), whole(35, 37), whole(37), whole(33, 37)]),
+    ),
     "halves": task(
         "F.gelu(a @ b) + c, a.t() @ c.t()[:, :40].t().contiguous(), (d * 2) @ e, d @ d.t()",
         "torch.randn(40, 48).bfloat16(), torch.randn(48, 56).bfloat16(), torch.randn(40, 56).bfloat16(),"
         "torch.randn(34, 47).half(), torch.randn(47, 39).half()",
     ),
-    "layers": task("F.gelu(self.l(a)) + a, self.l(a).softmax(-1)", "torch.randn(2, 21, 52)", "self.l = nn.Linear(52, 52)"),
+    "layers": task(
+        "F.gelu(self.l(a)) + a, self.l(a).softmax(-1)", "torch.randn(2, 21, 52)", "self.l = nn.Linear(52, 52)"
+    ),
 }
-CONVOLUTION = task("F.relu(self.c(a))", "torch.randn(2, 5, 9, 10)", "self.c = nn.Conv2d(5, 17, 3, padding=1, stride=2)")
+CONVOLUTION = task(
+    "F.relu(self.c(a))", "torch.randn(2, 5, 9, 10)", "self.c = nn.Conv2d(5, 17, 3, padding=1, stride=2)"
+)
 _SMALL = {"down": 32, "over": 32, "deep": 16, "threads": 64}
 PRODUCT_WAYS = {
     "multiply-add": StageDesign(**_SMALL, stages=2),  # type: ignore[arg-type]
@@ -211,22 +243,32 @@ PRODUCT_WAYS = {
 }
 
 
-_RARER = (("odd sizes", "multiply-add"), ("halves", "multiply-add"), ("layers", "multiply-add"), ("layers", "shared depth"))
+_RARER = (
+    ("odd sizes", "multiply-add"),
+    ("halves", "multiply-add"),
+    ("layers", "multiply-add"),
+    ("layers", "shared depth"),
+)
 """Left to `make test-long`."""
 _PAIRS = [(name, way) for name in PRODUCTS for way in PRODUCT_WAYS]
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [pytest.param(*pair, marks=pytest.mark.long) if pair in _RARER else pair for pair in _PAIRS]
+    ("name", "way"),
+    [pytest.param(*pair, marks=pytest.mark.long) if pair in _RARER else pair for pair in _PAIRS],
 )
-def test_products_are_right(name: str, way: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_right(
+    name: str, way: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trial = Fenced(PRODUCTS[name], tmp_path)
     tf32 = name == "layers" and way != "multiply-add"
     held(trial, everywhere(trial, PRODUCT_WAYS[way]), monkeypatch, _MOST_OF_TF32 if tf32 else _MOST)
 
 
 @pytest.mark.parametrize("precision", ["tf32", pytest.param("fp32", marks=pytest.mark.long)])
-def test_a_convolution_is_a_product_too(precision: Any, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_convolution_is_a_product_too(
+    precision: Any, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trial = Fenced(CONVOLUTION, tmp_path)
     assert trial.designs()[0].stages[0].order == "tiles"
     design = replace(everywhere(trial, PRODUCT_WAYS["tensor cores"]), precision=precision)
@@ -279,7 +321,13 @@ def test_products_of_other_types_are_refused() -> None:
 def test_every_product_is_right_on_a_gpu(name: str, tmp_path: Path) -> None:
     trial = Trial(PRODUCTS.get(name, CONVOLUTION), tmp_path, WRITER, "cuda")
     for design in (*trial.designs(), *(everywhere(trial, how) for how in PRODUCT_WAYS.values())):
-        limit = _MOST_OF_HALVES if name == "halves" else _MOST_OF_TF32 if name in ("layers", "convolution") else _MOST
+        limit = (
+            _MOST_OF_HALVES
+            if name == "halves"
+            else _MOST_OF_TF32
+            if name in ("layers", "convolution")
+            else _MOST
+        )
         assert max(trial.errors(design)) <= limit, design.line()
 
 
@@ -289,7 +337,9 @@ def test_windows_are_right_on_a_gpu(name: str, tmp_path: Path) -> None:
     trial = Trial(WINDOWS[name][0], tmp_path, WRITER, "cuda")
     for together in (8, 3):
         design = overlapped(trial, together)
-        assert max(trial.errors(design)) <= (_MOST_OF_HALVES if name == "convolutions" else _MOST), design.line()
+        assert max(trial.errors(design)) <= (_MOST_OF_HALVES if name == "convolutions" else _MOST), (
+            design.line()
+        )
 
 
 @pytest.mark.gpu
@@ -309,11 +359,16 @@ def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(maths: Any, tmp_
         ("part[warp] = value;\n        __syncthreads();", "part[warp] = value;"),
         ("in_a + 1200 * row + 4 * at", "in_a + 1200 * row + 4 * at + 4"),
         ("write(out0 + 1200 * row + 4 * at", "write(out0 + 1200 * row + 4 * at + (row == 10 ? 4 : 0)"),
-        ("if (lane == 0) part[warp] = value;\n        __syncthreads();", "if (lane == 0) { part[warp] = value; __syncthreads(); }"),
+        (
+            "if (lane == 0) part[warp] = value;\n        __syncthreads();",
+            "if (lane == 0) { part[warp] = value; __syncthreads(); }",
+        ),
         ("300 % SPAN == 0", "true"),
     ],
 )
-def test_what_is_wrong_is_detected(right: str, wrong: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_detected(
+    right: str, wrong: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A barrier missing, an index off by one, a store beside the tensor, a barrier for some, a bound forgotten."""
     trial = Fenced(TASKS["softmax"], tmp_path)
     source = WRITER.write(trial.program, everywhere(trial, WAYS["a block a row"]))
@@ -335,7 +390,14 @@ def test_an_address_that_no_vector_can_have_is_refused(on_cpu: Any, tmp_path: Pa
 def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
     made = set()
     long_sums = task("F.gelu(a @ b)", "torch.randn(256, 4096), torch.randn(4096, 256)")
-    for given in (*TASKS.values(), TRANSPOSED, FAMILIES["pooling"], LARGE_POOL, PRODUCTS["layers"], long_sums):
+    for given in (
+        *TASKS.values(),
+        TRANSPOSED,
+        FAMILIES["pooling"],
+        LARGE_POOL,
+        PRODUCTS["layers"],
+        long_sums,
+    ):
         read = program(given)
         starts = [seed.design for seed in WRITER.seeds(read)]
         if not any(stage.product for stage in read.stages):
@@ -351,7 +413,12 @@ def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
 
 @pytest.mark.parametrize(
     ("forward", "offered"),
-    [("F.gelu(a)", {"cheap"}), ("a.tanh()", set()), ("F.silu(a)", {"own"}), ("5 * (a / 5).tanh() + a.exp()", {"cheap", "own"})],
+    [
+        ("F.gelu(a)", {"cheap"}),
+        ("a.tanh()", set()),
+        ("F.silu(a)", {"own"}),
+        ("5 * (a / 5).tanh() + a.exp()", {"cheap", "own"}),
+    ],
 )
 def test_mathematics_is_offered_where_it_helps(forward: str, offered: set[str]) -> None:
     """And cheap forms not where they are the result: near zero it would have no digits."""
@@ -361,7 +428,9 @@ def test_mathematics_is_offered_where_it_helps(forward: str, offered: set[str]) 
     assert {found.maths for found in made} == offered
     for found in made:
         back = WRITER.safer(read, found)[0]
-        assert back == replace(found, maths={"cheap": "own", "own": "library"}[found.maths]), "a step back after a wrong result"
+        assert back == replace(found, maths={"cheap": "own", "own": "library"}[found.maths]), (
+            "a step back after a wrong result"
+        )
 
 
 def test_moves_answer_tools_that_there_are() -> None:
@@ -372,21 +441,32 @@ def test_moves_answer_tools_that_there_are() -> None:
 
 LARGE = {
     "gelu": ("F.gelu(a)", "torch.empty(2048, 4096)"),
-    "bfloat16": ("a * 2 + b", "torch.empty(2048, 4096, dtype=torch.bfloat16), torch.empty(2048, 4096, dtype=torch.bfloat16)"),
+    "bfloat16": (
+        "a * 2 + b",
+        "torch.empty(2048, 4096, dtype=torch.bfloat16), torch.empty(2048, 4096, dtype=torch.bfloat16)",
+    ),
     "softmax": ("a.softmax(-1)", "torch.empty(2048, 8192)"),
     "column sums": ("a.sum(0)", "torch.empty(4096, 4096)"),
 }
 
 
 @pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("gelu", "bfloat16"))) for name in LARGE])
-def test_machine_code_moves_16_bytes_at_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("gelu", "bfloat16"))) for name in LARGE]
+)
+def test_machine_code_moves_16_bytes_at_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     read = program(task(*LARGE[name]))
     source = WRITER.write(read, WRITER.seeds(read)[0].design)
     exec(source, {})
-    static = sass.analyse({file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source)
-    facts = next(variants[0] for kernel, variants in static.kernels.items() if kernel in ("stage0", "stage0_0"))
+    static = sass.analyse(
+        {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source
+    )
+    facts = next(
+        variants[0] for kernel, variants in static.kernels.items() if kernel in ("stage0", "stage0_0")
+    )
     assert set(facts["widths"]["global_load"]) == {"128"}
     assert name == "column sums" or set(facts["widths"]["global_store"]) == {"128"}
     assert facts["spill_stores"] == facts["spill_loads"] == 0 and facts["registers"] <= 64
@@ -404,7 +484,9 @@ def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch:
         monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(folder))
         source = WRITER.write(read, replace(WRITER.seeds(read)[0].design, maths=maths))  # type: ignore[arg-type]
         exec(source, {})
-        (facts,) = sass.analyse({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels["stage0"]
+        (facts,) = sass.analyse({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels[
+            "stage0"
+        ]
         counts[maths] = sum(facts["mix"].values())
     assert counts["cheap"] < 0.7 * counts["library"]
 
@@ -412,13 +494,19 @@ def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch:
 @pytest.mark.long
 @pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_products_are_made_on_tensor_cores_and_fetched_ahead(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_made_on_tensor_cores_and_fetched_ahead(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     shapes = ("2048, 1024", "1024, 4096", "2048, 4096")
-    read = program(task("F.gelu(a @ b) + c", ", ".join(f"torch.empty({shape}, dtype=torch.{dtype})" for shape in shapes)))
+    read = program(
+        task("F.gelu(a @ b) + c", ", ".join(f"torch.empty({shape}, dtype=torch.{dtype})" for shape in shapes))
+    )
     source = WRITER.write(read, WRITER.seeds(read)[0].design)
     exec(source, {})
-    static = sass.analyse({file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source)
+    static = sass.analyse(
+        {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source
+    )
     facts = static.kernels["product0"][0]
     assert facts["mix"]["hmma"] > 0 and set(facts["widths"]["async_copy"]) == {"128"}
     assert facts["spill_stores"] == facts["spill_loads"] == 0

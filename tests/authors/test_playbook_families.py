@@ -43,7 +43,8 @@ FAMILIES: dict[str, Task] = {
         "a.sum(0), a.mean(1), a.amax((0, 2)), a.var(1), a.argmax(1), a.sum((1, 2))", "torch.randn(5, 12, 70)"
     ),
     "softmaxes": task(
-        "a.softmax(-1), a.log_softmax(-1), a.softmax(1), F.layer_norm(a, (33,)).softmax(-1) * 2", "torch.randn(4, 6, 33)"
+        "a.softmax(-1), a.log_softmax(-1), a.softmax(1), F.layer_norm(a, (33,)).softmax(-1) * 2",
+        "torch.randn(4, 6, 33)",
     ),
     "masks": task(
         "p = torch.arange(40); below = p[None] < p[:, None] - 5; after = torch.ones(40, 40, dtype=torch.bool).triu(1); return ("
@@ -61,7 +62,9 @@ FAMILIES: dict[str, Task] = {
         "self.l, self.r, self.g = nn.LayerNorm((5, 6)), nn.RMSNorm(6), nn.GroupNorm(4, 8)\n"
         "        self.i, self.b = nn.InstanceNorm2d(8, affine=True), nn.BatchNorm2d(8)",
     ),
-    "batch norm in eval mode": task("F.relu(self.b(a)) + a", "torch.randn(3, 8, 5, 6)", "self.b = nn.BatchNorm2d(8)", "eval"),
+    "batch norm in eval mode": task(
+        "F.relu(self.b(a)) + a", "torch.randn(3, 8, 5, 6)", "self.b = nn.BatchNorm2d(8)", "eval"
+    ),
     "a chain over rows": task(
         "F.layer_norm(a + self.g * b, (48,), self.w).softmax(-1) * F.silu(b), a + self.g * b",
         "torch.randn(7, 48), torch.randn(7, 48)",
@@ -90,7 +93,9 @@ FAMILIES: dict[str, Task] = {
         "a @ b + 1, torch.bmm(c, c.transpose(1, 2)), a @ b[:, 0], a.t() @ a",
         "torch.randn(20, 30), torch.randn(30, 17), torch.randn(3, 19, 8)",
     ),
-    "attention": task("F.scaled_dot_product_attention(a, b, c, is_causal=True)", ", ".join(["torch.randn(1, 2, 20, 8)"] * 3)),
+    "attention": task(
+        "F.scaled_dot_product_attention(a, b, c, is_causal=True)", ", ".join(["torch.randn(1, 2, 20, 8)"] * 3)
+    ),
     "pooling": task(
         "F.max_pool2d(a, 2), F.max_pool2d(a, 3, 2, 1), F.avg_pool2d(a, 3, 1, 1), F.adaptive_avg_pool2d(a, 1)",
         "torch.randn(2, 3, 12, 14)",
@@ -106,9 +111,15 @@ FAMILIES: dict[str, Task] = {
         "torch.randn(2, 6, 20), torch.randn(2, 4, 7, 9)",
         "self.c, self.d = nn.Conv1d(6, 6, 5, groups=6), nn.Conv2d(4, 3, 3, padding=1, stride=2)",
     ),
-    "float16": task("F.layer_norm(a + b, (32,)), (a * b).sum(0)", "torch.randn(4, 32).half(), torch.randn(4, 32).half()"),
-    "bfloat16": task("F.layer_norm(a + b, (32,))", "torch.randn(4, 32).bfloat16(), torch.randn(4, 32).bfloat16()"),
-    "float64": task("(a.softmax(-1) @ b).tanh()", "torch.randn(20, 32).double(), torch.randn(32, 19).double()"),
+    "float16": task(
+        "F.layer_norm(a + b, (32,)), (a * b).sum(0)", "torch.randn(4, 32).half(), torch.randn(4, 32).half()"
+    ),
+    "bfloat16": task(
+        "F.layer_norm(a + b, (32,))", "torch.randn(4, 32).bfloat16(), torch.randn(4, 32).bfloat16()"
+    ),
+    "float64": task(
+        "(a.softmax(-1) @ b).tanh()", "torch.randn(20, 32).double(), torch.randn(32, 19).double()"
+    ),
 }
 
 
@@ -118,7 +129,9 @@ def test_the_furthest_design_computes_what_the_reference_does(name: str, tmp_pat
     assert max(trial.errors(trial.designs()[-1])) < _MOST
 
 
-@pytest.mark.parametrize("name", ["a chain over rows", "losses", "scans", "linear layers", "sums of other dimensions"])
+@pytest.mark.parametrize(
+    "name", ["a chain over rows", "losses", "scans", "linear layers", "sums of other dimensions"]
+)
 def test_so_does_the_plainest(name: str, tmp_path: Path) -> None:
     trial = Trial(FAMILIES[name], tmp_path)
     assert max(trial.errors(trial.designs()[0])) < _MOST

@@ -26,7 +26,9 @@ from kernelpro.diagnose.tools import registry
 from kernelpro.lab.profile import sass
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_disassembler = pytest.mark.skipif(sass.tool("nvdisasm") is None, reason="nvdisasm not found (Triton's wheel has it)")
+needs_disassembler = pytest.mark.skipif(
+    sass.tool("nvdisasm") is None, reason="nvdisasm not found (Triton's wheel has it)"
+)
 
 USUAL = ("activations", "norms", "scans", "matrix products")
 """One of each kind; each takes seconds to compile."""
@@ -36,7 +38,9 @@ _MOST = 20.0
 
 def tried(*arguments: str, **environment: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(Path(__file__).with_name("triton_trials.py")), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -54,12 +58,24 @@ def chosen(request: pytest.FixtureRequest, test: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def interpreted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
-    return by_name(tried("interpret", *chosen(request, "test_designs_compute_what_the_reference_does"), TRITON_INTERPRET="1"))
+    return by_name(
+        tried(
+            "interpret",
+            *chosen(request, "test_designs_compute_what_the_reference_does"),
+            TRITON_INTERPRET="1",
+        )
+    )
 
 
 @pytest.fixture(scope="module")
-def for_hopper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return tried("compile", str(tmp_path_factory.mktemp("hopper")), *chosen(request, "test_designs_are_what_a_compiler_takes"))
+def for_hopper(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    return tried(
+        "compile",
+        str(tmp_path_factory.mktemp("hopper")),
+        *chosen(request, "test_designs_are_what_a_compiler_takes"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +91,9 @@ def by_name(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", names(HELD, USUAL[1::2]))
-def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[str, list[dict[str, Any]]]) -> None:
+def test_designs_compute_what_the_reference_does(
+    name: str, interpreted: dict[str, list[dict[str, Any]]]
+) -> None:
     lines = interpreted[name]
     assert [line["design"] for line in lines] == list(HELD[name])
     for line in lines:
@@ -85,14 +103,21 @@ def test_designs_compute_what_the_reference_does(name: str, interpreted: dict[st
 
 
 @pytest.mark.parametrize("maths", QUICK)
-def test_quick_mathematics_is_inside_the_judges_limits(maths: str, interpreted: dict[str, list[dict[str, Any]]]) -> None:
+def test_quick_mathematics_is_inside_the_judges_limits(
+    maths: str, interpreted: dict[str, list[dict[str, Any]]]
+) -> None:
     (line,) = interpreted[f"quick, {maths}"]
     assert "failed" not in line, line
-    assert set(line["excesses"]) >= {"as given", "x3", "x0.01", "negated"} and max(line["excesses"].values()) <= 1, line
+    assert (
+        set(line["excesses"]) >= {"as given", "x3", "x0.01", "negated"}
+        and max(line["excesses"].values()) <= 1
+    ), line
 
 
 @pytest.mark.parametrize("maths", QUICK)
-def test_quick_mathematics_is_what_a_compiler_takes(maths: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
+def test_quick_mathematics_is_what_a_compiler_takes(
+    maths: str, compiled: dict[str, list[dict[str, Any]]]
+) -> None:
     (line,) = compiled[f"quick, {maths}"]
     assert "failed" not in line, line
 
@@ -117,14 +142,20 @@ def test_every_word_is_one_of_tritons_language(name: str) -> None:
             assert hasattr(tl, word), word
             if call:
                 named = {str(keyword.arg): keyword.value for keyword in call.keywords}
-                inspect.signature(getattr(getattr(tl, word), "fn", getattr(tl, word))).bind(*call.args, **named)
+                inspect.signature(getattr(getattr(tl, word), "fn", getattr(tl, word))).bind(
+                    *call.args, **named
+                )
 
 
 def words(source: str) -> Iterator[tuple[str, ast.Call | None]]:
     """What a source takes from `tl`, and how it calls it."""
     for node in ast.walk(ast.parse(source)):
         function = node.func if isinstance(node, ast.Call) else node
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "tl":
+        if (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id == "tl"
+        ):
             yield function.attr, node if isinstance(node, ast.Call) else None
 
 
@@ -140,11 +171,15 @@ class TestDisassembled:
         assert all(facts["stack"] == 0 for of_task in kernels.values() for facts in of_task.values())
 
     @pytest.mark.parametrize("name", ["element-wise", "rows", "masked", "transposed"])
-    def test_memory_is_accessed_16_bytes_at_a_time(self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+    def test_memory_is_accessed_16_bytes_at_a_time(
+        self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]
+    ) -> None:
         widths = kernels[name]["stage0"]["widths"]
         assert set(widths["global_load"]) == set(widths["global_store"]) == {"128"}
 
-    def test_cheap_mathematics_takes_fewer_instructions(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+    def test_cheap_mathematics_takes_fewer_instructions(
+        self, kernels: dict[str, dict[str, dict[str, Any]]]
+    ) -> None:
         exact, cheap = (sum(kernels[name]["stage0"]["mix"].values()) for name in ("GELU", "cheap GELU"))
         assert cheap < 0.7 * exact
 
@@ -152,7 +187,9 @@ class TestDisassembled:
         rows = kernels["rows"]["stage0"]
         assert rows["mix"]["global_load"] * 4 * rows["threads"] == 4096 and not rows["loops"]
 
-    def test_mean_and_variance_of_a_long_row_are_made_in_one_kernel(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
+    def test_mean_and_variance_of_a_long_row_are_made_in_one_kernel(
+        self, kernels: dict[str, dict[str, dict[str, Any]]]
+    ) -> None:
         assert set(kernels["few rows"]) == {"stage0_part0", "stage0"}
 
     @pytest.mark.parametrize("name", ["product", "half product"])
@@ -203,7 +240,8 @@ def test_what_triton_does_not_have_is_refused(forward: str, inputs: str, reason:
 
 
 @pytest.mark.parametrize(
-    "forward", ["a.softmax(-1)", "a.sum(0)", "F.linear(a, a)", "a.t().contiguous()", "F.max_pool1d(a, 3, 1, 1)"]
+    "forward",
+    ["a.softmax(-1)", "a.sum(0)", "F.linear(a, a)", "a.t().contiguous()", "F.max_pool1d(a, 3, 1, 1)"],
 )
 def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
     given = program(task(forward, "torch.randn(512, 512)"))

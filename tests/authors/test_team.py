@@ -42,7 +42,10 @@ PASSED = Verdict(
     language="cuda",
 )
 WRONG = Verdict(
-    "step 4", Status.WRONG, "on inputs spikes: relative error 1.0e+00; worst at [3, 4]: got 0, should be 7", language="cuda"
+    "step 4",
+    Status.WRONG,
+    "on inputs spikes: relative error 1.0e+00; worst at [3, 4]: got 0, should be 7",
+    language="cuda",
 )
 BASE = Assignment(
     step=5,
@@ -54,7 +57,12 @@ BASE = Assignment(
     tolerance=2.5e-4,
     floor_ms=0.1,
     baselines={"eager_fp32": 1.0, "compile": 0.4},
-    hardware={"name": "NVIDIA H200", "bandwidth": 4.3e12, "rates": {"tf32": 3.85e14}, "facts": ["capability: 9.0", "sms: 132"]},
+    hardware={
+        "name": "NVIDIA H200",
+        "bandwidth": 4.3e12,
+        "rates": {"tf32": 3.85e14},
+        "facts": ["capability: 9.0", "sms: 132"],
+    },
     parent=Known(3, SOURCE, "one pass", PASSED),
     children=(Known(4, SOURCE.replace("128", "64"), "smaller blocks", WRONG),),
     siblings=(Known(2, SOURCE.replace("128", "32"), "tiny blocks", PASSED),),
@@ -67,7 +75,10 @@ BASE = Assignment(
     knowledge="- wide loads: 1.30x expected (3 of 4 times faster)",
 )
 SECOND = Known(
-    2, SOURCE.replace("x * 2", "x + x"), "another design", replace(PASSED, times={"candidate": Interval(0.45, 0.44, 0.46)})
+    2,
+    SOURCE.replace("x * 2", "x + x"),
+    "another design",
+    replace(PASSED, times={"candidate": Interval(0.45, 0.44, 0.46)}),
 )
 ANSWERS = {
     "design": f"plan: one fused pass\nhypothesis: DRAM, 0.11 ms\n\n```python\n{SOURCE}```",
@@ -124,8 +135,15 @@ def test_a_role_sees_its_window_and_nothing_else(role: str) -> None:
 def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
     draft, asked = written(BASE)
     assert [question.key for question in asked] == ["step-5/plan", "step-5/code"]
-    assert draft.source == SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n")
-    assert (draft.plan, draft.promised, draft.advice, draft.cost.money) == ("fuse", 1.4, "narrow_access", 0.02)
+    assert draft.source == SOURCE.replace(
+        "        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n"
+    )
+    assert (draft.plan, draft.promised, draft.advice, draft.cost.money) == (
+        "fuse",
+        1.4,
+        "narrow_access",
+        0.02,
+    )
 
 
 def test_a_fix_says_what_was_wrong() -> None:
@@ -133,9 +151,13 @@ def test_a_fix_says_what_was_wrong() -> None:
     assert draft.plan == "fix: the factor" and "x * 3" in draft.source
 
 
-def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_one_factor_for_one_time() -> None:
+def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_one_factor_for_one_time() -> (
+    None
+):
     elsewhere = {name: Interval(9.0, 8.9, 9.1) for name in PASSED.speedup}  # beside a slow baseline
-    faster = replace(PASSED, times={"candidate": Interval(0.3, 0.29, 0.31)}, language="triton", speedup=elsewhere)
+    faster = replace(
+        PASSED, times={"candidate": Interval(0.3, 0.29, 0.31)}, language="triton", speedup=elsewhere
+    )
     others = {"slower": PASSED, "faster": faster}
     shown = {
         name: written(replace(BASE, leaders=(Known(9, f"# code of {name}", name, verdict),)))[1][0].prompt
@@ -151,7 +173,11 @@ def test_a_coder_sees_every_span_of_a_file_that_is_too_long_for_his_window() -> 
     long = head + "# line\n" * 15_000 + "class ModelNew" + tail
     _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
     marked = "<<<<<<< body\n        y = x * 2\n        return y + 1\n>>>>>>> body"
-    assert marked in asked[1].prompt and "lines left out]" in asked[1].prompt and "characters left out" not in asked[1].prompt
+    assert (
+        marked in asked[1].prompt
+        and "lines left out]" in asked[1].prompt
+        and "characters left out" not in asked[1].prompt
+    )
     assert "import torch" in asked[1].prompt and len(asked[1].prompt) < 4 * windows.WINDOW_TOKENS
 
 
@@ -161,7 +187,11 @@ def test_a_plan_that_combines_shows_both_kernels_and_the_coder_sees_one() -> Non
     assert "y = x + x" not in code.prompt and "return x * 2 + 1" in draft.source
     long = replace(SECOND, source=SECOND.source + "# line\n" * 20_000)
     _, (plan, _) = written(replace(BASE, action="combine", second=long))
-    assert len(plan.prompt) < 4 * windows.WINDOW_TOKENS and "y = x * 2" in plan.prompt and "What this run has learnt" in plan.prompt
+    assert (
+        len(plan.prompt) < 4 * windows.WINDOW_TOKENS
+        and "y = x * 2" in plan.prompt
+        and "What this run has learnt" in plan.prompt
+    )
 
 
 def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +205,9 @@ def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.M
 
 
 def test_a_rewrite_in_another_language_does_not_show_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite\nlanguage: triton"))
+    monkeypatch.setitem(
+        ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite\nlanguage: triton")
+    )
     monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")
     assert "BLOCK = 128" not in written(BASE)[1][1].prompt
 
@@ -187,7 +219,9 @@ def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:
 
 
 def test_designs_take_turns() -> None:
-    prompts = {written(replace(BASE, action="seed", parent=None, turn=turn))[1][0].prompt for turn in range(5)}
+    prompts = {
+        written(replace(BASE, action="seed", parent=None, turn=turn))[1][0].prompt for turn in range(5)
+    }
     assert len(prompts) == 5
 
 
@@ -201,7 +235,10 @@ def test_designs_are_asked_for_in_the_languages_that_are_allowed(language: str) 
 
 
 def test_who_is_asked_for_the_same_as_others_is_told_so() -> None:
-    first, second = (written(replace(BASE, action="seed", parent=None, turn=n, languages=("cute",)))[1][0].prompt for n in (0, 1))
+    first, second = (
+        written(replace(BASE, action="seed", parent=None, turn=n, languages=("cute",)))[1][0].prompt
+        for n in (0, 1)
+    )
     assert "asked for the very same" not in first and "asked for the very same" in second
 
 
@@ -224,7 +261,9 @@ def tools() -> tuple[Tool, ...]:
 
 
 @pytest.mark.parametrize("language", ["triton", "cuda", "cpp"])
-def test_code_search_is_offered_for_every_language_where_there_is_a_tree(own_trees: Path, language: str) -> None:
+def test_code_search_is_offered_for_every_language_where_there_is_a_tree(
+    own_trees: Path, language: str
+) -> None:
     parent = Known(3, SOURCE, "one pass", replace(PASSED, language=language))
     assignment = replace(BASE, parent=parent, languages=(language,))
     for known in (False, True):
@@ -249,7 +288,9 @@ def test_what_was_looked_for_in_vain_is_no_fact(own_trees: Path) -> None:
         read("tile.cuh", tree="cutlass"),
     ]
     messages = [{"role": "tool", "name": "search", "text": text} for text in answers]
-    messages.append({"role": "tool", "name": "search", "text": "the arguments are not JSON: x", "failed": True})  # type: ignore[dict-item]
+    messages.append(
+        {"role": "tool", "name": "search", "text": "the arguments are not JSON: x", "failed": True}
+    )  # type: ignore[dict-item]
     model = Scripted(messages=messages)
     draft = asyncio.run(Team(Models(model, model, model)).write(replace(BASE, action="debug")))
     assert [fact.partition(":")[0] for fact in draft.facts] == ["search"] and "tile.cuh:1" in draft.facts[0]

@@ -43,7 +43,11 @@ DESIGNS: dict[str, dict[str, Any]] = {
 LONG = ("stretches", "rows together", "shared rows", "rows together, shared")
 
 OWN: dict[str, tuple[str, str, str]] = {
-    "transposed": ("(a.transpose(1, 2) * 2).contiguous() + b", "torch.randn(3, 33, 70), torch.randn(3, 70, 33)", "pass"),
+    "transposed": (
+        "(a.transpose(1, 2) * 2).contiguous() + b",
+        "torch.randn(3, 33, 70), torch.randn(3, 70, 33)",
+        "pass",
+    ),
     "long rows": ("return a.softmax(-1), F.instance_norm(a)", "torch.randn(1, 4, 500)", "pass"),
     "-inf": ("torch.where(b > 0, a, -math.inf).softmax(-1)", "torch.randn(4, 300), torch.randn(300)", "pass"),
     "functions": (
@@ -52,9 +56,21 @@ OWN: dict[str, tuple[str, str, str]] = {
         "pass",
     ),
     "many rows": ("(a * a).sum()", "torch.randn(1030, 12)", "pass"),
-    "image": ("F.relu(self.c(a))", "torch.randn(1, 3, 9, 10)", "self.c = nn.Conv2d(3, 17, 3, padding=1, stride=2)"),
-    "convolution in time": ("self.c(a)", "torch.randn(2, 6, 40)", "self.c = nn.Conv1d(6, 17, 5, stride=2, dilation=2)"),
-    "each channel by itself": ("self.c(a)", "torch.randn(2, 3, 8, 9)", "self.c = nn.Conv2d(3, 3, 3, padding=1, groups=3)"),
+    "image": (
+        "F.relu(self.c(a))",
+        "torch.randn(1, 3, 9, 10)",
+        "self.c = nn.Conv2d(3, 17, 3, padding=1, stride=2)",
+    ),
+    "convolution in time": (
+        "self.c(a)",
+        "torch.randn(2, 6, 40)",
+        "self.c = nn.Conv1d(6, 17, 5, stride=2, dilation=2)",
+    ),
+    "each channel by itself": (
+        "self.c(a)",
+        "torch.randn(2, 3, 8, 9)",
+        "self.c = nn.Conv2d(3, 3, 3, padding=1, groups=3)",
+    ),
     "running": (
         "return b.cummax(-1)[0], b.cummin(0)[0], c.cummax(1)[0], (a > 0).cummin(1)[0], a.cummin(0)[0], (a > 0).cumsum(-1)",
         "torch.randn(5, 40), torch.randint(0, 9, (5, 40)), torch.randint(-9, 9, (5, 40)).to(torch.int8)",
@@ -68,7 +84,11 @@ OWN: dict[str, tuple[str, str, str]] = {
         "pass",
     ),
     "one row": ("a.cumsum(0), a.amax(), F.max_pool1d(a[None, None], 40)", "torch.randn(40)", "pass"),
-    "half precision": ("F.relu(self.l(a * 2))", "torch.randn(32, 48).half()", "self.l = nn.Linear(48, 40).half()"),
+    "half precision": (
+        "F.relu(self.l(a * 2))",
+        "torch.randn(32, 48).half()",
+        "self.l = nn.Linear(48, 40).half()",
+    ),
 }
 UNWRITTEN = "float64"
 """A family that Triton's products do not have."""
@@ -94,7 +114,10 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
     "GELU": ("F.gelu(a)", "torch.randn(1024, 4096)"),
     "cheap GELU": ("F.gelu(a)", "torch.randn(1024, 4096)"),
     "rows": ("a.softmax(-1)", "torch.randn(1024, 4096)"),
-    "masked": ("a.masked_fill(torch.ones(512, 512, dtype=torch.bool).triu(1), -math.inf).softmax(-1)", "torch.randn(8, 512, 512)"),
+    "masked": (
+        "a.masked_fill(torch.ones(512, 512, dtype=torch.bool).triu(1), -math.inf).softmax(-1)",
+        "torch.randn(8, 512, 512)",
+    ),
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
     "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
     "product": ("F.gelu(F.linear(a, b))", "torch.randn(512, 2048), torch.randn(1024, 2048)"),
@@ -144,7 +167,11 @@ def interpret(names: list[str]) -> None:
                 parse(source)
                 again = of_source(source)
                 told = {"lasting": of_source(WRITER.write(trial.program, again)) == again}
-                tell(name, label, lambda trial=trial, design=design, told=told: {"errors": trial.errors(design), **told})
+                tell(
+                    name,
+                    label,
+                    lambda trial=trial, design=design, told=told: {"errors": trial.errors(design), **told},
+                )
 
 
 def tell(name: str, design: str, find: Callable[[], dict[str, Any]]) -> None:
@@ -197,9 +224,18 @@ def disassemble_all(root: Path) -> None:
         path = folder / "candidate.py"
         path.write_text(WRITER.write(read, replace(first(read), maths=maths)))  # type: ignore[arg-type]
         compiled(path, given)
-        files = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        files = {
+            f"{file.parent.name}/{file.name}": file.read_bytes()
+            for file in folder.rglob("*")
+            if file.is_file()
+        }
         static = sass.analyse(files, path.read_text())
-        print(json.dumps({"name": name, "kernels": {kernel: facts for kernel, (facts,) in static.kernels.items()}}), flush=True)
+        print(
+            json.dumps(
+                {"name": name, "kernels": {kernel: facts for kernel, (facts,) in static.kernels.items()}}
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

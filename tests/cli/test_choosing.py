@@ -20,7 +20,9 @@ def test_a_key_brings_a_model_that_may_spend_little() -> None:
     assert chosen.author == "team" and chosen.models["code"].startswith("anthropic:")
     assert "--author playbook" in chosen.why and "5 dollars" in chosen.why and "secret" not in chosen.why
     assert chosen.capped(Limits(10)).money == 5.0
-    assert chosen.capped(Limits(10, money=1.0)).money == 1.0 and chosen.capped(Limits(10, tokens=9)).money == 0.0
+    assert (
+        chosen.capped(Limits(10, money=1.0)).money == 1.0 and chosen.capped(Limits(10, tokens=9)).money == 0.0
+    )
 
 
 def test_a_server_is_configured_by_a_variable_which_goes_before_keys() -> None:

@@ -44,27 +44,43 @@ def test_commands_that_are_printed_find_the_run(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().out
     look, take = told.split("look at it: ")[1].split("; take it: ")
     assert shlex.split(look) == ["kernelpro", "show", "t-1", "1", "--home", str(tmp_path / "my runs")]
-    assert shlex.split(take.splitlines()[0]) == ["kernelpro", "export", "t-1", "--home", str(tmp_path / "my runs")]
+    assert shlex.split(take.splitlines()[0]) == [
+        "kernelpro",
+        "export",
+        "t-1",
+        "--home",
+        str(tmp_path / "my runs"),
+    ]
     assert "(0.5 % reached)" in told
 
 
-def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store.create(tmp_path, CONFIG, "t")
     store.keep_ground({"baselines": {"compile": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1})
     text = store.put_source("a = 1\n")
-    step = Step(1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=metered(0.5, 0.8))
+    step = Step(
+        1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=metered(0.5, 0.8)
+    )
     store.keep(step)
     told = "2.00x over torch.compile; 160 mJ, 0.400 of torch.compile's"
     assert sentence.settled(step) == f"step 1 (seed, by playbook): 0.5 ms, {told}; wider loads"
     history.show("t-1", None, None, str(tmp_path), False)
     assert f"0.5000 ms ({told})" in " ".join(capsys.readouterr().out.split())
     refused = replace(step, verdict=metered(0.5, refused="the device was throttled"))
-    assert sentence.settled(refused) == "step 1 (seed, by playbook): 0.5 ms, 2.00x over torch.compile; wider loads"
+    assert (
+        sentence.settled(refused)
+        == "step 1 (seed, by playbook): 0.5 ms, 2.00x over torch.compile; wider loads"
+    )
 
 
 def test_a_step_has_one_factor_and_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, _ = finished(tmp_path)
-    assert sentence.settled(store.steps()[0]) == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
+    assert (
+        sentence.settled(store.steps()[0])
+        == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
+    )
     history.show("t-1", None, None, str(tmp_path), False)
     assert "0.5000 ms (1.10x over torch.compile)" in capsys.readouterr().out
     (step,) = gather(store)["steps"]

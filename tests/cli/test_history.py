@@ -27,18 +27,48 @@ class Anything:
 def verdict() -> Verdict:
     one = Interval(0.5, 0.4, 0.6)
     times, speedup = {"candidate": one}, {"compile": Interval(2.0, 1.9, 2.1)}
-    return Verdict("c", Status.PASSED, "correct; faster", error=1e-7, tolerance=1e-5, times=times, speedup=speedup, faster="yes")
+    return Verdict(
+        "c",
+        Status.PASSED,
+        "correct; faster",
+        error=1e-7,
+        tolerance=1e-5,
+        times=times,
+        speedup=speedup,
+        faster="yes",
+    )
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Store:
     store = Store.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team"), "t")
-    store.keep_ground({"baselines": {"compile": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1, "seeds": [], "no_seeds": "no luck"})
+    store.keep_ground(
+        {
+            "baselines": {"compile": 1.0},
+            "baseline_ms": 1.0,
+            "floor_ms": 0.1,
+            "seeds": [],
+            "no_seeds": "no luck",
+        }
+    )
     compiled = store.put_source("# by the compiler\na = 1\n")
     better = store.put_source("# by a model\na = 2\n")
-    store.keep(Step(1, 0, "seed", "settled", compiled, compiled, "as it is", author="torch.compile", verdict=verdict()))
-    details = {"advice": "narrow_access", "tuned": {"point": {"BLOCK": 64}, "why": "fastest", "tried": [1, 2]}}
-    told = {"plan": "wider loads", "author": "m", "cost": Cost(0.01, 100, 20, 2), "verdict": verdict(), "details": details}
+    store.keep(
+        Step(
+            1, 0, "seed", "settled", compiled, compiled, "as it is", author="torch.compile", verdict=verdict()
+        )
+    )
+    details = {
+        "advice": "narrow_access",
+        "tuned": {"point": {"BLOCK": 64}, "why": "fastest", "tried": [1, 2]},
+    }
+    told = {
+        "plan": "wider loads",
+        "author": "m",
+        "cost": Cost(0.01, 100, 20, 2),
+        "verdict": verdict(),
+        "details": details,
+    }
     store.keep(Step(2, 1, "improve", "settled", better, better, **told))  # type: ignore[arg-type]
     for step, prompt, answer in ((2, "make it wider", "a = 2"), (21, "not of step 2", "no")):
         question: Question[Any] = Question(f"step-{step}/plan", "plan", "be terse", prompt, Anything())  # type: ignore[arg-type]
@@ -49,7 +79,9 @@ def run(tmp_path: Path) -> Store:
         Transcripts(store.folder / FILE, "1-abc").append("m", question, exchange)
     failed = Exchange(messages=[{"role": "user", "text": "x"}], money=Decimal("0.02"), tokens_in=300, calls=2)
     asked: Question[Any] = Question("step-2/code", "code", "be terse", "write", Anything())  # type: ignore[arg-type]
-    Transcripts(store.folder / FILE, "1-abc").append("m", asked, failed, ModelError("it was malformed 3 times"))
+    Transcripts(store.folder / FILE, "1-abc").append(
+        "m", asked, failed, ModelError("it was malformed 3 times")
+    )
     store.finish(Outcome("spent", 2, verdict(), (2,), ("a note",)))
     return store
 
@@ -57,14 +89,27 @@ def run(tmp_path: Path) -> Store:
 def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert history.show(run.id, 2, None, str(run.folder.parent), False) == 0
     shown = capsys.readouterr().out
-    for part in ("improve of step 1, by m", "wider loads", "narrow_access", "BLOCK=64 after 2", "0.0300 dollars", "1.00e-07"):
+    for part in (
+        "improve of step 1, by m",
+        "wider loads",
+        "narrow_access",
+        "BLOCK=64 after 2",
+        "0.0300 dollars",
+        "1.00e-07",
+    ):
         assert part in shown
-    assert "=== plan: m, answered" in shown and "--- user\nmake it wider" in shown and "--- assistant\na = 2" in shown
+    assert (
+        "=== plan: m, answered" in shown
+        and "--- user\nmake it wider" in shown
+        and "--- assistant\na = 2" in shown
+    )
     assert "not of step 2" not in shown
     assert "-a = 1\n+# by a model\n+a = 2" in shown and shown.rstrip().endswith("# by a model\na = 2")
 
 
-def test_what_each_role_cost_is_shown_with_what_failed(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_each_role_cost_is_shown_with_what_failed(
+    run: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     history.show(run.id, None, None, str(run.folder.parent), False)
     shown = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
     rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in shown}
@@ -83,11 +128,17 @@ def test_what_the_compiler_wrote_is_called_so(run: Store, capsys: pytest.Capture
 def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
     history.show(run.id, 2, None, str(run.folder.parent), True)
     record = json.loads(capsys.readouterr().out)
-    assert [message["text"] for message in record["asked"][0]["messages"]] == ["be terse", "make it wider", "a = 2"]
+    assert [message["text"] for message in record["asked"][0]["messages"]] == [
+        "be terse",
+        "make it wider",
+        "a = 2",
+    ]
     assert record["cost"]["money"] == pytest.approx(0.03)
 
 
-def test_speed_against_energy_is_drawn_before_a_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_speed_against_energy_is_drawn_before_a_run_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team", objective="edp"), "t")
     picture = tmp_path / "front.svg"
 
@@ -116,10 +167,19 @@ def test_runs_are_told_apart_by_how_they_are(tmp_path: Path, capsys: pytest.Capt
     busy.finish(Outcome("spent, but more is wanted"))
     assert history.runs(str(tmp_path), json_lines=True) == 0
     told = {line["run"]: line["state"] for line in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert [told[f"t-{n}"] for n in range(1, 7)] == ["stopped", "stopped", "waiting", "failed", "finished", "running"]
+    assert [told[f"t-{n}"] for n in range(1, 7)] == [
+        "stopped",
+        "stopped",
+        "waiting",
+        "failed",
+        "finished",
+        "running",
+    ]
 
 
-def test_a_run_is_deleted_unless_somebody_works_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_deleted_unless_somebody_works_on_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = RunConfig(Task("pass", "t"), "cpu", "team")
     for _ in range(3):
         Store.create(tmp_path, config, "t").close()
@@ -127,6 +187,9 @@ def test_a_run_is_deleted_unless_somebody_works_on_it(tmp_path: Path, capsys: py
     busy.lock()
     with pytest.raises(BadInput, match="run t-2 is being worked on by another process"):
         history.delete(["t-1", "t-2", "t-3"], str(tmp_path))
-    assert capsys.readouterr().err == "deleted: t-1\n" and {path.name for path in tmp_path.iterdir()} == {"t-2", "t-3"}
+    assert capsys.readouterr().err == "deleted: t-1\n" and {path.name for path in tmp_path.iterdir()} == {
+        "t-2",
+        "t-3",
+    }
     with pytest.raises(BadInput, match="no run is called t-1"):
         history.delete(["t-1"], str(tmp_path))

@@ -19,7 +19,14 @@ def test_only_a_folder_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     names = ("local", "local:2", "ray://host:1", "spool:jobs", "spool:/jobs", "spool:~/jobs")
-    whole = ["local", "local:2", "ray://host:1", f"spool:{tmp_path}/jobs", "spool:/jobs", "spool:/home/me/jobs"]
+    whole = [
+        "local",
+        "local:2",
+        "ray://host:1",
+        f"spool:{tmp_path}/jobs",
+        "spool:/jobs",
+        "spool:/home/me/jobs",
+    ]
     assert [Place(name).lasting for name in names] == whole
 
 
@@ -28,7 +35,18 @@ def test_a_run_with_a_spool_is_resumed_from_elsewhere(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "kernelpro", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=where, env=os.environ, timeout=300)
 
-    options = ("--target", "cpu", "--author", "playbook", "--pool", "spool:jobs", "--home", "runs", "--name", "here")
+    options = (
+        "--target",
+        "cpu",
+        "--author",
+        "playbook",
+        "--pool",
+        "spool:jobs",
+        "--home",
+        "runs",
+        "--name",
+        "here",
+    )
     first = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options)
     assert first.returncode == 3, first.stderr
     assert Store.open(tmp_path / "runs", "here-1").config().pool == f"spool:{tmp_path}/jobs"

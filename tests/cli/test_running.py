@@ -37,17 +37,42 @@ def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (("--tolerance", "5"), "--tolerance goes with --objective energy-at-speed or edp"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(more: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    found = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), "--target", "cpu", "--home", "runs", "--model", SERVER, *more)
+def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
+    more: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    found = kernelpro(
+        tmp_path,
+        "optimize",
+        str(BAD / "task.py"),
+        "--target",
+        "cpu",
+        "--home",
+        "runs",
+        "--model",
+        SERVER,
+        *more,
+    )
     assert found.returncode == 2 and told in found.stderr and len(found.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(bool(machine.gpus()), reason="a GPU is here")
 def test_a_gpu_that_is_not_here_may_be_elsewhere(tmp_path: Path) -> None:
-    found = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), "--target", "cuda", "--author", "playbook", "--home", "runs")
+    found = kernelpro(
+        tmp_path,
+        "optimize",
+        str(BAD / "task.py"),
+        "--target",
+        "cuda",
+        "--author",
+        "playbook",
+        "--home",
+        "runs",
+    )
     assert found.returncode == 2 and not list(tmp_path.iterdir())
-    assert found.stderr.endswith("run where there is a GPU, elsewhere with --pool spool:DIR or --pool ray:\n"), found.stderr
+    assert found.stderr.endswith(
+        "run where there is a GPU, elsewhere with --pool spool:DIR or --pool ray:\n"
+    ), found.stderr
 
 
 def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> None:
@@ -61,22 +86,55 @@ def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> 
 
 @pytest.mark.long  # engine/test_team_run.py has a run that is resumed; this is one from another folder
 def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
-    options = ("--target", "cpu", "--baseline", "eager_fp32", "--no-compiler", "--no-knowledge", "--budget", "candidates=1")
-    asked = ("--model", "inbox:questions", "--role", "design:effort=high", "--price", "m=1/2", "--home", "runs", "--name", "here")
+    options = (
+        "--target",
+        "cpu",
+        "--baseline",
+        "eager_fp32",
+        "--no-compiler",
+        "--no-knowledge",
+        "--budget",
+        "candidates=1",
+    )
+    asked = (
+        "--model",
+        "inbox:questions",
+        "--role",
+        "design:effort=high",
+        "--price",
+        "m=1/2",
+        "--home",
+        "runs",
+        "--name",
+        "here",
+    )
     first = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options, *asked)
     assert first.returncode == 3, first.stderr
     (waiting,) = unanswered(tmp_path / "questions")
     assert waiting.name == "here-1__step-1__design.md"
     config = Store.open(tmp_path / "runs", "here-1").config()
-    assert "on the CPU; on a GPU: --target cuda, elsewhere with --pool spool:DIR or --pool ray:\n" in first.stderr
+    assert (
+        "on the CPU; on a GPU: --target cuda, elsewhere with --pool spool:DIR or --pool ray:\n"
+        in first.stderr
+    )
     assert config.models == {"code": f"inbox:{tmp_path}/questions"}
-    assert (config.roles, config.prices, config.limits) == ({"design": Role(effort="high")}, {"m": "1/2"}, Limits(1))
+    assert (config.roles, config.prices, config.limits) == (
+        {"design": Role(effort="high")},
+        {"m": "1/2"},
+        Limits(1),
+    )
 
     assert f"(questions: {tmp_path}/questions/here-1__*.md); when they are there" in first.stderr
     waiting.with_name("here-1__step-1__design.answer.md").write_text("It is fine as it is.\n")
     again = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options, *asked)
-    assert again.returncode == 3 and "here-1 was begun before with this very command, and goes on" in again.stderr
-    assert "the last answer was malformed" in again.stderr and "measuring its baselines" not in again.stderr.split("goes on")[0]
+    assert (
+        again.returncode == 3
+        and "here-1 was begun before with this very command, and goes on" in again.stderr
+    )
+    assert (
+        "the last answer was malformed" in again.stderr
+        and "measuring its baselines" not in again.stderr.split("goes on")[0]
+    )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["here-1"]
 
     answer = f"plan: as it is\nhypothesis: memory\n\n```python\n{(BAD / 'good.py').read_text()}```\n"
@@ -91,6 +149,8 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_task_that_is_no_good_leaves_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("import torch\n")
-    found = kernelpro(tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--home", "runs")
+    found = kernelpro(
+        tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--home", "runs"
+    )
     assert found.returncode == 2 and "Model" in found.stderr.splitlines()[-1]
     assert not list((tmp_path / "runs").iterdir())

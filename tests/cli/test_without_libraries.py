@@ -26,7 +26,9 @@ ALL = ("typer", "rich", "pydantic", "jinja2", "click")
 WAYS = {"module": ["-m", "kernelpro"], "script": ["-c", "from kernelpro.cli import main; main()"]}
 
 
-def call(folder: Path, way: str, *arguments: object, absent: tuple[str, ...] = ALL, text: str = "") -> tuple[int, str, str]:
+def call(
+    folder: Path, way: str, *arguments: object, absent: tuple[str, ...] = ALL, text: str = ""
+) -> tuple[int, str, str]:
     (folder / "sitecustomize.py").write_text(BLOCK.format(names=absent))
     environment = os.environ | {"PYTHONPATH": f"{folder}:{SOURCE}"}
     command = [sys.executable, *WAYS[way], *map(str, arguments)]
@@ -34,7 +36,9 @@ def call(folder: Path, way: str, *arguments: object, absent: tuple[str, ...] = A
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.long) if way == "module" else way for way in WAYS])
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.long) if way == "module" else way for way in WAYS]
+)
 def test_a_worker_answers_jobs_from_stdin(way: str, tmp_path: Path) -> None:
     code, output, errors = call(tmp_path, way, "worker", "--sandbox", "process", text=JOB)
     assert code == 0, errors
@@ -59,7 +63,11 @@ def test_a_worker_is_packed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("absent", "arguments"), [(ALL, ["doctor"]), (ALL, []), (("rich",), ["doctor"])])
-def test_other_commands_say_what_to_install(way: str, absent: tuple[str, ...], arguments: list[str], tmp_path: Path) -> None:
+def test_other_commands_say_what_to_install(
+    way: str, absent: tuple[str, ...], arguments: list[str], tmp_path: Path
+) -> None:
     code, output, errors = call(tmp_path, way, *arguments, absent=absent)
     assert code == 2 and not output and len(errors.splitlines()) == 1
-    assert f"{absent[0] if len(absent) == 1 else 'typer'} is not installed" in errors and "pip install" in errors
+    assert (
+        f"{absent[0] if len(absent) == 1 else 'typer'} is not installed" in errors and "pip install" in errors
+    )

@@ -41,19 +41,28 @@ def task(path: Path) -> Reference:
 def needed(path: Path) -> dict[str, Any]:
     """The work of a candidate's task, and the precision that it allows."""
     reference = task(path)
-    return {"work": asdict(work.count(reference, 0)), "precision": "native" if reference.dtype() is torch.bfloat16 else "tf32"}
+    return {
+        "work": asdict(work.count(reference, 0)),
+        "precision": "native" if reference.dtype() is torch.bfloat16 else "tf32",
+    }
 
 
 def build(folder: Path, path: Path) -> dict[str, Any]:
     """Build and disassemble one candidate, in a process of its own."""
-    os.environ |= {"KERNELPRO_BUILD_DIR": str(folder), "TRITON_CACHE_DIR": str(folder), "KERNELPRO_CUDA_ARCH": "90a"}
+    os.environ |= {
+        "KERNELPRO_BUILD_DIR": str(folder),
+        "TRITON_CACHE_DIR": str(folder),
+        "KERNELPRO_CUDA_ARCH": "90a",
+    }
     source = path.read_text(encoding="utf-8")
     grid: tuple[int, ...] = ()
     if detect(source).name == "triton":
         grid = compile_triton(path, task(path))
     else:
         module(path)
-    files = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    files = {
+        f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()
+    }
     static = sass.analyse(files, source)
     return {
         "name": path.stem,
@@ -80,7 +89,11 @@ def compile_triton(path: Path, reference: Reference) -> tuple[int, ...]:
 
     target = GPUTarget("cuda", 90, 32)
     driver.set_active(
-        SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0)
+        SimpleNamespace(
+            get_current_target=lambda: target,
+            get_current_device=lambda: 0,
+            get_current_stream=lambda device: 0,
+        )
     )
     grids: list[tuple[int, ...]] = []
     run = JITFunction.run

@@ -35,7 +35,9 @@ USUAL = [*usual(DEFECTS, "defect"), *usual(CONTROLS, "control")]
 def either(paths: list[Path]) -> Any:
     """The usual ones, or all."""
     some = [path for path in paths if path in USUAL]
-    return pytest.mark.parametrize("paths", [pytest.param(some, id="usual"), pytest.param(paths, id="all", marks=pytest.mark.long)])
+    return pytest.mark.parametrize(
+        "paths", [pytest.param(some, id="usual"), pytest.param(paths, id="all", marks=pytest.mark.long)]
+    )
 
 
 LOOKS = 3
@@ -97,7 +99,9 @@ def clinic() -> Iterator[Clinic]:
 )
 def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
     found, diagnosis = clinic.of(path)
-    assert found.cpu["sampled"] or not found.cpu["static"]["functions"], "only native code has loops to be sampled"
+    assert found.cpu["sampled"] or not found.cpu["static"]["functions"], (
+        "only native code has loops to be sampled"
+    )
     for finding in diagnosis.findings:
         assert finding.evidence and finding.cause and finding.advice and finding.gain.how
         assert finding.gain.factor > 1
@@ -105,7 +109,9 @@ def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
 
 
 @either(DEFECTS)
-def test_nine_in_ten_defects_come_first_and_all_but_one_among_the_first_three(paths: list[Path], clinic: Clinic) -> None:
+def test_nine_in_ten_defects_come_first_and_all_but_one_among_the_first_three(
+    paths: list[Path], clinic: Clinic
+) -> None:
     places = {path.stem: place(path, clinic.of(path)[1]) for path in paths}
     told = {path.stem: causes(clinic.of(path)[1]) for path in paths if places[path.stem] != 1}
     assert sum(rank == 1 for rank in places.values()) >= 0.9 * len(paths), told
@@ -122,4 +128,6 @@ def test_every_tool_has_its_case() -> None:
     assert len(DEFECTS) >= 9 and len(CONTROLS) >= 4
     planted = {tool for path in DEFECTS for tool in about(path)["defect"].split("/")}
     known = {name for name, tool in TOOLS.items() if tool.target == "cpu"}
-    assert planted == known - {"cpu_memory_roof"}, "a healthy candidate at the roof is what that one speaks of"
+    assert planted == known - {"cpu_memory_roof"}, (
+        "a healthy candidate at the roof is what that one speaks of"
+    )

@@ -26,7 +26,9 @@ from kernelpro.lab.profile import sass
 from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Diagnosis, Kernel, Profile
 
-CANDIDATES = [path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.py")) if about(path)["static"] == "yes"]
+CANDIDATES = [
+    path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.py")) if about(path)["static"] == "yes"
+]
 
 USUAL = (
     "double_precision",
@@ -64,13 +66,21 @@ def lacking(path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
     """All that this run asks for and that can be built here, in parallel, once."""
-    asked = [item.callspec.params["path"] for item in request.session.items if "built" in getattr(item, "fixturenames", ())]
+    asked = [
+        item.callspec.params["path"]
+        for item in request.session.items
+        if "built" in getattr(item, "fixturenames", ())
+    ]
     paths = [str(path) for path in asked if not lacking(path)]
     program = Path(__file__).with_name("building.py")
     command = [sys.executable, program, tmp_path_factory.mktemp("built"), *paths]
-    single = os.environ | {"OMP_NUM_THREADS": "1"}  # what is forked from a process with a team of threads waits for them for ever
+    single = os.environ | {
+        "OMP_NUM_THREADS": "1"
+    }  # what is forked from a process with a team of threads waits for them for ever
     done = subprocess.run(command, capture_output=True, text=True, env=single)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -78,7 +88,9 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
-    floor = physics.floor_ms(Work(**found["work"]), CEILINGS, physics.unit("cuda", found["precision"], torch.bfloat16))
+    floor = physics.floor_ms(
+        Work(**found["work"]), CEILINGS, physics.unit("cuda", found["precision"], torch.bfloat16)
+    )
     time_ms = floor * float(about(path)["expect"].removesuffix("x"))
     [(name, [code])] = found["kernels"].items()
     kernel = Kernel(
@@ -111,9 +123,15 @@ def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem[2:] not in USUAL)) for path in CANDIDATES]
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem[2:] not in USUAL))
+        for path in CANDIDATES
+    ],
 )
-def test_a_defect_in_the_machine_code_is_the_first_finding(path: Path, built: dict[str, dict[str, Any]]) -> None:
+def test_a_defect_in_the_machine_code_is_the_first_finding(
+    path: Path, built: dict[str, dict[str, Any]]
+) -> None:
     if why := lacking(path):
         pytest.skip(why)
     assert not built[path.stem]["skipped"]

@@ -17,4 +17,6 @@ def load(name: str) -> Profile:
 
 def bare(profile: Profile) -> Profile:
     """As on a machine where counters may not be read."""
-    return replace(profile, kernels=tuple(replace(kernel, metrics={}, lines=()) for kernel in profile.kernels))
+    return replace(
+        profile, kernels=tuple(replace(kernel, metrics={}, lines=()) for kernel in profile.kernels)
+    )

@@ -96,7 +96,10 @@ SOFTMAX = {
     stall("wait"): 1.116,
 }
 """Every counter that these tools ask for, as ncu 2025.3 printed it, in base units."""
-QUIET = {stall(reason): 0.5 for reason in ("barrier", "drain", "long_scoreboard", "mio_throttle", "short_scoreboard", "wait")}
+QUIET = {
+    stall(reason): 0.5
+    for reason in ("barrier", "drain", "long_scoreboard", "mio_throttle", "short_scoreboard", "wait")
+}
 
 
 def kernel(metrics: dict[str, float] | None, **changes: Any) -> Kernel:
@@ -115,8 +118,15 @@ def kernel(metrics: dict[str, float] | None, **changes: Any) -> Kernel:
     return dataclasses.replace(plain, **changes)
 
 
-def scene(subject: Kernel, *others: Kernel, floor: float = 0.1249, bound: Bound = Bound.MEMORY, **changes: Any) -> Scene:
-    work = {"read_bytes": float(MATRIX), "written_bytes": float(MATRIX), "matrix_flops": 0.0, "vector_flops": 3e8}
+def scene(
+    subject: Kernel, *others: Kernel, floor: float = 0.1249, bound: Bound = Bound.MEMORY, **changes: Any
+) -> Scene:
+    work = {
+        "read_bytes": float(MATRIX),
+        "written_bytes": float(MATRIX),
+        "matrix_flops": 0.0,
+        "vector_flops": 3e8,
+    }
     kernels = (subject, *others)
     profile = Profile(
         "cuda",

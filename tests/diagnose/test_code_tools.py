@@ -45,29 +45,61 @@ H200 = {
     "dram_bandwidth": 4.3e12,
     "clock_mhz": 1980,
 }
-CEILINGS = {"bandwidth": 4.3e12, "cached_bandwidth": 8e12, "rates": {"fp32": 51e12, "tf32": 385e12, "bf16": 789e12}}
+CEILINGS = {
+    "bandwidth": 4.3e12,
+    "cached_bandwidth": 8e12,
+    "rates": {"fp32": 51e12, "tf32": 385e12, "bf16": 789e12},
+}
 STREAM = {"read_bytes": 256e6, "written_bytes": 256e6, "matrix_flops": 0.0}
 PRODUCT = {"read_bytes": 134e6, "written_bytes": 67e6, "matrix_flops": 2 * 4096.0**3}
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 
 
-def code(loop: dict[str, int] | None = None, widths: dict[str, dict[str, int]] | None = None, **facts: Any) -> dict[str, Any]:
+def code(
+    loop: dict[str, int] | None = None, widths: dict[str, dict[str, int]] | None = None, **facts: Any
+) -> dict[str, Any]:
     """Facts of a kernel with one hot loop, or of one without loops where `mix` is given."""
     mix = facts.pop("mix", loop or {})
     loops = (
-        [{"innermost": True, "instructions": sum(loop.values()), "mix": loop, "widths": widths or {}, "where": "kernel.cu:12"}]
+        [
+            {
+                "innermost": True,
+                "instructions": sum(loop.values()),
+                "mix": loop,
+                "widths": widths or {},
+                "where": "kernel.cu:12",
+            }
+        ]
         if loop
         else []
     )
-    base = {"instructions": sum(mix.values()), "mix": mix, "widths": widths or {}, "loops": loops, "registers": 40, "stack": 0}
-    return base | {"where": dict.fromkeys(mix, "kernel.cu:12"), "spill_stores": 0, "spill_loads": 0, "warnings": []} | facts
+    base = {
+        "instructions": sum(mix.values()),
+        "mix": mix,
+        "widths": widths or {},
+        "loops": loops,
+        "registers": 40,
+        "stack": 0,
+    }
+    return (
+        base
+        | {"where": dict.fromkeys(mix, "kernel.cu:12"), "spill_stores": 0, "spill_loads": 0, "warnings": []}
+        | facts
+    )
 
 
 def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **changes: Any) -> Scene:
     """One kernel alone in a call; without `time_ms` as on a machine without a GPU."""
     time_ms = changes.pop("time_ms", 0.0)
     kernel = Kernel(
-        "kernel", 1e3 * time_ms, 1, 1.0, (4096,), changes.pop("block", (256,)), changes.pop("registers", 40), code=facts
+        "kernel",
+        1e3 * time_ms,
+        1,
+        1.0,
+        (4096,),
+        changes.pop("block", (256,)),
+        changes.pop("registers", 40),
+        code=facts,
     )
     kernel = Kernel.from_json(kernel.to_json() | {"metrics": metrics or {}})
     bound = changes.pop("bound", Bound.MEMORY)
@@ -109,10 +141,23 @@ SOFTMAX = code(
         "global_load": 4,
         "global_store": 4,
     },
-    widths={"global_load": {"128": 4}, "global_store": {"128": 4}, "shared_load": {"32": 4}, "shared_store": {"32": 4}},
+    widths={
+        "global_load": {"128": 4},
+        "global_store": {"128": 4},
+        "shared_load": {"32": 4},
+        "shared_store": {"32": 4},
+    },
 )
 WGMMA = code({"alu": 60, "branch": 3, "barrier": 1, "mbarrier": 4, "hgmma": 16, "membar": 2, "tma": 2})
-TILES = {"alu": 6, "global_load": 2, "shared_store": 2, "barrier": 2, "shared_load": 40, "fma32": 32, "branch": 1}
+TILES = {
+    "alu": 6,
+    "global_load": 2,
+    "shared_store": 2,
+    "barrier": 2,
+    "shared_load": 40,
+    "fma32": 32,
+    "branch": 1,
+}
 TILE_WIDTHS = {"global_load": {"32": 2}, "shared_store": {"32": 2}, "shared_load": {"32": 32, "128": 8}}
 
 
@@ -127,7 +172,10 @@ def test_healthy_streaming_kernels_are_left_alone(name: str, facts: dict[str, An
 @pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_wgmma_loop_is_left_alone(name: str) -> None:
     metrics = counters(80, 60, long_scoreboard=0.3, barrier=0.1, membar=0.0) | {TENSOR: 82.0}
-    assert ask(name, scene(WGMMA, metrics, work=PRODUCT, bound=Bound.COMPUTE, time_ms=0.4, floor_ms=0.357)) is None
+    assert (
+        ask(name, scene(WGMMA, metrics, work=PRODUCT, bound=Bound.COMPUTE, time_ms=0.4, floor_ms=0.357))
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -146,16 +194,25 @@ def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
         {"global_load": {"16": 1}, "global_store": {"16": 1}},
     )
     found = ask("narrow_access", scene(bf16))
-    assert found and found.severity is Severity.HIGH and "16 bits" in found.cause and found.where == "kernel.cu:12"
+    assert (
+        found
+        and found.severity is Severity.HIGH
+        and "16 bits" in found.cause
+        and found.where == "kernel.cu:12"
+    )
     waiting = {"long_scoreboard": 0.8, "lg_throttle": 0.0}
     measured = ask("narrow_access", scene(bf16, counters(20, 40, **waiting), time_ms=0.3))
     assert measured and 1.5 < measured.gain.factor < 2.0
-    assert ask("narrow_access", scene(bf16, counters(20, 80, **waiting), time_ms=0.13)) is None, "near the ceiling"
+    assert ask("narrow_access", scene(bf16, counters(20, 80, **waiting), time_ms=0.13)) is None, (
+        "near the ceiling"
+    )
     busy = counters(20, 40, long_scoreboard=0.1, lg_throttle=0.0)
     assert ask("narrow_access", scene(bf16, busy, time_ms=0.3)) is None, "warps do not wait for memory"
     assert ask("narrow_access", scene(bf16, time_ms=0.13)) is None, "near the ceiling by its time"
     scattered = {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 4.0}
-    assert ask("narrow_access", scene(bf16, counters(20, 40, **waiting) | scattered, time_ms=0.3)) is None, "scattered, not narrow"
+    assert ask("narrow_access", scene(bf16, counters(20, 40, **waiting) | scattered, time_ms=0.3)) is None, (
+        "scattered, not narrow"
+    )
 
 
 def test_unrolled_scalar_loads_have_enough_in_flight() -> None:
@@ -165,7 +222,15 @@ def test_unrolled_scalar_loads_have_enough_in_flight() -> None:
 
 def test_spills_are_found_in_code_and_in_counters() -> None:
     spilling = code(
-        {"local_store": 66, "local_load": 72, "fma32": 64, "alu": 3, "constant": 2, "global_load": 1, "branch": 1},
+        {
+            "local_store": 66,
+            "local_load": 72,
+            "fma32": 64,
+            "alu": 3,
+            "constant": 2,
+            "global_load": 1,
+            "branch": 1,
+        },
         {"local_store": {"32": 66}, "local_load": {"32": 72}, "global_load": {"32": 1}},
         stack=264,
         spill_stores=264,
@@ -173,7 +238,12 @@ def test_spills_are_found_in_code_and_in_counters() -> None:
         registers=32,
     )
     found = ask("spills", scene(spilling, registers=32))
-    assert found and found.severity is Severity.HIGH and "32 registers" in found.cause and "launch_bounds" in found.advice[0]
+    assert (
+        found
+        and found.severity is Severity.HIGH
+        and "32 registers" in found.cause
+        and "launch_bounds" in found.advice[0]
+    )
     requests = {
         f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{op}.sum": n
         for space, n in (("local", 3e6), ("global", 1e6))
@@ -198,7 +268,9 @@ def test_products_on_multiply_add_units_are_told_the_tensor_rate() -> None:
     found = ask("tensor_cores_idle", scene(tiled, work=PRODUCT, bound=Bound.COMPUTE))
     assert found and found.gain.factor == pytest.approx(385 / 51, rel=0.01) and "385" in found.cause
     assert ask("tensor_cores_idle", scene(tiled, work=PRODUCT, precision="fp32")) is None, "not allowed"
-    assert ask("tensor_cores_idle", scene(tiled, work=PRODUCT | {"matrix_flops": 1e8})) is None, "bytes take longer"
+    assert ask("tensor_cores_idle", scene(tiled, work=PRODUCT | {"matrix_flops": 1e8})) is None, (
+        "bytes take longer"
+    )
     assert ask("tensor_cores_idle", scene(tiled)) is None, "no products in the task"
 
 
@@ -212,10 +284,20 @@ def test_only_the_kernel_that_carries_the_products_is_accused() -> None:
 def test_mma_sync_on_hopper_is_the_slow_family() -> None:
     loop = code({"hmma": 64, "shared_load": 24, "alu": 20, "async_copy": 4, "barrier": 1, "branch": 1})
     found = ask("slow_mma_family", scene(loop, work=PRODUCT, bound=Bound.COMPUTE))
-    assert found and found.severity is Severity.HIGH and 1.6 < found.gain.factor < 2.5 and "wgmma" in found.advice[0]
+    assert (
+        found
+        and found.severity is Severity.HIGH
+        and 1.6 < found.gain.factor < 2.5
+        and "wgmma" in found.advice[0]
+    )
     for capability in ("8.0", "12.0"):
-        assert ask("slow_mma_family", scene(loop, work=PRODUCT, device=H200 | {"capability": capability})) is None
-    assert ask("slow_mma_family", scene(loop, work=PRODUCT | {"matrix_flops": 1e9})) is None, "memory is slower anyway"
+        assert (
+            ask("slow_mma_family", scene(loop, work=PRODUCT, device=H200 | {"capability": capability}))
+            is None
+        )
+    assert ask("slow_mma_family", scene(loop, work=PRODUCT | {"matrix_flops": 1e9})) is None, (
+        "memory is slower anyway"
+    )
 
 
 SERIALISED = (
@@ -227,11 +309,17 @@ SERIALISED = (
 def test_serialised_products_carry_the_compilers_reason() -> None:
     at = scene(WGMMA | {"warnings": [SERIALISED]}, work=PRODUCT, bound=Bound.COMPUTE)
     found = ask("serialized_wgmma", at)
-    assert found and found.severity is Severity.HIGH and "non wgmma instructions defining accumulator registers" in found.cause
+    assert (
+        found
+        and found.severity is Severity.HIGH
+        and "non wgmma instructions defining accumulator registers" in found.cause
+    )
     busy = ask("serialized_wgmma", scene(WGMMA | {"warnings": [SERIALISED]}, {TENSOR: 80.0}, work=PRODUCT))
     assert busy and busy.severity is Severity.LOW, "the tensor pipe is busy all the same"
     compiler = {"warnings": [SERIALISED.replace("'kernel'", "'another'")]}
-    assert ask("serialized_wgmma", scene(WGMMA, work=PRODUCT, compiler=compiler)) is None, "said of another kernel"
+    assert ask("serialized_wgmma", scene(WGMMA, work=PRODUCT, compiler=compiler)) is None, (
+        "said of another kernel"
+    )
 
 
 def test_tiles_through_registers_wait_for_memory() -> None:
@@ -239,10 +327,14 @@ def test_tiles_through_registers_wait_for_memory() -> None:
     metrics = counters(30, 35, long_scoreboard=0.4, barrier=0.2)
     found = ask("missing_async_copy", scene(tiled, metrics, work=PRODUCT, time_ms=1.0, floor_ms=0.357))
     assert found and found.severity is Severity.HIGH and "60%" in found.gain.how and "TMA" in found.advice[0]
-    hidden = ask("missing_async_copy", scene(tiled, counters(80, 60, long_scoreboard=0.1, barrier=0.05), time_ms=1.0))
+    hidden = ask(
+        "missing_async_copy", scene(tiled, counters(80, 60, long_scoreboard=0.1, barrier=0.05), time_ms=1.0)
+    )
     assert hidden and hidden.severity is Severity.LOW, "other warps hide it"
     assert ask("missing_async_copy", scene(tiled, device=H200 | {"capability": "7.5"})) is None
-    tree = code({"shared_load": 21, "alu": 15, "fma32": 12, "barrier": 12, "shared_store": 11, "global_load": 1})
+    tree = code(
+        {"shared_load": 21, "alu": 15, "fma32": 12, "barrier": 12, "shared_store": 11, "global_load": 1}
+    )
     assert ask("missing_async_copy", scene(tree)) is None, "a reduction, not a tile"
 
 
@@ -254,14 +346,19 @@ def test_without_counters_the_latency_of_a_tile_is_set_against_its_work() -> Non
 
 
 def test_one_stage_takes_turns() -> None:
-    single = code({"async_copy": 2, "barrier": 2, "shared_load": 43, "fma32": 32, "alu": 7, "other": 1, "branch": 1})
+    single = code(
+        {"async_copy": 2, "barrier": 2, "shared_load": 43, "fma32": 32, "alu": 7, "other": 1, "branch": 1}
+    )
     metrics = counters(35, 30, long_scoreboard=0.35, barrier=0.2)
     found = ask("missing_pipelining", scene(single, metrics, time_ms=1.0))
     assert found and found.severity is Severity.HIGH and "one buffer" in found.cause
     double = code({"async_copy": 2, "barrier": 1, "shared_load": 43, "fma32": 32, "alu": 7})
     assert ask("missing_pipelining", scene(double, metrics, time_ms=1.0)) is None
     triton = {"configuration": {"kernel": "BLOCK_M: 128, num_warps: 8, num_stages: 1"}}
-    staged = ask("missing_pipelining", scene(code({**TILES, "hgmma": 4}, TILE_WIDTHS), metrics, compiler=triton, time_ms=1.0))
+    staged = ask(
+        "missing_pipelining",
+        scene(code({**TILES, "hgmma": 4}, TILE_WIDTHS), metrics, compiler=triton, time_ms=1.0),
+    )
     assert staged and "num_stages" in " ".join(staged.advice)
 
 
@@ -271,20 +368,45 @@ def test_one_load_at_a_time_is_found_by_its_stalls() -> None:
     found = ask("missing_pipelining", scene(row_sum, waiting, time_ms=0.3))
     assert found and found.severity is Severity.HIGH and "unroll" in found.advice[0]
     assert ask("missing_pipelining", scene(row_sum, time_ms=0.3)) is None, "not to be told without counters"
-    assert ask("missing_pipelining", scene(row_sum, counters(15, 82, long_scoreboard=0.8, barrier=0.0), time_ms=0.13)) is None
+    assert (
+        ask(
+            "missing_pipelining",
+            scene(row_sum, counters(15, 82, long_scoreboard=0.8, barrier=0.0), time_ms=0.13),
+        )
+        is None
+    )
 
 
 def test_conversions_at_each_step() -> None:
-    loop = {"alu": 4, "fma32": 48, "convert": 48, "half": 16, "global_load": 1, "global_store": 1, "branch": 1}
+    loop = {
+        "alu": 4,
+        "fma32": 48,
+        "convert": 48,
+        "half": 16,
+        "global_load": 1,
+        "global_store": 1,
+        "branch": 1,
+    }
     to_and_fro = code(loop, {"global_load": {"32": 1}, "global_store": {"32": 1}})
     found = ask("precision_conversions", scene(to_and_fro))
     assert found and found.severity is Severity.HIGH and "48 of 119" in found.cause
-    assert ask("precision_conversions", scene(to_and_fro, counters(30, 82), time_ms=0.13)) is None, "memory sets the time"
+    assert ask("precision_conversions", scene(to_and_fro, counters(30, 82), time_ms=0.13)) is None, (
+        "memory sets the time"
+    )
 
 
 def test_accurate_powers_expand() -> None:
     powers = code(
-        {"alu": 50, "branch": 33, "half": 6, "fma32": 212, "convert": 12, "special": 4, "global_load": 1, "global_store": 1},
+        {
+            "alu": 50,
+            "branch": 33,
+            "half": 6,
+            "fma32": 212,
+            "convert": 12,
+            "special": 4,
+            "global_load": 1,
+            "global_store": 1,
+        },
         {"global_load": {"128": 1}, "global_store": {"128": 1}},
     )
     found = ask("special_functions", scene(powers, source="y = powf(x, 2.5f);"))
@@ -310,7 +432,15 @@ def test_a_sine_counts_although_it_needs_no_special_unit() -> None:
         "mix": {"alu": 22, "global_load": 1, "branch": 1},
         "widths": {"global_load": {"32": 1}},
     }
-    mix = {"alu": 413, "global_load": 5, "branch": 37, "fma32": 72, "convert": 16, "fp64": 4, "global_store": 1}
+    mix = {
+        "alu": 413,
+        "global_load": 5,
+        "branch": 37,
+        "fma32": 72,
+        "convert": 16,
+        "fp64": 4,
+        "global_store": 1,
+    }
     around = {
         "innermost": False,
         "instructions": 556,
@@ -345,17 +475,32 @@ def test_fences_in_the_loop() -> None:
 
 def test_index_divisions() -> None:
     divisions = code(
-        {"alu": 285, "branch": 33, "call": 8, "convert": 16, "special": 8, "half": 4, "global_load": 4, "global_store": 4},
+        {
+            "alu": 285,
+            "branch": 33,
+            "call": 8,
+            "convert": 16,
+            "special": 8,
+            "half": 4,
+            "global_load": 4,
+            "global_store": 4,
+        },
         {"global_load": {"32": 4}, "global_store": {"32": 4}},
     )
     found = ask("integer_arithmetic", scene(divisions))
     assert found and found.severity is Severity.HIGH and "division" in found.cause
-    assert ask("special_functions", scene(divisions)) is None, "reciprocals of integer division are no special functions"
-    assert ask("integer_arithmetic", scene(divisions, counters(40, 82), time_ms=0.13)) is None, "memory sets the time"
+    assert ask("special_functions", scene(divisions)) is None, (
+        "reciprocals of integer division are no special functions"
+    )
+    assert ask("integer_arithmetic", scene(divisions, counters(40, 82), time_ms=0.13)) is None, (
+        "memory sets the time"
+    )
 
 
 def test_a_gain_never_goes_beyond_the_floor() -> None:
-    found = ask("tensor_cores_idle", scene(code(TILES, TILE_WIDTHS), work=PRODUCT, time_ms=0.4, floor_ms=0.357))
+    found = ask(
+        "tensor_cores_idle", scene(code(TILES, TILE_WIDTHS), work=PRODUCT, time_ms=0.4, floor_ms=0.357)
+    )
     assert found and found.severity is Severity.MEDIUM and "floor" in found.gain.how
 
 
@@ -419,7 +564,18 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         pytest.skip("nvcc, cuobjdump and nvdisasm are needed")
     folder: Path = tmp_path_factory.mktemp("code")
     (folder / "kernel.cu").write_text(SOURCE)
-    command = [nvcc, "-arch=sm_90a", "-O3", "-lineinfo", "-Xptxas", "-v", "-cubin", "-o", "kernel.cubin", "kernel.cu"]
+    command = [
+        nvcc,
+        "-arch=sm_90a",
+        "-O3",
+        "-lineinfo",
+        "-Xptxas",
+        "-v",
+        "-cubin",
+        "-o",
+        "kernel.cubin",
+        "kernel.cu",
+    ]
     log = subprocess.run(command, cwd=folder, check=True, capture_output=True).stderr
     static = sass.analyse({"kernel.cubin": (folder / "kernel.cubin").read_bytes(), "kernel.log": log})
     return {name: variants[0] for name, variants in static.kernels.items()}

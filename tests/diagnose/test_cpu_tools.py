@@ -13,12 +13,29 @@ from kernelpro.diagnose.tool import Scene
 from kernelpro.diagnose.tools import registry
 from kernelpro.records import Bound, Finding, Profile
 
-LOOP = {"file": "k.so", "function": "_ZL5blockPKfl", "where": "kernel.cpp:7", "text": "y[i] = x[i];", "share": 0.6, "bits": 128}
+LOOP = {
+    "file": "k.so",
+    "function": "_ZL5blockPKfl",
+    "where": "kernel.cpp:7",
+    "text": "y[i] = x[i];",
+    "share": 0.6,
+    "bits": 128,
+}
 
 
 def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
-    seen = {"calls": 100, "call_ms": 0.108, "best_ms": 0.1, "native_ms": 0.07, "native_calls": 1.0, "minor_faults": 0.0}
-    seen |= {"threads": [{"cpu_ms": 0.1, "work_ms": 0.05}, {"cpu_ms": 0.1, "work_ms": 0.04}], "effective_threads": 1.8}
+    seen = {
+        "calls": 100,
+        "call_ms": 0.108,
+        "best_ms": 0.1,
+        "native_ms": 0.07,
+        "native_calls": 1.0,
+        "minor_faults": 0.0,
+    }
+    seen |= {
+        "threads": [{"cpu_ms": 0.1, "work_ms": 0.05}, {"cpu_ms": 0.1, "work_ms": 0.04}],
+        "effective_threads": 1.8,
+    }
     seen |= {"alone_ms": 0.19, "samples": {"count": 900}} | (dynamic or {})
     cpu = {
         "cores": 2,
@@ -68,7 +85,9 @@ def test_threads_that_do_not_help_are_named_beside_a_single_call() -> None:
     assert finding and "fewer threads" in finding.advice[1] and "0.1010" in finding.advice[1]
     fixed = replace(profile({"alone_ms": 0.101}), source="#pragma omp parallel num_threads(2)")
     finding = ask("cpu_call_overhead", fixed)
-    assert finding and not any("threads" in text for text in finding.advice), "what one thread would take was not measured"
+    assert finding and not any("threads" in text for text in finding.advice), (
+        "what one thread would take was not measured"
+    )
     assert "with one thread" not in evidence.write(fixed)
 
 
@@ -95,7 +114,9 @@ def test_a_candidate_without_native_code_is_not_told_of_its_one_call() -> None:
 
 def test_threads_share_native_code_only() -> None:
     assert ask("cpu_single_thread", torch_only(CHAIN, effective_threads=1.0)) is None
-    half = ask("cpu_single_thread", profile({"effective_threads": 1.0, "native_ms": 0.054}, sampled=False, loops=[]))
+    half = ask(
+        "cpu_single_thread", profile({"effective_threads": 1.0, "native_ms": 0.054}, sampled=False, loops=[])
+    )
     assert half and "50%" in half.gain.how and half.gain.factor == pytest.approx(1 / 0.75, abs=0.01)
 
 
@@ -133,15 +154,24 @@ def test_products_and_single_operators_are_no_chain(operators: list[dict[str, An
         (0.04, CHAIN[1:], Bound.MEMORY),
     ],
 )
-def test_what_python_takes_up_is_bound_by_launches(native: float, operators: list[dict[str, Any]], bound: Bound) -> None:
+def test_what_python_takes_up_is_bound_by_launches(
+    native: float, operators: list[dict[str, Any]], bound: Bound
+) -> None:
     found = roofline.classify(profile({"native_ms": native, "operators": operators}))
     assert found.bound is bound
-    words = "in torch's operators: Python and waiting take the rest" if bound is Bound.LAUNCH else "on the CPU no counter"
+    words = (
+        "in torch's operators: Python and waiting take the rest"
+        if bound is Bound.LAUNCH
+        else "on the CPU no counter"
+    )
     assert words in found.why
 
 
 def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -> None:
-    sweeps = [{"where": "", "function": name, "share": part} for name, part in (("_ZL5blockPKfl", 0.5), ("_ZN2ns5gatesEPf", 0.3))]
+    sweeps = [
+        {"where": "", "function": name, "share": part}
+        for name, part in (("_ZL5blockPKfl", 0.5), ("_ZN2ns5gatesEPf", 0.3))
+    ]
     shares = {"native": 0.95, "math": 0.0, "torch": 0.0, "memory": 0.0, "host": 0.05}
     finding = ask("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares))
     assert finding and "(block, gates)" in finding.cause
@@ -149,7 +179,15 @@ def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -
 
 
 def test_names_of_the_linker_are_read() -> None:
-    names = ("_ZL5blockPKfS0_", "_Z3runv", "_ZN2ns3two5gatesEPf", "run._omp_fn.0", "go.constprop.0", "void app::k<4>(float)", "go")
+    names = (
+        "_ZL5blockPKfS0_",
+        "_Z3runv",
+        "_ZN2ns3two5gatesEPf",
+        "run._omp_fn.0",
+        "go.constprop.0",
+        "void app::k<4>(float)",
+        "go",
+    )
     assert [plain(name) for name in names] == ["block", "run", "gates", "run", "go", "k", "go"]
 
 

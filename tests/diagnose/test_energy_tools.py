@@ -80,8 +80,13 @@ def test_waste_is_named_first_among_the_energy_findings(name: str) -> None:
 
 @pytest.mark.parametrize("name", pairs())
 def test_planted_waste_is_told_for_about_what_it_took(name: str) -> None:
-    found = {side: examine.diagnose(Profile.from_json(pairs()[name][side]), TOOLS, energy=True) for side in ("wasteful", "lean")}
-    wasteful, lean = ({finding.tool: 1 - 1 / finding.gain.factor for finding in energy(found[side])} for side in found)
+    found = {
+        side: examine.diagnose(Profile.from_json(pairs()[name][side]), TOOLS, energy=True)
+        for side in ("wasteful", "lean")
+    }
+    wasteful, lean = (
+        {finding.tool: 1 - 1 / finding.gain.factor for finding in energy(found[side])} for side in found
+    )
     assert not lean, "nothing was planted there"
     taken = 1 - 1 / pairs()[name]["ratio"]["value"]
     assert set(wasteful) == ({PLANTED[name]} if name in PLANTED else set()), f"of {taken:.1%}"
@@ -131,15 +136,21 @@ def test_a_loop_that_asks_is_not_blamed_where_nobody_waits_in_it() -> None:
         ),
     ],
 )
-def test_results_right_to_the_last_bit_are_known_by_their_slow_path(source: str, mix: dict[str, int], advice: list[str]) -> None:
+def test_results_right_to_the_last_bit_are_known_by_their_slow_path(
+    source: str, mix: dict[str, int], advice: list[str]
+) -> None:
     """Mixes as nvcc and Triton write them, for four or eight results; what the host computes is no part of it."""
     profile = Profile.from_json(pairs()["doubles_behind_memory"]["lean"])
     kernel = profile.kernels[0]
     code = kernel.code | {"loops": [], "mix": mix | {"global_load": 1, "global_store": 1}}
-    exact = replace(profile, source=source, kernels=(replace(kernel, code=code, metrics=kernel.metrics | {ISSUE: 30.0}),))
+    exact = replace(
+        profile, source=source, kernels=(replace(kernel, code=code, metrics=kernel.metrics | {ISSUE: 30.0}),)
+    )
     (found,) = energy(examine.diagnose(exact, TOOLS, energy=True))
     assert found.tool == "energy_costly_math" and all(words in found.advice[0] for words in advice)
-    assert "%" not in found.advice[0] and found.advice[0].count(";") == len(advice) - 1 + ("rsqrtf" in found.advice[0])
+    assert "%" not in found.advice[0] and found.advice[0].count(";") == len(advice) - 1 + (
+        "rsqrtf" in found.advice[0]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(name for name in profiles() if name.startswith("c_")))
@@ -151,14 +162,22 @@ def test_healthy_kernels_waste_little(name: str) -> None:
 def test_a_diagnosis_of_speed_stays_as_it_is(name: str) -> None:
     plain = examine.diagnose(profiles()[name], TOOLS)
     assert not energy(plain) and "nergy" not in guidance.write(plain)
-    assert tuple(finding for finding in diagnosis(name).findings if finding.objective == "speed") == plain.findings
+    assert (
+        tuple(finding for finding in diagnosis(name).findings if finding.objective == "speed")
+        == plain.findings
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "foreign"), [("c_softmax_cuda", "exp2f(x", "tl."), ("c_softmax_triton", "tl.exp2(x", "exp2f")]
+    ("name", "word", "foreign"),
+    [("c_softmax_cuda", "exp2f(x", "tl."), ("c_softmax_triton", "tl.exp2(x", "exp2f")],
 )
-def test_cheaper_forms_are_told_in_the_words_of_the_kernels_language(name: str, word: str, foreign: str) -> None:
-    advice = next(finding.advice[0] for finding in energy(diagnosis(name)) if finding.tool == "energy_costly_math")
+def test_cheaper_forms_are_told_in_the_words_of_the_kernels_language(
+    name: str, word: str, foreign: str
+) -> None:
+    advice = next(
+        finding.advice[0] for finding in energy(diagnosis(name)) if finding.tool == "energy_costly_math"
+    )
     assert word in advice and foreign not in advice
     assert "tanh.approx" not in advice, "eleven bits are not inside the tolerance of float32"
 
@@ -168,7 +187,9 @@ def test_a_logarithm_costs_energy_though_it_never_meets_the_special_function_uni
     profile = profiles()["c_gelu_bias_cuda"]
     kernel = profile.kernels[0]
     mix = {kind: count for kind, count in kernel.code["mix"].items() if kind != "special"} | {"fma32": 430}
-    logs = replace(profile, source="y[i] = logf(x[i]);", kernels=(replace(kernel, code=kernel.code | {"mix": mix}),))
+    logs = replace(
+        profile, source="y[i] = logf(x[i]);", kernels=(replace(kernel, code=kernel.code | {"mix": mix}),)
+    )
     found = energy(examine.diagnose(logs, TOOLS, energy=True))
     assert [finding.tool for finding in found] == ["energy_costly_math"] and "__logf(x)" in found[0].advice[0]
     assert not energy(examine.diagnose(replace(logs, source="y[i] = x[i] * x[i];"), TOOLS, energy=True))
@@ -176,7 +197,9 @@ def test_a_logarithm_costs_energy_though_it_never_meets_the_special_function_uni
 
 def test_counters_for_energy_are_collected_only_when_asked() -> None:
     profile, bound = profiles()["c_softmax_cuda"], diagnosis("c_softmax_cuda").bound
-    plain, more = (set(examine.wanted(TOOLS, profile, bound, energy=asked).metrics) for asked in (False, True))
+    plain, more = (
+        set(examine.wanted(TOOLS, profile, bound, energy=asked).metrics) for asked in (False, True)
+    )
     assert plain < more
 
 
@@ -197,5 +220,8 @@ def test_tensor_cores_at_work_for_a_task_without_products_are_waste() -> None:
     profile = profiles()["d_slow_mma_family"]
     lean = replace(profile, work=profile.work | {"matrix_flops": 0.0})
     found = {finding.tool: finding for finding in energy(examine.diagnose(lean, TOOLS, energy=True))}
-    assert "multiplies no matrices" in found["energy_excess_threads"].cause and found["energy_excess_threads"].gain.factor > 1.05
+    assert (
+        "multiplies no matrices" in found["energy_excess_threads"].cause
+        and found["energy_excess_threads"].gain.factor > 1.05
+    )
     assert "energy_excess_threads" not in {finding.tool for finding in energy(diagnosis("d_slow_mma_family"))}

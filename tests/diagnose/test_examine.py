@@ -28,7 +28,9 @@ def working(profile: Profile, **work: float) -> Profile:
 
 
 def counted(profile: Profile, compute: float, memory: float) -> Profile:
-    first = replace(profile.kernels[0], metrics=profile.kernels[0].metrics | {COMPUTE: compute, MEMORY: memory})
+    first = replace(
+        profile.kernels[0], metrics=profile.kernels[0].metrics | {COMPUTE: compute, MEMORY: memory}
+    )
     return replace(profile, kernels=(first, *profile.kernels[1:]))
 
 
@@ -39,7 +41,12 @@ CLASSES = {
     "launch": (load("launch_overhead"), Bound.LAUNCH, "high", "idle between kernels"),
     "latency": (working(SOFTMAX, read_bytes=1e6, written_bytes=1e6), Bound.LATENCY, "low", "too little work"),
     "mixed": (working(SOFTMAX, vector_flops=6.5e9), Bound.MIXED, "high", "counters agree"),
-    "against the counters": (load("missing_reuse"), Bound.MEMORY, "low", "counters say compute (compute 87%, memory 44% of peak)"),
+    "against the counters": (
+        load("missing_reuse"),
+        Bound.MEMORY,
+        "low",
+        "counters say compute (compute 87%, memory 44% of peak)",
+    ),
     "a unit that idles": (load("narrow_access"), Bound.MEMORY, "low", "counters say latency"),
     "both units busy": (counted(SOFTMAX, 80.0, 82.0), Bound.MEMORY, "high", "counters agree"),
     "without counters": (bare(SOFTMAX), Bound.MEMORY, "medium", "counters were not read"),
@@ -94,7 +101,11 @@ def test_a_tool_without_its_counters_is_listed_as_skipped() -> None:
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("timeline", "it lacks a timeline"), ("cpu", "it lacks a profile of the CPU"), ("it", "it lacks a kernel")],
+    [
+        ("timeline", "it lacks a timeline"),
+        ("cpu", "it lacks a profile of the CPU"),
+        ("it", "it lacks a kernel"),
+    ],
 )
 def test_what_is_missing_is_named(missing: str, words: str) -> None:
     curious = Tool("curious", "system", "cuda", lambda scene: getattr(scene, missing), "t", "r", "e")
@@ -115,7 +126,9 @@ def test_a_tool_that_fails_costs_its_own_word_alone() -> None:
 
 
 def test_tools_that_the_class_does_not_ask_are_named_in_one_line_and_can_be_asked() -> None:
-    counting = [claims(name, 2.0, metrics=(DRAM,), affinity=frozenset({Bound.COMPUTE})) for name in ("one", "two")]
+    counting = [
+        claims(name, 2.0, metrics=(DRAM,), affinity=frozenset({Bound.COMPUTE})) for name in ("one", "two")
+    ]
     [note] = examine.diagnose(replace(SOFTMAX, skipped=()), counting).skipped
     assert note.why == "not asked in class memory: one, two" and "--all-counters" in note.enable
     far = replace(SOFTMAX, skipped=(), floor_ms=0.001)
@@ -133,13 +146,20 @@ def test_a_launch_bound_candidate_is_not_asked_for_counters_and_says_so() -> Non
     ("profile", "words"),
     [
         (bare(SOFTMAX), "tools for it could not look, as counters were not read"),
-        (bare(load("launch_overhead")), "tools for it could not look, as counters are not read in class launch"),
+        (
+            bare(load("launch_overhead")),
+            "tools for it could not look, as counters are not read in class launch",
+        ),
         (replace(bare(SOFTMAX), target="cpu", cpu={}), "no tool looks for it on this target"),
         (counted(bare(SOFTMAX), 30.0, 80.0), "as the profile lacks what they need"),
     ],
 )
 def test_where_tools_could_not_look_for_energy_that_is_said(profile: Profile, words: str) -> None:
-    notes = [item.why for item in examine.diagnose(profile, TOOLS, energy=True).skipped if item.what == examine.ENERGY]
+    notes = [
+        item.why
+        for item in examine.diagnose(profile, TOOLS, energy=True).skipped
+        if item.what == examine.ENERGY
+    ]
     assert len(notes) == 1 and words in notes[0]
 
 
@@ -147,7 +167,9 @@ def test_a_floor_that_a_candidate_has_undercut_caps_nothing() -> None:
     undercut = replace(SOFTMAX, floor_ms=5 * SOFTMAX.time_ms)
     [finding] = examine.diagnose(undercut, [claims("tool", 2.0, level="system")]).findings
     assert finding.gain.factor == pytest.approx(2.0) and "floor" not in finding.gain.how
-    assert not examine.diagnose(replace(SOFTMAX, floor_ms=1.02 * SOFTMAX.time_ms), [claims("tool", 2.0)]).findings
+    assert not examine.diagnose(
+        replace(SOFTMAX, floor_ms=1.02 * SOFTMAX.time_ms), [claims("tool", 2.0)]
+    ).findings
 
 
 def test_kernels_that_do_not_matter_are_not_looked_at() -> None:
@@ -167,17 +189,30 @@ def test_a_tool_stands_alone(path: Path) -> None:
 
 def claims(name: str, factor: float, **changes: Any) -> Tool:
     """A tool that always finds something worth `factor`."""
-    found = Found((Evidence("a", 1.0),), "because", ("do this", "or that"), 1 - 1 / factor, "so", kernel=changes.pop("of", ""))
+    found = Found(
+        (Evidence("a", 1.0),),
+        "because",
+        ("do this", "or that"),
+        1 - 1 / factor,
+        "so",
+        kernel=changes.pop("of", ""),
+    )
     return Tool(name, changes.pop("level", "kernel"), "cuda", lambda scene: found, "t", "r", "e", **changes)
 
 
-def ranked(tools: list[Tool], profile: Profile = SOFTMAX, record: TrackRecord | None = None) -> list[tuple[str, str]]:
+def ranked(
+    tools: list[Tool], profile: Profile = SOFTMAX, record: TrackRecord | None = None
+) -> list[tuple[str, str]]:
     far = replace(profile, floor_ms=profile.time_ms / 100)
     return [(finding.tool, finding.explained_by) for finding in examine.diagnose(far, tools, record).findings]
 
 
 def test_causes_come_by_gain_and_symptoms_after_all_causes() -> None:
-    tools = [claims("small", 1.2), claims("symptom", 5.0, symptom_of=("small", "absent")), claims("large", 2.0)]
+    tools = [
+        claims("small", 1.2),
+        claims("symptom", 5.0, symptom_of=("small", "absent")),
+        claims("large", 2.0),
+    ]
     assert ranked(tools) == [("large", ""), ("small", ""), ("symptom", "small")]
 
 
@@ -192,7 +227,10 @@ def test_a_symptom_is_explained_by_a_root_rather_than_by_another_symptom() -> No
 
 
 def test_two_that_anything_explains_do_not_explain_each_other() -> None:
-    assert ranked([claims("a", 1.5, symptom_of=(ANY,)), claims("b", 1.4, symptom_of=(ANY,))]) == [("a", ""), ("b", "")]
+    assert ranked([claims("a", 1.5, symptom_of=(ANY,)), claims("b", 1.4, symptom_of=(ANY,))]) == [
+        ("a", ""),
+        ("b", ""),
+    ]
 
 
 def test_what_is_worth_less_than_noise_is_not_mentioned() -> None:
@@ -211,7 +249,10 @@ def test_what_a_library_does_inside_ranks_after_what_the_author_can_change() -> 
 def test_a_library_kernels_hot_spot_comes_before_its_inner_defects() -> None:
     findings = examine.diagnose(load("hot_spot"), TOOLS).findings
     assert [finding.tool for finding in findings][:2] == ["hot_spot", "excess_traffic"]
-    assert findings[0].kernel == findings[1].kernel == "cunn_SoftMaxForward" and "replace" in findings[0].advice[0]
+    assert (
+        findings[0].kernel == findings[1].kernel == "cunn_SoftMaxForward"
+        and "replace" in findings[0].advice[0]
+    )
 
 
 def test_the_order_of_tools_does_not_matter() -> None:
@@ -236,7 +277,9 @@ def test_few_trials_change_little() -> None:
     record.add("tool", expected=2.0, followed=1.0)
     assert record.trust("tool") == pytest.approx(5 / 6) and record.trust("unknown") == 1.0
     record.add("tool", expected=2.0, followed=1e9)
-    assert record.trust("tool") == pytest.approx((5 + 0 + 3) / 7), "one lucky trial counts three times at most"
+    assert record.trust("tool") == pytest.approx((5 + 0 + 3) / 7), (
+        "one lucky trial counts three times at most"
+    )
     record.add("tool", expected=1.001, followed=5.0)
     assert len(record.trials["tool"]) == 2, "a promise of nothing cannot be kept or broken"
 
@@ -249,7 +292,8 @@ def test_trials_survive_a_restart_and_broken_lines(tmp_path: Path) -> None:
     record.add("tool", expected=2.0, followed=0.5)
     with path.open("a", encoding="utf-8") as file:
         file.write(
-            '{"tool": "tool", "expected": 2.0}\nnot json\n[1]\n' + json.dumps({"tool": "other", "expected": 4, "followed": 2})
+            '{"tool": "tool", "expected": 2.0}\nnot json\n[1]\n'
+            + json.dumps({"tool": "other", "expected": 4, "followed": 2})
         )
     with path.open("ab") as binary:
         binary.write(b'\n{"tool": "\xff\xfe"}\n\x00\xc3')
@@ -288,7 +332,11 @@ def test_names_stay_apart() -> None:
     kernels = tuple(Kernel(name, 1.0, 1, 0.3) for name in (FILL, TANH, "copy(int)"))
     names = [shown(kernel, kernels) for kernel in kernels]
     assert names[0] == "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char*, 1ul> >"
-    assert names[1].startswith("vectorized_elementwise_kernel<4, tanh_kernel_cuda") and names[2] == "copy" and len(set(names)) == 3
+    assert (
+        names[1].startswith("vectorized_elementwise_kernel<4, tanh_kernel_cuda")
+        and names[2] == "copy"
+        and len(set(names)) == 3
+    )
     twins = tuple(Kernel(name, 1.0, 1, 0.5) for name in ("row(int)", "row(float)"))
     assert [shown(kernel, twins) for kernel in twins] == ["row(int)", "row(float)"]
 

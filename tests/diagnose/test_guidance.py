@@ -32,7 +32,13 @@ def whole() -> Profile:
     """A profile with every section of the evidence: hot lines, a baseline, a configuration, remarks, and what was not measured."""
     profile = load("spills")
     lines = (
-        Line("kernel.cu:17", "keep[i] = x[i];", 0.61, {"long_scoreboard": 0.8, "lg_throttle": 0.15}, ("STL [R1], R4", "LDG.E R4")),
+        Line(
+            "kernel.cu:17",
+            "keep[i] = x[i];",
+            0.61,
+            {"long_scoreboard": 0.8, "lg_throttle": 0.15},
+            ("STL [R1], R4", "LDG.E R4"),
+        ),
         Line("", "", 0.05),
     )
     return replace(
@@ -85,11 +91,23 @@ def test_a_tool_speaks_once() -> None:
 @pytest.mark.parametrize(
     ("reached", "skipped", "words"),
     [
-        (0.9, (Skipped("ncu", "it is forbidden"),), "Nothing stands out, so close to the floor. What is left lies in tuning"),
+        (
+            0.9,
+            (Skipped("ncu", "it is forbidden"),),
+            "Nothing stands out, so close to the floor. What is left lies in tuning",
+        ),
         (0.02, (), "No tool says why: the cause is one that none of them knows."),
         (0.02, (Skipped("ncu", "it is forbidden"),), "No tool says why. Not all could look: ncu."),
-        (0.02, tuple(Skipped(f"tool{i}", "it lacks a timeline") for i in range(8)), "tool4, tool5 and 2 more."),
-        (5.5, (), "less than the floor of 0.1268 ms: that floor is wrong here, and gains are not held against it."),
+        (
+            0.02,
+            tuple(Skipped(f"tool{i}", "it lacks a timeline") for i in range(8)),
+            "tool4, tool5 and 2 more.",
+        ),
+        (
+            5.5,
+            (),
+            "less than the floor of 0.1268 ms: that floor is wrong here, and gains are not held against it.",
+        ),
     ],
 )
 def test_nothing_found_is_said_by_how_far_it_is_and_by_what_was_looked_at(
@@ -109,7 +127,11 @@ def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one(
         fast = [replace(one, tool=f"fast{i}") for i in range(speed)]
         lean = [replace(one, tool=f"lean{i}", objective="energy") for i in range(energy)]
         lines = guidance.write(replace(diagnosis, findings=(*fast, *lean), energy=True)).splitlines()
-        return [line.split("] ")[1].split(" in ")[0] for line in lines if line[:2] in {f"{n}." for n in range(1, 10)}]
+        return [
+            line.split("] ")[1].split(" in ")[0]
+            for line in lines
+            if line[:2] in {f"{n}." for n in range(1, 10)}
+        ]
 
     assert told(6, 4) == ["fast0", "fast1", "fast2", "fast3", "lean0"]
     assert told(3, 4) == ["fast0", "fast1", "fast2", "lean0", "lean1"]
@@ -118,7 +140,11 @@ def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one(
 
 
 def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:
-    blind = replace(diagnosed(load("softmax_cuda")), energy=True, skipped=(Skipped(examine.ENERGY, "no tool looks for it here"),))
+    blind = replace(
+        diagnosed(load("softmax_cuda")),
+        energy=True,
+        skipped=(Skipped(examine.ENERGY, "no tool looks for it here"),),
+    )
     assert "no waste was found, but no tool looks for it here." in guidance.write(blind)
     assert "nothing that wastes it stands out." in guidance.write(replace(blind, skipped=()))
 
@@ -165,7 +191,11 @@ def test_every_section_is_there_where_its_facts_are() -> None:
         "Not measured",
     )
     assert len(titles) == len(starts) and all(map(str.startswith, titles, starts))
-    assert "eager: softmax_kernel" in page and "STL [R1], R4" in page and "no NVML here (install nvidia-ml-py)" in page
+    assert (
+        "eager: softmax_kernel" in page
+        and "STL [R1], R4" in page
+        and "no NVML here (install nvidia-ml-py)" in page
+    )
 
 
 def test_a_page_without_facts_is_short() -> None:
@@ -183,7 +213,14 @@ def test_every_reason_to_wait_is_told_and_what_was_not_counted() -> None:
     profile = load("softmax_cuda")
     kernel = replace(profile.kernels[0], metrics={WARP_CYCLES: 10.0})
     profile = replace(profile, kernels=(kernel,))
-    known = {"membar": 5.6, "gmma": 2.0, "wait": 0.5, "imc_miss": 0.1, "new_reason": 0.4, "membar_not_issued": 5.0}
+    known = {
+        "membar": 5.6,
+        "gmma": 2.0,
+        "wait": 0.5,
+        "imc_miss": 0.1,
+        "new_reason": 0.4,
+        "membar_not_issued": 5.0,
+    }
     page = evidence.write(first(profile, **{stall(reason): cycles for reason, cycles in known.items()}))
     section = page.split("wait (share of their time)\n")[1].split("\n\n")[0].splitlines()
     assert [line.split(":")[0].split() for line in section[:4]] == [
@@ -197,10 +234,18 @@ def test_every_reason_to_wait_is_told_and_what_was_not_counted() -> None:
 
 def test_pipes_and_parts_are_told_by_whatever_counter_the_device_has() -> None:
     part = "{}.avg.pct_of_peak_sustained_elapsed".format
-    parts = {"sm__pipe_fma_cycles_active": 31.0, "sm__inst_executed_pipe_lsu": 12.0, "lts__t_sectors": 44.0, "lts__quiet": 1.0}
+    parts = {
+        "sm__pipe_fma_cycles_active": 31.0,
+        "sm__inst_executed_pipe_lsu": 12.0,
+        "lts__t_sectors": 44.0,
+        "lts__quiet": 1.0,
+    }
     page = evidence.write(first(load("softmax_cuda"), **{part(name): value for name, value in parts.items()}))
     assert "| FMA pipe, % of peak | 31 |" in page and "| load/store unit (LSU), % of peak | 12 |" in page
-    assert "SM, busiest parts (% of peak): sm__pipe_fma_cycles_active 31, sm__inst_executed_pipe_lsu 12\n" in page
+    assert (
+        "SM, busiest parts (% of peak): sm__pipe_fma_cycles_active 31, sm__inst_executed_pipe_lsu 12\n"
+        in page
+    )
     assert "memory, busiest parts (% of peak): lts__t_sectors 44" in page and "lts__quiet" not in page
 
 

@@ -50,7 +50,13 @@ def test_the_same_kernel_far_above_its_floor_is_not_accused_either(name: str) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
-    code = {"instructions": 200, "mix": {"fma32": 60, "global_load": 8, "barrier": 3}, "widths": {}, "loops": [], "registers": 38}
+    code = {
+        "instructions": 200,
+        "mix": {"fma32": 60, "global_load": 8, "barrier": 3},
+        "widths": {},
+        "loops": [],
+        "registers": 38,
+    }
     for facts in ({}, code):
         try:
             finding = ask(name, scene(kernel(None, code=facts)))
@@ -60,7 +66,9 @@ def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
             assert finding is None or finding.severity is Severity.LOW
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("low_parallelism", "missing_reuse", "tail_effect")])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n not in ("low_parallelism", "missing_reuse", "tail_effect")]
+)
 def test_a_counter_that_was_not_collected_is_named(name: str) -> None:
     """ncu ran, but not for this tool: it is skipped with a reason instead of guessing."""
     own = set(TOOLS[name].metrics) - {COMPUTE, MEMORY, DRAM, DURATION}
@@ -95,7 +103,9 @@ def test_columns_read_by_neighbouring_threads_are_uncoalesced() -> None:
 
 
 def test_scattered_stores_are_found_as_such() -> None:
-    finding = ask("uncoalesced_access", slow(scattered(STORE, 32, 4) | {stall("lg_throttle"): 20.0, MEMORY: 60.0}))
+    finding = ask(
+        "uncoalesced_access", slow(scattered(STORE, 32, 4) | {stall("lg_throttle"): 20.0, MEMORY: 60.0})
+    )
     assert finding is not None and "stores" in finding.cause and "loads" not in finding.cause
 
 
@@ -109,20 +119,32 @@ def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
     assert ask("uncoalesced_access", broadcast) is None and ask("sector_waste", broadcast) is None
 
 
-@pytest.mark.parametrize(("per_request", "used"), [(8, 16), (12, 10.7), (16, 8)], ids=["stride 2", "3 floats", "4 floats"])
+@pytest.mark.parametrize(
+    ("per_request", "used"), [(8, 16), (12, 10.7), (16, 8)], ids=["stride 2", "3 floats", "4 floats"]
+)
 def test_strides_and_structures_waste_sectors(per_request: float, used: float) -> None:
     at = slow(scattered(LOAD, per_request, used) | {MEMORY: 85.0, DRAM: 85.0})
     finding = ask("sector_waste", at)
-    assert finding is not None and finding.severity is Severity.HIGH and f"{used:.0f} of the 32 bytes" in finding.cause
+    assert (
+        finding is not None
+        and finding.severity is Severity.HIGH
+        and f"{used:.0f} of the 32 bytes" in finding.cause
+    )
     assert ask("uncoalesced_access", at) is None
 
 
 def test_rows_off_a_boundary_by_one_sector_are_no_defect() -> None:
-    assert ask("sector_waste", slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY: 85.0})) is None
+    assert (
+        ask("sector_waste", slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY: 85.0})) is None
+    )
 
 
 def test_three_passes_over_the_input_are_excess_traffic() -> None:
-    three = {"dram__bytes_read.sum": 3.0 * MATRIX, "lts__t_sectors_srcunit_tex_op_read.sum": 3 * MATRIX / 32, DURATION: 260e3}
+    three = {
+        "dram__bytes_read.sum": 3.0 * MATRIX,
+        "lts__t_sectors_srcunit_tex_op_read.sum": 3 * MATRIX / 32,
+        DURATION: 260e3,
+    }
     at = scene(kernel(three, microseconds=260.0))
     finding = ask("excess_traffic", at)
     assert finding is not None and finding.severity is Severity.HIGH
@@ -133,7 +155,9 @@ def test_three_passes_over_the_input_are_excess_traffic() -> None:
 
 def test_excess_is_that_of_all_kernels_and_told_of_the_large_ones() -> None:
     first, second = kernel({}, share=0.49), kernel({}, share=0.49, name="scale_kernel")
-    small = kernel({"dram__bytes_read.sum": 1e6, "dram__bytes_write.sum": 0.0}, share=0.02, microseconds=5.0, name="sums")
+    small = kernel(
+        {"dram__bytes_read.sum": 1e6, "dram__bytes_write.sum": 0.0}, share=0.02, microseconds=5.0, name="sums"
+    )
     finding = ask("excess_traffic", scene(first, second, small))
     assert finding is not None and "kernels of a call" in finding.cause
     assert finding.gain.factor == pytest.approx(1.3, abs=0.1)
@@ -175,7 +199,11 @@ def test_the_root_claims_no_less_than_its_symptom() -> None:
 
 def test_the_roof_shows_without_counters_for_a_kernel_alone() -> None:
     finding = ask("dram_roof", scene(kernel(None)))
-    assert finding is not None and "counters were not available" in finding.cause and finding.severity is Severity.LOW
+    assert (
+        finding is not None
+        and "counters were not available" in finding.cause
+        and finding.severity is Severity.LOW
+    )
     assert ask("dram_roof", scene(kernel(None, share=0.5), kernel(None, share=0.5))) is None
 
 
@@ -191,7 +219,9 @@ def conflicts(turns: float, share: float, use: float) -> dict[str, float]:
 def test_a_column_of_an_unpadded_tile_has_bank_conflicts() -> None:
     code = {"mix": {"shared_load": 4}, "loops": [], "where": {"shared_load": "kernel.cu:9"}}
     at = slow(
-        conflicts(3.5e7, 31 / 32, 92.0) | {MEMORY: 92.0, stall("mio_throttle"): 12.0, stall("short_scoreboard"): 12.0}, code=code
+        conflicts(3.5e7, 31 / 32, 92.0)
+        | {MEMORY: 92.0, stall("mio_throttle"): 12.0, stall("short_scoreboard"): 12.0},
+        code=code,
     )
     finding = ask("bank_conflicts", at)
     assert finding is not None and finding.severity is Severity.HIGH
@@ -209,11 +239,15 @@ EDGE = 4096
 PRODUCT = {"read_bytes": 2.0 * EDGE**2 * 4, "written_bytes": 1.0 * EDGE**2 * 4, "matrix_flops": 2.0 * EDGE**3}
 
 
-def product(metrics: dict[str, float] | None, loaded: float = 0.0, microseconds: float = 20000.0, **changes: Any) -> Scene:
+def product(
+    metrics: dict[str, float] | None, loaded: float = 0.0, microseconds: float = 20000.0, **changes: Any
+) -> Scene:
     """A product of 4096-cubed floats, loading so many bytes from L1 for each operation."""
     facts = {"grid": (128, 128), "block": (32, 32), "registers": 32, "microseconds": microseconds} | changes
     if metrics is not None:
-        metrics = {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": loaded * PRODUCT["matrix_flops"] / 32} | metrics
+        metrics = {
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": loaded * PRODUCT["matrix_flops"] / 32
+        } | metrics
     return scene(kernel(metrics, **facts), work=PRODUCT, floor=0.36, precision="tf32", bound=Bound.COMPUTE)
 
 
@@ -232,10 +266,19 @@ def test_a_task_without_reuse_cannot_miss_it() -> None:
 
 
 def test_without_counters_the_innermost_loop_tells() -> None:
-    loop = {"innermost": True, "instructions": 20, "mix": {"fma32": 4, "global_load": 8}, "widths": {"global_load": {"32": 8}}}
+    loop = {
+        "innermost": True,
+        "instructions": 20,
+        "mix": {"fma32": 4, "global_load": 8},
+        "widths": {"global_load": {"32": 8}},
+    }
     naive = {"mix": {"fma32": 4, "global_load": 8}, "loops": [loop | {"where": "kernel.cu:8"}]}
     finding = ask("missing_reuse", product(None, code=naive))
-    assert finding is not None and "counters were not available" in finding.cause and finding.where == "kernel.cu:8"
+    assert (
+        finding is not None
+        and "counters were not available" in finding.cause
+        and finding.where == "kernel.cu:8"
+    )
     tiled = {"mix": {"fma32": 64, "shared_load": 16, "global_load": 2}, "loops": [loop]}
     assert ask("missing_reuse", product(None, code=tiled)) is None
 
@@ -255,7 +298,12 @@ def test_barriers_in_every_step_are_found_with_their_line() -> None:
 
 
 def test_barriers_in_the_machine_code_are_only_a_suspicion() -> None:
-    loop = {"innermost": True, "instructions": 24, "mix": {"barrier": 2, "shared_load": 4}, "where": "kernel.cu:7"}
+    loop = {
+        "innermost": True,
+        "instructions": 24,
+        "mix": {"barrier": 2, "shared_load": 4},
+        "where": "kernel.cu:7",
+    }
     code = {"mix": {"barrier": 2}, "loops": [loop]}
     finding = ask("barrier_stall", scene(kernel(None, code=code, microseconds=1040.0)))
     assert finding is not None and finding.severity is Severity.LOW and finding.where == "kernel.cu:7"
@@ -272,9 +320,16 @@ def test_the_commonest_wait_is_named_and_ranks_as_a_symptom() -> None:
 
 
 def test_split_warps_are_divergent() -> None:
-    lanes = "smsp__thread_inst_executed_per_inst_executed.ratio", "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
+    lanes = (
+        "smsp__thread_inst_executed_per_inst_executed.ratio",
+        "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
+    )
     finding = ask("divergence", slow({lanes[0]: 8.0, lanes[1]: 7.5}))
-    assert finding is not None and finding.severity is Severity.HIGH and "8 of the warp's 32 lanes" in finding.cause
+    assert (
+        finding is not None
+        and finding.severity is Severity.HIGH
+        and "8 of the warp's 32 lanes" in finding.cause
+    )
     predicated = ask("divergence", slow({lanes[0]: 31.0, lanes[1]: 16.0}))
     assert predicated is not None and "predicates" in predicated.cause
     code = {"mix": {"tma": 4, "hgmma": 16}, "loops": []}
@@ -284,10 +339,16 @@ def test_split_warps_are_divergent() -> None:
 def test_atomics_on_one_address_queue_up() -> None:
     queue = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 1048576.0, stall("lg_throttle"): 24.0}
     finding = ask("atomics_contention", slow(queue))
-    assert finding is not None and finding.severity is Severity.HIGH and "one atomic a block" in finding.advice[0]
+    assert (
+        finding is not None
+        and finding.severity is Severity.HIGH
+        and "one atomic a block" in finding.advice[0]
+    )
     sliced = {"l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum": 4096.0}
     busy = {"lts__d_atomic_input_cycles_active.max.pct_of_peak_sustained_elapsed": 85.0}
-    assert (found := ask("atomics_contention", slow(sliced | busy))) is not None and found.severity is Severity.HIGH
+    assert (
+        found := ask("atomics_contention", slow(sliced | busy))
+    ) is not None and found.severity is Severity.HIGH
 
 
 def test_one_atomic_a_block_is_healthy() -> None:

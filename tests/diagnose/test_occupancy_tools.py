@@ -51,12 +51,16 @@ int main(void) {
 def test_occupancy_agrees_with_the_toolkits_calculator(tmp_path: Path) -> None:
     compiler, nvcc = shutil.which("gcc") or shutil.which("cc"), shutil.which("nvcc")
     homes = [Path("/usr/local/cuda"), *([Path(nvcc).resolve().parents[1]] if nvcc else [])]
-    include = next((home / "include" for home in homes if (home / "include" / "cuda_occupancy.h").is_file()), None)
+    include = next(
+        (home / "include" for home in homes if (home / "include" / "cuda_occupancy.h").is_file()), None
+    )
     if compiler is None or include is None:
         pytest.skip("needs a C compiler and cuda_occupancy.h of the CUDA toolkit")
     (tmp_path / "calculator.c").write_text(CALCULATOR)
     program = tmp_path / "calculator"
-    subprocess.run([compiler, f"-I{include}", "-o", program, tmp_path / "calculator.c"], check=True, timeout=120)
+    subprocess.run(
+        [compiler, f"-I{include}", "-o", program, tmp_path / "calculator.c"], check=True, timeout=120
+    )
     cases = [
         (threads, registers, shared)
         for threads in (32, 64, 96, 128, 160, 256, 384, 512, 640, 768, 1024)
@@ -64,7 +68,9 @@ def test_occupancy_agrees_with_the_toolkits_calculator(tmp_path: Path) -> None:
         for shared in (0, 128, 1000, 8192, 16384, 33000, 50000, 76000, 115000, 200000, 232448)
     ]
     asked = "\n".join(" ".join(map(str, case)) for case in cases)
-    answers = subprocess.run([program], input=asked, text=True, capture_output=True, check=True, timeout=60).stdout.split()
+    answers = subprocess.run(
+        [program], input=asked, text=True, capture_output=True, check=True, timeout=60
+    ).stdout.split()
     for case, answer in zip(cases, map(int, answers), strict=True):
         if answer > 0:
             assert occupancy(*case, H200).blocks == answer, case
@@ -76,7 +82,11 @@ def test_occupancy_agrees_with_the_toolkits_calculator(tmp_path: Path) -> None:
 def test_shared_memory_that_leaves_one_block_limits_occupancy() -> None:
     finding = ask("occupancy_limiter", slow({}, dynamic_shared=200_000, block=(128, 1, 1)))
     assert finding is not None and finding.severity is Severity.HIGH
-    assert "KiB of shared memory" in finding.cause and "1 block," in finding.cause and "less shared memory" in finding.advice[0]
+    assert (
+        "KiB of shared memory" in finding.cause
+        and "1 block," in finding.cause
+        and "less shared memory" in finding.advice[0]
+    )
 
 
 def test_tiny_blocks_limit_occupancy_by_their_number() -> None:
@@ -97,7 +107,11 @@ def test_few_warps_are_fine_where_units_are_full_or_tensor_cores_work() -> None:
 def test_occupancy_without_counters_is_a_modest_guess() -> None:
     at = scene(kernel(None, dynamic_shared=200_000, block=(128, 1, 1), microseconds=1040.0))
     finding = ask("occupancy_limiter", at)
-    assert finding is not None and "counters were not available" in finding.cause and finding.severity is Severity.MEDIUM
+    assert (
+        finding is not None
+        and "counters were not available" in finding.cause
+        and finding.severity is Severity.MEDIUM
+    )
 
 
 def test_registers_that_leave_few_warps_are_register_pressure() -> None:
@@ -117,7 +131,11 @@ def test_one_block_on_a_large_device_is_low_parallelism() -> None:
 
 def test_few_blocks_show_without_counters() -> None:
     finding = ask("low_parallelism", scene(kernel(None, grid=(8, 1, 1), microseconds=1040.0)))
-    assert finding is not None and finding.severity is Severity.HIGH and "counters were not available" in finding.cause
+    assert (
+        finding is not None
+        and finding.severity is Severity.HIGH
+        and "counters were not available" in finding.cause
+    )
 
 
 def test_thin_grids_are_low_parallelism() -> None:
@@ -130,7 +148,11 @@ def test_a_grid_just_above_one_wave_has_a_tail() -> None:
     facts = {"grid": (133, 1, 1), "block": (1024, 1, 1), "registers": 64, "static_shared": 0}
     cycles = {"sm__cycles_active.avg": 5.04e5, "sm__cycles_elapsed.avg": 1e6}
     finding = ask("tail_effect", slow(cycles, **facts))
-    assert finding is not None and finding.severity is Severity.HIGH and finding.gain.factor == pytest.approx(1.98, abs=0.05)
+    assert (
+        finding is not None
+        and finding.severity is Severity.HIGH
+        and finding.gain.factor == pytest.approx(1.98, abs=0.05)
+    )
     assert "1.01 waves" in finding.cause and "fills 1% of the device" in finding.cause
     alone = ask("tail_effect", scene(kernel(None, **facts, microseconds=1040.0)))
     assert alone is not None and "counters were not available" in alone.cause

@@ -17,7 +17,13 @@ ROW = (100, 900)
 
 
 def loop(begin: int, share: float, **more: Any) -> dict[str, Any]:
-    usual = {"file": "k.so", "function": "run._omp_fn.0", "where": f"kernel.cpp:{begin}", "begin": begin, "end": begin + 50}
+    usual = {
+        "file": "k.so",
+        "function": "run._omp_fn.0",
+        "where": f"kernel.cpp:{begin}",
+        "begin": begin,
+        "end": begin + 50,
+    }
     return usual | {"share": share, "bits": 128, "streamed": 4, "strided": 0} | more
 
 
@@ -25,10 +31,18 @@ LAYER_NORM = [loop(200, 0.48), loop(400, 0.15), loop(600, 0.32)]
 
 
 def ask(
-    loops: list[dict[str, Any]], source: str = "", time_ms: float = 3.0, bound: Bound = Bound.MEMORY, outer: Any = (ROW,)
+    loops: list[dict[str, Any]],
+    source: str = "",
+    time_ms: float = 3.0,
+    bound: Bound = Bound.MEMORY,
+    outer: Any = (ROW,),
 ) -> Finding | None:
     spans = [*outer, *((each["begin"], each["end"]) for each in loops)]
-    function = {"file": "k.so", "name": "run._omp_fn.0", "loops": [{"begin": begin, "end": end} for begin, end in spans]}
+    function = {
+        "file": "k.so",
+        "name": "run._omp_fn.0",
+        "loops": [{"begin": begin, "end": end} for begin, end in spans],
+    }
     profile = Profile(
         target="cpu",
         time_ms=time_ms,
@@ -48,7 +62,9 @@ def ask(
 def test_three_loops_over_a_row_leave_memory_at_rest() -> None:
     finding = ask(LAYER_NORM)
     assert finding and "3 loops" in finding.cause and "3.0 times what its bytes need" in finding.cause
-    assert finding.gain.factor == pytest.approx(1.19, abs=0.01), "a layer norm in two loops that fetches ahead was 1.25x as fast"
+    assert finding.gain.factor == pytest.approx(1.19, abs=0.01), (
+        "a layer norm in two loops that fetches ahead was 1.25x as fast"
+    )
     assert finding.where == "kernel.cpp:200" and any("prefetch" in text for text in finding.advice)
 
 
@@ -78,4 +94,8 @@ def test_silence_elsewhere(healthy: dict[str, Any]) -> None:
 
 
 def test_moves_that_leave_out_a_loop_or_fetch_ahead_answer_it() -> None:
-    assert {move.name for move in WRITER.moves if TOOL.name in move.answers} == {"join", "fetch ahead", "keep"}
+    assert {move.name for move in WRITER.moves if TOOL.name in move.answers} == {
+        "join",
+        "fetch ahead",
+        "keep",
+    }

@@ -10,8 +10,14 @@ from softmax_sample import MATRIX, ask, kernel, scene, slow
 from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, stall
 from kernelpro.records import Severity
 
-SECTORS, REQUESTS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
-USED, L2 = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio", "lts__t_sectors_srcunit_tex_op_read.sum"
+SECTORS, REQUESTS = (
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+)
+USED, L2 = (
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
+    "lts__t_sectors_srcunit_tex_op_read.sum",
+)
 
 POOL: dict[str, Any] = {
     "mix": {"alu": 300, "global_load": 50, "fma32": 49, "global_store": 1},
@@ -29,7 +35,9 @@ def loaded(times: float, onward: float = 2.0) -> dict[str, float]:
 def test_a_window_fetched_for_each_result_misses_reuse() -> None:
     finding = ask("missing_reuse", slow(loaded(49.0), code=POOL))
     assert finding is not None and finding.severity is Severity.HIGH
-    assert "49 times" in finding.cause and "registers" in finding.advice[0] and finding.where == "kernel.cu:12"
+    assert (
+        "49 times" in finding.cause and "registers" in finding.advice[0] and finding.where == "kernel.cu:12"
+    )
 
 
 @pytest.mark.parametrize("onward", [30.0, 49.0])
@@ -38,7 +46,10 @@ def test_loads_that_l1_does_not_serve_are_no_window(onward: float) -> None:
 
 
 def test_a_window_staged_in_shared_memory_is_left_alone() -> None:
-    assert ask("missing_reuse", slow(loaded(49.0), code=POOL | {"mix": POOL["mix"] | {"shared_load": 49}})) is None
+    assert (
+        ask("missing_reuse", slow(loaded(49.0), code=POOL | {"mix": POOL["mix"] | {"shared_load": 49}}))
+        is None
+    )
 
 
 def test_passes_over_a_row_and_biases_are_no_window() -> None:
@@ -51,7 +62,9 @@ def test_scattered_loads_are_no_window() -> None:
 
 def test_the_code_shows_a_window_without_counters() -> None:
     finding = ask("missing_reuse", scene(kernel(None, code=POOL, microseconds=1040.0)))
-    assert finding is not None and "50 times" in finding.cause and "counters were not available" in finding.cause
+    assert (
+        finding is not None and "50 times" in finding.cause and "counters were not available" in finding.cause
+    )
     sums = {"written_bytes": MATRIX / 100}
     reducing = scene(kernel(None, code=POOL, microseconds=1040.0))
     reducing.profile.work.update(sums)
@@ -59,17 +72,33 @@ def test_the_code_shows_a_window_without_counters() -> None:
 
 
 def tree(barriers: int, instructions: int = 72) -> dict[str, Any]:
-    mix = {"shared_load": 21, "shared_store": 11, "fma32": 12, "barrier": barriers, "alu": 15, "global_load": 1}
+    mix = {
+        "shared_load": 21,
+        "shared_store": 11,
+        "fma32": 12,
+        "barrier": barriers,
+        "alu": 15,
+        "global_load": 1,
+    }
     loop = {"innermost": True, "instructions": instructions, "mix": mix, "where": "kernel.cu:10"}
     return {"mix": mix, "loops": [loop], "where": {"barrier": "kernel.cu:13"}}
 
 
-TREE = {stall("barrier"): 12.2, stall("short_scoreboard"): 8.8, stall("mio_throttle"): 5.3, MEMORY: 87.0, COMPUTE: 85.0, DRAM: 18.0}
+TREE = {
+    stall("barrier"): 12.2,
+    stall("short_scoreboard"): 8.8,
+    stall("mio_throttle"): 5.3,
+    MEMORY: 87.0,
+    COMPUTE: 85.0,
+    DRAM: 18.0,
+}
 
 
 def test_a_tree_of_barriers_is_found_although_its_exchange_fills_shared_memory() -> None:
     finding = ask("barrier_stall", slow(TREE, code=tree(12)))
-    assert finding is not None and finding.severity is Severity.HIGH and "every 6 instructions" in finding.cause
+    assert (
+        finding is not None and finding.severity is Severity.HIGH and "every 6 instructions" in finding.cause
+    )
     assert "shuffles" in finding.advice[0] and finding.where == "kernel.cu:13"
 
 
@@ -87,7 +116,10 @@ def test_warpgroups_that_wait_for_their_products_do_not_wait_at_barriers() -> No
     code = {"mix": {"hgmma": 4, "barrier": 1}, "loops": [loop]}
     assert ask("barrier_stall", slow({stall("barrier"): 15.0}, code=code)) is None
     synchronised = loop | {"mix": loop["mix"] | {"barrier": 2}}  # type: ignore[operator]
-    assert ask("barrier_stall", slow({stall("barrier"): 15.0}, code=code | {"loops": [synchronised]})) is not None
+    assert (
+        ask("barrier_stall", slow({stall("barrier"): 15.0}, code=code | {"loops": [synchronised]}))
+        is not None
+    )
 
 
 @pytest.mark.parametrize(("per_request", "accused"), [(16.0, False), (32.0, True)])

@@ -12,7 +12,15 @@ from kernelpro.diagnose.tools import registry
 from kernelpro.records import Bound, Copy, Finding, Kernel, Profile, Severity, Timeline
 
 TOOLS = registry()
-NAMES = ["launch_overhead", "host_sync", "host_gaps", "needless_copies", "unfused_chain", "hot_spot", "power_bound"]
+NAMES = [
+    "launch_overhead",
+    "host_sync",
+    "host_gaps",
+    "needless_copies",
+    "unfused_chain",
+    "hot_spot",
+    "power_bound",
+]
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
 UNARY = "void at::native::vectorized_elementwise_kernel<4, at::native::sigmoid_kernel_cuda(at::TensorIteratorBase&)>"
 REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float> > >"
@@ -23,7 +31,12 @@ Source = Literal["nsys", "cupti"]
 
 
 def scene(
-    kernels: list[tuple[str, float, float]], call_us: float, *, gaps_us: float = 0.0, source: Source = "cupti", **changes: Any
+    kernels: list[tuple[str, float, float]],
+    call_us: float,
+    *,
+    gaps_us: float = 0.0,
+    source: Source = "cupti",
+    **changes: Any,
 ) -> Scene:
     """A call with these kernels (name, microseconds in all, launches); the device is busy with them and with the copies."""
     total = sum(us for _, us, _ in kernels) or 1.0
@@ -34,7 +47,9 @@ def scene(
     )
     busy = sum(us for _, us, _ in kernels) + sum(copy.microseconds for copy in copies)
     seen = {"syncs": changes.pop("syncs", {}), "apis": changes.pop("apis", {})}
-    line = Timeline(source, 5, call_us, busy, gaps_us, sum(launches for *_, launches in kernels), copies, **seen)
+    line = Timeline(
+        source, 5, call_us, busy, gaps_us, sum(launches for *_, launches in kernels), copies, **seen
+    )
     nbytes = changes.pop("nbytes", 0.0)
     fields: dict[str, Any] = {
         "time_ms": call_us / 1e3,
@@ -57,7 +72,9 @@ def ranked(at: Scene) -> list[Finding]:
     """All that the system tools say, largest gain first, symptoms last."""
     found = [finding for name in NAMES if (finding := ask(name, at))]
     names = {finding.tool for finding in found}
-    return sorted(found, key=lambda finding: (bool(names & set(TOOLS[finding.tool].symptom_of)), -finding.gain.factor))
+    return sorted(
+        found, key=lambda finding: (bool(names & set(TOOLS[finding.tool].symptom_of)), -finding.gain.factor)
+    )
 
 
 CASES = {
@@ -76,11 +93,21 @@ CASES = {
         "call_us": 460.0,
         "nbytes": 512e6,
     },
-    "hot_spot": {"kernels": [("big", 400.0, 1), ("small", 60.0, 1), ("tiny", 40.0, 1)], "call_us": 540.0, "nbytes": 4e8},
+    "hot_spot": {
+        "kernels": [("big", 400.0, 1), ("small", 60.0, 1), ("tiny", 40.0, 1)],
+        "call_us": 540.0,
+        "nbytes": 4e8,
+    },
     "power_bound": {
         "kernels": [("gemm", 900.0, 1)],
         "call_us": 930.0,
-        "power": {"watts": 695.0, "limit_watts": 700.0, "sm_mhz": 1450.0, "max_sm_mhz": 1980.0, "capped": 0.9},
+        "power": {
+            "watts": 695.0,
+            "limit_watts": 700.0,
+            "sm_mhz": 1450.0,
+            "max_sm_mhz": 1980.0,
+            "capped": 0.9,
+        },
     },
 }
 
@@ -94,7 +121,9 @@ def test_each_defect_is_the_first_finding_whatever_traced_it(name: str, source: 
     assert findings == ranked(scene(**CASES[name]))
 
 
-@pytest.mark.parametrize("name", ["launch_overhead", "host_sync", "host_gaps", "needless_copies", "unfused_chain"])
+@pytest.mark.parametrize(
+    "name", ["launch_overhead", "host_sync", "host_gaps", "needless_copies", "unfused_chain"]
+)
 def test_what_costs_a_quarter_of_a_call_is_severe(name: str) -> None:
     found = ask(name, scene(**CASES[name]))
     assert found and found.severity is Severity.HIGH
@@ -105,9 +134,20 @@ def test_what_costs_a_quarter_of_a_call_is_severe(name: str) -> None:
     "healthy",
     [
         {"kernels": [("softmax", 130.0, 1)], "call_us": 160.0, "nbytes": 5.1e8},
-        {"kernels": [("norm", 70.0, 1), ("project", 130.0, 1)], "call_us": 235.0, "gaps_us": 2.0, "nbytes": 7.4e8},
+        {
+            "kernels": [("norm", 70.0, 1), ("project", 130.0, 1)],
+            "call_us": 235.0,
+            "gaps_us": 2.0,
+            "nbytes": 7.4e8,
+        },
         {"kernels": [("tiny", 4.0, 1)], "call_us": 25.0, "nbytes": 1e6},
-        {"kernels": [("graph", 200.0, 1)], "call_us": 230.0, "gaps_us": 12.0, "copies": [Copy("memset", 1, 4, 1.0)], "nbytes": 8e8},
+        {
+            "kernels": [("graph", 200.0, 1)],
+            "call_us": 230.0,
+            "gaps_us": 12.0,
+            "copies": [Copy("memset", 1, 4, 1.0)],
+            "nbytes": 8e8,
+        },
     ],
     ids=["one kernel", "two kernels", "one short kernel", "a graph"],
 )
@@ -140,11 +180,19 @@ def test_the_gain_of_fewer_launches_keeps_the_busy_time() -> None:
 
 
 def test_a_scalar_read_back_is_a_synchronisation_and_a_tensor_a_copy() -> None:
-    scalar = scene([("a", 100.0, 2)], 200.0, gaps_us=60.0, syncs={"cudaStreamSynchronize": 1.0}, copies=[Copy("DtoH", 1, 4, 2.0)])
+    scalar = scene(
+        [("a", 100.0, 2)],
+        200.0,
+        gaps_us=60.0,
+        syncs={"cudaStreamSynchronize": 1.0},
+        copies=[Copy("DtoH", 1, 4, 2.0)],
+    )
     assert [finding.tool for finding in ranked(scalar)] == ["host_sync", "host_gaps"]
     assert ask("needless_copies", scalar) is None
     trip = [Copy("DtoH", 1, 64e6, 2500.0), Copy("HtoD", 1, 64e6, 2600.0)]
-    tensor = scene([("a", 100.0, 2)], 6000.0, gaps_us=700.0, syncs={"cudaStreamSynchronize": 2.0}, copies=trip)
+    tensor = scene(
+        [("a", 100.0, 2)], 6000.0, gaps_us=700.0, syncs={"cudaStreamSynchronize": 2.0}, copies=trip
+    )
     found = ranked(tensor)
     assert found[0].tool == "needless_copies" and ".cpu()" in found[0].advice[0] and found[0].gain.factor > 10
     assert ask("host_sync", tensor) is None
@@ -182,14 +230,18 @@ def test_fusion_saves_no_more_than_the_tasks_own_bytes_allow() -> None:
 def test_a_hot_spot_names_the_kernel_and_is_never_severe() -> None:
     found = ask("hot_spot", scene([("big", 900.0, 1), ("small", 50.0, 1)], 980.0, nbytes=1e8))
     assert found and found.kernel == "big" and "95%" in found.cause and found.severity is Severity.MEDIUM
-    assert ask("hot_spot", scene([("big", 900.0, 1), ("small", 50.0, 1)], 980.0, nbytes=3.9e9)) is None, "near the floor"
+    assert ask("hot_spot", scene([("big", 900.0, 1), ("small", 50.0, 1)], 980.0, nbytes=3.9e9)) is None, (
+        "near the floor"
+    )
 
 
 def test_a_power_cap_is_a_hint_of_low_severity() -> None:
     found = ask("power_bound", scene(**CASES["power_bound"]))
     assert found and found.severity is Severity.LOW and "1450" in found.cause
     busy = COOL | {"watts": 690.0}
-    assert ask("power_bound", scene([("a", 900.0, 1)], 930.0, power=busy)) is None, "clocks are up all the same"
+    assert ask("power_bound", scene([("a", 900.0, 1)], 930.0, power=busy)) is None, (
+        "clocks are up all the same"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,14 @@ from kernelpro.diagnose.tools import registry
 from kernelpro.records import Severity
 
 SUM = {"alu": 5, "fma32": 8, "global_load": 8, "branch": 1}
-TRANSPOSE = {"alu": 40, "global_load": 4, "shared_store": 4, "shared_load": 4, "global_store": 4, "barrier": 1}
+TRANSPOSE = {
+    "alu": 40,
+    "global_load": 4,
+    "shared_store": 4,
+    "shared_load": 4,
+    "global_store": 4,
+    "barrier": 1,
+}
 
 
 def facts(mix: dict[str, int], bits: str, loops: int = 1) -> dict[str, Any]:

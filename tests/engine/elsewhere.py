@@ -76,7 +76,9 @@ def get_init_inputs(): return [2]
     )
 
 
-def candidate(body: str = "x * self.scale", init: str = "self.scale = nn.Parameter(torch.randn(8))", head: str = "") -> str:
+def candidate(
+    body: str = "x * self.scale", init: str = "self.scale = nn.Parameter(torch.randn(8))", head: str = ""
+) -> str:
     return f"""{head}
 import torch
 import torch.nn as nn
@@ -93,7 +95,9 @@ class ModelNew(nn.Module):
 @cache
 def _nest() -> subprocess.Popen[str]:
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    nest = subprocess.Popen([sys.executable, "-W", "always", "-c", NEST], env=clean, stdin=-1, stdout=-1, text=True, cwd="/")
+    nest = subprocess.Popen(
+        [sys.executable, "-W", "always", "-c", NEST], env=clean, stdin=-1, stdout=-1, text=True, cwd="/"
+    )
     atexit.register(nest.communicate)
     return nest
 
@@ -110,7 +114,9 @@ class Elsewhere:
         return text
 
     def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"XDG_CACHE_HOME": str(self.folder / "cache")}
+        clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+            "XDG_CACHE_HOME": str(self.folder / "cache")
+        }
         said, complained = self.folder / "stdout", self.folder / "stderr"
         nest = _nest()
         assert nest.stdin and nest.stdout

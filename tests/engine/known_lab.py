@@ -26,9 +26,13 @@ class KnownLab:
         if job.kind == "probe":
             one = {"value": 1.0, "low": 1.0, "high": 1.0}
             known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.01}
-            return Result(job.id, data=known | {"precision": "fp32", "tolerance": {}, "hardware": {}, "work": {}})
+            return Result(
+                job.id, data=known | {"precision": "fp32", "tolerance": {}, "hardware": {}, "work": {}}
+            )
         if job.kind == "study":
-            return Result(job.id, data={"graph": None, "no_graph": "", "seeds": list(self.seeds), "no_seeds": ""})
+            return Result(
+                job.id, data={"graph": None, "no_graph": "", "seeds": list(self.seeds), "no_seeds": ""}
+            )
         if job.kind == "profile":
             return Result(job.id, error="not here")
         assert job.candidate

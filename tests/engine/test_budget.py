@@ -37,7 +37,9 @@ def test_the_floor_ends_it_too() -> None:
 
 
 def test_limits_are_read_as_people_write_them() -> None:
-    found = limits(("candidates=12", "wall=2h", "device=90s", "dollars=1.5", "tokens=2e6", "floor=0.9"), Limits())
+    found = limits(
+        ("candidates=12", "wall=2h", "device=90s", "dollars=1.5", "tokens=2e6", "floor=0.9"), Limits()
+    )
     assert found == Limits(12, 1.5, 2_000_000, 7200.0, 90.0, 0.9)
 
 

@@ -47,7 +47,9 @@ class Script:
 
 def run(home: Path, objective: str) -> tuple[Outcome, Engine, Lab, Store]:
     limits = Limits(len(KERNELS))
-    config = RunConfig(Task("", "t"), "cuda", "script", policy="best-of-n", limits=limits, objective=objective)  # type: ignore[arg-type]
+    config = RunConfig(
+        Task("", "t"), "cuda", "script", policy="best-of-n", limits=limits, objective=objective
+    )  # type: ignore[arg-type]
     store, lab = Store.create(home, config, "demo"), Lab()
     engine = Engine(store, lab, Script())  # type: ignore[arg-type]
     return asyncio.run(engine.run()), engine, lab, store
@@ -93,6 +95,8 @@ def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begu
             "--target",
             "cpu",
         ]
-        done = subprocess.run([*command, "--objective", "edp", "--home", str(tmp_path / "runs")], capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--objective", "edp", "--home", str(tmp_path / "runs")], capture_output=True, text=True
+        )
         assert done.returncode == 2 and done.stderr.strip() == f"kernelpro: --objective edp: {reason}"
         assert not (tmp_path / "runs").exists()

@@ -34,7 +34,11 @@ def elsewhere(tmp_path: Path) -> Elsewhere:
         "residual_layernorm/cpp_fused",
         *(
             pytest.param(path, marks=pytest.mark.long)
-            for path in ("column_cumsum/cpp_strips", "rmsnorm_swiglu/cpp_fused", "softmax_cross_entropy/cpp_fused")
+            for path in (
+                "column_cumsum/cpp_strips",
+                "rmsnorm_swiglu/cpp_fused",
+                "softmax_cross_entropy/cpp_fused",
+            )
         ),
     ],
 )
@@ -42,10 +46,16 @@ def test_native_kernels_stand_alone(path: str, elsewhere: Elsewhere) -> None:
     file = EXAMPLES / "cpu" / f"{path}.py"
     elsewhere.put(fewer_rows(file.with_name("task.py")), file.read_text())
     said = elsewhere.passes(SELF_TEST)
-    assert said.count(": kernel, relative error") == 3 and "other batch size: reference" in said and "medians: kernel" in said
+    assert (
+        said.count(": kernel, relative error") == 3
+        and "other batch size: reference" in said
+        and "medians: kernel" in said
+    )
 
 
-@pytest.mark.parametrize("name", ["cpp_drops_bias", pytest.param("cpp_skips_rows", marks=pytest.mark.long), "torch_claims_5x"])
+@pytest.mark.parametrize(
+    "name", ["cpp_drops_bias", pytest.param("cpp_skips_rows", marks=pytest.mark.long), "torch_claims_5x"]
+)
 def test_wrong_kernels_fail_their_own_test(name: str, elsewhere: Elsewhere) -> None:
     elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / f"{name}.py").read_text())
     done = elsewhere.run(SELF_TEST)
@@ -60,7 +70,9 @@ def test_a_kernel_that_ignores_a_bias_of_zeros_fails(elsewhere: Elsewhere) -> No
 
 def test_without_a_gpu_a_triton_kernel_is_skipped(elsewhere: Elsewhere) -> None:
     folder = EXAMPLES / "gpu" / "softmax"
-    text = elsewhere.put(Task.from_file(folder / "task.py"), (folder / "triton_registers.py").read_text(), target="cuda")
+    text = elsewhere.put(
+        Task.from_file(folder / "task.py"), (folder / "triton_registers.py").read_text(), target="cuda"
+    )
     ast.parse(text)
     assert "_GUARD_CARRIED" not in text and "kernelpro.lab" not in text
     done = elsewhere.run(SELF_TEST, CUDA_VISIBLE_DEVICES="")
@@ -89,7 +101,10 @@ def test_gpu_kernels_stand_alone(name: str, elsewhere: Elsewhere) -> None:
 def test_what_only_a_file_of_its_own_can_have_is_moved(elsewhere: Elsewhere) -> None:
     head = '"""Ünïcode."""\nfrom __future__ import annotations; import os\nif __name__ == "__main__":\n    raise SystemExit(9)'
     text = elsewhere.put(task(), candidate(head=head))
-    assert text.index("from __future__ import annotations") < text.index("Ünïcode") and "\npass; import os\n" in text
+    assert (
+        text.index("from __future__ import annotations") < text.index("Ünïcode")
+        and "\npass; import os\n" in text
+    )
     elsewhere.passes(SELF_TEST)
 
 
@@ -98,8 +113,14 @@ def test_what_only_a_file_of_its_own_can_have_is_moved(elsewhere: Elsewhere) -> 
     [
         ("class ModelNew(:", "the candidate is not Python"),
         ("x = 1", "the candidate defines no class ModelNew"),
-        (candidate(head="class Optimized: pass"), "the candidate defines Optimized, which exported files define themselves"),
-        (candidate(head="from kernelpro import records"), "the candidate imports kernelpro.records: an exported file carries"),
+        (
+            candidate(head="class Optimized: pass"),
+            "the candidate defines Optimized, which exported files define themselves",
+        ),
+        (
+            candidate(head="from kernelpro import records"),
+            "the candidate imports kernelpro.records: an exported file carries",
+        ),
     ],
 )
 def test_candidates_that_cannot_be_exported(source: str, message: str) -> None:

@@ -109,9 +109,15 @@ def test_other_settings_take_the_reference(elsewhere: Elsewhere) -> None:
 
 
 def test_the_mode_counts_where_the_reference_looks_at_it(elsewhere: Elsewhere) -> None:
-    elsewhere.put(task("self.norm(x)", "self.norm = nn.BatchNorm1d(8)"), candidate("self.norm(x)", "self.norm = nn.BatchNorm1d(8)"))
+    elsewhere.put(
+        task("self.norm(x)", "self.norm = nn.BatchNorm1d(8)"),
+        candidate("self.norm(x)", "self.norm = nn.BatchNorm1d(8)"),
+    )
     code = "import torch, kernel\ntorch.set_grad_enabled(False)\nx = torch.randn(16, 8)\nmodel = kernel.Optimized()\nmodel(x)\n"
-    elsewhere.passes(code + "assert model.last_path == 'kernel'\nmodel.eval()\nmodel(x)\nassert model.last_path == 'reference'")
+    elsewhere.passes(
+        code
+        + "assert model.last_path == 'kernel'\nmodel.eval()\nmodel(x)\nassert model.last_path == 'reference'"
+    )
 
 
 def test_parameters_under_other_names_come_from_the_seed(elsewhere: Elsewhere) -> None:
@@ -119,10 +125,14 @@ def test_parameters_under_other_names_come_from_the_seed(elsewhere: Elsewhere) -
     elsewhere.passes(SELF_TEST)
     code = "import torch, kernel\ntorch.set_grad_enabled(False)\nmodel, x = kernel.Optimized(), torch.randn(16, 8)\nmodel(x)\n"
     code += "assert model.last_path == 'kernel'\nmodel.reference.scale.add_(1)\n"
-    said = elsewhere.passes(code + "assert torch.equal(model(x), x * model.reference.scale) and model.last_path == 'reference'")
+    said = elsewhere.passes(
+        code + "assert torch.equal(model(x), x * model.reference.scale) and model.last_path == 'reference'"
+    )
     assert "parameters have changed, which ModelNew takes from the seed alone: scale" in said
     done = elsewhere.run("import kernel\nkernel.Optimized.of(kernel._guard_reference([2]))")
-    assert done.returncode and "ModelNew does not have the reference's parameters by name: scale" in done.stderr
+    assert (
+        done.returncode and "ModelNew does not have the reference's parameters by name: scale" in done.stderr
+    )
 
 
 def test_what_a_kernel_derives_from_its_first_parameters_is_noticed(elsewhere: Elsewhere) -> None:
@@ -130,24 +140,32 @@ def test_what_a_kernel_derives_from_its_first_parameters_is_noticed(elsewhere: E
     elsewhere.put(task("torch.tanh(2 * x * self.scale)"), candidate("torch.tanh(x * self.twice)", init))
     code = "import torch, kernel\ntorch.set_grad_enabled(False)\nmodel, x = kernel.Optimized(), torch.randn(16, 8)\nmodel(x)\n"
     code += "assert model.last_path == 'kernel'\nother = kernel.Optimized.of(kernel._guard_reference([2]))\n"
-    said = elsewhere.passes(code + "assert torch.equal(other(x), other.reference(x)) and other.last_path == 'reference'")
+    said = elsewhere.passes(
+        code + "assert torch.equal(other(x), other.reference(x)) and other.last_path == 'reference'"
+    )
     assert "first answer is off" in said
 
 
 def test_without_a_compiler_the_reference_takes_over(elsewhere: Elsewhere, tmp_path: Path) -> None:
     elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
-    code = SETUP + "assert torch.equal(model(x, y), model.reference(x, y)) and model.last_path == 'reference'\nmodel(x, y)"
+    code = (
+        SETUP
+        + "assert torch.equal(model(x, y), model.reference(x, y)) and model.last_path == 'reference'\nmodel(x, y)"
+    )
     said = elsewhere.passes(code, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path / "empty"))
     assert said.count("UserWarning") == 1 and "BuildError: no C++ compiler found" in said
-    assert elsewhere.run(SELF_TEST, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path / "empty")).returncode == 1
+    assert (
+        elsewhere.run(
+            SELF_TEST, PATH=str(tmp_path), CXX="", XDG_CACHE_HOME=str(tmp_path / "empty")
+        ).returncode
+        == 1
+    )
 
 
 @pytest.mark.long  # the others run without one
 def test_an_installed_kernelpro_is_used_and_left_as_it_was(elsewhere: Elsewhere) -> None:
     elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text())
-    code = (
-        "from kernelpro import runtime\nown = runtime.cpp\nimport kernel\nassert runtime.cpp is own and kernel.runtime is runtime"
-    )
+    code = "from kernelpro import runtime\nown = runtime.cpp\nimport kernel\nassert runtime.cpp is own and kernel.runtime is runtime"
     subprocess.run([sys.executable, "-c", code], cwd=elsewhere.folder, check=True)
 
 
@@ -170,7 +188,9 @@ def test_a_module_with_its_own_parameters(elsewhere: Elsewhere, tmp_path: Path) 
 
 def test_a_function_with_nested_inputs(elsewhere: Elsewhere) -> None:
     source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, factors):\n        return x @ factors['a']\n"
-    elsewhere.put(_without_kernelpro(api.task(scaled_sum, [torch.randn(32, 64), {"a": torch.randn(64)}])), source)
+    elsewhere.put(
+        _without_kernelpro(api.task(scaled_sum, [torch.randn(32, 64), {"a": torch.randn(64)}])), source
+    )
     assert elsewhere.passes(SELF_TEST).count(": kernel, ") == 3
 
 
@@ -179,5 +199,10 @@ def _without_kernelpro(task: Task) -> Task:
     parts = Path(__file__).read_text().split("\n\n\n")
     own = [part for part in parts if part.startswith(("class Scaled", "def scaled_sum"))]
     return Task(
-        "import torch\nfrom torch import nn\n\n" + "\n\n".join(own), task.name, task.form, task.entry, task.payload, task.mode
+        "import torch\nfrom torch import nn\n\n" + "\n\n".join(own),
+        task.name,
+        task.form,
+        task.entry,
+        task.payload,
+        task.mode,
     )

@@ -40,11 +40,18 @@ class Script:
 
     async def write(self, assignment: Assignment) -> Draft:
         self.shown[assignment.step] = assignment
-        return Draft(list(TIMES)[assignment.step - 1], f"plan {'abcdef'[assignment.step]}", author="script", promised=2.0)
+        return Draft(
+            list(TIMES)[assignment.step - 1],
+            f"plan {'abcdef'[assignment.step]}",
+            author="script",
+            promised=2.0,
+        )
 
 
 def run(home: Path) -> dict[int, Assignment]:
-    config = RunConfig(Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(len(TIMES)), in_flight=1)
+    config = RunConfig(
+        Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(len(TIMES)), in_flight=1
+    )
     author = Script()
     asyncio.run(Engine(Store.create(home, config, "demo"), Lab(), author).run())  # type: ignore[arg-type]
     return author.shown
@@ -58,7 +65,9 @@ def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines
     fresh = Step(3, 0, "seed", source="a", plan="p", verdict=verdict(0.25), details={"promised": 9.0})
     told = attempt(fresh, None)
     assert (told.gain, told.fresh, told.ms, told.confirmed) == (4.0, True, 0.25, None)
-    child = attempt(Step(4, 3, "improve", source="b", plan="q", verdict=verdict(0.2), details={"promised": 1.3}), fresh)
+    child = attempt(
+        Step(4, 3, "improve", source="b", plan="q", verdict=verdict(0.2), details={"promised": 1.3}), fresh
+    )
     assert (child.gain, child.fresh, child.promised, child.confirmed) == (1.25, False, 1.3, True)
     broken = replace(fresh, verdict=Verdict("k", Status.WRONG, "off by one"))
     mended = attempt(Step(5, 3, "debug", source="c", plan="fix", verdict=verdict(0.5)), broken)
@@ -71,18 +80,28 @@ def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
     parent = Step(1, 0, "seed", source="a", plan="design", verdict=verdict(0.5), diagnosis=diagnosis)
     steps = [parent]
     for number, ms in ((2, 0.4), (3, 0.49)):
-        told = {"plan": f"plan {'xyz'[number - 2]}", "hypothesis": "loads are narrow", "details": {"promised": 1.3}}
+        told = {
+            "plan": f"plan {'xyz'[number - 2]}",
+            "hypothesis": "loads are narrow",
+            "details": {"promised": 1.3},
+        }
         steps.append(Step(number, 1, "improve", source=str(number), verdict=verdict(ms), **told))  # type: ignore[arg-type]
     memory = RunMemory()
     for step in steps:
         for event in learning.events(step, parent if step.parent else None):
             memory.add(event)
     digest = memory.digest(1, 800)
-    assert "expected 1.30x, confirmed (loads are narrow)" in digest and "expected 1.30x, refuted (loads are narrow)" in digest
+    assert (
+        "expected 1.30x, confirmed (loads are narrow)" in digest
+        and "expected 1.30x, refuted (loads are narrow)" in digest
+    )
     knowledge = Knowledge(tmp_path / "knowledge.db")
     knowledge.add(learning.observations(steps, config, "run-1"))
     told = learning.advice(knowledge, config, "memory", "cuda", "")
-    assert "plan x: 1.06x expected (1 of 1 times faster); who tried it last expected 1.30x, confirmed (loads are narrow)" in told
+    assert (
+        "plan x: 1.06x expected (1 of 1 times faster); who tried it last expected 1.30x, confirmed (loads are narrow)"
+        in told
+    )
     assert "expected 1.30x, refuted (loads are narrow)" in told
 
 
@@ -91,7 +110,11 @@ def test_what_the_compiler_wrote_is_neither_learnt_from_nor_a_leader(tmp_path: P
     assert all("torch.compile" not in a.memory for a in shown.values())
     assert all(leader.number > len(SEEDS) for a in shown.values() for leader in a.leaders)
     last = shown[5]
-    assert last.parent and [leader.number for leader in last.leaders] and last.parent.number not in {n.number for n in last.leaders}
+    assert (
+        last.parent
+        and [leader.number for leader in last.leaders]
+        and last.parent.number not in {n.number for n in last.leaders}
+    )
     times = [leader.verdict.times["candidate"].value for leader in last.leaders if leader.verdict]
     assert times == sorted(times)
     assert all(leader.plan not in last.memory for leader in last.leaders), "told once"
@@ -104,10 +127,18 @@ def test_steps_under_way_from_the_same_kernel_are_shown_to_later_ones(tmp_path: 
     tree.add(0, "seed")
     tree.settle(1, 0.5)
     steps = {1: Step(1, 0, "seed", "settled", plan="design", verdict=verdict(0.5))}
-    for number, stage, plan in ((2, "settled", "done"), (3, "judged", "wide loads"), (4, "chosen", ""), (5, "chosen", "")):
+    for number, stage, plan in (
+        (2, "settled", "done"),
+        (3, "judged", "wide loads"),
+        (4, "chosen", ""),
+        (5, "chosen", ""),
+    ):
         tree.add(1, "improve")
         steps[number] = Step(number, 1, "improve", stage, plan=plan)  # type: ignore[arg-type]
     ground = {"precision": "fp32", "floor_ms": 0.01, "baselines": {"compile": 1.0}}
     scene = Scene(config, ground, tree, steps, Store.create(tmp_path, config, "demo"))
-    beside = {number: [(known.number, known.plan) for known in scene.assignment(steps[number]).beside] for number in (3, 4, 5)}
+    beside = {
+        number: [(known.number, known.plan) for known in scene.assignment(steps[number]).beside]
+        for number in (3, 4, 5)
+    }
     assert beside == {3: [], 4: [(3, "wide loads")], 5: [(3, "wide loads"), (4, "")]}

@@ -98,7 +98,9 @@ def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> R
     settings: dict[str, object] = {"finalists": 0, "compiler": False, "tune_points": 0}
     settings["options"] = Options(effort="quick", baselines=("eager_fp32",))
     settings["limits"] = Limits(candidates, floor_share=0.0)
-    return RunConfig(**({"task": TASK, "target": "cpu", "author": "script", "policy": policy} | settings | more))  # type: ignore[arg-type]
+    return RunConfig(
+        **({"task": TASK, "target": "cpu", "author": "script", "policy": policy} | settings | more)
+    )  # type: ignore[arg-type]
 
 
 def run(store: Store, pool: Pool, author: object) -> tuple[Outcome, Engine]:
@@ -127,12 +129,20 @@ def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -
     outcome, _ = run(store, pool, author)
     steps = store.steps()
     statuses = [step.verdict.status if step.verdict else step.note for step in steps[:6]]
-    assert statuses[:5] == [Status.PASSED, Status.WRONG, Status.PASSED, "a duplicate of step 3", Status.BUILD_FAILED]
+    assert statuses[:5] == [
+        Status.PASSED,
+        Status.WRONG,
+        Status.PASSED,
+        "a duplicate of step 3",
+        Status.BUILD_FAILED,
+    ]
     assert statuses[5] == "a duplicate of step 3: it compiles to the same instructions"
     assert outcome.best == 3 and outcome.verdict and outcome.verdict.status is Status.PASSED
     assert steps[2].diagnosis, "the winner is profiled: what would be next is part of the answer"
     assert "no further idea" in outcome.reason and all(step.stage == "settled" for step in steps)
-    assert [data["step"] for _, _, data in store.events("final")] == [3] and outcome.verdict != steps[2].verdict
+    assert [data["step"] for _, _, data in store.events("final")] == [3] and outcome.verdict != steps[
+        2
+    ].verdict
     settled = [data["step"] for _, _, data in store.events("settled")]
     assert settled == [step.number for step in steps], "results are settled in the order of choosing"
     held = store.device_seconds
@@ -182,10 +192,15 @@ def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) 
     store = Store.create(tmp_path, asked, "demo")
     outcome, engine = run(store, pool, Playbook())
     best = engine.steps[outcome.best or 0]
-    assert best.verdict and best.verdict.status is Status.PASSED and all(step.source for step in store.steps())
+    assert (
+        best.verdict and best.verdict.status is Status.PASSED and all(step.source for step in store.steps())
+    )
     first, second, _ = store.steps()
     assert first.diagnosis and first.diagnosis.findings, "plain loops: something is said of them"
-    assert second.details["advice"] in {finding.tool for finding in first.diagnosis.findings} and second.details["promised"] > 1
+    assert (
+        second.details["advice"] in {finding.tool for finding in first.diagnosis.findings}
+        and second.details["promised"] > 1
+    )
 
 
 def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: Pool) -> None:
@@ -224,7 +239,13 @@ def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool:
     assert outcome.best == 1 and "no further idea" in outcome.reason
 
 
-GROUND = {"baselines": {"eager_fp32": 0.05}, "baseline_ms": 0.05, "floor_ms": 0.01, "precision": "fp32", "hardware": {}}
+GROUND = {
+    "baselines": {"eager_fp32": 0.05},
+    "baseline_ms": 0.05,
+    "floor_ms": 0.01,
+    "precision": "fp32",
+    "hardware": {},
+}
 
 
 class _Choosy(Script):
@@ -275,7 +296,9 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
     said = worker.communicate()[1]
     assert pauses[0] == "2 results outstanding", "the probe and the study"
     assert pauses[1] == "2 results outstanding", "both candidates"
-    assert pauses[-1] in ("1 result outstanding", "2 results outstanding"), "in the end who of them may be the fastest"
+    assert pauses[-1] in ("1 result outstanding", "2 results outstanding"), (
+        "in the end who of them may be the fastest"
+    )
     assert outcome.best == 1 and store.steps()[0].details["tuned"]["point"] == {"TIMES": 1}
     jobs = {path.name for path in (folder / "jobs").iterdir()}
     assert jobs == {path.name for path in (folder / "results").iterdir()}
@@ -284,9 +307,20 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
 
 def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None:
     store = Store.create(tmp_path, config(candidates=2, tune_points=0), "demo")
-    store.keep_ground({"baselines": {"eager_fp32": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1, "precision": "fp32", "hardware": {}})
+    store.keep_ground(
+        {
+            "baselines": {"eager_fp32": 1.0},
+            "baseline_ms": 1.0,
+            "floor_ms": 0.1,
+            "precision": "fp32",
+            "hardware": {},
+        }
+    )
     for _ in range(2):
-        with Spool(tmp_path / "spool", wait=False) as spool, pytest.raises(Paused, match=r"^1 answer and 1 result outstanding$"):
+        with (
+            Spool(tmp_path / "spool", wait=False) as spool,
+            pytest.raises(Paused, match=r"^1 answer and 1 result outstanding$"),
+        ):
             asyncio.run(Engine(store, spool, _Reluctant(kernel(9), kernel(3))).run())
     assert len(Folder(tmp_path / "spool").open_jobs()) == 1, "asked again, it is the same job"
 
@@ -296,13 +330,24 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
     folder = tmp_path / "candidates"
     folder.mkdir()
     for name, text in {"1": kernel(10), "2": kernel(1, added="2"), "3": kernel(3), "4": kernel(20)}.items():
-        (folder / f"{name}.py").write_text(text)  # no two about as fast, nor one as the baseline: parents depend on it
+        (folder / f"{name}.py").write_text(
+            text
+        )  # no two about as fast, nor one as the baseline: parents depend on it
     wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}")
     plain, killed = (Store.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
     for store in (plain, killed):
         store.keep_ground((compilers_own.store.ground() or {}) | {"seeds": []})
     run(plain, pool, Files(folder))
-    command = [sys.executable, "-m", "kernelpro", "resume", killed.id, "--home", str(killed.folder.parent), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "kernelpro",
+        "resume",
+        killed.id,
+        "--home",
+        str(killed.folder.parent),
+        "--json",
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout
@@ -319,19 +364,28 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
 
 
 def tree(steps: list[Step]) -> list[object]:
-    return [(s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage) for s in steps]
+    return [
+        (s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage)
+        for s in steps
+    ]
 
 
 def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(compilers_own: Run) -> None:
     store, outcome, author = compilers_own.store, compilers_own.outcome, compilers_own.author
     first, second = store.steps()[:2]
-    assert first.author == "torch.compile" and first.ms and "torch.compile" in store.source(first.source).splitlines()[0]
+    assert (
+        first.author == "torch.compile"
+        and first.ms
+        and "torch.compile" in store.source(first.source).splitlines()[0]
+    )
     assert second.author == "PyTorch" and second.ms, "the fastest baseline is a candidate as well"
     assert outcome.best in (1, 2) and any("own code won" in note for note in outcome.notes)
     assert "the script is at its end" in outcome.reason
     graph = author.asked[0].graph
     assert graph and [node.op for node in graph.nodes[:2]] == ["input", "aten.relu.default"]
-    assert [(a.turn, a.attempt) for a in author.asked[:2]] == [(0, 0), (1, 1)], "the author does not see the seeds"
+    assert [(a.turn, a.attempt) for a in author.asked[:2]] == [(0, 0), (1, 1)], (
+        "the author does not see the seeds"
+    )
 
 
 class Judged:
@@ -347,7 +401,14 @@ class Judged:
 
 def passed(ms: float, faster: str) -> Verdict:
     one = Interval(ms, ms, ms)
-    return Verdict("c", Status.PASSED, f"correct; {faster}", times={"candidate": one}, speedup={"eager_fp32": one}, faster=faster)  # type: ignore[arg-type]
+    return Verdict(
+        "c",
+        Status.PASSED,
+        f"correct; {faster}",
+        times={"candidate": one},
+        speedup={"eager_fp32": one},
+        faster=faster,
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -358,7 +419,9 @@ def passed(ms: float, faster: str) -> Verdict:
         (Verdict("c", Status.WRONG, "off"), [5, 1], 1),
     ],
 )
-def test_a_leader_that_beats_no_baseline_has_to_beat_the_compiler(leader: Verdict, asked: list[int], best: int) -> None:
+def test_a_leader_that_beats_no_baseline_has_to_beat_the_compiler(
+    leader: Verdict, asked: list[int], best: int
+) -> None:
     judge = Judged(step_5=leader, step_1=passed(2.0, "unclear"))
     given = Step(1, 0, "seed", author="torch.compile")
     outcome = asyncio.run(Finals("done", judge, config()).decide([Step(5, 0, "seed")], [given]))

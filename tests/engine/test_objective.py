@@ -15,7 +15,18 @@ from kernelpro.cli import history, joules
 from kernelpro.engine import objective
 from kernelpro.engine.finals import Finals
 from kernelpro.engine.store import Store
-from kernelpro.records import Finding, Gain, Interval, Outcome, Point, RunConfig, Severity, Step, Task, Verdict
+from kernelpro.records import (
+    Finding,
+    Gain,
+    Interval,
+    Outcome,
+    Point,
+    RunConfig,
+    Severity,
+    Step,
+    Task,
+    Verdict,
+)
 from kernelpro.report import front
 
 
@@ -40,7 +51,10 @@ def test_within_the_tolerance_the_least_energy_wins() -> None:
 
 
 def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> None:
-    held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, refused="the GPU was throttled")}
+    held = {
+        1: verdict(0.5, refused="the GPU was throttled"),
+        2: verdict(0.505, refused="the GPU was throttled"),
+    }
     assert objective.best(LEAN, held) == 1
     assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
 
@@ -57,7 +71,10 @@ def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
     ):
         energy = replace(free.energy, windows=windows)
         held = {1: replace(free, energy=energy)}
-        assert objective.notes(LEAN, held, 1) == ("step 1 runs at the board's power limit, where energy is time",) * limited
+        assert (
+            objective.notes(LEAN, held, 1)
+            == ("step 1 runs at the board's power limit, where energy is time",) * limited
+        )
         assert ("680 W, the board's limit, where energy is time, " in joules.line(energy)) == limited
 
 
@@ -82,7 +99,9 @@ def test_ratios_to_different_baselines_are_not_compared() -> None:
     assert objective.best(LEAN, held) == 3
     assert [point.step for point in objective.front(held)] == [1, 3]
     ranked = [Step(number, 0, "seed", "settled", verdict=one) for number, one in held.items()]
-    assert {s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)} == {1, 2, 3}, "each the least beside its own"
+    assert {s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)} == {1, 2, 3}, (
+        "each the least beside its own"
+    )
 
 
 def beside(baseline: str, found: Verdict) -> Verdict:
@@ -104,15 +123,21 @@ def test_the_tree_is_told_a_time_that_is_worth_the_same() -> None:
     assert objective.cost_ms(SPEED, step(1, 0.5, 0.1)) == 0.5
     assert objective.cost_ms(EDP, step(1, 0.5, 0.64)) == pytest.approx(0.5 * 0.8)
     assert objective.cost_ms(LEAN, step(1, 0.5, 0.8)) == pytest.approx(0.5 / 1.02)
-    assert objective.cost_ms(LEAN, step(1, 0.5, 0.1)) == pytest.approx(0.5 / 1.02), "energy never outweighs more than the tolerance"
+    assert objective.cost_ms(LEAN, step(1, 0.5, 0.1)) == pytest.approx(0.5 / 1.02), (
+        "energy never outweighs more than the tolerance"
+    )
     assert objective.cost_ms(LEAN, step(1, 0.5, 3.0)) == pytest.approx(0.5 * 1.02)
     for wanted in (SPEED, LEAN, EDP):
-        assert objective.cost_ms(wanted, step(1, 0.5)) == 0.5, "without a measurement the baseline's power is assumed"
+        assert objective.cost_ms(wanted, step(1, 0.5)) == 0.5, (
+            "without a measurement the baseline's power is assumed"
+        )
         assert objective.cost_ms(wanted, Step(2, 0, "seed")) is None
 
 
 def test_an_edp_in_the_tree_orders_as_edp_does() -> None:
-    steps = [step(n, ms, power) for n, (ms, power) in enumerate([(0.5, 1.0), (0.6, 0.5), (0.4, 2.0), (0.55, 0.7)])]
+    steps = [
+        step(n, ms, power) for n, (ms, power) in enumerate([(0.5, 1.0), (0.6, 0.5), (0.4, 2.0), (0.55, 0.7)])
+    ]
     by_cost = sorted(steps, key=lambda s: objective.cost_ms(EDP, s) or math.inf)
     by_edp = sorted(steps, key=lambda s: s.verdict.energy.ratio["edp"].value)  # type: ignore[union-attr]
     assert by_cost == by_edp
@@ -142,7 +167,10 @@ def test_who_cannot_be_the_fastest_is_no_finalist() -> None:
 
 
 def test_who_takes_more_energy_beyond_doubt_is_no_finalist_unless_the_fastest() -> None:
-    ranked = [step(n, ms, watts) for n, ms, watts in ((1, 0.508, 0.8), (2, 0.507, 0.81), (3, 0.505, 1.2), (4, 0.500, 1.3))]
+    ranked = [
+        step(n, ms, watts)
+        for n, ms, watts in ((1, 0.508, 0.8), (2, 0.507, 0.81), (3, 0.505, 1.2), (4, 0.500, 1.3))
+    ]
     assert [s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)] == [4, 1, 2]
 
 
@@ -154,7 +182,9 @@ def test_with_edp_a_slower_kernel_that_takes_far_less_power_is_a_finalist_howeve
 
 
 def test_the_front_holds_what_nobody_beats_in_both() -> None:
-    points = objective.front(HELD | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")})
+    points = objective.front(
+        HELD | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")}
+    )
     assert [point.step for point in points] == [1, 2, 5, 3, 4], "fastest first; only those that were measured"
     assert {point.step for point in points if point.best} == {1, 2, 3}
 
@@ -188,7 +218,9 @@ def test_the_final_word_follows_the_objective() -> None:
     assert lean.notes[0] == "torch.compile's own code won: nothing else was better by this objective (step 2)"
 
 
-def test_a_run_shows_energies_and_draws_the_front_finished_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store.create(tmp_path, LEAN, "demo")
     for number, held in HELD.items():
         store.keep(Step(number, 0, "seed", "settled", verdict=held))
@@ -200,17 +232,28 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(tmp_path: Path
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]
     assert len(circles) == len(HELD) and len({circle.get("fill") for circle in circles}) == 2
-    assert Store.open(tmp_path, store.id).outcome() == store.outcome(), "the front survives its way through JSON"
+    assert Store.open(tmp_path, store.id).outcome() == store.outcome(), (
+        "the front survives its way through JSON"
+    )
     assert history.show(store.id, 2, None, str(tmp_path), False) == 0
     assert "energy: 162 mJ a call" in capsys.readouterr().out
 
 
 def test_a_front_tells_its_lines_apart_and_names_no_more_than_can_be_read() -> None:
     def drawn(points: list[Point]) -> tuple[list[str], list[str]]:
-        texts = [element.text or "" for element in ElementTree.fromstring(front.svg(points, "a run")).iter() if element.text]
-        return [text for text in texts if text.startswith("0.")], [text for text in texts if text.startswith("step ")]
+        texts = [
+            element.text or ""
+            for element in ElementTree.fromstring(front.svg(points, "a run")).iter()
+            if element.text
+        ]
+        return [text for text in texts if text.startswith("0.")], [
+            text for text in texts if text.startswith("step ")
+        ]
 
     alone, names = drawn([Point(2, 31.0, 0.09, Interval(0.684, 0.673, 0.694), "compile", True)])
     assert len(set(alone)) == 6 and names == ["step 2"]
-    many = [Point(n, 10.0 + n, 0.09, Interval(0.9 - n / 100, 0.4, 1.0), "compile", n % 10 == 0) for n in range(1, 41)]
+    many = [
+        Point(n, 10.0 + n, 0.09, Interval(0.9 - n / 100, 0.4, 1.0), "compile", n % 10 == 0)
+        for n in range(1, 41)
+    ]
     assert drawn(many)[1] == ["step 10", "step 20", "step 30", "step 40"]

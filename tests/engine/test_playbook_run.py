@@ -44,7 +44,16 @@ class Lab(KnownLab):
 
 def run(home: Path, lab: Lab, candidates: int = 9, in_flight: int = 2) -> tuple[Outcome, Store]:
     limits = Limits(candidates)
-    config = RunConfig(NORM, "cpu", "playbook", limits=limits, tune_points=0, finalists=0, knowledge=False, in_flight=in_flight)
+    config = RunConfig(
+        NORM,
+        "cpu",
+        "playbook",
+        limits=limits,
+        tune_points=0,
+        finalists=0,
+        knowledge=False,
+        in_flight=in_flight,
+    )
     store = Store.create(home, config, "demo")
     return asyncio.run(Engine(store, lab, Playbook()).run()), store  # type: ignore[arg-type]
 
@@ -53,7 +62,9 @@ def run(home: Path, lab: Lab, candidates: int = 9, in_flight: int = 2) -> tuple[
 def test_no_more_designs_are_asked_for_than_there_are(compiled: bool, tmp_path: Path) -> None:
     outcome, store = run(tmp_path, Lab(NORM, compiled), in_flight=1)
     steps = [step for step in store.steps() if step.author != "torch.compile"]
-    assert [step.action for step in steps[:4]] == ["seed", "seed", "seed", "improve"], "the fourth would be a step by nobody"
+    assert [step.action for step in steps[:4]] == ["seed", "seed", "seed", "improve"], (
+        "the fourth would be a step by nobody"
+    )
     steps = [step for step in steps if step.source]
     codes = [normalised(store.source(step.source)) for step in steps]
     assert len(set(codes)) == len(codes) and outcome.reason == "the budget of 9 candidates is spent"
@@ -65,7 +76,9 @@ def test_designs_that_fail_are_mended_when_no_fresh_one_is_left(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_task_that_cannot_be_read_is_asked_about_once_and_the_reason_said(compiled: bool, tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_read_is_asked_about_once_and_the_reason_said(
+    compiled: bool, tmp_path: Path
+) -> None:
     outcome, store = run(tmp_path, Lab(None, compiled))
     assert len([step for step in store.steps() if not step.source]) == 1
     assert "could not be read (it returns a string)" in outcome.reason
@@ -90,7 +103,9 @@ class Uneven(Lab):
 
 
 @pytest.mark.parametrize("luck", ["1", "2"])
-def test_steps_in_flight_take_different_moves_and_the_same_ones_whoever_is_faster(luck: str, tmp_path: Path) -> None:
+def test_steps_in_flight_take_different_moves_and_the_same_ones_whoever_is_faster(
+    luck: str, tmp_path: Path
+) -> None:
     taken = []
     for late in (0, 1):
         _, store = run(tmp_path / str(late), Uneven(NORM, luck, late), candidates=24, in_flight=4)

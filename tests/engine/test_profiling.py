@@ -16,7 +16,20 @@ from kernelpro.diagnose.tools import registry
 from kernelpro.engine import comparing, profiling
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import Store
-from kernelpro.records import Bound, Candidate, Job, Kernel, Limits, Profile, Result, RunConfig, Step, Target, Task, Verdict
+from kernelpro.records import (
+    Bound,
+    Candidate,
+    Job,
+    Kernel,
+    Limits,
+    Profile,
+    Result,
+    RunConfig,
+    Step,
+    Target,
+    Task,
+    Verdict,
+)
 
 PROFILES = Path(__file__).parents[1] / "diagnose" / "profiles"
 BASELINES = {"eager": 3.0, "compile": 1.0, "max_autotune": 0.5}
@@ -52,7 +65,9 @@ def test_a_comparison_that_is_not_made_is_said() -> None:
     idle, jobs = profiled(load("launch_overhead"), references=("compile",))
     assert len(jobs) == 1 and compare_notes(idle) == ["no counters are read where the class is launch"]
     here = replace(load("softmax_cuda"), target="cpu", kernels=(), timeline=None)
-    assert compare_notes(profiled(here, "cpu", references=("compile",))[0]) == ["baselines are compared by a GPU's counters"]
+    assert compare_notes(profiled(here, "cpu", references=("compile",))[0]) == [
+        "baselines are compared by a GPU's counters"
+    ]
     busy, jobs = profiled(load("softmax_cuda"), references=("compile",))
     assert jobs[1].counters.references == ("compile",) and not compare_notes(busy)
     assert not compare_notes(profiled(load("launch_overhead"))[0])
@@ -82,7 +97,9 @@ def test_a_step_that_nobody_counted_leaves_it_to_the_next() -> None:
     idle = replace(first, details=comparing.kept(load("launch_overhead"), Bound.LAUNCH, first.details))
     assert comparing.asked(comparing.marked(Step(2, 0, "seed"), [idle], BASELINES)) == ("compile",)
     failed = replace(first, details=comparing.kept(load("softmax_cuda"), Bound.MEMORY, first.details))
-    assert comparing.asked(comparing.marked(Step(2, 0, "seed"), [failed], BASELINES)) == (), "one that fails is not tried again"
+    assert comparing.asked(comparing.marked(Step(2, 0, "seed"), [failed], BASELINES)) == (), (
+        "one that fails is not tried again"
+    )
 
 
 class Lab(KnownLab):
@@ -100,7 +117,9 @@ class Lab(KnownLab):
         softmax = load("softmax_cuda")
         if job.counters.metrics:
             self.compared.append(job.counters.references)
-        return Result(job.id, profile=replace(softmax, references=dict.fromkeys(job.counters.references, softmax)))
+        return Result(
+            job.id, profile=replace(softmax, references=dict.fromkeys(job.counters.references, softmax))
+        )
 
 
 class Chain:

@@ -15,7 +15,9 @@ import pytest
 from kernelpro.engine.store import Store
 from kernelpro.records import BadInput, Cost, Outcome, RunConfig, Step, Task
 
-CONFIG = RunConfig(Task("class Model: pass", "demo"), "cpu", "files:somewhere", policy="greedy", constants={"a": 1.0})
+CONFIG = RunConfig(
+    Task("class Model: pass", "demo"), "cpu", "files:somewhere", policy="greedy", constants={"a": 1.0}
+)
 
 
 @pytest.fixture
@@ -24,7 +26,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_what_was_kept_comes_back(store: Store) -> None:
-    step = Step(1, 0, "seed", "drafted", store.put_source("x = 1\n"), plan="a plan", cost=Cost(0.25, 100, 50, 1))
+    step = Step(
+        1, 0, "seed", "drafted", store.put_source("x = 1\n"), plan="a plan", cost=Cost(0.25, 100, 50, 1)
+    )
     store.keep(step)
     store.keep_ground({"baseline_ms": 2.0})
     store.finish(Outcome("the budget is spent", 1))
@@ -59,7 +63,9 @@ while True:
 
 
 def test_whatever_was_acknowledged_survives_sigkill(store: Store) -> None:
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(store.folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(store.folder)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     told = [int(process.stdout.readline()) for _ in range(200)]
     process.send_signal(signal.SIGKILL)
@@ -82,7 +88,9 @@ time.sleep(60)
 
 
 def test_two_processes_on_one_run_are_refused_and_the_lock_dies_with_its_holder(store: Store) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(store.folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(store.folder)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout and process.stdout.readline() == "held\n"
     with pytest.raises(BadInput, match=f"another process .PID {process.pid}."):
         store.lock()
@@ -106,7 +114,9 @@ def test_a_broken_record_is_told_and_done_again(store: Store) -> None:
     store.keep(Step(1, 0, "seed", "settled", plan="good"))
     store.keep(Step(2, 0, "seed", "settled", plan="broken"))
     raw = json.loads(store._db.execute("SELECT data FROM step WHERE number = 2").fetchone()[0])
-    store._db.execute("UPDATE step SET data = ? WHERE number = 2", (json.dumps(raw | {"verdict": {"status": "no such"}}),))
+    store._db.execute(
+        "UPDATE step SET data = ? WHERE number = 2", (json.dumps(raw | {"verdict": {"status": "no such"}}),)
+    )
     steps = store.steps()
     assert [s.stage for s in steps] == ["settled", "chosen"] and "step 2 cannot be read" in store.damaged[0]
 

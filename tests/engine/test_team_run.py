@@ -71,7 +71,9 @@ SILENCE = (Fail(500),) * 4
 def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, in_flight: int = 1) -> Store:
     """`policy` as the command line names it."""
     name, constants = read(policy)
-    config = RunConfig(Task("", "t"), "cpu", "team", policy=name, constants=constants, in_flight=in_flight, finalists=0)
+    config = RunConfig(
+        Task("", "t"), "cpu", "team", policy=name, constants=constants, in_flight=in_flight, finalists=0
+    )
     return Store.create(home, replace(config, limits=Limits(candidates, floor_share=0.0)), "demo")
 
 
@@ -104,7 +106,9 @@ def test_a_question_that_fails_for_good_is_a_failed_step_and_the_run_goes_on(
     store = begun(tmp_path)
     outcome, purse, _ = served(store, design(0.5), *failure, design(0.4), design(0.3))
     assert states(store) == ["passed", "no answer", "passed", "passed"]
-    assert outcome.best == 4 and "3 candidates" in outcome.reason, "no candidate was written, so none was used up"
+    assert outcome.best == 4 and "3 candidates" in outcome.reason, (
+        "no candidate was written, so none was used up"
+    )
     failed = store.steps()[1]
     assert said in failed.note
     total = sum(step.cost.tokens_in for step in store.steps())
@@ -126,7 +130,9 @@ def test_three_failures_in_a_row_end_the_run_with_a_winner_and_a_word(tmp_path: 
     store = begun(tmp_path)
     outcome, _, server = served(store, design(0.5), *NONSENSE * 3, design(0.4))
     assert states(store) == ["passed", "no answer", "no answer", "no answer"] and len(server.script) == 1
-    assert outcome.best == 1 and outcome.reason.startswith("no usable answer came for 3 steps in a row; the last time: http")
+    assert outcome.best == 1 and outcome.reason.startswith(
+        "no usable answer came for 3 steps in a row; the last time: http"
+    )
     again, _, _ = served(store, design(0.4), design(0.3))
     assert again.best == 6 and "3 candidates" in again.reason, "who calls again asks again"
     assert not outcome.unanswered, "a model that cannot answer was asked enough"
@@ -148,15 +154,19 @@ def test_what_was_chosen_after_such_an_end_is_found_again(tmp_path: Path) -> Non
     ("status", "said"),
     [(401, "was refused"), (402, "no credit"), (404, "does not know this model")],
 )
-def test_what_no_question_will_survive_ends_the_run_and_loses_nothing(tmp_path: Path, status: int, said: str) -> None:
+def test_what_no_question_will_survive_ends_the_run_and_loses_nothing(
+    tmp_path: Path, status: int, said: str
+) -> None:
     store = begun(tmp_path, in_flight=2)
     slow = Fail(429, {"Retry-After": "1"})
     with pytest.raises(BadInput, match=said):
         served(store, design(0.5), *(Fail(status), slow, design(0.4)))
     stages = sorted(step.stage for step in store.steps())
-    assert stages in (["chosen", "judged", "settled"], ["chosen", "judged"], ["chosen", "settled", "settled"]), (
-        "what was in flight is finished"
-    )
+    assert stages in (
+        ["chosen", "judged", "settled"],
+        ["chosen", "judged"],
+        ["chosen", "settled", "settled"],
+    ), "what was in flight is finished"
     outcome, _, _ = served(store, *(design(0.3),) * 3)
     assert outcome.best and "no answer" not in states(store), "with the key mended it goes on"
 
@@ -208,11 +218,17 @@ def test_two_good_branches_are_combined_and_the_run_goes_on_after_a_restart(tmp_
     )
     shown = server.requests[4].body["messages"][-1]["content"]
     assert "MS = 0.45" in shown and "MS = 0.6" in shown and first.action == "seed"
-    engine = Engine(Store.open(tmp_path, store.id), Lab(), Team(Models(*(model(f"replay:{store.folder}"),) * 3)))  # type: ignore[arg-type]
+    engine = Engine(
+        Store.open(tmp_path, store.id), Lab(), Team(Models(*(model(f"replay:{store.folder}"),) * 3))
+    )  # type: ignore[arg-type]
     asyncio.run(engine.run())
-    assert engine.tree.nodes[4].second == 2 and [step.state for step in engine.steps.values()] == ["passed"] * 4
+    assert (
+        engine.tree.nodes[4].second == 2 and [step.state for step in engine.steps.values()] == ["passed"] * 4
+    )
     assert "combine of 3 and 2" in render(store, "md")
-    assert 'a combination of <a href="#step-3">step 3</a> and <a href="#step-2">step 2</a>' in render(store, "html")
+    assert 'a combination of <a href="#step-3">step 3</a> and <a href="#step-2">step 2</a>' in render(
+        store, "html"
+    )
 
 
 def test_an_author_that_cannot_combine_is_asked_to_improve(tmp_path: Path) -> None:
@@ -224,7 +240,12 @@ def test_an_author_that_cannot_combine_is_asked_to_improve(tmp_path: Path) -> No
 
     store = begun(tmp_path, "mcts:seeds=2,combine=2,explore=0", candidates=4)
     asyncio.run(Engine(store, Lab(), Alone()).run())  # type: ignore[arg-type]
-    assert [(step.action, step.parent) for step in store.steps()] == [("seed", 0), ("seed", 0), ("improve", 1), ("improve", 3)]
+    assert [(step.action, step.parent) for step in store.steps()] == [
+        ("seed", 0),
+        ("seed", 0),
+        ("improve", 1),
+        ("improve", 3),
+    ]
 
 
 def test_only_a_run_on_a_gpu_asks_where_an_illegal_access_was(tmp_path: Path) -> None:
@@ -234,13 +255,20 @@ def test_only_a_run_on_a_gpu_asks_where_an_illegal_access_was(tmp_path: Path) ->
 
         def verdict(self, job: Job, source: str) -> Verdict:
             self.jobs.append(job)
-            return Verdict("k", Status.CRASHED, "illegal memory access\ncompute-sanitizer: at beyond() in kernel.cu:3")
+            return Verdict(
+                "k", Status.CRASHED, "illegal memory access\ncompute-sanitizer: at beyond() in kernel.cu:3"
+            )
 
     for target in ("cpu", "cuda"):
         store, lab = begun(tmp_path / target, "greedy", candidates=2), Asked()
         store.keep_config(replace(store.config(), target=target))  # type: ignore[arg-type]
-        with serving(design(0.5), Say("diagnosis: the index\n```find a\nMS = 0.5\n```\n```python a\nMS = 0.4\n```")) as server:
+        with serving(
+            design(0.5), Say("diagnosis: the index\n```find a\nMS = 0.5\n```\n```python a\nMS = 0.4\n```")
+        ) as server:
             asked = model(f"{server.url}/v1#m", QUICK)
             asyncio.run(Engine(store, lab, Team(Models(asked, asked, asked))).run())  # type: ignore[arg-type]
         assert {job.sanitize for job in lab.jobs} == {target == "cuda"}
-        assert "compute-sanitizer: at beyond() in kernel.cu:3" in server.requests[1].body["messages"][-1]["content"]
+        assert (
+            "compute-sanitizer: at beyond() in kernel.cu:3"
+            in server.requests[1].body["messages"][-1]["content"]
+        )

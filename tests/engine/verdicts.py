@@ -16,6 +16,8 @@ def verdict(ms: float, power: float | None = None, refused: str = "", against: s
         ratio = {"energy": about(power * ms), "power": about(power), "edp": about(power * ms * ms)}
         both = {"candidate": about(0.4 * power * ms), against: about(0.4)}
         watts = {"candidate": about(400 * power), against: about(400.0)}
-        energy = Energy("NVML", against, both, watts, both, ratio, "yes" if power * ms < 1 else "no", {"before": 80.0})
+        energy = Energy(
+            "NVML", against, both, watts, both, ratio, "yes" if power * ms < 1 else "no", {"before": 80.0}
+        )
     times, speedup = {"candidate": about(ms), against: about(1.0)}, {against: about(1 / ms)}
     return Verdict("k", Status.PASSED, "correct", times=times, speedup=speedup, faster="yes", energy=energy)

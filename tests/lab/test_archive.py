@@ -29,7 +29,9 @@ def packed(outside: Path) -> bytes:
 
 
 @pytest.mark.parametrize("filters", [True, False])
-def test_only_plain_files_below_the_folder(filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_plain_files_below_the_folder(
+    filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where tarfile has no filters, as before Python 3.11.4."""
     if not filters:
         monkeypatch.delattr(tarfile, "data_filter", raising=False)

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from kernelpro.lab.exclusive import compiling
-from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.lab.sandbox.builds import Builds
-from kernelpro.lab.sandbox.cell import Nursery
+from kernelpro.lab.sandbox.cell import SandboxLauncher
 from kernelpro.records import Candidate, Options
 
 SOURCE = """
@@ -33,9 +33,11 @@ with without_compilers():
 """
 
 
-def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: Nursery) -> None:
+def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: SandboxLauncher) -> None:
     builds = Builds(nursery)
-    with subprocess.Popen([sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdin and other.stdout and other.stdout.readline() == "held\n"
         waiting = builds.begin(unseen(), "cpu", Options())
         assert not threading.Event().wait(0.5) and not waiting.done()
@@ -47,15 +49,17 @@ def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: Nursery) 
     builds.close()
 
 
-def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_is_not(nursery: Nursery) -> None:
+def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_is_not(
+    nursery: SandboxLauncher,
+) -> None:
     builds = Builds(nursery)
     slow, broken = unseen(), Candidate(SOURCE.format(number="no number"))
-    with pytest.raises(Verdictable, match="took more than 0 s"):
+    with pytest.raises(CandidateRejected, match="took more than 0 s"):
         builds.get(slow, "cpu", Options(build_timeout=0.01))
     assert builds.get(slow, "cpu", Options())
-    with pytest.raises(Verdictable) as first:
+    with pytest.raises(CandidateRejected) as first:
         builds.get(broken, "cpu", Options())
-    with pytest.raises(Verdictable) as second:
+    with pytest.raises(CandidateRejected) as second:
         builds.get(broken, "cpu", Options())
     assert second.value is first.value
     builds.close()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelpro.lab.measure.bursts import MOST_CALLS, MOST_INPUTS, Bursts, Slopes
-from kernelpro.lab.sandbox.answers import Burst, Expected, Verdictable
+from kernelpro.lab.sandbox.answers import Burst, CandidateRejected, Expected
 from kernelpro.records import Status
 
 OWN_MS, PLAIN_MS = 0.13, 0.6
@@ -36,7 +36,9 @@ class Child:
 def slopes(child: Any, effort: Any = "full") -> Slopes | str:
     """Or why there are none."""
     expected, seeds = Expected((((1024,), torch.float32),)), list(range(MOST_INPUTS))
-    bursts = Bursts(child, expected, lambda seed: [], lambda outputs, seed: None, seeds, 1.0, effort, ahead=True)
+    bursts = Bursts(
+        child, expected, lambda seed: [], lambda outputs, seed: None, seeds, 1.0, effort, ahead=True
+    )
     return bursts.slopes(MOST_CALLS, 4e12, PLAIN_MS, OWN_MS) or bursts.silence
 
 
@@ -46,7 +48,9 @@ def test_what_was_held_up_is_left_out_and_the_rest_tells(held_up: list[float]) -
     assert isinstance(found, Slopes) and torch.allclose(found.ms, torch.full_like(found.ms, OWN_MS))
 
 
-@pytest.mark.parametrize(("held_up", "effort"), [([9.0], "full"), ([9.0, 9.0, 0.0], "full"), ([9.0] * 6 + [0.0] * 30, "quick")])
+@pytest.mark.parametrize(
+    ("held_up", "effort"), [([9.0], "full"), ([9.0, 9.0, 0.0], "full"), ([9.0] * 6 + [0.0] * 30, "quick")]
+)
 def test_bursts_say_nothing_where_most_were_held_up(held_up: list[float], effort: str) -> None:
     child = Child(held_up)
     assert slopes(child, effort) == "bursts were held up"
@@ -76,6 +80,6 @@ def test_no_more_than_one_burst_of_outputs_is_held() -> None:
 def test_where_memory_does_not_do_that_is_said() -> None:
     class Small(Child):
         def burst(self, *given: Any) -> Burst:
-            raise Verdictable(Status.CRASHED, "CUDA out of memory")
+            raise CandidateRejected(Status.CRASHED, "CUDA out of memory")
 
     assert slopes(Small([0.0])) == "its memory does not do for bursts"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelpro.lab.sandbox import cell as judge_cell
-from kernelpro.lab.sandbox.cell import LEVELS, CannotStart, Cell, Limits, Nursery
+from kernelpro.lab.sandbox.cell import LEVELS, CannotStart, Limits, SandboxedProcess, SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region
 from kernelpro.lab.sandbox.wire import Gone
 
@@ -19,7 +19,7 @@ LIMITS = Limits(8 << 30, address_space=True)
 
 
 @pytest.fixture(params=LEVELS)
-def cell(nursery: Nursery, request: pytest.FixtureRequest) -> Cell:
+def cell(nursery: SandboxLauncher, request: pytest.FixtureRequest) -> SandboxedProcess:
     try:
         made = nursery.start("build", LIMITS, level=request.param)
     except CannotStart as error:
@@ -28,7 +28,7 @@ def cell(nursery: Nursery, request: pytest.FixtureRequest) -> Cell:
     return made
 
 
-def attempt(cell: Cell, body: str) -> str:
+def attempt(cell: SandboxedProcess, body: str) -> str:
     """Run Python in the cell; what it writes to `said` comes back."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     caught = "except BaseException as e:\n    said = type(e).__name__ + ': ' + str(e)"
@@ -42,36 +42,42 @@ def attempt(cell: Cell, body: str) -> str:
     return cell.log_tail().rpartition("SAID ")[2].strip()
 
 
-def strong(cell: Cell) -> None:
+def strong(cell: SandboxedProcess) -> None:
     if cell.level == "process":
         pytest.skip("a plain process is not confined, and the verdict says so")
 
 
-def test_no_file_outside_is_readable(cell: Cell, tmp_path: Path) -> None:
+def test_no_file_outside_is_readable(cell: SandboxedProcess, tmp_path: Path) -> None:
     strong(cell)
     secret = tmp_path / "answer.txt"
     secret.write_text("42")
     assert "PermissionError" in attempt(cell, f"said = open({str(secret)!r}).read()")
 
 
-def test_nothing_outside_is_writable(cell: Cell, tmp_path: Path) -> None:
+def test_nothing_outside_is_writable(cell: SandboxedProcess, tmp_path: Path) -> None:
     strong(cell)
     assert "Error" in attempt(cell, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
     assert "Error" in attempt(cell, "open('/usr/x', 'w').write('x')")
 
 
-def test_scratch_is_writable_and_limited(cell: Cell) -> None:
+def test_scratch_is_writable_and_limited(cell: SandboxedProcess) -> None:
     assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
 
 
-def test_a_profiler_has_a_tmp_of_its_own(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_profiler_has_a_tmp_of_its_own(nursery: SandboxLauncher, tmp_path: Path) -> None:
     """Python and KernelPro still run where they lie below /tmp; what else is there is not seen, and nothing is left."""
     try:
         cell = nursery.start("build", LIMITS, level="namespaces", own_tmp=True)
     except CannotStart as error:
         pytest.skip(str(error))
     try:
-        assert attempt(cell, "import json.tool; open('/tmp/of-nsys', 'w').write('x'); said = open('/tmp/of-nsys').read()") == "x"
+        assert (
+            attempt(
+                cell,
+                "import json.tool; open('/tmp/of-nsys', 'w').write('x'); said = open('/tmp/of-nsys').read()",
+            )
+            == "x"
+        )
         assert "Error" in attempt(cell, f"import os; said = os.listdir({str(tmp_path)!r})")
         assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
     finally:
@@ -79,7 +85,7 @@ def test_a_profiler_has_a_tmp_of_its_own(nursery: Nursery, tmp_path: Path) -> No
     assert not Path("/tmp/of-nsys").exists()
 
 
-def test_what_many_children_need_is_imported_before_the_fork(nursery: Nursery) -> None:
+def test_what_many_children_need_is_imported_before_the_fork(nursery: SandboxLauncher) -> None:
     module = "torch._inductor.runtime.cache_dir_utils"  # asks for the folder of temporary files
     first = nursery.start("build", LIMITS, modules=(module, "no_such_module"))
     later = nursery.start("build", LIMITS)
@@ -92,43 +98,44 @@ def test_what_many_children_need_is_imported_before_the_fork(nursery: Nursery) -
         later.kill()
 
 
-def test_no_network(cell: Cell) -> None:
+def test_no_network(cell: SandboxedProcess) -> None:
     strong(cell)
     assert "Error" in attempt(cell, "import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")
 
 
-def test_no_tracing_of_others(cell: Cell) -> None:
+def test_no_tracing_of_others(cell: SandboxedProcess) -> None:
     strong(cell)
     load = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)"
     body = f"{load}\nr = c.ptrace(16, {os.getpid()}, 0, 0)\nsaid = str(r) + ' ' + str(ctypes.get_errno())"
     assert attempt(cell, body) == "-1 1"
 
 
-def test_no_signals_to_others(cell: Cell) -> None:
+def test_no_signals_to_others(cell: SandboxedProcess) -> None:
     strong(cell)
     assert "Error" in attempt(cell, f"import os\nos.kill({os.getpid()}, 0)")
 
 
 @pytest.fixture(scope="module")
-def fresh() -> Iterator[Nursery]:
+def fresh() -> Iterator[SandboxLauncher]:
     """One that was started by a process with a secret."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOME_API_KEY", "secret")
-        made = Nursery()
+        made = SandboxLauncher()
         yield made
         made.close()
 
 
-def test_the_environment_is_scrubbed(fresh: Nursery) -> None:
+def test_the_environment_is_scrubbed(fresh: SandboxLauncher) -> None:
     cell = fresh.start("build", LIMITS)
     said = attempt(
-        cell, "import os\nsaid = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())"
+        cell,
+        "import os\nsaid = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())",
     )
     cell.kill()
     assert said == "False"
 
 
-def test_frozen_means_frozen(cell: Cell) -> None:
+def test_frozen_means_frozen(cell: SandboxedProcess) -> None:
     tick = "def tick():\n    while True: open('t', 'a').write('x')\n"
     attempt(cell, f"import threading\n{tick}threading.Thread(target=tick, daemon=True).start()")
     cell.freeze()
@@ -140,7 +147,7 @@ def test_frozen_means_frozen(cell: Cell) -> None:
     assert int(Path(f"/proc/{cell.pid}/stat").read_text().split()[13]) > int(before)
 
 
-def test_no_memory_that_nobody_is_seen_to_hold(cell: Cell) -> None:
+def test_no_memory_that_nobody_is_seen_to_hold(cell: SandboxedProcess) -> None:
     strong(cell)
     assert attempt(cell, "import ctypes\nsaid = str(ctypes.CDLL(None).shmget(0, 4096, 0o1600))") == "-1"
 
@@ -158,8 +165,10 @@ def take():
 """
 
 
-@pytest.mark.parametrize("how", ["threading.Thread(target=take, daemon=True).start()", "if os.fork() == 0: take(); os._exit(0)"])
-def test_what_is_inside_the_kernel_or_dying_is_waited_for(nursery: Nursery, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["threading.Thread(target=take, daemon=True).start()", "if os.fork() == 0: take(); os._exit(0)"]
+)
+def test_what_is_inside_the_kernel_or_dying_is_waited_for(nursery: SandboxLauncher, how: str) -> None:
     """Stopping takes effect when a thread leaves the kernel, and never on one that ends."""
     cell = nursery.start("build", LIMITS)
     attempt(cell, f"{TAKES}\n{how}")
@@ -171,8 +180,11 @@ def test_what_is_inside_the_kernel_or_dying_is_waited_for(nursery: Nursery, how:
     cell.kill()
 
 
-def test_killing_leaves_nothing(cell: Cell) -> None:
-    attempt(cell, "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '1000'])\nopen('left', 'w').write('x')")
+def test_killing_leaves_nothing(cell: SandboxedProcess) -> None:
+    attempt(
+        cell,
+        "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '1000'])\nopen('left', 'w').write('x')",
+    )
     family = cell.family()
     assert len(family) >= 6
     scratch = cell._scratch
@@ -184,16 +196,20 @@ def test_killing_leaves_nothing(cell: Cell) -> None:
 
 @pytest.mark.alone  # a thousand processes leave no room for others; of the strongest level test_bad_input.py has a fork bomb
 @pytest.mark.parametrize(
-    "cell", [pytest.param(level, marks=[pytest.mark.long] * (level != LEVELS[-1])) for level in LEVELS], indirect=True
+    "cell",
+    [pytest.param(level, marks=[pytest.mark.long] * (level != LEVELS[-1])) for level in LEVELS],
+    indirect=True,
 )
-def test_too_many_processes_end_the_cell(cell: Cell) -> None:
-    cell.channel.send({"op": "build", "source": "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(1000)"})
+def test_too_many_processes_end_the_cell(cell: SandboxedProcess) -> None:
+    cell.channel.send(
+        {"op": "build", "source": "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(1000)"}
+    )
     with pytest.raises(Gone):
         cell.channel.receive(60)
     assert "processes" in cell.how_it_ended()
 
 
-def test_a_dead_zygote_is_replaced(fresh: Nursery) -> None:
+def test_a_dead_zygote_is_replaced(fresh: SandboxLauncher) -> None:
     fresh.start("build", LIMITS).kill()
     fresh._zygote.kill()
     fresh._zygote.wait()
@@ -202,7 +218,9 @@ def test_a_dead_zygote_is_replaced(fresh: Nursery) -> None:
     cell.kill()
 
 
-def test_where_scratch_is_on_the_disk_it_is_limited_all_the_same(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_scratch_is_on_the_disk_it_is_limited_all_the_same(
+    nursery: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(judge_cell, "_SCRATCH_BYTES", 8 << 20)
     made = nursery.start("build", LIMITS, level="process")
     try:
@@ -215,7 +233,7 @@ def test_where_scratch_is_on_the_disk_it_is_limited_all_the_same(nursery: Nurser
         made.kill()
 
 
-def test_scratch_in_memory_is_a_part_of_what_is_allowed(nursery: Nursery) -> None:
+def test_scratch_in_memory_is_a_part_of_what_is_allowed(nursery: SandboxLauncher) -> None:
     try:
         made = nursery.start("build", Limits(1 << 30, address_space=True), level="namespaces")
     except CannotStart as error:
@@ -228,7 +246,7 @@ def test_scratch_in_memory_is_a_part_of_what_is_allowed(nursery: Nursery) -> Non
         made.kill()
 
 
-def test_files_in_memory_count_as_memory(nursery: Nursery) -> None:
+def test_files_in_memory_count_as_memory(nursery: SandboxLauncher) -> None:
     made = nursery.start("build", Limits(1 << 30, address_space=False))
     try:
         lines = "held = [os.memfd_create(str(n)) for n in range(3)]\nfor fd in 400 * held: os.write(fd, bytes(1 << 20))"
@@ -240,12 +258,12 @@ def test_files_in_memory_count_as_memory(nursery: Nursery) -> None:
         made.kill()
 
 
-def test_the_kernels_settings_are_closed(cell: Cell) -> None:
+def test_the_kernels_settings_are_closed(cell: SandboxedProcess) -> None:
     strong(cell)
     assert "Error" in attempt(cell, "import os; os.open('/proc/sys/vm/drop_caches', os.O_WRONLY)")
 
 
-def test_nothing_wakes_a_child_that_was_stopped(cell: Cell) -> None:
+def test_nothing_wakes_a_child_that_was_stopped(cell: SandboxedProcess) -> None:
     strong(cell)
     signals = "import fcntl, os, signal; fcntl.fcntl(os.pipe()[0], 10, signal.SIGCONT)"  # F_SETSIG
     assert "PermissionError" in attempt(cell, signals)
@@ -271,7 +289,7 @@ def test_what_parent_and_child_share_has_one_size_and_no_memory() -> None:
     region.close()
 
 
-def test_memory_of_a_call_is_still_there_for_the_next_one(nursery: Nursery) -> None:
+def test_memory_of_a_call_is_still_there_for_the_next_one(nursery: SandboxLauncher) -> None:
     """Calls are judged with pauses between them; a program makes one after the other."""
     made = nursery.start("build", LIMITS)
     said = attempt(

@@ -29,7 +29,9 @@ def build():
     return load_inline("own", cpp_sources={text!r}, no_implicit_headers=True, functions={functions})
 """
 AT_IMPORT = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return torch.tanh(x)\nbuild()\n"
-IN_CONSTRUCTOR = AT_IMPORT.replace("build()\n", "    def __init__(self):\n        super().__init__()\n        build()\n")
+IN_CONSTRUCTOR = AT_IMPORT.replace(
+    "build()\n", "    def __init__(self):\n        super().__init__()\n        build()\n"
+)
 
 
 def candidate(text: str, rest: str = AT_IMPORT) -> Candidate:
@@ -50,7 +52,10 @@ def test_what_is_missing_is_named(few_programs: Path, monkeypatch: pytest.Monkey
     assert str(LANGUAGE.missing()).startswith("no C++ compiler") and why_unbuilt(failed) == LANGUAGE.missing()
     (few_programs / "c++").symlink_to("/bin/true")
     lacking = "Ninja is required to load C++ extensions (pip install ninja to get it)"
-    assert str(LANGUAGE.missing()).startswith("ninja is not installed") and why_unbuilt(lacking) == LANGUAGE.missing()
+    assert (
+        str(LANGUAGE.missing()).startswith("ninja is not installed")
+        and why_unbuilt(lacking) == LANGUAGE.missing()
+    )
     (few_programs / "ninja").symlink_to("/bin/true")
     assert LANGUAGE.missing() is None
     assert why_unbuilt("an error: of another kind") is None
@@ -61,7 +66,9 @@ def test_a_missing_compiler_is_the_reason(court: Court, few_programs: Path) -> N
     ninja.symlink_to(shutil.which("ninja", path="/usr/bin:/usr/local/bin") or "/bin/false")
     for rest in (AT_IMPORT, IN_CONSTRUCTOR):
         verdict = court.judge(TASK, candidate("int one() { return 1; }", rest))
-        assert verdict.status is Status.BUILD_FAILED and verdict.reason.startswith("no C++ compiler"), verdict.reason
+        assert verdict.status is Status.BUILD_FAILED and verdict.reason.startswith("no C++ compiler"), (
+            verdict.reason
+        )
         assert len(verdict.reason.splitlines()) == 1
 
 
@@ -74,7 +81,9 @@ def test_the_reason_begins_with_the_compilers_first_error(court: Court) -> None:
         assert "two" in verdict.reason.splitlines()[0]
 
 
-@pytest.mark.skipif(not shutil.which("ninja") or LANGUAGE.missing() is not None, reason="no ninja here to be hidden")
+@pytest.mark.skipif(
+    not shutil.which("ninja") or LANGUAGE.missing() is not None, reason="no ninja here to be hidden"
+)
 @pytest.mark.long  # builds another extension; those above say what is missing
 def test_ninja_beside_python_is_found(few_programs: Path) -> None:
     """As pip installs it: on the PATH only while the virtual environment is activated."""
@@ -85,12 +94,19 @@ def test_ninja_beside_python_is_found(few_programs: Path) -> None:
     packages = next(home.glob("lib/python*/site-packages"))
     paths = [str(Path(__file__).parents[2] / "src"), str(Path(torch.__file__).parents[1])]
     (packages / "all.pth").write_text("\n".join(paths))
-    job = {"id": "b", "kind": "build", "target": "cpu", "candidate": candidate("int one() { return two; }").to_json()}
+    job = {
+        "id": "b",
+        "kind": "build",
+        "target": "cpu",
+        "candidate": candidate("int one() { return two; }").to_json(),
+    }
     command = [str(home / "bin" / "python"), "-m", "kernelpro.lab.worker"]
 
     def reason() -> str:
         environment = os.environ | {"PYTHONPATH": paths[0], "KERNELPRO_SANDBOX": "process"}
-        done = subprocess.run(command, input=json.dumps(job), env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command, input=json.dumps(job), env=environment, capture_output=True, text=True, timeout=120
+        )
         return str(json.loads(done.stdout.splitlines()[-1])["data"]["reason"])
 
     assert reason().startswith("ninja is not installed")

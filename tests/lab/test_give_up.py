@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelpro.lab.jobs import Worker
-from kernelpro.lab.sandbox.cell import Nursery
+from kernelpro.lab.sandbox.cell import SandboxLauncher
 from kernelpro.records import Candidate, Job, Options, Progress, Record, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"
@@ -16,12 +16,23 @@ NOBODY_MS, ANYBODY_MS = 1e-6, 1e9
 
 def judged(worker: Worker, candidate: str, give_up_ms: float) -> Verdict:
     options = Options(effort="quick", baselines=("eager_fp32",), give_up_ms=give_up_ms)
-    result = worker.run(Job("test", "judge", Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / candidate), "cpu", options))
+    result = worker.run(
+        Job(
+            "test",
+            "judge",
+            Task.from_file(BAD / "task.py"),
+            Candidate.from_file(BAD / candidate),
+            "cpu",
+            options,
+        )
+    )
     assert result.verdict is not None, result.error
     return result.verdict
 
 
-def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_task(nursery: Nursery) -> None:
+def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_task(
+    nursery: SandboxLauncher,
+) -> None:
     stages: list[str] = []
 
     def tell(record: Record) -> None:
@@ -48,6 +59,15 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
 def test_a_probe_without_baselines_times_nothing_and_leaves_nothing_half_ready(worker: Worker) -> None:
     task, none = Task.from_file(BAD / "task.py"), Options(effort="quick", baselines=())
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=none))
-    assert probed.data and probed.data["scorable"] and not probed.data["baselines"] and "calibrate" not in probed.data["stages"]
+    assert (
+        probed.data
+        and probed.data["scorable"]
+        and not probed.data["baselines"]
+        and "calibrate" not in probed.data["stages"]
+    )
     judged = worker.run(Job("judge", "judge", task, Candidate.from_file(BAD / "good.py"), "cpu", none))
-    assert judged.verdict and judged.verdict.status is Status.PASSED and set(judged.verdict.speedup) == {"eager_fp32"}
+    assert (
+        judged.verdict
+        and judged.verdict.status is Status.PASSED
+        and set(judged.verdict.speedup) == {"eager_fp32"}
+    )

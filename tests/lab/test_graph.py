@@ -10,7 +10,9 @@ from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Graph, Mode, Task
 
 
-def graph(forward: str, inputs: str = "[torch.randn(4, 8)]", init: str = "pass", mode: Mode = "train") -> Graph:
+def graph(
+    forward: str, inputs: str = "[torch.randn(4, 8)]", init: str = "pass", mode: Mode = "train"
+) -> Graph:
     return operator_graph(Reference(Task(source(forward, inputs, init), mode=mode), "cpu", 0), 1)
 
 
@@ -48,7 +50,9 @@ def test_a_reference_that_works_in_place_is_rewritten() -> None:
 
 
 def test_inputs_inside_lists_and_dicts_are_found_by_their_path() -> None:
-    found = graph("return x[0][1] + x[2]['scale']", "[[torch.randn(3), torch.randn(3)], 7, {'scale': torch.randn(3)}]")
+    found = graph(
+        "return x[0][1] + x[2]['scale']", "[[torch.randn(3), torch.randn(3)], 7, {'scale': torch.randn(3)}]"
+    )
     assert [node.where for node in found.nodes if node.op == "input"] == ["0.0", "0.1", "2.scale"]
 
 
@@ -69,7 +73,9 @@ def test_several_outputs_and_infinity_survive() -> None:
         ("return x[0] + self.shift", "neither a parameter nor a persistent buffer"),
     ],
 )
-def test_what_has_no_graph_is_said_in_one_line(forward: str, says: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_graph_is_said_in_one_line(
+    forward: str, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(BadInput, match=says) as caught:
         graph(forward, init="self.shift = torch.arange(8.0)")
     assert "\n" not in str(caught.value)

@@ -79,7 +79,9 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_signatures_understand_cuda_parameters() -> None:
-    found = native.signatures('extern "C" cudaError_t go(const __half *x, unsigned long long n, std::size_t m, cudaStream_t s) {}')
+    found = native.signatures(
+        'extern "C" cudaError_t go(const __half *x, unsigned long long n, std::size_t m, cudaStream_t s) {}'
+    )
     kinds = [p.kind for p in found["go"].parameters]
     assert kinds == ["pointer", "unsigned long long", "size_t", "stream"]
     assert found["go"].returns_status
@@ -101,10 +103,22 @@ def test_cuda_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("source", "language", "kernels"),
     [
         ('lib = runtime.cpp("""extern "C" void go(float* x) {}""")', "cpp", {"go"}),
-        ("lib = runtime.cuda('''__global__ void __launch_bounds__(256) soft(float* x) {}''')", "cuda", {"soft"}),
+        (
+            "lib = runtime.cuda('''__global__ void __launch_bounds__(256) soft(float* x) {}''')",
+            "cuda",
+            {"soft"},
+        ),
         ("lib = runtime.cute('template <int N> __global__ void tile(float* x) {}')", "cute", {"tile"}),
-        ("import triton\n@triton.autotune(configs=[])\n@triton.jit\ndef add(x): pass\ndef plain(): pass", "triton", {"add"}),
-        ("import torch\nmodule = load_inline(cuda_sources='__global__ void relu_k(float* x) {}')", "torch", {"relu_k"}),
+        (
+            "import triton\n@triton.autotune(configs=[])\n@triton.jit\ndef add(x): pass\ndef plain(): pass",
+            "triton",
+            {"add"},
+        ),
+        (
+            "import torch\nmodule = load_inline(cuda_sources='__global__ void relu_k(float* x) {}')",
+            "torch",
+            {"relu_k"},
+        ),
         ("import torch\n# runtime.cuda( in a comment\n", "torch", set()),
     ],
 )
@@ -211,9 +225,13 @@ def test_the_same_instructions_are_the_same_candidate(language: str, monkeypatch
         assert built(language, native.replace("2 * x", "3 * x")) != mark
         assert built(language, native, "slow = True") != mark
         calls = CALLS.replace("CALLED", "erff")
-        assert built(language, calls) != built(language, calls.replace("erff", "tanhf")), "what others do for it counts"
+        assert built(language, calls) != built(language, calls.replace("erff", "tanhf")), (
+            "what others do for it counts"
+        )
         assert built(language, calls) != built(language, calls.replace("2.0f", "4.0f")), "wherever it lies"
-        assert built(language, calls) != built(language, calls.replace("inner", "inner2")), "what it offers counts"
+        assert built(language, calls) != built(language, calls.replace("inner", "inner2")), (
+            "what it offers counts"
+        )
 
 
 def test_a_library_that_is_full_of_beginnings_is_read_once() -> None:

@@ -56,4 +56,6 @@ def test_one_that_ends_the_process_is_told_so(court: Court, place: str, code: st
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 def test_triton_on_the_cpu_is_told_where_to_go(court: Court) -> None:
     verdict = court.judge(TASK, Candidate(TRITON))
-    assert verdict.status is Status.CRASHED and "Triton needs a GPU: use --target cuda" in verdict.reason, verdict.reason
+    assert verdict.status is Status.CRASHED and "Triton needs a GPU: use --target cuda" in verdict.reason, (
+        verdict.reason
+    )

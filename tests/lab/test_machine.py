@@ -20,7 +20,10 @@ def test_caches_are_told_by_level_and_by_who_shares_them(tmp_path: Path) -> None
     cache(tmp_path, 1, 1, "Instruction", "32K", "0")
     cache(tmp_path, 2, 2, "Unified", "2048K", "0,32")
     cache(tmp_path, 3, 3, "Unified", "32768K", "0-7,32-39")
-    assert machine.caches(tmp_path) == "L1 48 KiB a core, L2 2 MiB shared by 2, L3 32 MiB shared by 16; lines of 64 bytes"
+    assert (
+        machine.caches(tmp_path)
+        == "L1 48 KiB a core, L2 2 MiB shared by 2, L3 32 MiB shared by 16; lines of 64 bytes"
+    )
     assert machine.caches(tmp_path / "nothing") == ""
 
 
@@ -31,13 +34,20 @@ def test_vector_extensions_go_by_the_names_of_their_intrinsics() -> None:
 
 
 def test_a_clock_is_the_highest_one_that_is_told(tmp_path: Path) -> None:
-    assert machine.clock_mhz({}, tmp_path) is None and machine.clock_mhz({"cpu mhz": "2499.998"}, tmp_path) == 2500
+    assert (
+        machine.clock_mhz({}, tmp_path) is None
+        and machine.clock_mhz({"cpu mhz": "2499.998"}, tmp_path) == 2500
+    )
     (tmp_path / "cpufreq").mkdir()
     (tmp_path / "cpufreq/cpuinfo_max_freq").write_text("3400000\n")
     assert machine.clock_mhz({"cpu mhz": "2499.998"}, tmp_path) == 3400
 
 
 def test_a_processor_of_arm_is_named_by_its_part() -> None:
-    assert machine.named({"processor": "0", "cpu implementer": "0x41", "cpu part": "0xd0c"}).startswith("Neoverse-N1 (")
-    assert machine.named({"processor": "0", "cpu implementer": "0x61", "cpu part": "0xd0c"}).endswith(" cores")
+    assert machine.named({"processor": "0", "cpu implementer": "0x41", "cpu part": "0xd0c"}).startswith(
+        "Neoverse-N1 ("
+    )
+    assert machine.named({"processor": "0", "cpu implementer": "0x61", "cpu part": "0xd0c"}).endswith(
+        " cores"
+    )
     assert machine.named({"model name": "AMD EPYC 9654"}) == "AMD EPYC 9654"

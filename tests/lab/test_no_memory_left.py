@@ -61,5 +61,7 @@ def test_the_oracle_is_less_exact_only_if_it_was_so_from_the_start() -> None:
     assert later.exact
     singular = oracle(1, "the matrix is singular")
     assert singular.truth(1)
-    with pytest.raises(BadInput, match="task gives up: the reference raised RuntimeError: the matrix is singular"):
+    with pytest.raises(
+        BadInput, match="task gives up: the reference raised RuntimeError: the matrix is singular"
+    ):
         singular.truth(2)

@@ -16,10 +16,15 @@ from kernelpro.lab.sandbox.answers import Expected
 
 
 @pytest.mark.parametrize(("shape", "anew"), [((), True), ((1024,), True), ((1025,), False)])
-def test_where_answers_are_short_no_two_candidates_are_asked_the_same(shape: tuple[int, ...], anew: bool) -> None:
+def test_where_answers_are_short_no_two_candidates_are_asked_the_same(
+    shape: tuple[int, ...], anew: bool
+) -> None:
     dice = random.Random(1)
     bench: Any = SimpleNamespace(
-        new_seed=lambda: dice.getrandbits(48), secret=dice, expected=Expected(((shape, torch.float32),)), target="cpu"
+        new_seed=lambda: dice.getrandbits(48),
+        secret=dice,
+        expected=Expected(((shape, torch.float32),)),
+        target="cpu",
     )
     race = Race(bench, SimpleNamespace(), lambda outputs, seed, name: None)  # type: ignore[arg-type]
     first, second = race.draw(30), race.draw(30)
@@ -31,7 +36,10 @@ def test_where_answers_are_short_no_two_candidates_are_asked_the_same(shape: tup
 
 def test_however_early_rounds_end_there_are_some_of_both_kinds() -> None:
     bench: Any = SimpleNamespace(
-        new_seed=lambda: 1, secret=random.Random(1), expected=Expected((((4,), torch.float32),)), target="cuda"
+        new_seed=lambda: 1,
+        secret=random.Random(1),
+        expected=Expected((((4,), torch.float32),)),
+        target="cuda",
     )
     race = Race(bench, SimpleNamespace(), lambda outputs, seed, name: None)  # type: ignore[arg-type]
     for count in (10, 15, 40, 121):
@@ -41,7 +49,9 @@ def test_however_early_rounds_end_there_are_some_of_both_kinds() -> None:
 
 
 @pytest.mark.parametrize(("filling", "ahead"), [(0.1, True), (2.1, False)])
-def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ahead(filling: float, ahead: bool) -> None:
+def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ahead(
+    filling: float, ahead: bool
+) -> None:
     asked: list[tuple[bool, set[int]]] = []
 
     class Told(Race):
@@ -54,11 +64,16 @@ def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ah
 
     dice = random.Random(1)
     bench: Any = SimpleNamespace(
-        new_seed=lambda: dice.getrandbits(48), secret=dice, expected=Expected((((4096,), torch.float32),)), target="cuda"
+        new_seed=lambda: dice.getrandbits(48),
+        secret=dice,
+        expected=Expected((((4096,), torch.float32),)),
+        target="cuda",
     )
     bench.options = SimpleNamespace(effort="normal", give_up_ms=0.0)
     before = Rounds({"compile": [Sample(1.0, 1.6, index % 2 == 0, filling=0.1) for index in range(20)]})
-    baselines: Any = SimpleNamespace(anchor="compile", ahead={"compile"}, warm_ms={"compile": 1.0}, seals=True, rounds=before)
+    baselines: Any = SimpleNamespace(
+        anchor="compile", ahead={"compile"}, warm_ms={"compile": 1.0}, seals=True, rounds=before
+    )
     baselines.excess_protocol_ms = lambda ahead: {}
     race = Told(bench, baselines, lambda outputs, seed, name: (Errors(0.0, 0.0), 0.0))
     race._call = lambda participant, seed, sealed=False: Sample(1.0, 1.5, sealed)  # type: ignore[method-assign]

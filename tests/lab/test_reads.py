@@ -24,8 +24,18 @@ IMAGE = "[torch.randn(1, 4, 9, 9)]"
 
 READ = {
     "a whole input": ("return x[0] * 2", f"[{X}]", "pass", 1600),
-    "rows of a table, each once": ("return self.table(x[0])", f"[{IDS}]", "self.table = nn.Embedding(100, 16)", 3 * 16 + 8),
-    "rows of bags": ("return self.bag(x[0])", f"[{IDS}.reshape(2, 2)]", "self.bag = nn.EmbeddingBag(100, 16)", 3 * 16 + 8),
+    "rows of a table, each once": (
+        "return self.table(x[0])",
+        f"[{IDS}]",
+        "self.table = nn.Embedding(100, 16)",
+        3 * 16 + 8,
+    ),
+    "rows of bags": (
+        "return self.bag(x[0])",
+        f"[{IDS}.reshape(2, 2)]",
+        "self.bag = nn.EmbeddingBag(100, 16)",
+        3 * 16 + 8,
+    ),
     "a table that is read whole as well": (
         "return self.table(x[0]).sum() + self.table.weight.sum()",
         f"[{IDS}]",
@@ -38,7 +48,12 @@ READ = {
     "gather": ("return x[0].gather(1, x[1][:, None])", f"[{X}, {IDS}]", "pass", 4 + 8),
     "take_along_dim": ("return x[0].take_along_dim(x[1][None], 0)", f"[({X})[:, :4], {IDS}]", "pass", 4 + 8),
     "take": ("return x[0].take(x[1])", f"[{X}, {IDS}]", "pass", 3 + 8),
-    "a gather from an expanded view": ("return x[0].expand(5, 100, 16)[:, x[1]]", f"[{X}, {IDS}]", "pass", 3 * 16 + 8),
+    "a gather from an expanded view": (
+        "return x[0].expand(5, 100, 16)[:, x[1]]",
+        f"[{X}, {IDS}]",
+        "pass",
+        3 * 16 + 8,
+    ),
     "a slice": ("return x[0][:10] * 2", f"[{X}]", "pass", 160),
     "two slices that overlap": ("return x[0][:10] * 2 + x[0][5:15]", f"[{X}]", "pass", 240),
     "an expanded view": ("return x[0].expand(7, 100, 16).sum(0)", f"[{X}]", "pass", 1600),
@@ -51,9 +66,24 @@ READ = {
         16 + 256,
     ),
     "one of two": ("return torch.where(x[0] < 10, x[0], x[1])", f"[{X}, {X}]", "pass", 1600),
-    "behind a mask": ("return x[0].masked_fill(x[0] < 10, 0.0) + x[1].masked_fill(x[1] > 10, 0.0)", f"[{X}, {X}]", "pass", 3200),
-    "one row under several masks": ("return x[0].masked_fill(x[1] > 0, 0.0)", f"[torch.rand(1, 16), {X}]", "pass", 1600),
-    "times zero": ("return x[0] * x[1][:, None]", f"[{X}, (torch.arange(100) < 25).float()]", "pass", 25 * 16 + 25),
+    "behind a mask": (
+        "return x[0].masked_fill(x[0] < 10, 0.0) + x[1].masked_fill(x[1] > 10, 0.0)",
+        f"[{X}, {X}]",
+        "pass",
+        3200,
+    ),
+    "one row under several masks": (
+        "return x[0].masked_fill(x[1] > 0, 0.0)",
+        f"[torch.rand(1, 16), {X}]",
+        "pass",
+        1600,
+    ),
+    "times zero": (
+        "return x[0] * x[1][:, None]",
+        f"[{X}, (torch.arange(100) < 25).float()]",
+        "pass",
+        25 * 16 + 25,
+    ),
     "a triangle": ("return x[0].tril()", "[torch.rand(8, 8) + 1]", "pass", 36),
     "windows that leap": ("return self.conv(x[0])", IMAGE, "self.conv = nn.Conv2d(4, 4, 1, 2)", 100 + 16 + 4),
     "windows that do not": (
@@ -69,9 +99,24 @@ READ = {
         "self.table = nn.Embedding(100, 16, max_norm=1.0)",
         3 * 16 + 8,
     ),
-    "more than is scattered": ("return x[0].scatter(0, x[1][:, None], x[2])", f"[{X}, {IDS}, {X}]", "pass", 1600 - 3 + 8),
-    "rows replaced": ("return x[0].index_copy(0, x[1], x[2])", f"[{X}, {IDS}, torch.randn(4, 16)]", "pass", 97 * 16 + 8 + 64),
-    "rows added to": ("return x[0].index_add(0, x[1], x[2])", f"[{X}, {IDS}, torch.randn(4, 16)]", "pass", 1600 + 8 + 64),
+    "more than is scattered": (
+        "return x[0].scatter(0, x[1][:, None], x[2])",
+        f"[{X}, {IDS}, {X}]",
+        "pass",
+        1600 - 3 + 8,
+    ),
+    "rows replaced": (
+        "return x[0].index_copy(0, x[1], x[2])",
+        f"[{X}, {IDS}, torch.randn(4, 16)]",
+        "pass",
+        97 * 16 + 8 + 64,
+    ),
+    "rows added to": (
+        "return x[0].index_add(0, x[1], x[2])",
+        f"[{X}, {IDS}, torch.randn(4, 16)]",
+        "pass",
+        1600 + 8 + 64,
+    ),
     "a point between others": (
         "return F.grid_sample(x[0], x[1], align_corners=True)",
         "[torch.randn(1, 4, 9, 9), torch.rand(1, 2, 2, 2)]",
@@ -91,14 +136,18 @@ KEEP = "self.register_buffer('cache', torch.randn(64, 16))"
 
 
 def test_a_cache_that_is_written_in_place_costs_what_changes_and_what_is_old() -> None:
-    read, written = moved("self.cache[10] = x[0]; return self.cache[:11].sum(0), self.cache", "[torch.randn(16)]", KEEP)
+    read, written = moved(
+        "self.cache[10] = x[0]; return self.cache[:11].sum(0), self.cache", "[torch.randn(16)]", KEEP
+    )
     assert read == 16 + 10 * 16, "the new row comes from the input"
     assert written == 16 + 16, "the sum, and one row of the cache"
     read, written = moved("self.cache.copy_(x[0]); return self.cache * 2", "[torch.randn(64, 16)]", KEEP)
     assert (read, written) == (1024, 1024), "scratch memory need not be read"
 
 
-@pytest.mark.parametrize("update", ["index_add_(0, x[1], x[2])", "index_copy_(0, x[1], x[2])", "index_put_((x[1],), x[2])"])
+@pytest.mark.parametrize(
+    "update", ["index_add_(0, x[1], x[2])", "index_copy_(0, x[1], x[2])", "index_put_((x[1],), x[2])"]
+)
 def test_rows_that_are_updated_in_place(update: str) -> None:
     read, written = moved(f"return x[0].{update}", f"[{X}, {IDS}, torch.randn(4, 16)]")
     assert read == 8 + 64 + (3 * 16 if "add" in update else 0) and written == 3 * 16
@@ -116,4 +165,8 @@ def test_an_honest_lookup_is_not_called_impossible() -> None:
     made = work.count(Reference(Task(source("return self.table(x[0])", inputs, init)), "cpu", 1), 2)
     ceilings = physics.Ceilings(1e10, 1e11, 1 << 20, {"fp32": 1e11})
     honest = 1e3 * (2 * 4096 * 64 * 4 + 4096 * 8) / ceilings.bandwidth
-    assert physics.impossible_ms(made, ceilings, "fp32", "cuda") < physics.floor_ms(made, ceilings, "fp32") <= honest
+    assert (
+        physics.impossible_ms(made, ceilings, "fp32", "cuda")
+        < physics.floor_ms(made, ceilings, "fp32")
+        <= honest
+    )

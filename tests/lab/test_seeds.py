@@ -63,16 +63,23 @@ OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 COMPILED = Options(effort="quick", baselines=("eager_fp32", "compile"))
 
 
-def study(worker: Worker, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu") -> dict[str, Any]:
+def study(
+    worker: Worker, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu"
+) -> dict[str, Any]:
     result = worker.run(Job("study", "study", task, target=target, options=OPTIONS, seeds=seeds))
     assert result.data, result.error
     return result.data
 
 
-def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(worker: Worker, court: Court) -> None:
+def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
+    worker: Worker, court: Court
+) -> None:
     task = Task(BLOCK, "block")
     found = study(worker, task, ("compile", "eager_fp32"))
-    assert found["no_seeds"] == "" and [seed["name"] for seed in found["seeds"]] == ["torch.compile", "PyTorch"]
+    assert found["no_seeds"] == "" and [seed["name"] for seed in found["seeds"]] == [
+        "torch.compile",
+        "PyTorch",
+    ]
     compiled, eager = (seed["source"] for seed in found["seeds"])
     assert compiled.startswith("# Written by torch.compile") and "# library-calls: addmm" in compiled
     assert 'extern "C" void cpp_fused' in compiled and "get_inputs" not in compiled
@@ -92,13 +99,18 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, cou
     found = study(worker, task, ("compile", "eager_fp32"))
     assert "PyTorch: constructed with `init_inputs`" in found["no_seeds"]
     (seed,) = found["seeds"]
-    assert "getattr(getattr(self, '1'), '1').running_mean" in seed["source"] and "BatchNorm" not in seed["source"]
+    assert (
+        "getattr(getattr(self, '1'), '1').running_mean" in seed["source"]
+        and "BatchNorm" not in seed["source"]
+    )
     verdict = court.judge(task, Candidate(seed["source"]), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
 @pytest.mark.parametrize("buffer", [False, True])
-def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(buffer: bool, worker: Worker, court: Court) -> None:
+def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
+    buffer: bool, worker: Worker, court: Court
+) -> None:
     task = api.task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[32, buffer])
     (seed,) = study(worker, task)["seeds"]
     assert "class ModelNew(Ramp)" in seed["source"]
@@ -118,11 +130,15 @@ def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:
     assert found["seeds"] == [] and "torch.compile: " in found["no_seeds"] and "`print`" in found["no_seeds"]
 
 
-def test_what_was_written_for_the_baselines_is_not_asked_for_again(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_written_for_the_baselines_is_not_asked_for_again(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, asked = Task(BLOCK, "block"), ("compile", "eager_fp32")
     alone = study(worker, task, asked)
     worker.forget()
-    monkeypatch.setattr("kernelpro.lab.study._asked", lambda bench, variants: pytest.fail(f"a child was asked for {variants}"))
+    monkeypatch.setattr(
+        "kernelpro.lab.study._asked", lambda bench, variants: pytest.fail(f"a child was asked for {variants}")
+    )
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
     assert probed.data and "compile" in probed.data["baselines"], probed.error
     assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=asked)).data == alone
@@ -154,11 +170,15 @@ def get_inputs():
     return [torch.randn(8, 8)]
 """
 SPARSE = HELD.replace("HELD", "torch.eye(8).to_sparse()").replace("USE", "pass")
-CACHED = HELD.replace("HELD", "None").replace("USE", "self.held = torch.ones(8, 8).tril() if self.held is None else self.held")
+CACHED = HELD.replace("HELD", "None").replace(
+    "USE", "self.held = torch.ones(8, 8).tril() if self.held is None else self.held"
+)
 
 
 @pytest.mark.parametrize(("source", "reason"), [(BREAK, "`print`"), (BRANCH, "ranch")])
-def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(source: str, reason: str, worker: Worker) -> None:
+def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(
+    source: str, reason: str, worker: Worker
+) -> None:
     found = rehearsed(worker, Task(source, "odd"))
     assert found["seeds"] == [] and reason in found["no_seeds"]
 
@@ -246,18 +266,24 @@ def test_triton_kernels_are_functions_of_the_candidate_with_their_decorators() -
     assert functions == ["triton_poi_fused_add_0", "compiled_call"]
     assert "# Topologically Sorted" in source and "async_compile" not in source and "c_void_p" not in source
     assert detect(source).name == "triton" and authored_kernels(source) == {"triton_poi_fused_add_0"}
-    assert "class ModelNew(torch.nn.Module)" in source and "on the way" not in source, "nothing of the reference is needed"
+    assert "class ModelNew(torch.nn.Module)" in source and "on the way" not in source, (
+        "nothing of the reference is needed"
+    )
     assert tripwires.check(source) is None, "no wire is touched, and none has to be switched off"
 
 
-def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton")
 
     def kernel(captured: Captured) -> Any:
         """As the candidate has it, without what only torch for GPUs has; no GPU is needed before it is called."""
         place = tmp_path / f"settled_{bool(captured.settings)}.py"
         lines = put_together(captured, Task(BREAK, "break"), "compile", "cuda").splitlines()
-        place.write_text("\n".join(line for line in lines if not re.search(r"_cuda\b|_cuda_|set_driver_to_gpu", line)))
+        place.write_text(
+            "\n".join(line for line in lines if not re.search(r"_cuda\b|_cuda_|set_driver_to_gpu", line))
+        )
         found = importlib.util.spec_from_file_location(place.stem, place)
         assert found and found.loader
         found.loader.exec_module(module := importlib.util.module_from_spec(found))
@@ -268,7 +294,9 @@ def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(tmp_path: Path
     chosen = tuned.configs[-1]
     tuned.launchers = [SimpleNamespace(config=chosen)]  # what is left of them after a first call
     compiled = SimpleNamespace(key="some", triton_poi_fused_add_0=tuned)
-    monkeypatch.setattr(PyCodeCache, "modules", [SimpleNamespace(key="other", triton_poi_fused_add_0=None), compiled])
+    monkeypatch.setattr(
+        PyCodeCache, "modules", [SimpleNamespace(key="other", triton_poi_fused_add_0=None), compiled]
+    )
     settings = _settings(SimpleNamespace(cache_key="some"))
     chosen_by = Captured(TRITON, ("x",), ("x",), "outputs[0]", settings=settings)
     assert tripwires.check(put_together(chosen_by, Task(BREAK, "break"), "compile", "cuda")) is None
@@ -281,17 +309,27 @@ def test_functions_that_help_two_kernels_under_one_name_do_not_meet() -> None:
     start = TRITON.index("triton_poi_fused_add_0 = async_compile")
     first = TRITON[start : TRITON.index("async_compile.wait")]
     first = first.replace(
-        "@triton_heuristics", "@triton.jit\ndef _triton_helper_fn_add0(a, b):\n    return a + b\n\n@triton_heuristics"
+        "@triton_heuristics",
+        "@triton.jit\ndef _triton_helper_fn_add0(a, b):\n    return a + b\n\n@triton_heuristics",
     )
-    first = first.replace("tl.load(in_ptr0 + xindex, xmask) + 1.0", "_triton_helper_fn_add0(tl.load(in_ptr0 + xindex, xmask), 1.0)")
-    second = first.replace("triton_poi_fused_add_0", "triton_poi_fused_sub_1").replace("return a + b", "return a - b")
+    first = first.replace(
+        "tl.load(in_ptr0 + xindex, xmask) + 1.0",
+        "_triton_helper_fn_add0(tl.load(in_ptr0 + xindex, xmask), 1.0)",
+    )
+    second = first.replace("triton_poi_fused_add_0", "triton_poi_fused_sub_1").replace(
+        "return a + b", "return a - b"
+    )
     code = TRITON[:start] + first + second + TRITON[TRITON.index("async_compile.wait") :]
     code = code.replace(
         "            del arg0_1\n",
         "            triton_poi_fused_sub_1.run(buf0, buf0, 1024, stream=stream0)\n            del arg0_1\n",
     )
-    source = put_together(Captured(code, ("x",), ("x",), "outputs[0]"), Task(BREAK, "break"), "compile", "cuda")
-    functions = {node.name: ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    source = put_together(
+        Captured(code, ("x",), ("x",), "outputs[0]"), Task(BREAK, "break"), "compile", "cuda"
+    )
+    functions = {
+        node.name: ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+    }
     assert "a + b" in functions["triton_poi_fused_add_0_triton_helper_fn_add0"]
     assert "a - b" in functions["triton_poi_fused_sub_1_triton_helper_fn_add0"]
     assert "triton_poi_fused_sub_1_triton_helper_fn_add0(tl.load" in functions["triton_poi_fused_sub_1"]
@@ -327,6 +365,10 @@ def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: Work
     """They are launched more quickly, by plain code: nothing that its user would notice."""
     task = Task.from_file(EXAMPLES / name / "task.py")
     (seed,) = study(worker, task, target="cuda")["seeds"]
-    verdict = court.judge(task, Candidate(seed["source"]), "cuda", effort="normal", baselines=("compile",), build_timeout=300.0)
+    verdict = court.judge(
+        task, Candidate(seed["source"]), "cuda", effort="normal", baselines=("compile",), build_timeout=300.0
+    )
     assert verdict.status is Status.PASSED, verdict.reason
-    assert verdict.speedup["compile"].low < 1.03 and verdict.speedup["compile"].high > 0.97, verdict.measurement
+    assert verdict.speedup["compile"].low < 1.03 and verdict.speedup["compile"].high > 0.97, (
+        verdict.measurement
+    )

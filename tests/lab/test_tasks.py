@@ -57,7 +57,9 @@ def test_constants_become_the_same_numbers_whatever_they_are_called() -> None:
 def test_batch_norm_statistics_are_not_trivial() -> None:
     with parameters.under_seed(5):
         norm = nn.BatchNorm2d(8)
-    assert norm.running_var is not None and bool((norm.running_var > 0).all()) and norm.running_var.std() > 0.01
+    assert (
+        norm.running_var is not None and bool((norm.running_var > 0).all()) and norm.running_var.std() > 0.01
+    )
     assert norm.running_mean is not None and norm.running_mean.std() > 0.01
 
 
@@ -84,7 +86,9 @@ def test_distributions_multiply_and_repeat(name: str) -> None:
 
 def test_spikes_are_where_a_tensors_elements_are_however_it_lies_in_memory() -> None:
     x = torch.randn(2, 16, 8, 8)
-    (plain,), (turned,) = (transform([given], "spikes", 9) for given in (x, x.to(memory_format=torch.channels_last)))
+    (plain,), (turned,) = (
+        transform([given], "spikes", 9) for given in (x, x.to(memory_format=torch.channels_last))
+    )
     assert torch.equal(plain, turned) and turned.is_contiguous(memory_format=torch.channels_last)
     changed = plain != x
     assert 1 <= int(changed.sum()) <= 8 and bool((plain[changed] / x[changed] >= 2**6 - 1e-3).all())
@@ -92,11 +96,15 @@ def test_spikes_are_where_a_tensors_elements_are_however_it_lies_in_memory() -> 
 
 def test_functions_that_hold_parts_of_a_model_hold_those_of_the_copy() -> None:
     """As KernelBench's MiniGPTBlock has one."""
-    holding = task("self.f(x[0])", init="self.l = nn.Linear(128, 64); l = self.l; self.f = lambda given: l(given) + 1")
+    holding = task(
+        "self.f(x[0])", init="self.l = nn.Linear(128, 64); l = self.l; self.f = lambda given: l(given) + 1"
+    )
     reference = Reference(holding, "cpu", 1)
     (x,) = reference.inputs(3)[1]
     half, again = reference.model(torch.float64), reference.model()
-    assert half(x.double()).dtype == torch.float64 and torch.allclose(half(x.double()).float(), again(x), atol=1e-5)
+    assert half(x.double()).dtype == torch.float64 and torch.allclose(
+        half(x.double()).float(), again(x), atol=1e-5
+    )
     assert reference.model().f.__closure__[0].cell_contents is not again.l
 
 
@@ -151,7 +159,11 @@ def test_broken_tasks_are_one_clear_line(broken: Task, message: str) -> None:
         ("x[0] * 1.0", "[torch.randn(64, 64)]", "copy of input 0"),
         ("x[0] @ torch.full((64,), 2.0).diag() + 1", "[torch.randn(64, 64)]", "affine map of input 0"),
         ("x[0] * 2 + x[1] * 1e-12", "[torch.randn(64, 64), torch.randn(64, 64)]", "affine map of input 0"),
-        ("functools.reduce(lambda y, _: y * 1.001 + 1e-9 * torch.sin(y), range(50), x[0])", "[torch.randn(64, 64)]", "affine map"),
+        (
+            "functools.reduce(lambda y, _: y * 1.001 + 1e-9 * torch.sin(y), range(50), x[0])",
+            "[torch.randn(64, 64)]",
+            "affine map",
+        ),
         ("x[0].sort(-1).values", "[torch.rand(64, 64).sort(-1).values]", "copy of input 0"),
         ("x[0].cummax(-1).values", "[torch.rand(64, 64).sort(-1).values]", "copy of input 0"),
         ("torch.sign(torch.sin(1e9 * x[0]))", "[torch.randn(64, 64)]", "itself is so far off"),
@@ -199,7 +211,9 @@ def test_ordinary_tasks_can_be_scored(forward: str, inputs: str) -> None:
 @pytest.mark.parametrize("kept", [1 << 26, 0])
 def test_a_question_stays_the_same_whatever_the_reference_does_with_it(kept: int) -> None:
     """Kept or made again; also where the reference writes to its inputs and they need no cast."""
-    oracle = Oracle(Reference(task("x[0].add_(1) * 2", "[torch.randn(8, 8, dtype=torch.float64)]"), "cpu", 1), kept)
+    oracle = Oracle(
+        Reference(task("x[0].add_(1) * 2", "[torch.randn(8, 8, dtype=torch.float64)]"), "cpu", 1), kept
+    )
     first = [leaf.clone() for leaf in oracle.inputs(5)[1]]
     answer = oracle.truth(5)
     oracle.truth(6)
@@ -208,9 +222,17 @@ def test_a_question_stays_the_same_whatever_the_reference_does_with_it(kept: int
 
 
 def test_work_counts_bytes_once_and_products_by_what_is_not_zero() -> None:
-    dense = work.count(Reference(task("x[0] @ x[1]", "[torch.randn(64, 32), torch.randn(32, 16)]"), "cpu", 1), 2)
-    assert (dense.read_bytes, dense.written_bytes, dense.matrix_flops) == (4 * (64 * 32 + 32 * 16), 4 * 64 * 16, 2 * 64 * 32 * 16)
-    diagonal = work.count(Reference(task("torch.diag(x[0]) @ x[1]", "[torch.rand(64) + 1, torch.randn(64, 64)]"), "cpu", 1), 2)
+    dense = work.count(
+        Reference(task("x[0] @ x[1]", "[torch.randn(64, 32), torch.randn(32, 16)]"), "cpu", 1), 2
+    )
+    assert (dense.read_bytes, dense.written_bytes, dense.matrix_flops) == (
+        4 * (64 * 32 + 32 * 16),
+        4 * 64 * 16,
+        2 * 64 * 32 * 16,
+    )
+    diagonal = work.count(
+        Reference(task("torch.diag(x[0]) @ x[1]", "[torch.rand(64) + 1, torch.randn(64, 64)]"), "cpu", 1), 2
+    )
     assert diagonal.matrix_flops == 2 * 64 * 64
 
 

@@ -32,7 +32,13 @@ from kernelpro.lab.tasks.work import Work
 from kernelpro.records import Interval
 
 
-def rounds(candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0, sealed_ms: float = 0.0, noise: float = 0.02) -> Rounds:
+def rounds(
+    candidate_ms: float,
+    baseline_ms: float,
+    hidden_ms: float = 0.0,
+    sealed_ms: float = 0.0,
+    noise: float = 0.02,
+) -> Rounds:
     """Protocol of 0.4 ms with 40 us of noise; `hidden_ms` passes outside the candidate's clock."""
     made, dice = Rounds(), random.Random(1)
     for index in range(120):
@@ -50,7 +56,9 @@ def rounds(candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0, seal
 
 
 def clocks(made: Rounds, correction_ms: float = 0.0) -> Clocks:
-    return compare_clocks(made, "candidate", "base", "cuda", {"single": correction_ms, "queued": correction_ms})
+    return compare_clocks(
+        made, "candidate", "base", "cuda", {"single": correction_ms, "queued": correction_ms}
+    )
 
 
 def with_queued(made: Rounds, candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0) -> Rounds:
@@ -60,13 +68,17 @@ def with_queued(made: Rounds, candidate_ms: float, baseline_ms: float, hidden_ms
         for index, sample in enumerate(made.samples[name]):
             if sample.sealed:
                 own = ms * (1 + 0.005 * dice.gauss(0, 1))
-                made.samples[name][index] = Sample(own, own + extra + 0.5 + 0.04 * dice.gauss(0, 1), sealed=True)
+                made.samples[name][index] = Sample(
+                    own, own + extra + 0.5 + 0.04 * dice.gauss(0, 1), sealed=True
+                )
     return made
 
 
 def judged(made: Rounds, slope_ms: float | None = None) -> Interval:
     measured = slopes(slope_ms) if slope_ms else None
-    found = compare_clocks(made, "candidate", "base", "cuda", {}, measured, 0.0, 0.01, short=measured is not None)
+    found = compare_clocks(
+        made, "candidate", "base", "cuda", {}, measured, 0.0, 0.01, short=measured is not None
+    )
     assert not found.lie
     return speedup(made, "base", "candidate", {}, found, found.most_hidden_ms if found.unsure else 0.0)
 
@@ -87,7 +99,10 @@ def test_a_baseline_that_was_not_beside_the_candidate_is_linked_by_the_steadier_
     links = {kind: -before.log_link("base", "candidate", kind) for kind in before.kinds}
     found = compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.137), 0.0, 0.01, short=True)
     over_eager = speedup(made, "base", "candidate", links, found)
-    assert over_eager.value == pytest.approx(0.44 / 0.137, rel=0.01) and over_eager.high - over_eager.low < 0.05 * over_eager.value
+    assert (
+        over_eager.value == pytest.approx(0.44 / 0.137, rel=0.01)
+        and over_eager.high - over_eager.low < 0.05 * over_eager.value
+    )
 
 
 def test_a_loss_in_single_calls_stays_one() -> None:
@@ -98,15 +113,22 @@ def test_a_loss_in_single_calls_stays_one() -> None:
 def test_queued_calls_that_hide_time_win_nothing() -> None:
     """A kernel of 0.19 ms that claims less, as much as the parent's clock does not see; bursts do."""
     for claimed in (0.17, 0.15):
-        assert decide(judged(with_queued(rounds(0.19, 0.27), claimed, 0.187, hidden_ms=0.187 - claimed), 0.188)) == "unclear"
-    found = compare_clocks(with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137), "candidate", "base", "cuda", {})
+        assert (
+            decide(judged(with_queued(rounds(0.19, 0.27), claimed, 0.187, hidden_ms=0.187 - claimed), 0.188))
+            == "unclear"
+        )
+    found = compare_clocks(
+        with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137), "candidate", "base", "cuda", {}
+    )
     assert "when inputs are shown only after" in found.lie
 
 
 def filled(made: Rounds, **filling_ms: float) -> Rounds:
     """The same rounds, where writing inputs took so long, within the parent's clock."""
     for name, ms in filling_ms.items():
-        made.samples[name] = [replace(s, wall=s.wall + ms, filling=ms) if s.sealed else s for s in made.samples[name]]
+        made.samples[name] = [
+            replace(s, wall=s.wall + ms, filling=ms) if s.sealed else s for s in made.samples[name]
+        ]
     return made
 
 
@@ -114,7 +136,9 @@ def test_who_holds_up_a_baseline_convicts_no_candidate_and_hides_none() -> None:
     """A process that waits may have the device for 2 ms while inputs are written that take 0.1 ms."""
     assert not clocks(filled(rounds(0.2, 0.3), candidate=0.1, base=0.1)).lie
     assert not clocks(filled(rounds(0.2, 0.3), candidate=0.1, base=2.1)).lie
-    assert "only after the clock" in clocks(filled(rounds(0.2, 0.3, sealed_ms=0.5), candidate=0.1, base=2.1)).lie
+    assert (
+        "only after the clock" in clocks(filled(rounds(0.2, 0.3, sealed_ms=0.5), candidate=0.1, base=2.1)).lie
+    )
 
 
 def test_a_candidate_that_has_the_device_while_its_inputs_are_written_is_not_believed() -> None:
@@ -128,7 +152,9 @@ def test_a_candidate_that_has_the_device_while_its_inputs_are_written_is_not_bel
 
 def test_where_no_call_is_sealed_clocks_are_compared_all_the_same() -> None:
     made = rounds(0.2, 0.3)
-    made.samples = {name: [replace(sample, sealed=False) for sample in samples] for name, samples in made.samples.items()}
+    made.samples = {
+        name: [replace(sample, sealed=False) for sample in samples] for name, samples in made.samples.items()
+    }
     assert made.kinds == ("single",) and not compare_clocks(made, "candidate", "base", "cpu", {}).lie
 
 
@@ -168,7 +194,9 @@ def test_a_baseline_is_timed_again_where_that_makes_a_difference() -> None:
     assert not was_slowed(cold, before, "base", "candidate"), "its host was, and queued calls decide"
     assert was_slowed(slowed, before, "base", "candidate")
     slow_host = with_queued(rounds(0.30, 0.15), 0.155, 0.187)
-    assert was_slowed(with_queued(rounds(0.30, 0.36), 0.155, 0.187), slow_host, "base", "candidate"), "in single calls only"
+    assert was_slowed(with_queued(rounds(0.30, 0.36), 0.155, 0.187), slow_host, "base", "candidate"), (
+        "in single calls only"
+    )
 
 
 def test_the_time_shown_stands_in_the_ratio_that_counts() -> None:
@@ -224,7 +252,10 @@ def test_time_outside_the_candidates_clock_is_a_lie() -> None:
 
 
 def test_work_done_before_the_clock_shows_in_sealed_rounds() -> None:
-    assert "when inputs are shown only after the clock has started" in clocks(rounds(0.1, 2.0, sealed_ms=1.0)).lie
+    assert (
+        "when inputs are shown only after the clock has started"
+        in clocks(rounds(0.1, 2.0, sealed_ms=1.0)).lie
+    )
 
 
 def test_what_the_clock_cannot_resolve_widens_the_interval() -> None:
@@ -240,7 +271,9 @@ def test_hidden_time_within_the_slack_still_counts() -> None:
 
 
 def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
-    ceilings = Ceilings(bandwidth=1e12, cached_bandwidth=4e12, cache_bytes=1 << 20, rates={"fp32": 1e13, "tf32": 1e14})
+    ceilings = Ceilings(
+        bandwidth=1e12, cached_bandwidth=4e12, cache_bytes=1 << 20, rates={"fp32": 1e13, "tf32": 1e14}
+    )
     moving = Work(read_bytes=10**9, written_bytes=10**9, matrix_flops=0)
     assert floor_ms(moving, ceilings, "tf32") == 2.0
     assert 0.8 < impossible_ms(moving, ceilings, "tf32", "cuda") < 2.0
@@ -256,14 +289,21 @@ def test_each_type_has_the_floor_of_its_own_unit() -> None:
         for dtype in (torch.float64, torch.float16, torch.bfloat16)
     }
     assert list(units.values()) == ["fp64", "fp16", "bf16", "fp64", "fp32", "fp32"]
-    assert physics.unit("cuda", "tf32", torch.float32) == "tf32" and physics.unit("cpu", "tf32", torch.float32) == "fp32"
+    assert (
+        physics.unit("cuda", "tf32", torch.float32) == "tf32"
+        and physics.unit("cpu", "tf32", torch.float32) == "fp32"
+    )
     ceilings = Ceilings(1e12, 4e12, 1 << 20, {"fp32": 5e13, "tf32": 4e14, "bf16": 8e14, "fp64": 5e13})
     product = Work(10**6, 10**6, 1e12)
     assert floor_ms(product, ceilings, "fp64") == 20.0, "and not the 1.25 ms of bfloat16"
-    assert impossible_ms(product, ceilings, "fp64", "cuda") == impossible_ms(product, ceilings, "bf16", "cuda")
+    assert impossible_ms(product, ceilings, "fp64", "cuda") == impossible_ms(
+        product, ceilings, "bf16", "cuda"
+    )
 
 
-def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     old = Ceilings(1e30, 2e30, 1 << 20, {"fp32": 1e8})
     physics.measured("cpu", "here", "fp32")
@@ -272,11 +312,15 @@ def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(tmp_path: Path,
     found = physics.measured("cpu", "here", "fp64")
     assert replace(found, rates={"fp32": found.rates["fp32"]}) == old and 1e8 < found.rates["fp64"] < 1e14
     cache.write_text(json.dumps(asdict(replace(old, rates={"fp32": 1e30}))))
-    assert physics.measured("cpu", "here", "fp64").rates["fp64"] == 5e29, "half of float32's at least, whatever the load just now"
+    assert physics.measured("cpu", "here", "fp64").rates["fp64"] == 5e29, (
+        "half of float32's at least, whatever the load just now"
+    )
     cache.write_text(json.dumps(asdict(found)))
     assert physics.measured("cpu", "here", "fp32") == physics.measured("cpu", "here", "fp64") == found
     os.utime(cache, (0, 0))
-    assert physics.measured("cpu", "here", "fp32").rates["fp64"] == found.rates["fp64"], "measured anew, the rest stands"
+    assert physics.measured("cpu", "here", "fp32").rates["fp64"] == found.rates["fp64"], (
+        "measured anew, the rest stands"
+    )
 
 
 def slopes(ms: float) -> torch.Tensor:
@@ -288,16 +332,26 @@ def test_bursts_show_what_a_single_call_cannot() -> None:
     """A kernel of 5 us by its own clock that takes 40: far below what one round trip resolves."""
     made = rounds(0.005, 0.04)
     assert compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.005), short=True).lie == ""
-    assert "follow each other" in compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.04), short=True).lie
+    assert (
+        "follow each other"
+        in compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.04), short=True).lie
+    )
 
 
 def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
-    assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", {}, None, short=True).widest_ms >= 0.1
-    assert compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", {}, slopes(0.19), short=True).widest_ms == 0
+    assert (
+        compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", {}, None, short=True).widest_ms >= 0.1
+    )
+    assert (
+        compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", {}, slopes(0.19), short=True).widest_ms
+        == 0
+    )
 
 
 def test_without_bursts_what_differs_from_process_to_process_is_counted_and_convicts_nobody() -> None:
-    found = compare_clocks(rounds(0.3, 0.6, hidden_ms=0.09), "candidate", "base", "cuda", {}, None, short=True)
+    found = compare_clocks(
+        rounds(0.3, 0.6, hidden_ms=0.09), "candidate", "base", "cuda", {}, None, short=True
+    )
     assert found.lie == "" and found.unsure and found.most_hidden_ms == pytest.approx(0.09, abs=0.02)
 
 
@@ -314,8 +368,12 @@ def test_a_head_start_in_most_calls_is_counted_whatever_bursts_say() -> None:
 def test_what_differs_from_process_to_process_convicts_no_short_kernel_whose_bursts_agree() -> None:
     made, agree, differ = rounds(0.07, 0.3, hidden_ms=0.08), slopes(0.07), slopes(0.15)
     assert compare_clocks(made, "candidate", "base", "cuda", {}, agree, short=True).lie == ""
-    assert "follow each other" in compare_clocks(made, "candidate", "base", "cuda", {}, differ, short=True).lie
-    assert compare_clocks(rounds(0.07, 0.3, hidden_ms=0.2), "candidate", "base", "cuda", {}, agree, short=True).lie
+    assert (
+        "follow each other" in compare_clocks(made, "candidate", "base", "cuda", {}, differ, short=True).lie
+    )
+    assert compare_clocks(
+        rounds(0.07, 0.3, hidden_ms=0.2), "candidate", "base", "cuda", {}, agree, short=True
+    ).lie
     polls = rounds(0.07, 0.3, sealed_ms=0.08)
     assert "shown only after" in compare_clocks(polls, "candidate", "base", "cuda", {}, agree, short=True).lie
 
@@ -323,15 +381,20 @@ def test_what_differs_from_process_to_process_convicts_no_short_kernel_whose_bur
 def test_what_bursts_surely_show_beyond_the_slack_is_counted_and_convicts_only_where_it_is_much() -> None:
     made = rounds(0.29, 0.4)
     longer, far = (
-        compare_clocks(made, "candidate", "base", "cuda", {}, slopes(ms), slope_slack_ms=0.01, short=True) for ms in (0.335, 0.45)
+        compare_clocks(made, "candidate", "base", "cuda", {}, slopes(ms), slope_slack_ms=0.01, short=True)
+        for ms in (0.335, 0.45)
     )
     assert not longer.lie and longer.unsure and longer.most_hidden_ms == pytest.approx(0.045, abs=0.005)
     assert "follow each other" in far.lie
-    alike = compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.30), slope_slack_ms=0.01, short=True)
+    alike = compare_clocks(
+        made, "candidate", "base", "cuda", {}, slopes(0.30), slope_slack_ms=0.01, short=True
+    )
     assert not alike.lie and not alike.unsure and alike.most_hidden_ms == 0
 
 
-@pytest.mark.parametrize(("hidden", "lie", "slight"), [(0.01, False, True), (0.12, True, True), (0.4, True, False)])
+@pytest.mark.parametrize(
+    ("hidden", "lie", "slight"), [(0.01, False, True), (0.12, True, True), (0.4, True, False)]
+)
 def test_on_a_cpu_a_tenth_of_a_millisecond_convicts_nobody(hidden: float, lie: bool, slight: bool) -> None:
     found = compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cpu", {})
     assert bool(found.lie) == lie and found.slight == slight

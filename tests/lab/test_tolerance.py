@@ -86,14 +86,22 @@ def test_the_first_wrong_element_is_named_beside_the_worst() -> None:
     output = right.clone()
     output[2, 7] += 0.5
     output[30, 1] += 9.0
-    assert first_wrong([output], [right], 1e-3) == f"first wrong at [2, 7]: got {output[2, 7]:.7g}, should be {right[2, 7]:.7g}"
+    assert (
+        first_wrong([output], [right], 1e-3)
+        == f"first wrong at [2, 7]: got {output[2, 7]:.7g}, should be {right[2, 7]:.7g}"
+    )
     assert measure([output], [right], located=True).where.startswith("worst at [30, 1]: ")
     assert first_wrong([output], [right], 100.0) == "" == first_wrong([right], [right], 0.0)
     output[0, 0] = math.nan
-    assert first_wrong([right, output], [right, right], 1e-3).startswith("output 1 first wrong at [0, 0]: got nan")
+    assert first_wrong([right, output], [right, right], 1e-3).startswith(
+        "output 1 first wrong at [0, 0]: got nan"
+    )
     inf = torch.full((4,), math.inf)
     assert first_wrong([inf], [inf], 1e-3) == "", "what should not be finite, and is not, is right"
-    assert first_wrong([torch.tensor([1, 2, 4])], [torch.tensor([1, 2, 3])], 0.0) == "first wrong at [2]: got 4, should be 3"
+    assert (
+        first_wrong([torch.tensor([1, 2, 4])], [torch.tensor([1, 2, 3])], 0.0)
+        == "first wrong at [2]: got 4, should be 3"
+    )
 
 
 def test_float16_leaves_its_range_on_spikes() -> None:
@@ -123,7 +131,9 @@ def test_a_wrong_element_shows_although_the_norm_is_fine() -> None:
 
 
 @pytest.mark.parametrize("shape", [(40, 30), (7, 5, 20), (1200,), (300, 4), ()])
-def test_large_outputs_are_compared_piece_by_piece(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outputs_are_compared_piece_by_piece(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     truth = torch.randn(shape, dtype=torch.float64)
     truth.view(-1)[-1:] = math.inf
     wrong, late = truth.float() * 1.001, truth.float()
@@ -134,7 +144,9 @@ def test_large_outputs_are_compared_piece_by_piece(shape: tuple[int, ...], monke
     monkeypatch.setattr("kernelpro.lab.judge.oracle._PIECE", 100)
     for output, expected in zip((wrong, late, truth.float() + 0.0), whole, strict=True):
         found = measure([output], [truth], located=True)
-        assert (found.norm, found.element) == pytest.approx((expected.norm, expected.element)) and found.where == expected.where
+        assert (found.norm, found.element) == pytest.approx(
+            (expected.norm, expected.element)
+        ) and found.where == expected.where
     assert torch.equal(rounded(wrong, 8), cut)
 
 
@@ -166,4 +178,6 @@ def test_the_only_value_that_a_relu_leaves_of_a_row_may_have_lost_what_cancelled
     near[5, 3] += 8e-8
     skipped[6] = 0.0
     assert measure([near], [truth]).element < 1e-5
-    assert measure([skipped], [truth]).element > 0.1, "a row of a hundredth of the usual size is not forgotten"
+    assert measure([skipped], [truth]).element > 0.1, (
+        "a row of a hundredth of the usual size is not forgotten"
+    )

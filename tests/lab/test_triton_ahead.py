@@ -13,7 +13,7 @@ from court import Court
 
 from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.triton import CACHE
-from kernelpro.lab.sandbox.cell import Nursery
+from kernelpro.lab.sandbox.cell import SandboxLauncher
 from kernelpro.records import Candidate, Status, Task
 
 DEVICE: triton_ahead.Facts = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}
@@ -48,10 +48,12 @@ class ModelNew(torch.nn.Module):
         REST
         return y
 """
-TUNED = KERNELS.replace("REST", "tuned[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x[1:], y, x.numel())")
+TUNED = KERNELS.replace(
+    "REST", "tuned[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x[1:], y, x.numel())"
+)
 
 
-def files(nursery: Nursery, source: str) -> dict[str, bytes]:
+def files(nursery: SandboxLauncher, source: str) -> dict[str, bytes]:
     """What a build leaves in Triton's cache."""
     given = io.BytesIO()
     torch.save({"task": TASK}, given)
@@ -63,7 +65,11 @@ def files(nursery: Nursery, source: str) -> dict[str, bytes]:
         cell.kill()
     assert answer == {"ok": True}, answer
     with tarfile.open(fileobj=io.BytesIO(artifacts)) as archive:
-        found = {member.name: archive.extractfile(member) for member in archive if member.name.startswith(f"{CACHE}/")}
+        found = {
+            member.name: archive.extractfile(member)
+            for member in archive
+            if member.name.startswith(f"{CACHE}/")
+        }
     return {name.removeprefix(f"{CACHE}/"): content.read() for name, content in found.items() if content}
 
 
@@ -71,16 +77,18 @@ def machine_code(found: dict[str, bytes]) -> list[str]:
     return sorted(Path(name).stem for name in found if name.endswith(".cubin"))
 
 
-def test_every_launch_is_compiled_and_none_is_made(nursery: Nursery) -> None:
+def test_every_launch_is_compiled_and_none_is_made(nursery: SandboxLauncher) -> None:
     pytest.importorskip("triton")
     found = files(nursery, TUNED)
     assert machine_code(found) == ["plain", "tuned", "tuned"]
     assert all(content.startswith(b"\x7fELF") for name, content in found.items() if name.endswith(".cubin"))
 
 
-def test_what_was_compiled_before_a_call_ended_early_is_kept(nursery: Nursery) -> None:
+def test_what_was_compiled_before_a_call_ended_early_is_kept(nursery: SandboxLauncher) -> None:
     pytest.importorskip("triton")
-    assert machine_code(files(nursery, KERNELS.replace("REST", "if float(y[0, 0]) > 0: y = y + 1"))) == ["plain"]
+    assert machine_code(files(nursery, KERNELS.replace("REST", "if float(y[0, 0]) > 0: y = y + 1"))) == [
+        "plain"
+    ]
     assert machine_code(files(nursery, KERNELS.replace("REST", "raise KeyboardInterrupt"))) == ["plain"]
 
 

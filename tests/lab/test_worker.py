@@ -32,7 +32,13 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
         {"id": "again", "kind": "probe", "task": failing, "target": "cpu", "options": options},
     ]
     text = "not json\n" + "".join(json.dumps(line) + "\n" for line in lines)
-    done = subprocess.run([sys.executable, "-m", "kernelpro.lab.worker"], input=text, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelpro.lab.worker"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     results = {answer["job"]: answer for answer in answers if answer["type"] == "result"}
@@ -42,18 +48,27 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     assert results["b"]["data"]["status"] == "build_failed"
     assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
     assert results["p"]["device_seconds"] > 0
-    assert results["j"]["verdict"]["status"] == "build_failed" and "undeclared" in results["j"]["verdict"]["reason"]
+    assert (
+        results["j"]["verdict"]["status"] == "build_failed"
+        and "undeclared" in results["j"]["verdict"]["reason"]
+    )
     assert "unknown kind of job 'nonsense'" in results["strange"]["error"]
     assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]
-    assert all("ValueError" in results[name]["error"] for name in ("r", "s", "again")), "a broken task, however often"
+    assert all("ValueError" in results[name]["error"] for name in ("r", "s", "again")), (
+        "a broken task, however often"
+    )
     assert any(answer["type"] == "progress" for answer in answers)
 
 
 def test_without_torch_every_job_is_told_what_is_missing() -> None:
     source = Path(__file__).parents[2] / "src"
     code = f"import sys; sys.path.insert(0, {str(source)!r}); from kernelpro.lab.worker import main; main()"
-    jobs = "".join(json.dumps({"id": name, "kind": "environment", "target": "cpu"}) + "\n" for name in ("a", "b"))
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], input=jobs, capture_output=True, text=True, timeout=60)
+    jobs = "".join(
+        json.dumps({"id": name, "kind": "environment", "target": "cpu"}) + "\n" for name in ("a", "b")
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], input=jobs, capture_output=True, text=True, timeout=60
+    )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["job"] for answer in answers] == ["a", "b"] and not done.stderr
     assert all("has no torch" in answer["error"] for answer in answers)
@@ -61,7 +76,9 @@ def test_without_torch_every_job_is_told_what_is_missing() -> None:
 
 def test_where_nobody_reads_the_results_it_ends_without_a_word() -> None:
     command = [sys.executable, "-m", "kernelpro.lab.worker"]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert worker.stdin and worker.stdout and worker.stderr
     worker.stdout.close()
     worker.stdin.write(json.dumps({"id": "e", "kind": "environment", "target": "cpu"}) + "\n")

@@ -12,7 +12,14 @@ from kernelpro.library import Tree
 from kernelpro.records import BadInput
 
 
-def ask(where: str, json_lines: bool = False, regex: bool = False, exact: bool = False, glob: str = "", **wanted: str) -> int:
+def ask(
+    where: str,
+    json_lines: bool = False,
+    regex: bool = False,
+    exact: bool = False,
+    glob: str = "",
+    **wanted: str,
+) -> int:
     return run(Wanted(**wanted), where, regex, exact, glob, 10, json_lines)
 
 
@@ -32,7 +39,9 @@ def test_a_folder_needs_no_name(root: Path, capsys: pytest.CaptureFixture[str]) 
         ({"uses": "load_tile"}, "test/test_tile.cu:1"),
     ],
 )
-def test_the_other_questions(tree: Tree, wanted: dict[str, str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_questions(
+    tree: Tree, wanted: dict[str, str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ask("small", **wanted) == 0
     assert shown in capsys.readouterr().out
 

@@ -54,10 +54,14 @@ def test_a_half_built_index_is_never_seen(tree: Tree) -> None:
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
     assert search("load tile", "small").startswith("include/tile.cuh")
-    assert [path.name for path in index.folder().iterdir()] == [files()[0].name], "what was abandoned is swept up"
+    assert [path.name for path in index.folder().iterdir()] == [files()[0].name], (
+        "what was abandoned is swept up"
+    )
 
 
-def test_without_a_place_for_it_the_index_is_in_memory(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_it_the_index_is_in_memory(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = search("load tile", "small")
     (tmp_path / "blocked").write_text("a file where the cache should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "blocked"))
@@ -69,7 +73,9 @@ def test_without_a_place_for_it_the_index_is_in_memory(tree: Tree, tmp_path: Pat
 
 def test_many_threads_at_once(tree: Tree) -> None:
     answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(search("load tile", "small"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(search("load tile", "small"))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -79,7 +85,9 @@ def test_many_threads_at_once(tree: Tree) -> None:
 
 def test_two_processes_at_once(tree: Tree) -> None:
     code = "from kernelpro.library import search; print(search('load tile', 'small'))"
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
     answers = {process.communicate()[0] for process in running}
     assert len(answers) == 1 and answers.pop().startswith("include/tile.cuh")
     assert len(files()) == 1 and not list(index.folder().glob(".building-*"))

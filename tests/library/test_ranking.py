@@ -16,9 +16,15 @@ QUESTIONS = [
     ("make_tiled_copy", "include/cute/atom/copy_atom.hpp"),
     ("epilogue visitor tree", "include/cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"),
     ("pipeline tma async consumer release", "include/cutlass/pipeline/sm90_pipeline.hpp"),
-    ("swizzle layout shared memory bank conflict", "examples/59_ampere_gather_scatter_conv/ampere_conv_kernel.h"),
+    (
+        "swizzle layout shared memory bank conflict",
+        "examples/59_ampere_gather_scatter_conv/ampere_conv_kernel.h",
+    ),
     ("mma atom tf32 sm90", "include/cute/atom/mma_traits_sm90_gmma.hpp"),
-    ("warp specialized persistent gemm kernel", "include/cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp"),
+    (
+        "warp specialized persistent gemm kernel",
+        "include/cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp",
+    ),
     ("stream k tile scheduler", "include/cutlass/gemm/kernel/sm100_tile_scheduler_stream_k.hpp"),
     ("cp.async wait group", "include/cute/arch/copy_sm80.hpp"),
     ("ldmatrix copy atom", "include/cute/arch/copy_sm75.hpp"),

@@ -38,7 +38,11 @@ def test_lines_begin_at_the_template_and_end_at_the_brace() -> None:
 
 
 def test_python_and_markdown() -> None:
-    assert found("run.py", SCRIPT) == {"Runner": "class", "Runner.größe": "function", "schedule_tiles": "function"}
+    assert found("run.py", SCRIPT) == {
+        "Runner": "class",
+        "Runner.größe": "function",
+        "schedule_tiles": "function",
+    }
     assert found("guide.md", GUIDE) == {"Guide": "section", "Bank conflicts": "section"}
 
 

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.library import TOOLS, Tree, definition, forget, grep, grepping, known, outline, read, register, search, uses
+from kernelpro.library import (
+    TOOLS,
+    Tree,
+    definition,
+    forget,
+    grep,
+    grepping,
+    known,
+    outline,
+    read,
+    register,
+    search,
+    uses,
+)
 from kernelpro.records import BadInput
 
 
@@ -17,7 +30,9 @@ def test_schemas_agree_with_the_functions(tool: object) -> None:
     signature = inspect.signature(tool.function)  # type: ignore[attr-defined]
     schema = tool.parameters  # type: ignore[attr-defined]
     assert set(schema["properties"]) == set(signature.parameters)
-    assert schema["required"] == [name for name, p in signature.parameters.items() if p.default is inspect.Parameter.empty]
+    assert schema["required"] == [
+        name for name, p in signature.parameters.items() if p.default is inspect.Parameter.empty
+    ]
 
 
 def test_search_shows_path_lines_and_symbol(tree: Tree) -> None:
@@ -25,7 +40,9 @@ def test_search_shows_path_lines_and_symbol(tree: Tree) -> None:
     assert first.startswith("include/tile.cuh:") and first.endswith("demo::load_tile")
 
 
-@pytest.mark.parametrize("query", ["loadTile", "LOAD_TILE", "loading tiles", "tensor memory accelerator", "tmem accelerator"])
+@pytest.mark.parametrize(
+    "query", ["loadTile", "LOAD_TILE", "loading tiles", "tensor memory accelerator", "tmem accelerator"]
+)
 def test_words_meet_identifiers_however_they_are_written(tree: Tree, query: str) -> None:
     assert search(query, "small").startswith("include/tile.cuh:")
 
@@ -51,11 +68,25 @@ def test_definition_uses_outline_and_read(tree: Tree) -> None:
         "test/test_tile.cu:1: void check() { load_tile(1); }",
     ]
     assert "  22-25: function run" in outline("tile.cuh", "small")
-    assert read("guide.md", 5, 7, "small") == "guide.md: lines 5-7 of 11\n5: ## Bank conflicts\n6: \n7: Pad the rows."
+    assert (
+        read("guide.md", 5, 7, "small")
+        == "guide.md: lines 5-7 of 11\n5: ## Bank conflicts\n6: \n7: Pad the rows."
+    )
 
 
 @pytest.mark.parametrize(
-    "path", ["../../etc/passwd", "/etc/passwd", "include/../../secret", ".secret.py", "picture.png", "~/x", "", "a\0b", "x" * 9999]
+    "path",
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "include/../../secret",
+        ".secret.py",
+        "picture.png",
+        "~/x",
+        "",
+        "a\0b",
+        "x" * 9999,
+    ],
 )
 def test_paths_lead_nowhere_but_to_files_of_the_tree(tree: Tree, path: str) -> None:
     for function in (read, outline):
@@ -88,11 +119,16 @@ def test_wrong_arguments_are_worded(tree: Tree) -> None:
     assert read("guide.md", 9, 5, "small").startswith("error: lines 9-5")
     assert read("guide.md", 99, tree="small").startswith("error: guide.md: has 11 lines")
     assert definition("a b", "small").startswith("error: 'a b': give one name")
-    assert uses("load_tyle", "small") == "error: load_tyle: not in the tree; near: load_tile; the case of letters counts"
+    assert (
+        uses("load_tyle", "small")
+        == "error: load_tyle: not in the tree; near: load_tile; the case of letters counts"
+    )
     assert read("tile", tree="small").endswith("did you mean include/tile.cuh, test/test_tile.cu?")
 
 
-@pytest.mark.parametrize("query", ['"', "a AND", "NEAR(", "*", "col:x", "'; DROP TABLE words; --", "^", "()", "\ud800", "?" * 300])
+@pytest.mark.parametrize(
+    "query", ['"', "a AND", "NEAR(", "*", "col:x", "'; DROP TABLE words; --", "^", "()", "\ud800", "?" * 300]
+)
 def test_queries_are_words_and_no_syntax(tree: Tree, query: str) -> None:
     assert not search(query, "small").startswith("error")
 

@@ -18,8 +18,17 @@ SOURCE = "class ModelNew: ...\n"
 QUICK = Settings(backoff=0.001, retries=3, timeout=20.0)
 
 
-def question(key: str = "step-1/code", prompt: str = "Make it fast.", form: Form[Any] | None = None, **more: Any) -> Question[Any]:
-    return Question(key, more.pop("role", "code"), more.pop("system", "You write kernels."), prompt, form or Code("python"), **more)
+def question(
+    key: str = "step-1/code", prompt: str = "Make it fast.", form: Form[Any] | None = None, **more: Any
+) -> Question[Any]:
+    return Question(
+        key,
+        more.pop("role", "code"),
+        more.pop("system", "You write kernels."),
+        prompt,
+        form or Code("python"),
+        **more,
+    )
 
 
 def ask(model: Model, asked: Question[Any] | None = None) -> Reply[Any]:
@@ -35,7 +44,12 @@ def unanswered(folder: Path) -> list[Path]:
 def search_tool(function: Callable[..., str]) -> Tool:
     parameters = {
         "type": "object",
-        "properties": {"words": {"type": "string", "maxLength": 50}, "limit": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "properties": {
+            "words": {"type": "string", "maxLength": 50},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
         "required": ["words"],
     }
-    return Tool("search", "Searches the headers of CUTLASS.", parameters, function, command="kernelpro search WORDS")
+    return Tool(
+        "search", "Searches the headers of CUTLASS.", parameters, function, command="kernelpro search WORDS"
+    )

@@ -100,7 +100,9 @@ class LoopbackServer:
             self._over.wait()
             return
         if isinstance(act, Cut):
-            handler.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+            handler.wfile.write(
+                b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+            )
             handler.wfile.flush()
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.connection.close()
@@ -117,7 +119,9 @@ class LoopbackServer:
             if request.body.get("stream"):
                 headers, body = {"Content-Type": "text/event-stream"}, _stream(answer)
         handler.send_response(status)
-        for name, value in ({"Content-Type": "application/json", "Content-Length": str(len(body))} | headers).items():
+        for name, value in (
+            {"Content-Type": "application/json", "Content-Length": str(len(body))} | headers
+        ).items():
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(body)
@@ -148,10 +152,23 @@ def _responses(act: Say | Call, model: str) -> dict[str, Any]:
         ]
     else:
         output = [
-            {"type": "function_call", "id": f"f{i}", "call_id": f"call_{i}", "name": name, "arguments": _text(arguments)}
+            {
+                "type": "function_call",
+                "id": f"f{i}",
+                "call_id": f"call_{i}",
+                "name": name,
+                "arguments": _text(arguments),
+            }
             for i, (name, arguments) in enumerate(act.calls)
         ]
-    answer = {"id": "r1", "object": "response", "created_at": 1, "model": model, "status": "completed", "output": output}
+    answer = {
+        "id": "r1",
+        "object": "response",
+        "created_at": 1,
+        "model": model,
+        "status": "completed",
+        "output": output,
+    }
     answer |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
     if act.tokens:
         given, written, read, _ = act.tokens
@@ -186,18 +203,26 @@ def _stream(message: dict[str, Any]) -> bytes:
     """An answer of the messages protocol as the events it is streamed in."""
     usage = message["usage"]
     events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": message | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}}
+        {
+            "type": "message_start",
+            "message": message | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}},
+        }
     ]
     for i, block in enumerate(message["content"]):
         if block["type"] == "text":
             start, delta = block | {"text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
-            start, delta = block | {"input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            start, delta = (
+                block | {"input": {}},
+                {"type": "input_json_delta", "partial_json": json.dumps(block["input"])},
+            )
         events.append({"type": "content_block_start", "index": i, "content_block": start})
         events.append({"type": "content_block_delta", "index": i, "delta": delta})
         events.append({"type": "content_block_stop", "index": i})
     stop = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    events.append({"type": "message_delta", "delta": stop, "usage": {"output_tokens": usage["output_tokens"]}})
+    events.append(
+        {"type": "message_delta", "delta": stop, "usage": {"output_tokens": usage["output_tokens"]}}
+    )
     events.append({"type": "message_stop"})
     return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
 

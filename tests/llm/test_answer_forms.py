@@ -31,7 +31,9 @@ def test_faults_of_code() -> None:
     assert "empty" in fault(Text(), " \n")
 
 
-@pytest.mark.parametrize("key", ["", "/etc/passwd", "../x", "a//b", "a/", "a.b", "a__b", "a b", "a/b/c/d", "x" * 61])
+@pytest.mark.parametrize(
+    "key", ["", "/etc/passwd", "../x", "a//b", "a/", "a.b", "a__b", "a b", "a/b/c/d", "x" * 61]
+)
 def test_a_key_is_a_safe_name_of_a_file(key: str) -> None:
     with pytest.raises(ValueError, match="a key is"):
         Question(key, "plan", "", "", Text())

@@ -31,11 +31,19 @@ def put(folder: Path, text: str | bytes, name: str = "run-1__step-1__code") -> N
 
 def test_round_trip(tmp_path: Path) -> None:
     tool = search_tool(lambda words: "found")
-    with pytest.raises(Outstanding, match=r"step-1/code waits for .*run-1__step-1__code\.answer\.md") as waiting:
+    with pytest.raises(
+        Outstanding, match=r"step-1/code waits for .*run-1__step-1__code\.answer\.md"
+    ) as waiting:
         ask(inbox(tmp_path), question(tools=(tool,)))
     assert waiting.value.key == "step-1/code" and waiting.value.cost == Cost()
     page = (tmp_path / "run-1__step-1__code.md").read_text()
-    for part in ("Role: **code**", "You write kernels.", "Make it fast.", "kernelpro search WORDS", "opens with ```python"):
+    for part in (
+        "Role: **code**",
+        "You write kernels.",
+        "Make it fast.",
+        "kernelpro search WORDS",
+        "opens with ```python",
+    ):
         assert part in page
     assert unanswered(tmp_path) == [tmp_path / "run-1__step-1__code.md"]
 
@@ -59,7 +67,12 @@ def test_a_prompt_with_titles_of_its_own_gets_none(tmp_path: Path) -> None:
 
 def test_a_malformed_answer_is_set_aside_and_the_question_says_what_was_wrong(tmp_path: Path) -> None:
     for number, (bad, fault) in enumerate(
-        [("just prose", "no fenced block at all"), (b"\xff\xfe\x00", "not UTF-8"), ("```python\nx", "never closed")], 1
+        [
+            ("just prose", "no fenced block at all"),
+            (b"\xff\xfe\x00", "not UTF-8"),
+            ("```python\nx", "never closed"),
+        ],
+        1,
     ):
         with pytest.raises(Outstanding):
             ask(inbox(tmp_path))
@@ -106,7 +119,10 @@ def test_runs_that_share_a_folder_do_not_touch_each_others_files(tmp_path: Path)
         for run in runs:
             with pytest.raises(Outstanding):
                 ask(inbox(tmp_path, run), question(prompt=f"The task of {run.scope}."))
-    assert [path.name for path in unanswered(tmp_path)] == ["run-1__step-1__code.md", "run-2__step-1__code.md"]
+    assert [path.name for path in unanswered(tmp_path)] == [
+        "run-1__step-1__code.md",
+        "run-2__step-1__code.md",
+    ]
     put(tmp_path, "```python\none\n```")
     with pytest.raises(Outstanding):
         ask(inbox(tmp_path, runs[1]))

@@ -74,7 +74,9 @@ def test_the_library_is_imported_only_when_a_provider_is_used(tmp_path: Path) ->
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
-def test_files_and_folders_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_folders_are_named_by_their_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runs" / "softmax-1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"

@@ -21,7 +21,9 @@ def test_a_prompt_that_does_not_fit_is_not_sent() -> None:
     assert server.requests == []
 
 
-def test_a_cap_reached_in_the_middle_of_a_tool_loop_stops_it_and_what_was_spent_is_counted(tmp_path: Path) -> None:
+def test_a_cap_reached_in_the_middle_of_a_tool_loop_stops_it_and_what_was_spent_is_counted(
+    tmp_path: Path,
+) -> None:
     purse, transcripts = Purse(tokens=2500), Transcripts(tmp_path / "t.jsonl")
     round_trip = Call((("search", {"words": "tma"}),), (1000, 200, 0, 0))
     with serving(round_trip, round_trip, round_trip, Say(KERNEL)) as server:
@@ -49,7 +51,10 @@ def test_a_cap_in_dollars_needs_a_price() -> None:
     with pytest.raises(BadInput, match=r"price is not known.* --price qwen=INPUT/OUTPUT .*cap the tokens"):
         model("http://localhost:1/v1#qwen", QUICK, Purse(money=1))
     purse = Purse(money=0.02)
-    with serving(Say("no code", (2000, 2000, 0, 0)), Say(KERNEL)) as server, pytest.raises(CapReached, match=r"\$0\.0225 is spent"):
+    with (
+        serving(Say("no code", (2000, 2000, 0, 0)), Say(KERNEL)) as server,
+        pytest.raises(CapReached, match=r"\$0\.0225 is spent"),
+    ):
         ask(model(f"{server.url}/v1#qwen", replace(QUICK, prices={"qwen": Price.parse("1.25/10")}), purse))
     model("openai:gpt-5", QUICK, Purse(money=1))
     model("http://localhost:1/v1#qwen", QUICK, Purse(tokens=100))
@@ -86,13 +91,21 @@ def test_all_roles_share_the_purse_and_each_is_counted(tmp_path: Path) -> None:
     purse, transcripts = Purse(), Transcripts(tmp_path / "t.jsonl")
     with serving(Say(KERNEL), Say("no"), Say(KERNEL)) as server:
         for role in ("plan", "code"):
-            ask(model(f"{server.url}/v1#{role}-model", QUICK, purse, transcripts), question(f"step-1/{role}", role=role))
+            ask(
+                model(f"{server.url}/v1#{role}-model", QUICK, purse, transcripts),
+                question(f"step-1/{role}", role=role),
+            )
     assert {role: cost.calls for role, cost in purse.by_role().items()} == {"plan": 1, "code": 2}
-    assert {key: cost.tokens_in for key, cost in purse.by_key().items()} == {"step-1/plan": 100, "step-1/code": 200}
+    assert {key: cost.tokens_in for key, cost in purse.by_key().items()} == {
+        "step-1/plan": 100,
+        "step-1/code": 200,
+    }
 
     again = Purse(tokens=400)
     again.recall(Transcripts(tmp_path / "t.jsonl").spent())
-    assert again.spent == purse.spent and again.by_role() == purse.by_role() and again.by_key() == purse.by_key()
+    assert (
+        again.spent == purse.spent and again.by_role() == purse.by_role() and again.by_key() == purse.by_key()
+    )
     with pytest.raises(CapReached), again.request(100, Decimal(0)):
         pass
 
@@ -100,7 +113,9 @@ def test_all_roles_share_the_purse_and_each_is_counted(tmp_path: Path) -> None:
 def test_prices_are_read_and_multiplied_exactly() -> None:
     price = Price.parse("1.25/10/0.125")
     assert price.of(Tokens(1000, 200, 400, 0)) == Decimal("0.0028")
-    assert Price(Decimal(1), Decimal(5), Decimal("0.1"), Decimal("1.25")).of(Tokens(1000, 0, 500, 100)) == Decimal("0.000575")
+    assert Price(Decimal(1), Decimal(5), Decimal("0.1"), Decimal("1.25")).of(
+        Tokens(1000, 0, 500, 100)
+    ) == Decimal("0.000575")
     for bad in ("", "1", "1/x", "1/-2", "1/2/3/4", "nan/1"):
         with pytest.raises(BadInput, match="dollars per million"):
             Price.parse(bad)

@@ -54,7 +54,10 @@ def test_the_same_question_after_a_restart_is_not_paid_for_twice(tmp_path: Path)
         again = ask(model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")))
         assert (again.value, again.messages, again.cost) == (first.value, first.messages, first.cost)
         assert len(server.requests) == 1 and purse.spent == Cost() and "not asked again" in again.notes[-1]
-        ask(model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")), question(prompt="Another."))
+        ask(
+            model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")),
+            question(prompt="Another."),
+        )
         assert len(server.requests) == 2
 
 
@@ -95,7 +98,11 @@ def test_keys_are_in_no_transcript(tmp_path: Path) -> None:
         ask(asked, question(prompt=f"key {SECRET}", system=f"key {SECRET}", tools=(tool,)))
     text = (tmp_path / "t.jsonl").read_text()
     assert SECRET not in text and "_API_KEY]" in text
-    said = "".join(message["content"] for message in server.requests[1].body["messages"] if message["role"] != "assistant")
+    said = "".join(
+        message["content"]
+        for message in server.requests[1].body["messages"]
+        if message["role"] != "assistant"
+    )
     assert SECRET not in said and "_API_KEY]" in said
 
 
@@ -119,7 +126,8 @@ def test_what_was_kept_is_complete_after_the_process_is_killed(tmp_path: Path) -
     path = tmp_path / "t.jsonl"
     reported: dict[str, int] = {}
     writers = {
-        name: subprocess.Popen([sys.executable, "-c", WRITER, path, name], stdout=subprocess.PIPE, text=True) for name in ("a", "b")
+        name: subprocess.Popen([sys.executable, "-c", WRITER, path, name], stdout=subprocess.PIPE, text=True)
+        for name in ("a", "b")
     }
     for name, writer in writers.items():
         assert writer.stdout is not None
@@ -143,7 +151,9 @@ def test_a_torn_line_is_left_out_and_nothing_sticks_to_it(tmp_path: Path) -> Non
     path.write_bytes(whole + whole[: len(whole) // 2])
     Transcripts(path).append("m", question("second", form=Text()), Exchange(text="two"))
     assert [line.key for line in Transcripts(path).lines()] == ["first", "second"]
-    assert all(json.loads(part) for part in (path.read_bytes().splitlines()[0], path.read_bytes().splitlines()[-1]))
+    assert all(
+        json.loads(part) for part in (path.read_bytes().splitlines()[0], path.read_bytes().splitlines()[-1])
+    )
     assert oct(path.stat().st_mode & 0o777) == "0o600"
 
 

@@ -18,7 +18,14 @@ from kernelpro.memory.knowledge import Knowledge, Observation, default_path
 from kernelpro.records import BadInput
 
 TILING = Observation(
-    "stage tiles of 64 rows in shared memory", "memory", "H200", "cuda", "matmul", math.log(2.0), run="r1", date="2026-01-01"
+    "stage tiles of 64 rows in shared memory",
+    "memory",
+    "H200",
+    "cuda",
+    "matmul",
+    math.log(2.0),
+    run="r1",
+    date="2026-01-01",
 )
 
 
@@ -59,10 +66,18 @@ def test_answers_are_ranked_by_what_is_to_be_expected_here(path: Path) -> None:
     lucky = replace(TILING, method="one lucky trick", gain=math.log(3))
     steady = [replace(TILING, method="vectorise loads", gain=math.log(2), node=str(n)) for n in range(10)]
     harmful = [replace(TILING, method="unroll by 32", gain=-math.log(2), node=str(n)) for n in range(5)]
-    foreign = [replace(TILING, method="swizzle", gain=math.log(2), hardware="A100", family="scan", node=str(n)) for n in range(10)]
+    foreign = [
+        replace(TILING, method="swizzle", gain=math.log(2), hardware="A100", family="scan", node=str(n))
+        for n in range(10)
+    ]
     knowledge.add([lucky, *steady, *harmful, *foreign])
     found = knowledge.query("memory", "H200", "matmul", "cuda", 10)
-    assert [advice.method for advice in found] == ["vectorise loads", "swizzle", "one lucky trick", "unroll by 32"]
+    assert [advice.method for advice in found] == [
+        "vectorise loads",
+        "swizzle",
+        "one lucky trick",
+        "unroll by 32",
+    ]
     assert found[0].expected == pytest.approx(10 * math.log(2) / 13) and found[-1].expected < 0
     assert (found[0].same, found[1].same, found[1].count) == (10, 0, 10)
     elsewhere = knowledge.query("memory", "A100", "scan", "cuda", 2)
@@ -71,9 +86,15 @@ def test_answers_are_ranked_by_what_is_to_be_expected_here(path: Path) -> None:
 
 def test_one_method_seen_in_many_places_is_one_answer(path: Path) -> None:
     knowledge = silent(path)
-    knowledge.add([replace(TILING, hardware=name, conditions=f"on {name}") for name in ("H200", "A100", "L4", "T4")])
+    knowledge.add(
+        [replace(TILING, hardware=name, conditions=f"on {name}") for name in ("H200", "A100", "L4", "T4")]
+    )
     (advice,) = knowledge.query("memory", "A100", "matmul", "cuda", 5)
-    assert (advice.count, advice.same) == (4, 1) and advice.conditions[0] == "on A100" and len(advice.conditions) == 3
+    assert (
+        (advice.count, advice.same) == (4, 1)
+        and advice.conditions[0] == "on A100"
+        and len(advice.conditions) == 3
+    )
     assert advice.expected == pytest.approx(math.log(2) * 2.5 / 5.5)
     assert len(knowledge.show()) == 4
 
@@ -101,22 +122,38 @@ GOOD = TILING.to_json()
         ("[]", "not an export"),
         ('{"format": "kernelpro-knowledge", "version": 1}', "not an export"),
         (json.dumps({"format": "kernelpro-knowledge", "version": 2, "observations": []}), "version 2"),
-        (json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD, 3]}), "observation 2 is not an object"),
         (
-            json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"gain": "2"}]}),
+            json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD, 3]}),
+            "observation 2 is not an object",
+        ),
+        (
+            json.dumps(
+                {"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"gain": "2"}]}
+            ),
             "gain is missing or is not a number",
         ),
         (
-            json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"gain": math.inf}]}),
+            json.dumps(
+                {"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"gain": math.inf}]}
+            ),
             "not a finite number",
         ),
         (
-            json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"gain": 10**400}]}),
+            json.dumps(
+                {"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"gain": 10**400}]}
+            ),
             "observation 1: ",
         ),
-        (json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"method": " "}]}), "names its method"),
         (
-            json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"run": None}]}),
+            json.dumps(
+                {"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"method": " "}]}
+            ),
+            "names its method",
+        ),
+        (
+            json.dumps(
+                {"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"run": None}]}
+            ),
             "run is missing or is not text",
         ),
     ],
@@ -158,7 +195,9 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [damage_header, damage_middle, cut])
 @pytest.mark.parametrize("opened_before", [True, False])
-def test_a_corrupt_file_is_kept_aside_and_a_new_one_begun(path: Path, damage: object, opened_before: bool) -> None:
+def test_a_corrupt_file_is_kept_aside_and_a_new_one_begun(
+    path: Path, damage: object, opened_before: bool
+) -> None:
     lines: list[str] = []
     knowledge = Knowledge(path, lines.append)
     knowledge.add([replace(TILING, node=str(n)) for n in range(300)])
@@ -167,7 +206,9 @@ def test_a_corrupt_file_is_kept_aside_and_a_new_one_begun(path: Path, damage: ob
     if not opened_before:
         knowledge = Knowledge(path, lines.append)
     if opened_before and damage is damage_middle:
-        knowledge = Knowledge(path, lines.append)  # damage that no query meets is found when the file is next opened
+        knowledge = Knowledge(
+            path, lines.append
+        )  # damage that no query meets is found when the file is next opened
     knowledge.show()
     assert knowledge.add([TILING]) == 1 and [entry.count for entry in silent(path).show()] == [1]
     assert len(lines) == 1 and "was corrupt" in lines[0] and "\n" not in lines[0]
@@ -187,7 +228,9 @@ for n in range(int(sys.argv[3])):
 
 
 def writer(path: Path, run: str, rounds: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), run, str(rounds)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), run, str(rounds)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_several_processes_write_at_the_same_time(path: Path) -> None:

@@ -10,7 +10,9 @@ from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, RunMemory
 
 EVENTS: list[Event] = [
     Attempt(1, 0, "vectorise loads by 4", "loads are narrow", gain=1.5, promised=2.0, fresh=True, ms=0.25),
-    Attempt(2, 1, "keep rows in registers", "memory is read twice", failure="build_failed: too many registers"),
+    Attempt(
+        2, 1, "keep rows in registers", "memory is read twice", failure="build_failed: too many registers"
+    ),
     Error(2, "k.cu(12): error: too many registers (300 used)"),
     Attempt(3, 2, "split a row over a warp", failure="crashed: misaligned address at 0x10"),
     Error(3, "CUDA error: misaligned address at 0x10"),
@@ -62,7 +64,10 @@ def test_a_step_that_keeps_the_error_is_no_fix() -> None:
 
 
 def test_facts_are_told_once_the_latest_first() -> None:
-    assert [fact.text for fact in remembered(EVENTS).facts()] == ["the copy alone takes 0.11 ms", EVENTS[10].text]  # type: ignore[union-attr]
+    assert [fact.text for fact in remembered(EVENTS).facts()] == [
+        "the copy alone takes 0.11 ms",
+        EVENTS[10].text,
+    ]  # type: ignore[union-attr]
 
 
 def test_the_last_word_on_a_node_counts() -> None:
@@ -113,7 +118,11 @@ def test_a_fresh_design_is_told_by_its_time_and_its_lead_over_the_baselines() ->
 
 def test_the_digest_leaves_out_the_node_itself_and_what_is_told_elsewhere() -> None:
     text = remembered(EVENTS).digest(1, 1000, told={4, 6})
-    assert "vectorise loads by 4" not in text and "use two stages" not in text and "pad rows to 16 bytes ->" not in text
+    assert (
+        "vectorise loads by 4" not in text
+        and "use two stages" not in text
+        and "pad rows to 16 bytes ->" not in text
+    )
     assert "unroll by 8" in text and "split a row over a warp ->" in text
 
 
@@ -121,7 +130,8 @@ def test_a_promise_is_kept_by_half_of_its_logarithm() -> None:
     kept = [Attempt(2, 1, "m", gain=gain, promised=4.0).confirmed for gain in (2.1, 1.77)]
     assert kept == [True, False]
     assert (
-        Attempt(2, 0, "m", gain=5.0, promised=4.0, fresh=True).confirmed is None and Attempt(2, 1, "m", gain=5.0).confirmed is None
+        Attempt(2, 0, "m", gain=5.0, promised=4.0, fresh=True).confirmed is None
+        and Attempt(2, 1, "m", gain=5.0).confirmed is None
     )
 
 
@@ -137,8 +147,12 @@ def test_the_digest_keeps_to_its_budget_and_the_most_valuable() -> None:
     methods = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
     events: list[Event] = list(EVENTS)
     for index in range(300):
-        method = f"{methods[index % 10]} {methods[index // 10 % 10]} {methods[index // 100]} " + "words " * (index % 40)
-        events.append(Attempt(100 + index, index % 3, method, gain=1 + index / 1000) if index % 2 else Fact(method))
+        method = f"{methods[index % 10]} {methods[index // 10 % 10]} {methods[index // 100]} " + "words " * (
+            index % 40
+        )
+        events.append(
+            Attempt(100 + index, index % 3, method, gain=1 + index / 1000) if index % 2 else Fact(method)
+        )
     events += [Error(8, "error: " + "very long " * 500), Fact("x" * 5000)]
     memory = remembered(events)
     for budget in (0, 5, 20, 50, 200, 1000, 5000):

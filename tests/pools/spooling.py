@@ -67,7 +67,9 @@ def stand_in(place: Path, *options: str) -> subprocess.Popen[str]:
     """A worker whose processes do as their candidates say, and need no torch."""
     idle = [sys.executable, str(Path(__file__).with_name("idle_worker.py"))]
     code = f"from kernelpro.pools import process; process.COMMAND = {idle!r}; from kernelpro.pools.spool.main import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code, str(place), *options], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(place), *options], stderr=subprocess.PIPE, text=True
+    )
 
 
 def worker(folder: Path, *options: str) -> subprocess.Popen[str]:

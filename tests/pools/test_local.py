@@ -31,7 +31,9 @@ def my_workers() -> list[int]:
     return found
 
 
-def test_a_worker_that_is_killed_takes_only_its_own_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_killed_takes_only_its_own_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # in /tmp others may be at work
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     task, good = Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / "good.py")
@@ -45,7 +47,11 @@ def test_a_worker_that_is_killed_takes_only_its_own_job(tmp_path: Path, monkeypa
     results = list(local.run(jobs, progress))
     assert [path.name for path in tmp_path.glob("kernelpro-*")] in ([], ["kernelpro-locks"])
     assert [r.job for r in results] == ["0", "1"]
-    assert results[0].verdict and results[0].verdict.status is Status.CRASHED and "SIGKILL" in results[0].verdict.reason
+    assert (
+        results[0].verdict
+        and results[0].verdict.status is Status.CRASHED
+        and "SIGKILL" in results[0].verdict.reason
+    )
     assert results[1].verdict and results[1].verdict.status is Status.PASSED
     assert not my_workers()
 
@@ -83,16 +89,16 @@ def test_a_module_with_example_inputs_is_a_task() -> None:
     drops_bias = HONEST.replace("torch.addcmul(self.bias, x, self.weight)", "(x * self.weight)")
     candidates = [Candidate(HONEST, "honest"), Candidate(drops_bias, "drops the bias")]
     inputs = [torch.randn(64, 128)]
-    right, wrong = kernelpro.judge(Scaled(128), candidates, inputs, init_inputs=[128], target="cpu", options=QUICK)
+    right, wrong = kernelpro.judge(
+        Scaled(128), candidates, inputs, init_inputs=[128], target="cpu", options=QUICK
+    )
     assert (right.status, right.parameters) == (Status.PASSED, "by name"), right.reason
     assert wrong.status is Status.WRONG, "a bias of zeros is not left at zero"
 
 
 @pytest.mark.long  # a module goes the same way; engine/test_exported_guard.py makes a task of a function
 def test_a_function_is_a_task() -> None:
-    source = (
-        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, x * 0) + y"
-    )
+    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, x * 0) + y"
     inputs = [torch.randn(64, 128), torch.rand(64, 128)]
     (verdict,) = kernelpro.judge(softplus_sum, Candidate(source), inputs, target="cpu", options=QUICK)
     assert verdict.status is Status.PASSED, verdict.reason

@@ -89,7 +89,14 @@ def test_a_class_brings_what_it_needs_and_nothing_else() -> None:
     source = sliced(needed(["import torch\nfrom torch import nn", *CELLS[1:]], ["Net"]))
     space: dict[str, object] = {}
     exec(source, space)
-    assert {name for name in space if not name.startswith("__")} == {"nn", "WIDTH", "scale", "gain", "Net", "SHIFT"}
+    assert {name for name in space if not name.startswith("__")} == {
+        "nn",
+        "WIDTH",
+        "scale",
+        "gain",
+        "Net",
+        "SHIFT",
+    }
     assert space["scale"] == {"up": 2.0} and space["SHIFT"] == 3.0 and "# whatever it is by then" in source
 
 
@@ -107,7 +114,9 @@ def test_what_comes_with_a_star_or_a_condition_comes_along() -> None:
 
 
 @pytest.mark.parametrize(
-    "last", ["", "net = torch.compile(nn.Sequential(net))"], ids=["a class of its cells", "a container of one"]
+    "last",
+    ["", "net = torch.compile(nn.Sequential(net))"],
+    ids=["a class of its cells", "a container of one"],
 )
 def test_a_module_of_a_notebook_is_judged(last: str, tmp_path: Path) -> None:
     body = CANDIDATE if not last else CANDIDATE.replace("class ModelNew", "class Inner") + CONTAINER
@@ -120,13 +129,19 @@ def test_a_module_of_a_notebook_is_judged(last: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        ("class Net(nn.Module): pass", "cannot be taken to a worker: Can't pickle"),  # net is of the class before
+        (
+            "class Net(nn.Module): pass",
+            "cannot be taken to a worker: Can't pickle",
+        ),  # net is of the class before
         ("net.last = lambda x: x", "cannot be taken to a worker: Can't"),
         (
             "log = open('log', 'w')\ndef kept(x):\n    log.write('x')\n    return x\nnet = kept",
             "log (TextIOWrapper) is needed and cannot be",
         ),
-        ("def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()", "no name of its own at the top level"),
+        (
+            "def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()",
+            "no name of its own at the top level",
+        ),
     ],
 )
 def test_what_cannot_be_had_again_is_one_line(cell: str, words: str, tmp_path: Path) -> None:

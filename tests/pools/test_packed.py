@@ -28,7 +28,9 @@ def needed_by(name: str) -> set[str]:
             continue
         if this.name.lower() not in found:
             found.add(this.name.lower())
-            waiting += [re.split(r"[^\w.-]", wanted)[0] for wanted in this.requires or () if "extra ==" not in wanted]
+            waiting += [
+                re.split(r"[^\w.-]", wanted)[0] for wanted in this.requires or () if "extra ==" not in wanted
+            ]
     return found
 
 
@@ -67,8 +69,14 @@ def test_a_slot_that_is_too_short_is_not_begun_and_bad_names_are_told(tmp_path: 
     pack(tmp_path / "worker.pyz")
     command = [sys.executable, str(tmp_path / "worker.pyz")]
     Spool(tmp_path / "spool", wait=False).submit(building(1))
-    done = subprocess.run([*command, str(tmp_path / "spool"), "--seconds", "2"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, str(tmp_path / "spool"), "--seconds", "2"], capture_output=True, text=True
+    )
     assert done.returncode == 0 and "0 jobs done, 1 left" in done.stderr
     assert "--seconds 2 is too short to begin: a first job may take 90 s; give 120 or more" in done.stderr
     done = subprocess.run([*command, str(tmp_path / "nowhere")], capture_output=True, text=True)
-    assert done.returncode == 2 and "neither a folder nor a file" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and "neither a folder nor a file" in done.stderr
+        and "Traceback" not in done.stderr
+    )

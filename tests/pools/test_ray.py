@@ -126,7 +126,9 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
 def test_judging_is_the_same_there(cluster: Any) -> None:
     stages: list[str] = []
     with pool(f"ray:{cluster.address}") as there:
-        answers = [there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"]
+        answers = [
+            there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"
+        ]
         right, wrong = (answer.result(timeout=200).verdict for answer in answers)
     assert right and right.status is Status.PASSED and right.candidate == "2"
     assert wrong and wrong.status is Status.WRONG
@@ -157,11 +159,24 @@ if __name__ == "__main__":
 """
     (tmp_path / "outside.py").write_text(code)
     ray = str(Path(sys.executable).with_name("ray"))
-    started = [ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--block", "--temp-dir", "/tmp/kernelpro-ray"]
+    started = [
+        ray,
+        "start",
+        "--head",
+        "--num-cpus=1",
+        "--include-dashboard=false",
+        "--block",
+        "--temp-dir",
+        "/tmp/kernelpro-ray",
+    ]
     with free_port() as port, free_port() as client:
         pass
-    plain = os.environ | {"RAY_AUTH_MODE": "disabled"}  # whoever runs this may have a token at home, and Ray then asks for it
-    head = subprocess.Popen([*started, f"--port={port}", f"--ray-client-server-port={client}"], start_new_session=True, env=plain)
+    plain = os.environ | {
+        "RAY_AUTH_MODE": "disabled"
+    }  # whoever runs this may have a token at home, and Ray then asks for it
+    head = subprocess.Popen(
+        [*started, f"--port={port}", f"--ray-client-server-port={client}"], start_new_session=True, env=plain
+    )
     try:
         until(lambda: listens(client))
         command = [sys.executable, tmp_path / "outside.py", f"ray://127.0.0.1:{client}"]
@@ -195,11 +210,16 @@ def stranger(answer: bytes) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["a web server", "silence"])
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["a web server", "silence"]
+)
 @pytest.mark.parametrize("name", ["ray:127.0.0.1:", "ray://127.0.0.1:"])
 def test_an_address_where_somebody_else_is(name: str, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "_REACH_SECONDS", 1.0)
-    with stranger(answer) as port, pytest.raises(BadInput, match=f"^--pool {name}{port}: something listens there, but it is not"):
+    with (
+        stranger(answer) as port,
+        pytest.raises(BadInput, match=f"^--pool {name}{port}: something listens there, but it is not"),
+    ):
         pool(f"{name}{port}")
 
 

@@ -86,13 +86,17 @@ def test_an_answer_that_ray_lost_costs_an_attempt_not_the_pool() -> None:
 class Stillborn(Cluster):
     def call(self, at: float, value: Any) -> int:
         starts = isinstance(value, dict) and "cuda" in value
-        return super().call(at, self.exceptions.RayError("RuntimeEnvSetupError: no space left") if starts else value)
+        return super().call(
+            at, self.exceptions.RayError("RuntimeEnvSetupError: no space left") if starts else value
+        )
 
 
 def test_workers_that_never_start_end_the_waiting() -> None:
     with Simulated(Stillborn(4)) as pool:
         (answer,) = ask(pool, [job("a")])
-        with pytest.raises(BadInput, match="32 workers in a row did not start: RuntimeEnvSetupError: no space left"):
+        with pytest.raises(
+            BadInput, match="32 workers in a row did not start: RuntimeEnvSetupError: no space left"
+        ):
             answer.result(timeout=60)
 
 

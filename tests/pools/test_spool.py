@@ -61,7 +61,11 @@ def test_the_same_question_has_the_same_key_whoever_asks() -> None:
     asked = judging("2", "step 1")
     assert post(asked).key == post(judging("2", "step 9")).key
     assert post(asked).key == post(Job.from_json(json.loads(asked.dumps()))).key
-    others = [judging("3"), replace(asked, kind="profile"), replace(asked, options=replace(asked.options, effort="full"))]
+    others = [
+        judging("3"),
+        replace(asked, kind="profile"),
+        replace(asked, options=replace(asked.options, effort="full")),
+    ]
     assert len({post(asked).key, post(asked, "H200").key, *(post(job).key for job in others)}) == 5
     earlier = json.loads(post(asked).dumps())
     del earlier["job"]["options"]["energy_against"], earlier["job"]["tune"]
@@ -94,8 +98,12 @@ def test_who_waits_gets_results_as_they_come(spool: Spooling) -> None:
         assert asking.outstanding == 0
 
 
-def test_whoever_is_interrupted_while_asking_can_leave(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+def test_whoever_is_interrupted_while_asking_can_leave(
+    spool: Spooling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what runs in the background ignores it
     try:
         with Spool(spool.path) as asking, monkeypatch.context() as moment:
             moment.setattr(threading.Thread, "start", lambda self: signal.raise_signal(signal.SIGINT))
@@ -103,7 +111,9 @@ def test_whoever_is_interrupted_while_asking_can_leave(spool: Spooling, monkeypa
                 asking.submit(building(1))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert [posted.job.id for posted in spool.folder.open_jobs()] == ["build 1"], "what was asked for stays asked for"
+    assert [posted.job.id for posted in spool.folder.open_jobs()] == ["build 1"], (
+        "what was asked for stays asked for"
+    )
 
 
 def test_an_error_is_handed_out_once(spool: Spooling) -> None:
@@ -150,7 +160,9 @@ print(" ".join(posted.key for posted in jobs if folder.take(posted, Holder(sys.a
 def test_processes_that_race_share_the_jobs(spool: Spooling) -> None:
     keys = {spool.post(building(n)).key for n in range(200)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    racers = [subprocess.Popen([sys.executable, "-c", RACER, str(spool.path), str(n)], **pipes) for n in range(4)]  # type: ignore[call-overload]
+    racers = [
+        subprocess.Popen([sys.executable, "-c", RACER, str(spool.path), str(n)], **pipes) for n in range(4)
+    ]  # type: ignore[call-overload]
     assert all(racer.stdout.readline() == "ready\n" for racer in racers)
     for racer in racers:
         racer.stdin.write("go\n")
@@ -181,7 +193,11 @@ def test_a_job_that_outlives_all_its_workers_is_answered(spool: Spooling) -> Non
     assert spool.folder.take(posted, ME) is None
     asking = Spool(spool.path, wait=False)
     found = asking.ask(judging("2"))
-    assert found.verdict and found.verdict.status is Status.CRASHED and f"{MOST_ATTEMPTS} workers died" in found.verdict.reason
+    assert (
+        found.verdict
+        and found.verdict.status is Status.CRASHED
+        and f"{MOST_ATTEMPTS} workers died" in found.verdict.reason
+    )
     assert found.data == {"lost": found.verdict.reason}, "the candidate may not be to blame"
     with pytest.raises(Outstanding):
         asking.ask(judging("2"))
@@ -204,7 +220,9 @@ H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A1
 
 def test_a_task_stays_on_one_kind_of_hardware(spool: Spooling) -> None:
     first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
-    assert spool.folder.suits(first, H200) == "NVIDIA H200" and spool.folder.suits(first, A100) == "NVIDIA A100"
+    assert (
+        spool.folder.suits(first, H200) == "NVIDIA H200" and spool.folder.suits(first, A100) == "NVIDIA A100"
+    )
     assert spool.folder.suits(first, Device()) is None, "no GPU, no job for one"
     lease = spool.folder.take(first, Holder("me", "NVIDIA A100", 60.0))
     assert lease and spool.folder.suits(second, H200), "what was not begun binds nobody"
@@ -237,7 +255,11 @@ def test_a_truncated_result_is_reported_and_its_job_is_open_again(spool: Spoolin
     assert Folder(spool.path).open_jobs() == [posted] and path.exists(), "it may be being copied"
     spool.age(path)
     assert Folder(spool.path, spool.heard.append).open_jobs() == [posted]
-    assert "truncated" in spool.heard[0] and not path.exists() and len(list((spool.path / "aside").iterdir())) == 1
+    assert (
+        "truncated" in spool.heard[0]
+        and not path.exists()
+        and len(list((spool.path / "aside").iterdir())) == 1
+    )
 
 
 def test_a_changed_result_is_no_result(spool: Spooling) -> None:
@@ -259,7 +281,11 @@ def test_a_truncated_job_is_reported_and_written_anew_by_whoever_asks(spool: Spo
 
     cut()
     assert Folder(spool.path, spool.heard.append).open_jobs() == []
-    assert "truncated" in spool.heard[0] and not path.exists() and len(list((spool.path / "aside").iterdir())) == 1
+    assert (
+        "truncated" in spool.heard[0]
+        and not path.exists()
+        and len(list((spool.path / "aside").iterdir())) == 1
+    )
     cut()
     Spool(spool.path, wait=False, say=spool.heard.append).submit(building(1))
     assert "is written anew: it is truncated" in spool.heard[1] and Folder(spool.path).open_jobs() == [posted]
@@ -276,7 +302,9 @@ def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.Mon
         assert waiting.result(10).data == {"n": 1}
 
 
-def test_a_folder_that_is_gone_for_good_is_one_clear_line(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_gone_for_good_is_one_clear_line(
+    spool: Spooling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kernelpro.pools.spool.pool._PATIENCE_SECONDS", 0.0)
     with Spool(spool.path, say=spool.heard.append) as asking:
         waiting = asking.submit(building(1))
@@ -296,7 +324,9 @@ def test_a_cancelled_job_goes_unless_somebody_is_at_it(spool: Spooling) -> None:
         free, taken, first, second = (asking.submit(building(n)) for n in (1, 2, 3, 3))
         assert spool.folder.take(post(building(2)), ME)
         assert free.cancel() and taken.cancel() and first.cancel()
-        assert {posted.job.id for posted in Folder(spool.path).open_jobs()} == {"build 2", "build 3"}, "one is asked for twice"
+        assert {posted.job.id for posted in Folder(spool.path).open_jobs()} == {"build 2", "build 3"}, (
+            "one is asked for twice"
+        )
         assert asking.outstanding == 1
         assert second.cancel() and asking.outstanding == 0
         assert len(Folder(spool.path).open_jobs()) == 1

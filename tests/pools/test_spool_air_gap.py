@@ -19,7 +19,13 @@ pytestmark = [pytest.mark.together, pytest.mark.long]
 
 
 def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "kernelpro", *arguments], capture_output=True, text=True, cwd=where, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", "kernelpro", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=where,
+        timeout=300,
+    )
 
 
 def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
@@ -40,8 +46,27 @@ def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
             assert kernelpro(here, "spool", "merge", "spool", "jobs.results.jsonl").returncode == 0
         return count
 
-    options = ("--target", "cpu", "--baseline", "eager_fp32", "--no-compiler", "--no-knowledge", "--budget", "candidates=1")
-    begin = ("optimize", str(BAD / "task.py"), *options, "--model", "inbox:questions", "--pool", "spool:spool", "--name", "gap")
+    options = (
+        "--target",
+        "cpu",
+        "--baseline",
+        "eager_fp32",
+        "--no-compiler",
+        "--no-knowledge",
+        "--budget",
+        "candidates=1",
+    )
+    begin = (
+        "optimize",
+        str(BAD / "task.py"),
+        *options,
+        "--model",
+        "inbox:questions",
+        "--pool",
+        "spool:spool",
+        "--name",
+        "gap",
+    )
     run = kernelpro(here, *begin, "--home", "runs")
     carried = answered = 0
     while run.returncode == 3:

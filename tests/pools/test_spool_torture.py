@@ -46,7 +46,9 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
     reasons = [(result.data or {}).get("reason", "") for result in results[:BUILDS]]
     assert all(re.search(rf"\bnumber_{n}\b", reason) for n, reason in enumerate(reasons)), reasons
     told = [result.verdict.reason if result.verdict else "" for result in results[BUILDS:-2]]
-    assert told == [f"syntax error in line {n}: invalid syntax" for n in range(1, LINES + 1)], "to each its own"
+    assert told == [f"syntax error in line {n}: invalid syntax" for n in range(1, LINES + 1)], (
+        "to each its own"
+    )
     right, wrong = (result.verdict for result in results[-2:])
     assert right and right.status is Status.PASSED and wrong and wrong.status is Status.WRONG
     assert len(list((tmp_path / "results").glob("*.json"))) == len(jobs)

@@ -33,7 +33,9 @@ def said_by(process: subprocess.Popen[str]) -> tuple[int, str]:
 # --- one file each way -----------------------------------------------------------------------------------
 
 
-def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     here, file, results = tmp_path / "here", tmp_path / "jobs.jsonl", tmp_path / "jobs.results.jsonl"
     asking = Spool(here, wait=False)
     hopes = [wish("work"), wish(f"need {tmp_path / 'luck'}")]
@@ -96,7 +98,9 @@ def test_a_python_without_torch_takes_nothing(tmp_path: Path) -> None:
     bare = [sys.executable, "-S", str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once"]
     code, said = said_by(subprocess.Popen(bare, stderr=subprocess.PIPE, text=True))
     assert code == 2 and said.count("\n") == 1 and "has no torch: install it there" in said
-    assert len(Folder(tmp_path / "spool").open_jobs()) == 1 and not list((tmp_path / "spool" / "aside").iterdir())
+    assert len(Folder(tmp_path / "spool").open_jobs()) == 1 and not list(
+        (tmp_path / "spool" / "aside").iterdir()
+    )
 
 
 @pytest.mark.long  # torch is imported for it
@@ -120,7 +124,11 @@ def test_only_the_job_that_was_begun_counts_a_killed_worker(tmp_path: Path) -> N
         time.sleep(0.05)
     process.kill()
     process.communicate()
-    assert sorted(folder.attempts(post(wish(text)).key) for text in ("hang", "work", "more work")) == [0, 0, 1]
+    assert sorted(folder.attempts(post(wish(text)).key) for text in ("hang", "work", "more work")) == [
+        0,
+        0,
+        1,
+    ]
 
 
 def test_a_folder_that_comes_back_is_used_and_one_that_does_not_ends_the_worker(tmp_path: Path) -> None:

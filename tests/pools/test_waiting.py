@@ -41,7 +41,11 @@ def test_a_job_without_a_task_takes_no_worker_away() -> None:
 
 def test_a_worker_stays_for_a_moment_with_a_task_that_a_run_works_on() -> None:
     runs = Runs()
-    asked, once, studied = of("asked again"), of("asked once"), Asked("s", Job("s", "study", Task("# s", "s")), silent, 0.0)
+    asked, once, studied = (
+        of("asked again"),
+        of("asked once"),
+        Asked("s", Job("s", "study", Task("# s", "s")), silent, 0.0),
+    )
     for one in (asked, once, studied):
         runs.asked(one)
     for one in (asked, once):

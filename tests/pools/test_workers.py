@@ -125,8 +125,13 @@ def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:
     with local.Pool(on=[H200], say=heard.append) as here:
         broken, behind = here.submit(wish("break the device")), here.submit(wish("work"))
         verdict = broken.result(timeout=30).verdict
-        assert verdict and verdict.status is Status.CRASHED and "GPU-1 failed its health check" in verdict.reason
-        with pytest.raises(local.DeviceFailed, match=r"every device for this job failed its health check \(NVIDIA H200 GPU-1\)"):
+        assert (
+            verdict and verdict.status is Status.CRASHED and "GPU-1 failed its health check" in verdict.reason
+        )
+        with pytest.raises(
+            local.DeviceFailed,
+            match=r"every device for this job failed its health check \(NVIDIA H200 GPU-1\)",
+        ):
             behind.result(timeout=30)
         assert here.failed and heard == ["GPU-1 failed its health check and is not used any more"]
 
@@ -182,7 +187,10 @@ def test_tasks_spread_over_devices(stand_in: None) -> None:
 def test_a_small_task_does_not_wait_for_all_of_a_large_one(stand_in: None, tmp_path: Path) -> None:
     order: list[str] = []
     with local.Pool(on=[H200]) as here:
-        large = [here.submit(wish(text)) for text in (f"wait for {tmp_path / 'all'}", *(f"{n}" for n in range(1, 120)))]
+        large = [
+            here.submit(wish(text))
+            for text in (f"wait for {tmp_path / 'all'}", *(f"{n}" for n in range(1, 120)))
+        ]
         small = here.submit(Job("small", "judge", EVAL, Candidate("small"), "cuda", QUICK))
         for answer in [*large, small]:
             answer.add_done_callback(lambda future: order.append(future.result().job))
@@ -197,7 +205,11 @@ def test_a_small_task_does_not_wait_for_all_of_a_large_one(stand_in: None, tmp_p
 def test_tasks_of_a_size_are_made_warm_once(stand_in: None) -> None:
     tasks: list[str] = []
     with local.Pool(on=[H200]) as here:
-        jobs = [Job(f"{n}", "judge", task, Candidate(f"{n}"), "cuda", QUICK) for task in (TASK, EVAL) for n in range(30)]
+        jobs = [
+            Job(f"{n}", "judge", task, Candidate(f"{n}"), "cuda", QUICK)
+            for task in (TASK, EVAL)
+            for n in range(30)
+        ]
         answers = {here.submit(job): job.task.id for job in jobs if job.task}
         for answer in answers:
             answer.add_done_callback(lambda future: tasks.append(answers[future]))

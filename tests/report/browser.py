@@ -27,7 +27,9 @@ class Browser:
         assert PROGRAM
         there, self._out = os.pipe()
         self._in, back = os.pipe()
-        words = " ".join(f'"{word}"' for word in (PROGRAM, *_QUIET.split(), f"--user-data-dir={profile}", "about:blank"))
+        words = " ".join(
+            f'"{word}"' for word in (PROGRAM, *_QUIET.split(), f"--user-data-dir={profile}", "about:blank")
+        )
         self._process = subprocess.Popen(
             ["bash", "-c", f"exec {words} 3<&{there} 4>&{back}"],
             pass_fds=(there, back),
@@ -83,7 +85,13 @@ class Browser:
     # --- what a person does ------------------------------------------------------------------------------
 
     def open(self, path: Path, width: int = 1400, height: int = 1000, scheme: str = "light") -> None:
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         since = len(self.events)
         self.ask("Page.navigate", url=path.resolve().as_uri())
@@ -117,12 +125,20 @@ class Browser:
                 found.append(json.dumps(parameters["exceptionDetails"]))
             elif event["method"] == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
                 found.append(parameters["entry"]["text"])
-            elif event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
+            elif event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in (
+                "error",
+                "warning",
+                "assert",
+            ):
                 found.append(json.dumps(parameters["args"]))
         return found
 
     @property
     def requests(self) -> list[str]:
         """Addresses asked for, the page's own file and what is inside it aside."""
-        urls = [event["params"]["request"]["url"] for event in self.events if event["method"] == "Network.requestWillBeSent"]
+        urls = [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
         return [url for url in urls if not url.startswith(("file:", "data:", "about:", "blob:"))]

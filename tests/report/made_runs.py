@@ -36,7 +36,10 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         return x * 2 + {added}  # {remark}
 """
-TASK = Task("import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2 + 1\n", "affine")
+TASK = Task(
+    "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2 + 1\n",
+    "affine",
+)
 CONFIG = RunConfig(
     TASK,
     "cpu",
@@ -122,27 +125,67 @@ def settle(store: Store, step: Step, block: int = 1, added: str = "1", remark: s
 def searched(home: Path) -> Store:
     """A tree with an outcome of most kinds; not finished yet."""
     store = begun(home)
-    compiler = Step(1, 0, "seed", plan="what torch.compile generates", author="torch.compile", verdict=passed(1, 2.0))
+    compiler = Step(
+        1, 0, "seed", plan="what torch.compile generates", author="torch.compile", verdict=passed(1, 2.0)
+    )
     settle(store, compiler)
     first = Step(
-        2, 0, "seed", plan="one row at a time", hypothesis="memory, about 1 ms", author="gpt-x", cost=Cost(0.03, 2000, 900, 2)
+        2,
+        0,
+        "seed",
+        plan="one row at a time",
+        hypothesis="memory, about 1 ms",
+        author="gpt-x",
+        cost=Cost(0.03, 2000, 900, 2),
     )
     settle(store, replace(first, verdict=passed(2, 3.0), diagnosis=diagnosis(FINDING)), 2)
-    lanes = Step(3, 2, "improve", plan="sixteen sums", hypothesis="the chain goes", author="gpt-x", cost=Cost(0.05, 4000, 800, 2))
+    lanes = Step(
+        3,
+        2,
+        "improve",
+        plan="sixteen sums",
+        hypothesis="the chain goes",
+        author="gpt-x",
+        cost=Cost(0.05, 4000, 800, 2),
+    )
     told = {"promised": 2.0, "advice": "cpu_scalar_code", "device_seconds": 12.5}
     settle(store, replace(lanes, verdict=passed(3, 1.0), details=told, diagnosis=diagnosis(FINDING)), 16)
-    wrong = Step(4, 3, "improve", plan="drop the bias", author="gpt-x", verdict=failed(4, Status.WRONG, "relative error 1"))
+    wrong = Step(
+        4,
+        3,
+        "improve",
+        plan="drop the bias",
+        author="gpt-x",
+        verdict=failed(4, Status.WRONG, "relative error 1"),
+    )
     settle(store, wrong, 16, "0")
     broken = Step(
-        5, 3, "improve", plan="unroll", author="gpt-x", verdict=failed(5, Status.BUILD_FAILED, "kernel.cpp:18: error\nexpected ;")
+        5,
+        3,
+        "improve",
+        plan="unroll",
+        author="gpt-x",
+        verdict=failed(5, Status.BUILD_FAILED, "kernel.cpp:18: error\nexpected ;"),
     )
     settle(store, broken, 64)
     again = Step(6, 3, "improve", plan="sixteen sums once more", author="gpt-x", note="a duplicate of step 3")
     settle(store, again, 16)
-    tuned = {"point": {"BLOCK": 32}, "why": "the fastest by more than the interval", "tried": [{"point": {"BLOCK": 32}}] * 3}
-    best = Step(7, 3, "improve", plan="blocks", hypothesis="the cache", author="gpt-x", cost=Cost(0.02, 1000, 300, 1))
+    tuned = {
+        "point": {"BLOCK": 32},
+        "why": "the fastest by more than the interval",
+        "tried": [{"point": {"BLOCK": 32}}] * 3,
+    }
+    best = Step(
+        7, 3, "improve", plan="blocks", hypothesis="the cache", author="gpt-x", cost=Cost(0.02, 1000, 300, 1)
+    )
     details = {"promised": 2.0, "tuned": tuned, "device_seconds": 8.0}
-    settle(store, replace(best, verdict=passed(7, 0.8), details=details, diagnosis=diagnosis(replace(FINDING, tool="dram"))), 32)
+    settle(
+        store,
+        replace(
+            best, verdict=passed(7, 0.8), details=details, diagnosis=diagnosis(replace(FINDING, tool="dram"))
+        ),
+        32,
+    )
     store.keep_wall(321.0)
     store.charge("probe", 12.5)
     store.charge("candidates", 8.0)
@@ -152,7 +195,11 @@ def searched(home: Path) -> Store:
 def metered(home: Path) -> Store:
     """Not finished; the energy of three steps was asked for, and of two it was told."""
     store = searched(home)
-    energies = {3: verdict(1.0, 0.7).energy, 7: verdict(0.8, 0.9).energy, 1: verdict(2.0, refused="no counter").energy}
+    energies = {
+        3: verdict(1.0, 0.7).energy,
+        7: verdict(0.8, 0.9).energy,
+        1: verdict(2.0, refused="no counter").energy,
+    }
     for step in store.steps():
         if step.verdict and energies.get(step.number):
             store.keep(replace(step, verdict=replace(step.verdict, energy=energies[step.number])))
@@ -162,14 +209,22 @@ def metered(home: Path) -> Store:
 def won(home: Path) -> Store:
     store = searched(home)
     store.finish(
-        Outcome("the budget of 8 candidates is spent", 7, passed(7, 0.82), (7, 3), ("step 3 did not hold up: wrong: once",))
+        Outcome(
+            "the budget of 8 candidates is spent",
+            7,
+            passed(7, 0.82),
+            (7, 3),
+            ("step 3 did not hold up: wrong: once",),
+        )
     )
     return store
 
 
 def compiler_won(home: Path, author: str = "torch.compile") -> Store:
     store = begun(home)
-    settle(store, Step(1, 0, "seed", plan="what the compiler generates", author=author, verdict=passed(1, 1.5)))
+    settle(
+        store, Step(1, 0, "seed", plan="what the compiler generates", author=author, verdict=passed(1, 1.5))
+    )
     store.finish(Outcome("the author has no further idea", 1, passed(1, 1.5), (1,)))
     return store
 
@@ -178,7 +233,14 @@ def lost(home: Path) -> Store:
     """Nothing passed."""
     store = begun(home)
     for number, status in enumerate((Status.WRONG, Status.WRONG, Status.CHEATING, Status.TIMED_OUT), 1):
-        step = Step(number, 0, "seed", plan=f"idea {number}", author="gpt-x", verdict=failed(number, status, f"reason {number}"))
+        step = Step(
+            number,
+            0,
+            "seed",
+            plan=f"idea {number}",
+            author="gpt-x",
+            verdict=failed(number, status, f"reason {number}"),
+        )
         settle(store, step, number)
     store.keep(Step(5, 0, "seed", "settled", note="no idea: nothing is left"))
     store.tell("settled", step=5)
@@ -201,8 +263,19 @@ def hostile(home: Path) -> Store:
     task = replace(TASK, name="affine", source=f"# {HOSTILE}\n" + TASK.source)
     store = begun(home, replace(CONFIG, task=task, author=f"files:{HOSTILE}", models={"code": HOSTILE}))
     finding = replace(FINDING, cause=HOSTILE, tool=HOSTILE, advice=(HOSTILE,), where=HOSTILE)
-    first = Step(1, 0, "seed", plan=HOSTILE, hypothesis=HOSTILE, author=HOSTILE, note=HOSTILE, diagnosis=diagnosis(finding))
-    settle(store, replace(first, verdict=passed(1, 1.0, notes=(HOSTILE,), language=HOSTILE)), 1, remark=HOSTILE)
+    first = Step(
+        1,
+        0,
+        "seed",
+        plan=HOSTILE,
+        hypothesis=HOSTILE,
+        author=HOSTILE,
+        note=HOSTILE,
+        diagnosis=diagnosis(finding),
+    )
+    settle(
+        store, replace(first, verdict=passed(1, 1.0, notes=(HOSTILE,), language=HOSTILE)), 1, remark=HOSTILE
+    )
     point = {"point": {HOSTILE: HOSTILE}, "why": HOSTILE, "tried": []}
     second = Step(2, 1, "improve", plan=HOSTILE, author=HOSTILE, verdict=failed(2, Status.WRONG, HOSTILE))
     settle(store, replace(second, details={"tuned": point, "advice": HOSTILE}), 2, remark=f"{HOSTILE} again")

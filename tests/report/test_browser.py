@@ -12,7 +12,9 @@ from browser import PROGRAM, Browser
 from kernelpro.engine.store import Store
 from kernelpro.report import write
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium here: `apt-get install chromium`, or any Chrome on PATH")
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="no chromium here: `apt-get install chromium`, or any Chrome on PATH"
+)
 OUTSIDE = """[...document.querySelectorAll('#chart-progress svg text, #chart-roofline svg text')].filter((text) => {
   const [box, room] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
   return box.left < room.left - 1 || box.right > room.right + 1;
@@ -58,7 +60,10 @@ def test_charts_are_drawn_and_nothing_overflows(tmp_path: Path, page: Browser, w
     assert all(drawn(page, chart) > 5 for chart in ("progress", "roofline", "tree"))
     assert page.value("document.documentElement.scrollWidth") <= width
     assert (
-        page.value("(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('#baselines .wide'))") <= 0
+        page.value(
+            "(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('#baselines .wide'))"
+        )
+        <= 0
     )
     assert page.value(OUTSIDE) == [] and page.value(COVERED) == []
     assert page.value("document.querySelector('#panel').dataset.step") == "7", "the winner is shown first"
@@ -89,13 +94,19 @@ def test_buttons_do_what_they_say(tmp_path: Path, page: Browser) -> None:
 
 def test_the_dark_page_is_dark(tmp_path: Path, page: Browser) -> None:
     page.open(write(made_runs.won(tmp_path)), scheme="dark")
-    red, green, blue = page.value("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    red, green, blue = page.value(
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+    )
     assert max(red, green, blue) < 60
     assert page.complaints == []
 
 
-@pytest.mark.parametrize("kind", [made_runs.searched, made_runs.compiler_won, made_runs.lost, made_runs.refused])
-def test_runs_of_all_kinds_open_without_a_complaint(tmp_path: Path, page: Browser, kind: Callable[[Path], Store]) -> None:
+@pytest.mark.parametrize(
+    "kind", [made_runs.searched, made_runs.compiler_won, made_runs.lost, made_runs.refused]
+)
+def test_runs_of_all_kinds_open_without_a_complaint(
+    tmp_path: Path, page: Browser, kind: Callable[[Path], Store]
+) -> None:
     store = kind(tmp_path)
     page.open(write(store))
     assert store.steps() == [] or drawn(page, "tree") > 0

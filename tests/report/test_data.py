@@ -20,7 +20,14 @@ from kernelpro.records import Energy, Point, Status, Step
 from kernelpro.report import gather, render, write
 from kernelpro.report.curves import working_seconds
 
-KINDS = [made_runs.won, made_runs.searched, made_runs.compiler_won, made_runs.lost, made_runs.refused, made_runs.hostile]
+KINDS = [
+    made_runs.won,
+    made_runs.searched,
+    made_runs.compiler_won,
+    made_runs.lost,
+    made_runs.refused,
+    made_runs.hostile,
+]
 
 
 def test_the_headline_names_both_baselines_with_intervals_and_the_harder_of_them(tmp_path: Path) -> None:
@@ -29,7 +36,9 @@ def test_the_headline_names_both_baselines_with_intervals_and_the_harder_of_them
     assert "2.44x [2.39, 2.49] as fast as torch.compile, the hardest baseline to beat" in verdict["headline"]
     assert "4.88x [4.78, 4.98] over PyTorch eager (FP32)" in verdict["headline"]
     correct, floor = verdict["sentences"]
-    assert "3.0e-07 (tolerance 1.2e-06), 25 % of what is allowed" in correct and "61 % of it is reached" in floor
+    assert (
+        "3.0e-07 (tolerance 1.2e-06), 25 % of what is allowed" in correct and "61 % of it is reached" in floor
+    )
 
 
 def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> None:
@@ -43,10 +52,20 @@ def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> No
 def test_what_it_cost_is_added_up(tmp_path: Path) -> None:
     store = made_runs.won(tmp_path)
     cost = gather(store)["cost"]
-    assert cost["money"] == pytest.approx(0.10) and (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (7000, 2000, 5)
+    assert cost["money"] == pytest.approx(0.10) and (
+        cost["tokens_in"],
+        cost["tokens_out"],
+        cost["calls"],
+    ) == (7000, 2000, 5)
     assert cost["candidates"] == 7 and cost["wall_seconds"] == 321.0 and cost["device_seconds"] == 20.5
-    assert cost["device_uses"] == {"probe": 12.5, "candidates": 8.0} and "(probe 12 s, candidates 8.0 s)" in render(store, "md")
-    assert cost["outcomes"] == {"passed": 4, "wrong": 1, "build_failed": 1, "duplicate": 1} and cost["tuning_points"] == 3
+    assert cost["device_uses"] == {
+        "probe": 12.5,
+        "candidates": 8.0,
+    } and "(probe 12 s, candidates 8.0 s)" in render(store, "md")
+    assert (
+        cost["outcomes"] == {"passed": 4, "wrong": 1, "build_failed": 1, "duplicate": 1}
+        and cost["tuning_points"] == 3
+    )
 
 
 def test_what_failed_was_paid_for_too_and_each_role_is_named(tmp_path: Path) -> None:
@@ -54,13 +73,27 @@ def test_what_failed_was_paid_for_too_and_each_role_is_named(tmp_path: Path) -> 
     transcripts = Transcripts(store.folder / FILE, "1-abc")
     for role, error in (("plan", None), ("code", ModelError("refused"))):
         question = Question(f"step-3/{role}", role, "s", "p", Text())
-        exchange = Exchange([{"role": "user", "text": "p"}], text="x", money=Decimal("0.5"), tokens_in=1000, tokens_out=10, calls=1)
+        exchange = Exchange(
+            [{"role": "user", "text": "p"}],
+            text="x",
+            money=Decimal("0.5"),
+            tokens_in=1000,
+            tokens_out=10,
+            calls=1,
+        )
         transcripts.append("m", question, exchange, error)
     data = gather(store)
     step = next(step for step in data["steps"] if step["number"] == 3)
     elsewhere = sum(step["cost"]["money"] for step in data["steps"] if step["number"] != 3)
-    assert step["cost"]["money"] == 1.0 and data["cost"]["money"] == pytest.approx(1.0 + elsewhere) and elsewhere > 0
-    assert [(row["role"], row["money"], row["calls"]) for row in data["cost"]["roles"]] == [("plan", 0.5, 1), ("code", 0.5, 1)]
+    assert (
+        step["cost"]["money"] == 1.0
+        and data["cost"]["money"] == pytest.approx(1.0 + elsewhere)
+        and elsewhere > 0
+    )
+    assert [(row["role"], row["money"], row["calls"]) for row in data["cost"]["roles"]] == [
+        ("plan", 0.5, 1),
+        ("code", 0.5, 1),
+    ]
     assert data["environment"]["prompts"] == ["1-abc"]
     assert "| plan | 1 | 1000 | 10 | 0.5000 |" in render(store, "md")
     page = render(store, "html")
@@ -77,30 +110,52 @@ def test_a_step_tells_what_led_to_it_and_whether_it_kept_its_promise(tmp_path: P
     assert led["tool"] == steps[3]["advice"] == "cpu_scalar_code" and led["gain"] == 2.5
     assert "-BLOCK = 2" in steps[3]["code"]["text"] and "+BLOCK = 16" in steps[3]["code"]["text"]
     assert steps[2]["code"]["kind"] == "source" and steps[5]["reason"].startswith("kernel.cpp:18")
-    assert [n for n, s in steps.items() if s["on_path"]] == [2, 3, 7] and [n for n, s in steps.items() if s["winner"]] == [7]
+    assert [n for n, s in steps.items() if s["on_path"]] == [2, 3, 7] and [
+        n for n, s in steps.items() if s["winner"]
+    ] == [7]
 
 
 def test_the_compilers_work_is_called_so_wherever_it_appears(tmp_path: Path) -> None:
     data = gather(made_runs.compiler_won(tmp_path))
-    assert data["verdict"]["headline"].startswith("No candidate beat the compiler: torch.compile's own output (step 1)")
-    assert data["verdict"]["sentences"][0] == "They are the same kernels, called without torch.compile's guards and wrapper."
-    assert data["verdict"]["compiler"] and data["steps"][0]["compiler"] and "compiler" in data["steps"][0]["by"]
+    assert data["verdict"]["headline"].startswith(
+        "No candidate beat the compiler: torch.compile's own output (step 1)"
+    )
+    assert (
+        data["verdict"]["sentences"][0]
+        == "They are the same kernels, called without torch.compile's guards and wrapper."
+    )
+    assert (
+        data["verdict"]["compiler"] and data["steps"][0]["compiler"] and "compiler" in data["steps"][0]["by"]
+    )
     assert data["roofline"]["stops"][-1]["label"] == "step 1 (compiler)"
     assert gather(made_runs.compiler_won(tmp_path, "torch.compile max-autotune"))["steps"][0]["compiler"]
     store = Store.open(tmp_path, data["run"]["id"])
     assert (
-        render(store, "md").startswith("# affine: no candidate beat the compiler\n") and render(store, "md").count("compiler") >= 4
+        render(store, "md").startswith("# affine: no candidate beat the compiler\n")
+        and render(store, "md").count("compiler") >= 4
     )
     page = render(store, "html")
-    assert 'class="verdict given"' in page and 'class="verdict faster"' in render(made_runs.won(tmp_path), "html")
+    assert 'class="verdict given"' in page and 'class="verdict faster"' in render(
+        made_runs.won(tmp_path), "html"
+    )
     assert page.count("compiler's own work") + page.count("compiler&#39;s own work") >= 4
 
 
 def test_the_way_up_the_roof_ends_at_the_final_time(tmp_path: Path) -> None:
     roof = gather(made_runs.won(tmp_path))["roofline"]
-    assert [stop["label"] for stop in roof["stops"]] == ["PyTorch eager (FP32)", "torch.compile", "step 2", "step 3", "step 7"]
+    assert [stop["label"] for stop in roof["stops"]] == [
+        "PyTorch eager (FP32)",
+        "torch.compile",
+        "step 2",
+        "step 3",
+        "step 7",
+    ]
     last = roof["stops"][-1]
-    assert last["kind"] == "winner" and last["ms"] == 0.82 and last["flops_per_second"] == pytest.approx(1e7 / 0.82e-3)
+    assert (
+        last["kind"] == "winner"
+        and last["ms"] == 0.82
+        and last["flops_per_second"] == pytest.approx(1e7 / 0.82e-3)
+    )
     assert roof["attainable"] == pytest.approx(1e7 / 3e7 * 6e10) and math.isclose(roof["ridge"], 7 / 6)
 
 
@@ -111,19 +166,30 @@ def test_best_so_far_never_rises(tmp_path: Path) -> None:
 
 
 def test_time_between_two_sittings_does_not_count() -> None:
-    events = [(100.0, "begun", {}), (110.0, "settled", {"step": 1}), (9000.0, "begun", {}), (9005.0, "settled", {"step": 2})]
+    events = [
+        (100.0, "begun", {}),
+        (110.0, "settled", {"step": 1}),
+        (9000.0, "begun", {}),
+        (9005.0, "settled", {"step": 2}),
+    ]
     assert working_seconds(events) == {1: 10.0, 2: 15.0}
 
 
 def test_a_run_without_a_winner_says_what_became_of_its_candidates(tmp_path: Path) -> None:
     data = gather(made_runs.lost(tmp_path))
-    assert data["verdict"]["headline"] == "No winner: none of 4 candidates passed (2 gave wrong results, 1 cheated, 1 timed out)."
+    assert (
+        data["verdict"]["headline"]
+        == "No winner: none of 4 candidates passed (2 gave wrong results, 1 cheated, 1 timed out)."
+    )
     assert data["winner"] is None and data["verdict"]["step"] is None and len(data["baselines"]) == 2
 
 
 def test_a_run_that_never_began_says_why(tmp_path: Path) -> None:
     data = gather(made_runs.refused(tmp_path))
-    assert data["verdict"]["result"] == "failed" and "cannot be scored: its output is constant" in data["verdict"]["headline"]
+    assert (
+        data["verdict"]["result"] == "failed"
+        and "cannot be scored: its output is constant" in data["verdict"]["headline"]
+    )
     assert data["notes"] == [] and not any("resume" in item["command"] for item in data["reproduce"])
 
 
@@ -141,7 +207,11 @@ def test_notes_hold_what_did_not_hold_up_what_was_skipped_and_what_is_doubtful(t
     store.finish(made_runs.Outcome("spent", 7, final, (7,), ("step 3 did not hold up: wrong",)))
     notes = "\n".join(gather(store)["notes"])
     assert "did not hold up" in notes and "hardware counters: this machine offers none" in notes
-    assert "[0.80, 1.20] instead of 1" in notes and "sandbox was process" in notes and "faster than the floor" in notes
+    assert (
+        "[0.80, 1.20] instead of 1" in notes
+        and "sandbox was process" in notes
+        and "faster than the floor" in notes
+    )
     assert notes.count("hardware counters") == 1
 
 
@@ -161,7 +231,10 @@ def test_where_nothing_was_found_the_report_says_what_the_guidance_says(tmp_path
     store.keep(replace(store.steps()[6], diagnosis=made_runs.diagnosis()))
     for form in ("html", "md"):
         text = render(store, form)
-        assert "No tool says why. Not all could look: hardware counters." in text and "Nothing stands out" not in text
+        assert (
+            "No tool says why. Not all could look: hardware counters." in text
+            and "Nothing stands out" not in text
+        )
 
 
 def test_a_task_without_arithmetic_has_no_roofline(tmp_path: Path) -> None:
@@ -172,11 +245,17 @@ def test_a_task_without_arithmetic_has_no_roofline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_kind_of_run_has_all_three_formats_and_the_same_keys(tmp_path: Path, kind: Callable[[Path], Store]) -> None:
+def test_every_kind_of_run_has_all_three_formats_and_the_same_keys(
+    tmp_path: Path, kind: Callable[[Path], Store]
+) -> None:
     store = kind(tmp_path)
     data = json.loads(render(store, "json"))
     usual = gather(made_runs.won(tmp_path))
-    assert data.keys() == usual.keys() and data["verdict"].keys() == usual["verdict"].keys() and data["schema"] == 1
+    assert (
+        data.keys() == usual.keys()
+        and data["verdict"].keys() == usual["verdict"].keys()
+        and data["schema"] == 1
+    )
     assert write(store) == store.folder / "report.html"
     assert not list(store.folder.glob(".*partial"))
     assert render(store, "md").startswith("# affine")
@@ -197,14 +276,25 @@ def test_energy_is_told_and_drawn_where_it_was_measured(tmp_path: Path) -> None:
     assert outcome and outcome.verdict
     ratio = {name: made_runs.near(0.85) for name in ("energy", "power", "edp")}
     both = dict.fromkeys(("candidate", "compile"), made_runs.near(0.02))
-    energy = Energy("NVML", "compile", both, both, both, ratio, "yes", {"before": 80.0}, ({"side": "candidate"},))
-    points = (Point(2, 0.8, 0.02, made_runs.near(0.85), "compile", True), Point(1, 0.9, 0.03, made_runs.near(1.1), "compile"))
+    energy = Energy(
+        "NVML", "compile", both, both, both, ratio, "yes", {"before": 80.0}, ({"side": "candidate"},)
+    )
+    points = (
+        Point(2, 0.8, 0.02, made_runs.near(0.85), "compile", True),
+        Point(1, 0.9, 0.03, made_runs.near(1.1), "compile"),
+    )
     store.finish(replace(outcome, verdict=replace(outcome.verdict, energy=energy), front=points))
     data = gather(store)
-    assert data["verdict"]["energy"]["joules"]["candidate"]["value"] == 0.02 and "windows" not in data["verdict"]["energy"]
+    assert (
+        data["verdict"]["energy"]["joules"]["candidate"]["value"] == 0.02
+        and "windows" not in data["verdict"]["energy"]
+    )
     page = render(store, "html")
     assert 'id="energy"' in page and page.count("<circle") == 2 and "20 mJ" in page
-    assert "energy-delay 0.850 [0.833, 0.867]" in page and "<dt>energy-delay, of torch.compile's</dt><dd>0.85" in page
+    assert (
+        "energy-delay 0.850 [0.833, 0.867]" in page
+        and "<dt>energy-delay, of torch.compile's</dt><dd>0.85" in page
+    )
     assert "energy-delay 0.850 [0.833, 0.867]" in render(store, "md")
     assert "| step 2 | 0.8 | 20 |" in render(store, "md")
 
@@ -212,12 +302,18 @@ def test_energy_is_told_and_drawn_where_it_was_measured(tmp_path: Path) -> None:
 def test_energies_of_steps_are_a_column_and_a_front_before_the_run_has_ended(tmp_path: Path) -> None:
     store = made_runs.metered(tmp_path)
     data, page, text = gather(store), render(store, "html"), render(store, "md")
-    assert [(point["step"], point["best"]) for point in data["front"]] == [(7, True), (3, True)] and 'id="energy"' in page
+    assert [(point["step"], point["best"]) for point in data["front"]] == [
+        (7, True),
+        (3, True),
+    ] and 'id="energy"' in page
     lines = {line.split(" |")[0]: line for line in text.partition("## Steps")[2].splitlines()}
     assert "| speed-up | mJ a call | energy | hypothesis held |" in lines["| step"]
     assert "| 2.00x | 280 | 0.700 [0.693, 0.707] of torch.compile's | yes |" in lines["| 3"]
     assert "| 1.00x |  |  |  |" in lines["| 1"], "refused: no number"
     assert "mJ a call" in page.partition('class="steps-table"')[2]
-    assert "280 mJ a call at 280 W; 0.700 [0.693, 0.707] of torch.compile&#39;s energy, energy-delay 0.700 [0.693, 0.707]" in page
+    assert (
+        "280 mJ a call at 280 W; 0.700 [0.693, 0.707] of torch.compile&#39;s energy, energy-delay 0.700 [0.693, 0.707]"
+        in page
+    )
     assert "not told: no counter" in page
     assert "mJ a call" not in render(made_runs.won(tmp_path), "md") + render(made_runs.won(tmp_path), "html")

@@ -29,7 +29,14 @@ OTHERS: dict[str, Any] = {
     "match": "H200",
     "policy": "beam",
     "constants": {"seeds": 3},
-    "limits": {"candidates": 9, "money": 1e-5, "tokens": 1234567, "wall_seconds": 60.5, "device_seconds": 5.0, "floor_share": 0.5},
+    "limits": {
+        "candidates": 9,
+        "money": 1e-5,
+        "tokens": 1234567,
+        "wall_seconds": 60.5,
+        "device_seconds": 5.0,
+        "floor_share": 0.5,
+    },
     "options": {
         "effort": "quick",
         "baselines": ("compile",),
@@ -78,7 +85,9 @@ def variants() -> Iterator[tuple[str, RunConfig]]:
             yield field.name, replace(usual, **{field.name: other})
 
 
-def test_commands_hold_everything_that_decided_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_hold_everything_that_decided_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = made_runs.won(tmp_path)
     command, asked = get_command(app), list[Any]()
     monkeypatch.setattr(running, "optimize", lambda *words: asked.append(words) or 0)
@@ -99,5 +108,7 @@ def test_what_only_python_can_say_is_named(tmp_path: Path) -> None:
     what, _ = search(store, config)
     assert what == "Search again; from Python only: effort='quick', min_authored=0.5"
     commands = {item["what"]: item["command"] for item in gather(store)["reproduce"]}
-    assert commands["Judge the winner again, at full length"].startswith("kernelpro judge task.py winner.py --full --target cpu")
+    assert commands["Judge the winner again, at full length"].startswith(
+        "kernelpro judge task.py winner.py --full --target cpu"
+    )
     assert "--policy greedy:seeds=2" in commands["Search again"]

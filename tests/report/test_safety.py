@@ -55,10 +55,18 @@ def test_a_hostile_run_makes_the_same_elements_as_a_harmless_one(tmp_path: Path)
 
 def test_only_the_pages_own_scripts_may_run(tmp_path: Path) -> None:
     tags = parsed(render(made_runs.hostile(tmp_path), "html"))
-    (policy,) = (a["content"] for tag, a in tags.found if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    (policy,) = (
+        a["content"]
+        for tag, a in tags.found
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
     allowed = set(re.findall(r"'sha256-([^']+)'", policy or ""))
-    running = {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in tags.scripts[1:]}
-    assert allowed == running and "default-src 'none'" in (policy or "") and "unsafe-eval" not in (policy or "")
+    running = {
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in tags.scripts[1:]
+    }
+    assert (
+        allowed == running and "default-src 'none'" in (policy or "") and "unsafe-eval" not in (policy or "")
+    )
 
 
 def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
@@ -72,7 +80,9 @@ def test_markdown_of_a_hostile_run_has_no_markup_outside_fences(tmp_path: Path) 
     outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", text)
     assert "<script" not in outside and "<img" not in outside and "](http" not in outside
     rows = [line for line in outside.splitlines() if line.startswith("| 1")]
-    assert rows and all(len(re.findall(r"(?<!\\)\|", row)) == 8 for row in rows), "a bar in a plan makes no column"
+    assert rows and all(len(re.findall(r"(?<!\\)\|", row)) == 8 for row in rows), (
+        "a bar in a plan makes no column"
+    )
 
 
 def test_highlighting_and_differences_keep_the_text() -> None:

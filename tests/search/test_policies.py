@@ -34,7 +34,9 @@ def put(tree: Tree, parent: int, *results: float | None) -> list[int]:
     return ids
 
 
-def grow_with(name: str, steps: int, result: Result, in_flight: int = 1, seed: int = 0, **constants: float) -> Tree:
+def grow_with(
+    name: str, steps: int, result: Result, in_flight: int = 1, seed: int = 0, **constants: float
+) -> Tree:
     """A tree grown by a policy, each choice checked: no pending parent, the action fits."""
     policy, rng, tree = make(name, **constants), random.Random(seed), Tree(1.0, 0.1)
     pending: list[tuple[int, Choice]] = []
@@ -127,7 +129,9 @@ def test_beam_gives_each_member_its_share_of_a_round() -> None:
         chosen.append(beam.choose(tree, rng))
         put(tree, chosen[-1].parent, 0.55)
     assert sorted(choice.parent for choice in chosen) == [2, 2, 3, 3]
-    assert {beam.choose(tree, rng).parent for _ in range(3)} <= {2, 5, 6, 7, 8}, "the next round has the new best"
+    assert {beam.choose(tree, rng).parent for _ in range(3)} <= {2, 5, 6, 7, 8}, (
+        "the next round has the new best"
+    )
 
 
 class TestEpsilonGreedy:
@@ -180,13 +184,20 @@ class TestCombination:
         assert combination(tree, tree.nodes[2], 1, 1.5) == Choice(2, "combine", 3)
 
     def test_it_wants_two_written_branches_that_are_near_each_other(self) -> None:
-        assert combination(self.grown(slow=0.7), self.grown(slow=0.7).nodes[3], 1, 1.5) is None, "the other is too slow"
+        assert combination(self.grown(slow=0.7), self.grown(slow=0.7).nodes[3], 1, 1.5) is None, (
+            "the other is too slow"
+        )
         tree = self.grown()
         assert combination(tree, tree.nodes[4], 1, 1.5) is None, "it is too slow itself"
         for given in (1, 2):
             compiled = self.grown(given)
-            assert combination(compiled, compiled.nodes[3], 1, 1.5) is None, "what compilers wrote is not combined"
-        assert combination(tree, tree.nodes[0], 1, 1.5) is None and combination(tree, tree.nodes[3], 0, 1.5) is None
+            assert combination(compiled, compiled.nodes[3], 1, 1.5) is None, (
+                "what compilers wrote is not combined"
+            )
+        assert (
+            combination(tree, tree.nodes[0], 1, 1.5) is None
+            and combination(tree, tree.nodes[3], 0, 1.5) is None
+        )
 
     def test_it_comes_every_so_many_improvements_and_borrows_from_a_kernel_once(self) -> None:
         tree, due = self.grown(), []
@@ -252,7 +263,11 @@ class TestMcts:
         assert longest(grow_with("mcts", 60, better, **{**often, "fresh": 1000, "width": 0.1})) > 40
 
     def test_a_branch_of_failures_closes_and_the_others_go_on(self) -> None:
-        policy, tree, rng = Mcts(seeds=2, tries=2, dead=4, fresh=1000, plateau=1000), Tree(1.0, 0.1), random.Random(0)
+        policy, tree, rng = (
+            Mcts(seeds=2, tries=2, dead=4, fresh=1000, plateau=1000),
+            Tree(1.0, 0.1),
+            random.Random(0),
+        )
         put(tree, 0, 0.3, 0.9)
         root, good = tree.nodes[0], tree.nodes[1]
         for _ in range(4):
@@ -302,16 +317,26 @@ class TestMcts:
 @pytest.mark.parametrize(
     ("name", "constants", "says"),
     [
-        ("mtcs", {}, "no search policy is called 'mtcs'; there are mcts, epsilon-greedy, beam, greedy, best-of-n"),
+        (
+            "mtcs",
+            {},
+            "no search policy is called 'mtcs'; there are mcts, epsilon-greedy, beam, greedy, best-of-n",
+        ),
         ("greedy", {"epsilon": 0.1}, "policy greedy has no constant 'epsilon'; it has seeds"),
         ("best-of-n", {"seeds": 1}, "policy best-of-n has no constant 'seeds'; it has none"),
-        ("epsilon-greedy", {"epsilon": 1.5}, "epsilon of policy epsilon-greedy must be a number from 0.0 to 1.0, not 1.5"),
+        (
+            "epsilon-greedy",
+            {"epsilon": 1.5},
+            "epsilon of policy epsilon-greedy must be a number from 0.0 to 1.0, not 1.5",
+        ),
         ("beam", {"width": 2.5}, "width of policy beam must be a whole number from 1 to 1000, not 2.5"),
         ("mcts", {"alpha": True}, "alpha of policy mcts must be a number from 0.0 to 1.0, not True"),
         ("mcts", {"alpha": float("nan")}, "alpha of policy mcts must be a number from 0.0 to 1.0, not nan"),
     ],
 )
-def test_bad_names_and_constants_are_one_clear_line(name: str, constants: dict[str, float], says: str) -> None:
+def test_bad_names_and_constants_are_one_clear_line(
+    name: str, constants: dict[str, float], says: str
+) -> None:
     with pytest.raises(BadInput) as raised:
         make(name, **constants)
     assert str(raised.value) == says

@@ -133,14 +133,19 @@ def test_fixes_work_sometimes_and_duplicates_happen() -> None:
 def test_refining_beats_independent_samples_on_smooth_tasks() -> None:
     def mean(name: str) -> float:
         tasks = [(generate("smooth", seed), seed) for seed in range(60)]
-        return statistics.mean(math.log(t.baseline_ms / run(make(name), t, 40, 2, random.Random(s))[-1]) for t, s in tasks)
+        return statistics.mean(
+            math.log(t.baseline_ms / run(make(name), t, 40, 2, random.Random(s))[-1]) for t, s in tasks
+        )
 
     assert mean("greedy") > mean("best-of-n") + 0.05
 
 
 def test_a_recorded_run_becomes_a_landscape(tmp_path: Path) -> None:
     task, tree, _ = recorded("rugged", 1)
-    nodes = [{"id": n.id, "parent": n.parent, "action": n.action, "ms": n.ms, "second": n.second} for n in tree.nodes]
+    nodes = [
+        {"id": n.id, "parent": n.parent, "action": n.action, "ms": n.ms, "second": n.second}
+        for n in tree.nodes
+    ]
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"baseline_ms": task.baseline_ms, "floor_ms": task.floor_ms, "nodes": nodes}))
     replay = Replay.from_file(path)
@@ -149,7 +154,9 @@ def test_a_recorded_run_becomes_a_landscape(tmp_path: Path) -> None:
     assert all(ms >= task.floor_ms for curve in curves for ms in curve)
     ours = statistics.mean(math.log(task.baseline_ms / curve[-1]) for curve in curves)
     theirs = math.log(task.baseline_ms / (tree.best().ms or math.inf))
-    assert ours == pytest.approx(theirs, abs=0.7), "searches on the replay end near where the recorded one ended"
+    assert ours == pytest.approx(theirs, abs=0.7), (
+        "searches on the replay end near where the recorded one ended"
+    )
 
 
 def test_a_replay_draws_from_parents_alike() -> None:
@@ -158,7 +165,10 @@ def test_a_replay_draws_from_parents_alike() -> None:
     for at in range(1, 13):
         nodes.append({"id": at, "parent": 0, "action": "seed", "ms": 1.0 if at % 2 else 0.2})
         nodes.append({"id": 100 + at, "parent": at, "action": "improve", "ms": 0.5 if at % 2 else None})
-    nodes += [{"id": 200 + at, "parent": 1 if at < 4 else 2, "action": "improve", "ms": 0.5 if at < 4 else None} for at in range(8)]
+    nodes += [
+        {"id": 200 + at, "parent": 1 if at < 4 else 2, "action": "improve", "ms": 0.5 if at < 4 else None}
+        for at in range(8)
+    ]
     replay, rng = Replay({"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": nodes}), random.Random(0)
     tree = Tree(1.0, 0.1)
     for ms in (1.0, 0.2):
@@ -198,7 +208,11 @@ def test_a_simulated_combination_takes_over_what_the_other_kernel_does() -> None
         {},
         {"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": []},
         {"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": [{"id": 1, "parent": 7, "action": "seed", "ms": 1.0}]},
-        {"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": [{"id": 1, "parent": 0, "action": "seed", "ms": -1.0}]},
+        {
+            "baseline_ms": 1.0,
+            "floor_ms": 0.1,
+            "nodes": [{"id": 1, "parent": 0, "action": "seed", "ms": -1.0}],
+        },
     ],
 )
 def test_a_record_that_cannot_be_replayed_is_bad_input(record: dict[str, Any]) -> None:

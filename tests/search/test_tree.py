@@ -57,7 +57,9 @@ def test_statistics_equal_a_recount(seed: int) -> None:
     assert tree.leaders(5) == ranking[:5]
     assert list(tree.ranked()) == ranking
     assert tree.best().ms == min([2.0] + [node.ms for node in working if node.ms is not None])
-    assert tree.leaves == [node.id for node in tree.nodes[1:] if node.state in ("ok", "failed") and not node.children]
+    assert tree.leaves == [
+        node.id for node in tree.nodes[1:] if node.state in ("ok", "failed") and not node.children
+    ]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -118,7 +120,11 @@ def test_it_refuses_what_makes_no_sense() -> None:
     first, second = tree.add(0, "seed"), tree.add(0, "seed")
     for node in (first, second):
         tree.settle(node.id, 0.8)
-    for parent, action, other in ((first.id, "combine", None), (first.id, "improve", second.id), (0, "combine", second.id)):
+    for parent, action, other in (
+        (first.id, "combine", None),
+        (first.id, "improve", second.id),
+        (0, "combine", second.id),
+    ):
         with pytest.raises(ValueError, match="does not fit"):
             tree.add(parent, action, other)  # type: ignore[arg-type]
     for other in (seed.id, first.id, 0):

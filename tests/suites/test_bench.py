@@ -72,14 +72,25 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, what in PROBLEMS.items():
         (folder / "tasks" / "level1" / f"{name}.py").write_text(TASK.format(what=what))
     for name, what in KERNELS.items():
-        (folder / "kernels" / f"level_1_problem_{name[0]}_sample_0_kernel.py").write_text(KERNEL.format(what=what))
+        (folder / "kernels" / f"level_1_problem_{name[0]}_sample_0_kernel.py").write_text(
+            KERNEL.format(what=what)
+        )
     (folder / "kernels" / "level_1_problem_4_sample_0_kernel.py").write_bytes(b"# \xff")
     (folder / "kernels" / "stray.py").write_text(KERNEL.format(what="x"))
     return folder
 
 
 def command(suite: Path, *more: str) -> list[str]:
-    place = [str(suite / "tasks"), "--target", "cpu", "--quick", "--baseline", "eager_fp32", "--out", str(suite / "out")]
+    place = [
+        str(suite / "tasks"),
+        "--target",
+        "cpu",
+        "--quick",
+        "--baseline",
+        "eager_fp32",
+        "--out",
+        str(suite / "out"),
+    ]
     return [sys.executable, "-m", "kernelpro", "bench", *place, *more]
 
 
@@ -128,11 +139,18 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert "random" in left_out["1/3 random"][1] and "syntax error" in left_out["1/5 broken"][1]
     best = board["summary"]["best"]
     speedup = rows["1/1 square"]["speedup"]["eager_fp32"]
-    assert (best["problems"], best["correct"]) == (3, 1) and best["geomean"]["value"] == pytest.approx(speedup["value"])
+    assert (best["problems"], best["correct"]) == (3, 1) and best["geomean"]["value"] == pytest.approx(
+        speedup["value"]
+    )
     assert best["fast"]["1"] == pytest.approx((speedup["value"] > 1) / 3)
     assert best["correct_rate"] == pytest.approx(1 / 3) and rows["1/1 square"]["precision"] == "fp32"
     terms = board["terms"]
-    assert (terms["effort"], terms["mode"], terms["baselines"], terms["precision"]) == ("quick", "train", ["eager_fp32"], None)
+    assert (terms["effort"], terms["mode"], terms["baselines"], terms["precision"]) == (
+        "quick",
+        "train",
+        ["eager_fp32"],
+        None,
+    )
     assert terms["version"] == kernelpro.__version__ and datetime.fromisoformat(terms["date"])
     assert board["seconds"] > 0 and len(board["places"]) == 1 and not board["open"]
 
@@ -161,24 +179,43 @@ def test_problems_are_named_without_anything_being_done(suite: Path) -> None:
 
 def test_a_model_that_nobody_would_ask_is_refused(suite: Path) -> None:
     done = bench(suite, "--author", "playbook", "--model", "inbox:x", "--ids", "2")
-    assert done.returncode == 2 and done.stderr.startswith("kernelpro: --author playbook asks no model: leave --model")
+    assert done.returncode == 2 and done.stderr.startswith(
+        "kernelpro: --author playbook asks no model: leave --model"
+    )
 
 
 @pytest.mark.long  # a worker is started only to be asked
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
     found = bench(suite, "--probe", "--target", "cuda", "--out", str(suite / "unasked"))
-    assert found.returncode == 2 and "no CUDA device" in found.stderr and len(found.stderr.strip().splitlines()) == 1
+    assert (
+        found.returncode == 2
+        and "no CUDA device" in found.stderr
+        and len(found.stderr.strip().splitlines()) == 1
+    )
     assert not (suite / "unasked" / "results.jsonl").read_text()
 
 
-def test_sigterm_ends_it_as_an_interrupt_does_and_it_shows_what_is_answered(suite: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_it_as_an_interrupt_does_and_it_shows_what_is_answered(
+    suite: Path, tmp_path: Path
+) -> None:
     scale, _ = problems.find(str(suite / "tasks"), (), "2,4", "cpu")
     question = Question(scale, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
     with Ledger(tmp_path / "out") as ledger:
         ledger.add(Entry(question.key, Result(question.key, error="the machine was switched off")))
-    more = ("--probe", "--ids", "2,4", "--pool", f"spool:{tmp_path / 'spool'}", "--wait", "--out", str(tmp_path / "out"))
-    process = subprocess.Popen(command(suite, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    more = (
+        "--probe",
+        "--ids",
+        "2,4",
+        "--pool",
+        f"spool:{tmp_path / 'spool'}",
+        "--wait",
+        "--out",
+        str(tmp_path / "out"),
+    )
+    process = subprocess.Popen(
+        command(suite, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("spool/jobs/*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -195,7 +232,9 @@ def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> N
     first = bench(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
     assert "2 problems: 0 can be scored, 0 cannot, 2 not run or not answered" in first.stdout
-    subprocess.run([sys.executable, "-m", "kernelpro", "worker", str(spool), "--once"], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-m", "kernelpro", "worker", str(spool), "--once"], check=True, timeout=300
+    )
     found = bench(suite, *more)
     assert found.returncode == 0, found.stderr
     assert "2 problems: 1 can be scored, 1 cannot, 0 not run or not answered" in found.stdout
@@ -206,7 +245,17 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     files = suite / "written"
     files.mkdir()
     (files / "a.py").write_text(KERNEL.format(what="x.square()"))
-    more = ("--author", f"files:{files}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2", "--format", "json")
+    more = (
+        "--author",
+        f"files:{files}",
+        "--budget",
+        "candidates=1",
+        "--no-compiler",
+        "--ids",
+        "1,2",
+        "--format",
+        "json",
+    )
     more += ("--in-flight", "1", "--tune", "3")
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
@@ -214,19 +263,36 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     assert [row["by"] for row in rows.values()] == ["a.py", ""], "nobody has won where nothing is right"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
-    assert [(config.in_flight, config.tune_points) for config in (Store(run).config() for run in runs)] == [(1, 3), (1, 3)]
+    assert [(config.in_flight, config.tune_points) for config in (Store(run).config() for run in runs)] == [
+        (1, 3),
+        (1, 3),
+    ]
     told = re.search(r"kernelpro (report RUN --home .*) writes the report of one", first.stderr)
     assert told, first.stderr
     words = shlex.split(told[1].replace("RUN", runs[0].name))
-    made = subprocess.run([sys.executable, "-m", "kernelpro", *words], capture_output=True, text=True, timeout=300)
-    assert made.stdout.strip() == str(runs[0] / "report.html") and (runs[0] / "report.html").is_file(), made.stderr
+    made = subprocess.run(
+        [sys.executable, "-m", "kernelpro", *words], capture_output=True, text=True, timeout=300
+    )
+    assert made.stdout.strip() == str(runs[0] / "report.html") and (runs[0] / "report.html").is_file(), (
+        made.stderr
+    )
     assert "2 of 2 were answered before" in bench(suite, *more).stderr
 
 
 @pytest.mark.long  # tests/llm has two runs with one folder; this is a whole bench, twice
 def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
-    more = ("--author", "team", "--model", f"inbox:{inbox}", "--budget", "candidates=1", "--no-compiler", "--ids", "1,2")
+    more = (
+        "--author",
+        "team",
+        "--model",
+        f"inbox:{inbox}",
+        "--budget",
+        "candidates=1",
+        "--no-compiler",
+        "--ids",
+        "1,2",
+    )
     first = bench(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
     questions = unanswered(inbox)
@@ -267,7 +333,9 @@ def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Pa
     assert "energy" not in plain.stdout and f"- energy not told of 1/1 square: {no_counter}" in metered.stdout
 
 
-def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(suite: Path, no_counter: str) -> None:
+def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(
+    suite: Path, no_counter: str
+) -> None:
     found = bench(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
     assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: --objective edp: {no_counter}"
     assert not (suite / "never").exists()
@@ -306,7 +374,11 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
 
     torch.manual_seed(1)
     found = optimise()
-    assert found.verdict and found.verdict.status is Status.PASSED and found.source == KERNEL.format(what="x.square()")
+    assert (
+        found.verdict
+        and found.verdict.status is Status.PASSED
+        and found.source == KERNEL.format(what="x.square()")
+    )
     assert told.count("settled") == 1 and Store(found.run).config().speed_tolerance == 0.05
     torch.manual_seed(1)
     again = optimise()

@@ -20,21 +20,41 @@ def made(*verdicts: Verdict) -> Board:
     """A problem for each verdict."""
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(verdicts) + 1)]
     keys = {(1, number): [str(number)] for number in range(1, len(verdicts) + 1)}
-    entries = {str(number): Entry(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)}
+    entries = {
+        str(number): Entry(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)
+    }
     return board("mine", "kernels", "cuda", problems, keys, entries, Terms())
 
 
 def answered(*answers: list[Result]) -> Board:
     """A problem for each list."""
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(answers) + 1)]
-    found = {(1, n): {f"{n}/{i}": Entry(f"{n}/{i}", each) for i, each in enumerate(some)} for n, some in enumerate(answers, 1)}
+    found = {
+        (1, n): {f"{n}/{i}": Entry(f"{n}/{i}", each) for i, each in enumerate(some)}
+        for n, some in enumerate(answers, 1)
+    }
     entries = {key: entry for some in found.values() for key, entry in some.items()}
-    return board("mine", "kernels", "cuda", problems, {place: list(some) for place, some in found.items()}, entries, Terms())
+    return board(
+        "mine",
+        "kernels",
+        "cuda",
+        problems,
+        {place: list(some) for place, some in found.items()},
+        entries,
+        Terms(),
+    )
 
 
 def probe(scorable: bool, name: str = "H200", torch: str = "2.9") -> Result:
-    data = {"scorable": scorable, "reason": None if scorable else "random", "dropped": {}, "precision": "tf32"}
-    return Result("", data=data | {"hardware": {"name": name, "facts": ["sm: 90", f"torch: {torch}", "triton: 3"]}})
+    data = {
+        "scorable": scorable,
+        "reason": None if scorable else "random",
+        "dropped": {},
+        "precision": "tf32",
+    }
+    return Result(
+        "", data=data | {"hardware": {"name": name, "facts": ["sm: 90", f"torch: {torch}", "triton: 3"]}}
+    )
 
 
 def test_each_row_tells_its_energy_and_against_what() -> None:
@@ -53,7 +73,10 @@ def test_each_row_tells_its_energy_and_against_what() -> None:
 def test_means_are_told_for_each_baseline_by_itself() -> None:
     found = made(verdict(0.5, 0.8), verdict(0.5, 1.25), verdict(1.0, 0.9, against="eager_tf32"))
     first, second, *_ = remarks(found)
-    assert first == "energy against compile: geomean 0.500 [0.496, 0.504], energy-delay 0.250 [0.248, 0.252] (2 problems)"
+    assert (
+        first
+        == "energy against compile: geomean 0.500 [0.496, 0.504], energy-delay 0.250 [0.248, 0.252] (2 problems)"
+    )
     assert second.startswith("energy against eager_tf32: geomean 0.900") and second.endswith("(1 problem)")
 
 
@@ -67,8 +90,13 @@ def test_what_a_compiler_wrote_is_called_so() -> None:
     names = ("playbook", "torch.compile", "playbook")
     found = answered(*([Result("", verdict=verdict(0.5), data={"by": name})] for name in names))
     titles, lines = problem_table(found)
-    assert [line[titles.index("by")] for line in lines] == list(names) and all(len(line) == len(titles) for line in lines)
-    assert "winners: 2 by playbook, 1 by torch.compile" in remarks(found) and "by" not in problem_table(made(verdict(0.5)))[0]
+    assert [line[titles.index("by")] for line in lines] == list(names) and all(
+        len(line) == len(titles) for line in lines
+    )
+    assert (
+        "winners: 2 by playbook, 1 by torch.compile" in remarks(found)
+        and "by" not in problem_table(made(verdict(0.5)))[0]
+    )
 
 
 def test_where_nobody_asked_nothing_is_said() -> None:
@@ -93,7 +121,15 @@ def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> Non
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     with Ledger(tmp_path) as ledger:
         assert not ledger.unreadable
-        found = board("mine", "kernels", "cuda", [Problem(1, 1, Task("", "1_task"))], {(1, 1): ["1"]}, ledger.entries, Terms())
+        found = board(
+            "mine",
+            "kernels",
+            "cuda",
+            [Problem(1, 1, Task("", "1_task"))],
+            {(1, 1): ["1"]},
+            ledger.entries,
+            Terms(),
+        )
     assert found.rows[0].status == "passed" and found.rows[0].energy is None
     old = found.to_json()
     del old["energy"], old["rows"][0]["energy"]
@@ -102,10 +138,15 @@ def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> Non
 
 def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
     """The best of a problem's samples may be the one that was lost, unless another passed."""
-    lost = Result("", verdict=Verdict("k", Status.CRASHED, "the worker died"), data={"lost": "killed by SIGKILL"})
+    lost = Result(
+        "", verdict=Verdict("k", Status.CRASHED, "the worker died"), data={"lost": "killed by SIGKILL"}
+    )
     wrong, passed = (Result("", verdict=v) for v in (Verdict("k", Status.WRONG, "off"), verdict(0.5)))
     found = answered([lost], [wrong, lost], [passed, lost], [wrong])
-    assert [(row.problem, row.status) for row in found.rows] == [("1/3 task", "passed"), ("1/4 task", "wrong")]
+    assert [(row.problem, row.status) for row in found.rows] == [
+        ("1/3 task", "passed"),
+        ("1/4 task", "wrong"),
+    ]
     assert (found.summary["best"].problems, found.summary["best"].correct) == (2, 1)
     lines = remarks(found)
     assert "2 left out of all means, 2 of them because they could not be run or judged:" in lines
@@ -125,7 +166,14 @@ def test_only_what_is_unsettled_is_asked_again(tmp_path: Path) -> None:
 def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
     passed, broken = Result("", verdict=verdict(0.5)), Result("", error="no such module")
     unreadable = Result("", verdict=Verdict("k", Status.BUILD_FAILED, "no text"))
-    found = answered([passed], [probe(True)], [probe(True), unreadable], [probe(False)], [probe(False), unreadable], [broken])
+    found = answered(
+        [passed],
+        [probe(True)],
+        [probe(True), unreadable],
+        [probe(False)],
+        [probe(False), unreadable],
+        [broken],
+    )
     assert [row.status for row in found.rows] == ["passed", "no kernel", "build_failed"]
     assert [row.samples for row in found.rows] == [1, 0, 1]
     assert [row.status for row in found.left_out] == ["not_scorable", "not_scorable", "not run"]
@@ -140,9 +188,15 @@ def test_a_probe_says_what_it_was_measured_on() -> None:
         entries = {str(number): Entry(str(number), result) for number, result in enumerate(results, 1)}
         return probing.probed(problems, {(1, int(key)): [key] for key in entries}, entries)
 
-    alike, mixed = probed(probe(True), probe(False)), probed(probe(True), probe(True, "L4"), Result("", error="no"))
+    alike, mixed = (
+        probed(probe(True), probe(False)),
+        probed(probe(True), probe(True, "L4"), Result("", error="no")),
+    )
     assert alike[0].to_json()["hardware"] == "H200" and alike[0].torch == "2.9"
-    assert probing.remarks(alike)[-1] == "measured on H200, torch 2.9" and "measured on" not in probing.table(alike)[0]
+    assert (
+        probing.remarks(alike)[-1] == "measured on H200, torch 2.9"
+        and "measured on" not in probing.table(alike)[0]
+    )
     assert probing.remarks(mixed)[-1].startswith("NOT COMPARABLE")
     titles, lines = probing.table(mixed)
     assert [line[titles.index("measured on")] for line in lines] == ["H200, torch 2.9", "L4, torch 2.9", ""]

@@ -24,7 +24,14 @@ FILES = sorted(OWN.glob("level*/*.py"))
 GIB = 2**30
 SHORT = ("embedding_bag", "int4_linear")
 """They take less on a GPU; what was measured of them stays comparable."""
-SAMPLE = ("top_k_gating", "causal_softmax", "int4_linear", "mixture_of_experts", "selective_scan", "small_convnet")
+SAMPLE = (
+    "top_k_gating",
+    "causal_softmax",
+    "int4_linear",
+    "mixture_of_experts",
+    "selective_scan",
+    "small_convnet",
+)
 
 
 def name(path: Path) -> str:
@@ -51,7 +58,11 @@ def test_the_file_says_what_it_is_and_has_both_sizes(path: Path) -> None:
     assert text.count('TARGET = "cuda"\n') == 1, "KernelBench itself runs the size for a GPU"
     module = load_source(Task.from_file(path))
     assert set(module.SIZES) == {"cuda", "cpu"} and len(module.SIZES["cuda"]) == len(module.SIZES["cpu"])
-    assert Task.from_file(path).for_target("cpu").id != Task.from_file(path).id == Task.from_file(path).for_target("cuda").id
+    assert (
+        Task.from_file(path).for_target("cpu").id
+        != Task.from_file(path).id
+        == Task.from_file(path).for_target("cuda").id
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -67,7 +78,9 @@ def test_the_task_runs_on_the_cpu_and_its_output_is_alive(path: Path) -> None:
         assert first.shape == second.shape and not torch.equal(first, second), "the inputs matter"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if "mixture" not in path.stem and "moe" not in path.stem], ids=name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if "mixture" not in path.stem and "moe" not in path.stem], ids=name
+)
 def test_the_size_for_a_gpu_is_a_fair_one(path: Path) -> None:
     """As docs/suites.md counts it. Without data, so that it costs nothing here; the two left out have shapes that depend on it."""
     module = load_source(Task.from_file(path))

@@ -23,7 +23,14 @@ def put(folder: Path, *paths: str, text: str = TASK) -> Path:
 
 
 def test_a_kernelbench_checkout_by_level_and_number(tmp_path: Path) -> None:
-    put(tmp_path / "KernelBench", "level1/1_a.py", "level1/2_b.py", "level1/10_c.py", "level2/2_d.py", "changelog/x.md")
+    put(
+        tmp_path / "KernelBench",
+        "level1/1_a.py",
+        "level1/2_b.py",
+        "level1/10_c.py",
+        "level2/2_d.py",
+        "changelog/x.md",
+    )
     every = find(str(tmp_path), (), "", "cuda")
     assert [p.label for p in every] == ["1/1 a", "1/2 b", "1/10 c", "2/2 d"], "by number, not by spelling"
     assert [p.label for p in find(str(tmp_path), (1,), "2-12", "cuda")] == ["1/2 b", "1/10 c"]
@@ -60,19 +67,28 @@ def test_a_suite_that_is_none(tmp_path: Path) -> None:
 
 
 def test_ranges() -> None:
-    assert numbered("1-3, 2/7") == [Some("1-3", None, range(1, 4)), Some("2/7", 2, range(7, 8))] and numbered("") == []
+    assert (
+        numbered("1-3, 2/7") == [Some("1-3", None, range(1, 4)), Some("2/7", 2, range(7, 8))]
+        and numbered("") == []
+    )
 
 
 def test_kernels_in_the_layout_of_kernelbench(tmp_path: Path) -> None:
     suite = put(tmp_path / "suite", "level1/1_a.py", "level1/2_b.py")
-    names = ("level_1_problem_1_sample_0_kernel.py", "level_1_problem_1_sample_3_kernel.py", "level_2_problem_1_sample_0_kernel.py")
+    names = (
+        "level_1_problem_1_sample_0_kernel.py",
+        "level_1_problem_1_sample_3_kernel.py",
+        "level_2_problem_1_sample_0_kernel.py",
+    )
     run = put(tmp_path / "run", *names, text=KERNEL)
     problems = find(str(suite), (), "", "cpu")
     found = kernels.find(run, problems)
     assert {place: list(samples) for place, samples in found.kernels.items()} == {(1, 1): [0, 3]}
     assert found.strays == ["level_2_problem_1_sample_0_kernel.py"]
     one = kernels.find(run, problems, sample=3)
-    assert list(one.kernels[1, 1]) == [3] and one.strays == found.strays, "a sample that is not asked for is no stray"
+    assert list(one.kernels[1, 1]) == [3] and one.strays == found.strays, (
+        "a sample that is not asked for is no stray"
+    )
     with pytest.raises(BadInput, match="no file belongs to a selected problem"):
         kernels.find(run, problems, sample=4)
     with pytest.raises(BadInput, match=r"give one of: run$"):
@@ -81,7 +97,9 @@ def test_kernels_in_the_layout_of_kernelbench(tmp_path: Path) -> None:
 
 def test_kernels_named_like_the_tasks(tmp_path: Path) -> None:
     suite = put(tmp_path / "suite", "level1/1_a.py", "level1/2_b.py", "level2/1_a.py", "level2/3_c.py")
-    mine = put(tmp_path / "mine", "level1/1_a.py", "2_b/first.py", "2_b/second.py", "level2/1_a.py", text=KERNEL)
+    mine = put(
+        tmp_path / "mine", "level1/1_a.py", "2_b/first.py", "2_b/second.py", "level2/1_a.py", text=KERNEL
+    )
     found = kernels.find(mine, find(str(suite), (), "", "cpu"))
     assert not found.strays
     assert {place: [c.name for c in samples.values()] for place, samples in found.kernels.items()} == {
@@ -99,7 +117,11 @@ def test_a_ledger_survives_a_line_that_was_cut_short(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with Ledger(tmp_path) as ledger:
         assert list(ledger.entries) == ["a"] and ledger.unreadable == 1
-        assert ledger.lacks("b", retry=False) and not ledger.lacks("a", retry=False) and ledger.lacks("a", retry=True)
+        assert (
+            ledger.lacks("b", retry=False)
+            and not ledger.lacks("a", retry=False)
+            and ledger.lacks("a", retry=True)
+        )
         ledger.add(Entry("b", Result("b", data={"x": 2})))
     with Ledger(tmp_path) as ledger:
         assert ledger.entries["b"].result.data == {"x": 2}

@@ -30,7 +30,9 @@ def test_by_hand() -> None:
     results = [Interval(2.0, 1.9, 2.1), Interval(0.5, 0.4, 0.6), None, Interval(1.1, 0.9, 1.3)]
     found = summarise(results)
     assert (found.problems, found.correct, found.correct_rate) == (4, 3, 0.75)
-    assert found.fast == {"1": 0.5, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}, "more than p times as fast, not as fast"
+    assert found.fast == {"1": 0.5, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}, (
+        "more than p times as fast, not as fast"
+    )
     assert found.sure == {"1": 0.25, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}
     assert found.geomean and found.geomean.value == pytest.approx((2.0 * 0.5 * 1.1) ** (1 / 3))
 
@@ -53,7 +55,9 @@ def test_fast_p_falls_with_p_and_never_exceeds_the_correct_rate() -> None:
 def test_a_failure_lowers_fast_p_and_leaves_the_geomean() -> None:
     for results in any_results():
         values = [r.value if r else None for r in results]
-        assert fast_p([*values, None], 1.0) * (len(values) + 1) == pytest.approx(fast_p(values, 1.0) * len(values))
+        assert fast_p([*values, None], 1.0) * (len(values) + 1) == pytest.approx(
+            fast_p(values, 1.0) * len(values)
+        )
         assert geomean([*results, None]) == geomean(results)
 
 
@@ -65,10 +69,14 @@ def test_the_geomean_is_blind_to_order_and_its_interval_holds_it() -> None:
             continue
         assert found.value == pytest.approx(turned.value)
         right = [r for r in results if r]
-        assert min(r.value for r in right) <= found.value * (1 + 1e-12) and found.value <= max(r.value for r in right) * (1 + 1e-12)
+        assert min(r.value for r in right) <= found.value * (1 + 1e-12) and found.value <= max(
+            r.value for r in right
+        ) * (1 + 1e-12)
         assert found.low <= found.value <= found.high
         widest = max(math.log(r.high / r.low) for r in right)
-        assert math.log(found.high / found.low) <= widest + 1e-12, "the mean is known no worse than its worst part"
+        assert math.log(found.high / found.low) <= widest + 1e-12, (
+            "the mean is known no worse than its worst part"
+        )
 
 
 def test_twice_as_fast_everywhere_doubles_the_geomean() -> None:
@@ -85,5 +93,7 @@ def test_energies_beside_different_baselines_have_no_common_mean() -> None:
     assert {name: mean.problems for name, mean in found.items()} == {"compile": 2, "eager_tf32": 1}
     mean = found["compile"]
     assert mean.energy.value == pytest.approx(0.5) and mean.edp.value == pytest.approx(0.25)
-    assert math.log(mean.energy.high / mean.energy.value) == pytest.approx(math.log(1.01) / math.sqrt(2)), "known better than each"
+    assert math.log(mean.energy.high / mean.energy.value) == pytest.approx(math.log(1.01) / math.sqrt(2)), (
+        "known better than each"
+    )
     assert savings([]) == {}

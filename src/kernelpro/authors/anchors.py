@@ -111,7 +111,9 @@ class Anchored:
             end = _find(lines, rest, at, last=index + 1 == len(self.spans))
             if end is None:
                 wanted = rest[0] if rest else "the end of the file"
-                raise BadInput(f"after anchor {span.name} the line {wanted!r} (line {span.end + 1} of the original) was changed")
+                raise BadInput(
+                    f"after anchor {span.name} the line {wanted!r} (line {span.end + 1} of the original) was changed"
+                )
             texts[span.name] = "".join(lines[at:end])
             at, old = end, span.end
         self._same(lines, at, old, len(self.lines), whole=True)
@@ -124,10 +126,14 @@ class Anchored:
             after = lines[at + offset].rstrip("\r\n") if at + offset < len(lines) else None
             if before != after:
                 told = "is missing" if after is None else f"became {after!r}"
-                raise BadInput(f"line {start + offset + 1} lies outside the anchors and {told}; it must stay {before!r}")
+                raise BadInput(
+                    f"line {start + offset + 1} lies outside the anchors and {told}; it must stay {before!r}"
+                )
         at += end - start
         if whole and any(line.strip() for line in lines[at:]):
-            raise BadInput(f"line {at + 1} of the answer lies outside the anchors and was added: {lines[at].strip()!r}")
+            raise BadInput(
+                f"line {at + 1} of the answer lies outside the anchors and was added: {lines[at].strip()!r}"
+            )
         return at
 
 
@@ -139,7 +145,9 @@ def place(source: str, quotes: Sequence[Quote]) -> Anchored:
     for quote in quotes:
         starts = [i for i, line in enumerate(bare) if line == quote.first.strip()]
         if not starts:
-            raise BadInput(f"anchor {quote.name}: no line reads {quote.first.strip()!r}; quote a line exactly as it stands")
+            raise BadInput(
+                f"anchor {quote.name}: no line reads {quote.first.strip()!r}; quote a line exactly as it stands"
+            )
         last = quote.last.strip() or quote.first.strip()
         ends = [[j for j in range(start, len(bare)) if bare[j] == last][:1] for start in starts]
         found = [(start, end[0] + 1) for start, end in zip(starts, ends, strict=True) if end]
@@ -147,7 +155,9 @@ def place(source: str, quotes: Sequence[Quote]) -> Anchored:
             raise BadInput(f"anchor {quote.name}: no line after its first reads {last!r}")
         if len(found) > 1:
             where = ", ".join(str(start + 1) for start, _ in found)
-            raise BadInput(f"anchor {quote.name}: {quote.first.strip()!r} stands in lines {where}; quote a line that is there once")
+            raise BadInput(
+                f"anchor {quote.name}: {quote.first.strip()!r} stands in lines {where}; quote a line that is there once"
+            )
         spans.append(Span(quote.name, *found[0]))
     spans.sort(key=lambda span: span.start)
     for one, other in itertools.pairwise(spans):

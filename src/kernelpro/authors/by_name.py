@@ -59,7 +59,11 @@ def absolute(config: RunConfig, home: Path) -> RunConfig:
 
     kind, _, rest = config.author.partition(":")
     author = f"files:{Path(rest).expanduser().absolute()}" if kind == "files" and rest else config.author
-    return replace(config, author=author, models={role: by_name.absolute(spec, home) for role, spec in config.models.items()})
+    return replace(
+        config,
+        author=author,
+        models={role: by_name.absolute(spec, home) for role, spec in config.models.items()},
+    )
 
 
 def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Author:
@@ -78,8 +82,12 @@ def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Aut
     made, tell = {}, _once(report)
     for role in _ROLES:
         spec = config.models.get(role) or config.models["code"]
-        made[role] = model(spec, _settings(config, role, folder.name, tell), purse, transcripts, folder.parent)
-    tools = tuple(Tool(t.name, t.description, t.parameters, t.function, _COMMANDS.get(t.name, "")) for t in TOOLS)
+        made[role] = model(
+            spec, _settings(config, role, folder.name, tell), purse, transcripts, folder.parent
+        )
+    tools = tuple(
+        Tool(t.name, t.description, t.parameters, t.function, _COMMANDS.get(t.name, "")) for t in TOOLS
+    )
     return Team(Models(made["plan"], _Writer(made["design"], made["code"]), made["debug"]), tools, "team")
 
 
@@ -87,7 +95,9 @@ def _check_roles(config: RunConfig) -> None:
     if strange := [role for role in (*config.models, *config.roles) if role not in _ROLES]:
         raise BadInput(f"--role {strange[0]}: not a role; there are {', '.join(_ROLES)}")
     if not config.models.get("code"):
-        raise BadInput("--author team needs a model: --model PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR or replay:RUN")
+        raise BadInput(
+            "--author team needs a model: --model PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR or replay:RUN"
+        )
     if "design" in config.models:
         raise BadInput("--role design:model: whoever writes code writes designs too; name it with --model")
 

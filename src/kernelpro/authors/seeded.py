@@ -19,5 +19,7 @@ class Seeded:
             seed = self._seeds[assignment.turn]
             return Draft(seed["source"], plan=f"{seed['name']}'s own code", author=seed["name"])
         earlier = len(self._seeds) if assignment.action == "seed" else 0
-        own = replace(assignment, turn=assignment.turn - len(self._seeds), attempt=assignment.attempt - earlier)
+        own = replace(
+            assignment, turn=assignment.turn - len(self._seeds), attempt=assignment.attempt - earlier
+        )
         return await self._author.write(own)

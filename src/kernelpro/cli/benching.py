@@ -67,7 +67,9 @@ class Wanted:
     def terms(self, target: Target) -> board.Terms:
         how, now = self.options, datetime.now(UTC).isoformat(timespec="seconds")
         baselines = tuple(name for name in how.baselines if target == "cuda" or name != "eager_tf32")
-        return board.Terms(how.effort, self.precision, self.mode, baselines, how.min_authored, kernelpro.__version__, now)
+        return board.Terms(
+            how.effort, self.precision, self.mode, baselines, how.min_authored, kernelpro.__version__, now
+        )
 
     @property
     def evaluated(self) -> str:
@@ -81,11 +83,17 @@ class Wanted:
     def check(self) -> None:
         """What cannot be meant."""
         if sum(map(bool, (self.listed, self.probe, self.kernels, self.author))) != 1:
-            raise BadInput("say what to evaluate: --probe, --kernels DIR or --author NAME, one of them; --list names the problems")
+            raise BadInput(
+                "say what to evaluate: --probe, --kernels DIR or --author NAME, one of them; --list names the problems"
+            )
         if self.options.energy and not self.kernels:
-            raise BadInput("--energy goes with --kernels; an author looks for less energy with --objective energy-at-speed or edp")
+            raise BadInput(
+                "--energy goes with --kernels; an author looks for less energy with --objective energy-at-speed or edp"
+            )
         if self.objective != "speed" and not self.author:
-            raise BadInput(f"--objective {self.objective} goes with --author; kernels are measured with --energy")
+            raise BadInput(
+                f"--objective {self.objective} goes with --author; kernels are measured with --energy"
+            )
         if self.tolerance != RunConfig.speed_tolerance and self.objective == "speed":
             raise BadInput("--tolerance goes with --author and --objective energy-at-speed or edp")
 
@@ -102,10 +110,14 @@ def run(wanted: Wanted, place: Place) -> int:
         chosen = problems.find(wanted.suite, wanted.levels, wanted.ids, target, wanted.mode, wanted.precision)
         with Ledger(_folder(wanted)) as ledger:
             if ledger.unreadable:
-                _say(f"{ledger.unreadable} lines of {ledger.folder / 'results.jsonl'} cannot be read and are asked again")
+                _say(
+                    f"{ledger.unreadable} lines of {ledger.folder / 'results.jsonl'} cannot be read and are asked again"
+                )
             keys: Keys = {}
             try:
-                outstanding = (_author if wanted.author else _ask)(wanted, place, chosen, target, pool, ledger, keys)
+                outstanding = (_author if wanted.author else _ask)(
+                    wanted, place, chosen, target, pool, ledger, keys
+                )
             except KeyboardInterrupt:
                 if _answers(keys, ledger):
                     _show(wanted, target, chosen, keys, ledger)
@@ -115,7 +127,9 @@ def run(wanted: Wanted, place: Place) -> int:
             _say(f"results: {ledger.folder / 'results.jsonl'}")
             if wanted.author:
                 home = f"--home {shlex.quote(str((ledger.folder / 'runs').absolute()))}"
-                _say(f"runs: kernelpro runs {home} lists them, kernelpro report RUN {home} writes the report of one")
+                _say(
+                    f"runs: kernelpro runs {home} lists them, kernelpro report RUN {home} writes the report of one"
+                )
             answers = _answers(keys, ledger)
     failed = sum(answer.unsettled for answer in answers)
     if failed:
@@ -126,9 +140,16 @@ def run(wanted: Wanted, place: Place) -> int:
 
 
 def _list(wanted: Wanted) -> int:
-    chosen = problems.find(wanted.suite, wanted.levels, wanted.ids, wanted.target or "cpu", wanted.mode, wanted.precision)
+    chosen = problems.find(
+        wanted.suite, wanted.levels, wanted.ids, wanted.target or "cpu", wanted.mode, wanted.precision
+    )
     if wanted.format == "json":
-        print(json.dumps([{"level": one.level, "number": one.number, "name": one.task.name} for one in chosen], indent=1))
+        print(
+            json.dumps(
+                [{"level": one.level, "number": one.number, "name": one.task.name} for one in chosen],
+                indent=1,
+            )
+        )
     else:
         print("\n".join(f"{'- ' * (wanted.format == 'md')}{one.label}" for one in chosen))
     return 0
@@ -139,7 +160,9 @@ def _terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM ends a bench as Ctrl-C does: workers are ended, nobody writes into a closed pipe."""
 
     def interrupt(number: int, frame: Any) -> None:
-        at_present = signal.getsignal(signal.SIGINT)  # asyncio has its own; in the background of a script it is ignored
+        at_present = signal.getsignal(
+            signal.SIGINT
+        )  # asyncio has its own; in the background of a script it is ignored
         (at_present if callable(at_present) else signal.default_int_handler)(number, frame)
 
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -153,7 +176,11 @@ def _folder(wanted: Wanted) -> Path:
     if wanted.out:
         return Path(wanted.out)
     kind = "probe" if wanted.probe else "kernels" if wanted.kernels else "author"
-    return default_home().parent / "benches" / f"{Path(wanted.suite).resolve().name if wanted.suite != 'own' else 'own'}-{kind}"
+    return (
+        default_home().parent
+        / "benches"
+        / f"{Path(wanted.suite).resolve().name if wanted.suite != 'own' else 'own'}-{kind}"
+    )
 
 
 Keys = dict[tuple[int, int], list[str]]
@@ -165,13 +192,21 @@ def _answers(keys: Keys, ledger: Ledger) -> list[Entry]:
 
 
 def _ask(
-    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger, keys: Keys
+    wanted: Wanted,
+    place: Place,
+    chosen: list[problems.Problem],
+    target: Target,
+    pool: Pool,
+    ledger: Ledger,
+    keys: Keys,
 ) -> int:
     """How many answers are outstanding. `keys` are there before anybody is asked."""
     given = kernels.find(Path(wanted.kernels), chosen, wanted.sample) if wanted.kernels else None
     if given and given.strays:
         many = len(given.strays) > 1
-        _say(f"{len(given.strays)} {'files belong' if many else 'file belongs'} to no selected problem: {board.some(given.strays)}")
+        _say(
+            f"{len(given.strays)} {'files belong' if many else 'file belongs'} to no selected problem: {board.some(given.strays)}"
+        )
     plain = [asking.Question(problem, target, wanted.options) for problem in chosen]
     questions = _questions(wanted.options, chosen, target, given) if given else plain
     for question in questions:
@@ -187,7 +222,9 @@ def _ask(
     return outstanding
 
 
-def _questions(options: Options, chosen: list[problems.Problem], target: Target, given: kernels.Given) -> list[asking.Question]:
+def _questions(
+    options: Options, chosen: list[problems.Problem], target: Target, given: kernels.Given
+) -> list[asking.Question]:
     """Each kernel; of a problem that has none, whether it can be scored at all: no baseline need be compiled for that."""
     briefly = replace(options, effort="quick", baselines=("eager_fp32",), min_authored=0.0, energy=False)
     found = []
@@ -211,7 +248,13 @@ def _refuse(given: kernels.Given, chosen: list[problems.Problem], keys: Keys, le
 
 
 def _author(
-    wanted: Wanted, place: Place, chosen: list[problems.Problem], target: Target, pool: Pool, ledger: Ledger, keys: Keys
+    wanted: Wanted,
+    place: Place,
+    chosen: list[problems.Problem],
+    target: Target,
+    pool: Pool,
+    ledger: Ledger,
+    keys: Keys,
 ) -> int:
     """As `_ask`. Problems are independent: nothing is learnt from one for the next."""
     assert wanted.author
@@ -248,7 +291,9 @@ def _author(
         if left:
             place.demand(pool, target)
         done = lambda item: progress.done(item.problem.label)
-        return asyncio.run(authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note))
+        return asyncio.run(
+            authoring.work(left, pool, ledger, wanted.parallel, progress.stage, done, progress.note)
+        )
 
 
 # --- showing ---------------------------------------------------------------------------------------------
@@ -262,13 +307,22 @@ def _show(wanted: Wanted, target: Target, chosen: list[problems.Problem], keys: 
             found = {"suite": wanted.suite, "target": target, "terms": wanted.terms(target).to_json()}
             print(json.dumps(found | {"problems": [row.to_json() for row in rows]}, indent=1))
         else:
-            _print(wanted.format, title, [probing.table(rows)], [*probing.remarks(rows), wanted.terms(target).words])
+            _print(
+                wanted.format,
+                title,
+                [probing.table(rows)],
+                [*probing.remarks(rows), wanted.terms(target).words],
+            )
         return
-    made = board.board(wanted.suite, wanted.evaluated, target, chosen, keys, ledger.entries, wanted.terms(target))
+    made = board.board(
+        wanted.suite, wanted.evaluated, target, chosen, keys, ledger.entries, wanted.terms(target)
+    )
     if wanted.format == "json":
         print(json.dumps(made.to_json(), indent=1))
     else:
-        _print(wanted.format, title, [board.problem_table(made), board.summary_table(made)], board.remarks(made))
+        _print(
+            wanted.format, title, [board.problem_table(made), board.summary_table(made)], board.remarks(made)
+        )
 
 
 def _print(form: str, title: str, tables: Sequence[board.Table], lines: Sequence[str]) -> None:

@@ -54,11 +54,23 @@ def _device(torch: Any) -> Iterator[Finding]:
     yield "CPU target", "ok", f"{cpu_name()}, {torch.get_num_threads()} threads"
     if torch.cuda.is_available():
         found = environment.snapshot("cuda")
-        yield "CUDA target", "ok", f"{found['gpu']}, compute capability {found['compute_capability']}, driver {found['driver']}"
+        yield (
+            "CUDA target",
+            "ok",
+            f"{found['gpu']}, compute capability {found['compute_capability']}, driver {found['driver']}",
+        )
     elif torch.version.cuda is None:
-        yield "CUDA target", "missing", "this torch is a CPU build: install a CUDA build, or judge with --target cpu"
+        yield (
+            "CUDA target",
+            "missing",
+            "this torch is a CPU build: install a CUDA build, or judge with --target cpu",
+        )
     else:
-        yield "CUDA target", "missing", "torch sees no GPU: check the driver with nvidia-smi, or judge with --target cpu"
+        yield (
+            "CUDA target",
+            "missing",
+            "torch sees no GPU: check the driver with nvidia-smi, or judge with --target cpu",
+        )
 
 
 def _energy() -> Iterator[Finding]:
@@ -66,7 +78,11 @@ def _energy() -> Iterator[Finding]:
 
     for target in ("cpu", "cuda"):
         try:
-            yield f"energy, {target} target", "ok", f"{find(target).name}; `kernelpro energy` says how well it counts"  # type: ignore[arg-type]
+            yield (
+                f"energy, {target} target",
+                "ok",
+                f"{find(target).name}; `kernelpro energy` says how well it counts",
+            )  # type: ignore[arg-type]
         except NoCounter as reason:
             yield f"energy, {target} target", "missing", str(reason)
 
@@ -80,17 +96,21 @@ def _languages() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    from kernelpro.lab.sandbox.cell import CannotStart, Nursery
+    from kernelpro.lab.sandbox.cell import CannotStart, SandboxLauncher
     from kernelpro.lab.sandbox.jail import landlock_abi
 
     try:
-        nursery = Nursery()
+        nursery = SandboxLauncher()
     except CannotStart as error:
         yield "sandbox", "missing", str(error)
         return
     try:
         state = "ok" if nursery.level == "namespaces" else "weak"
-        advice = f"; {nursery.why_not_better}; allow unprivileged user namespaces for more" if nursery.why_not_better else ""
+        advice = (
+            f"; {nursery.why_not_better}; allow unprivileged user namespaces for more"
+            if nursery.why_not_better
+            else ""
+        )
         yield "sandbox", state, f"level {nursery.level}, Landlock ABI {landlock_abi()}{advice}"
     finally:
         nursery.close()
@@ -123,7 +143,11 @@ def _profilers() -> Iterator[Finding]:
     with counters.running():
         pass
     lacking = counters.skipped
-    yield "CPU counters", "weak" if lacking else "ok", f"{lacking.why}: {lacking.enable}" if lacking else ", ".join(counters.values)
+    yield (
+        "CPU counters",
+        "weak" if lacking else "ok",
+        f"{lacking.why}: {lacking.enable}" if lacking else ", ".join(counters.values),
+    )
 
 
 def _may_count() -> bool:

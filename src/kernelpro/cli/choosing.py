@@ -53,7 +53,11 @@ def choose(author: str | None, models: dict[str, str], environment: Mapping[str,
         if key and not library:
             return Chosen("playbook", {}, f"the playbook writes; {key} is set, but: {_INSTALL} comes first")
         if key and not vendor.model:
-            return Chosen("playbook", {}, f"the playbook writes; {key} is set: say which model with --model {name}:MODEL")
+            return Chosen(
+                "playbook",
+                {},
+                f"the playbook writes; {key} is set: say which model with --model {name}:MODEL",
+            )
         if key:
             spec = f"{name}:{vendor.model}"
             why = f"{spec} writes ({key} is set), for at most {_PURSE:g} dollars unless --budget says otherwise; {_WITHOUT}"

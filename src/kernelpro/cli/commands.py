@@ -10,7 +10,12 @@ import typer
 from kernelpro.cli.misuse import check, clearly, misuse
 from kernelpro.cli.spool_commands import spool_app
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="GPU kernels, judged honestly.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="GPU kernels, judged honestly.",
+)
 app.add_typer(spool_app, name="spool")
 
 
@@ -24,7 +29,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which this is.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which this is.")
+    ] = False,
 ) -> None:
     """GPU kernels, judged honestly."""
 
@@ -32,10 +39,16 @@ def _main(
 # options that `optimize` has, and `bench` with --author
 _OBJECTIVES = ("speed", "energy-at-speed", "edp")
 _Objective = Annotated[
-    str, typer.Option(help="speed, energy-at-speed (least energy among the about equally fast) or edp (energy x delay).")
+    str,
+    typer.Option(
+        help="speed, energy-at-speed (least energy among the about equally fast) or edp (energy x delay)."
+    ),
 ]
 _Tolerance = Annotated[
-    float, typer.Option(min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal.")
+    float,
+    typer.Option(
+        min=0, max=50, help="energy-at-speed: so many percent slower than the fastest counts as equal."
+    ),
 ]
 
 
@@ -44,26 +57,48 @@ def judge(
     task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
     candidates: Annotated[list[str], typer.Argument(help="Python files, each with class ModelNew.")],
     target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
-    mode: Annotated[str, typer.Option(help="The module's mode: train (as KernelBench runs it) or eval.")] = "train",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="The module's mode: train (as KernelBench runs it) or eval.")
+    ] = "train",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: seconds a candidate.")] = False,
     full: Annotated[bool, typer.Option("--full", help="More rounds, all baselines in each.")] = False,
-    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line, nothing else, on stdout.")] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, nothing else, on stdout.")
+    ] = False,
     baseline: Annotated[
-        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable."
+        ),
     ] = None,
-    allow: Annotated[list[str] | None, typer.Option(help="Switch a tripwire off by its name, or `all`. Repeatable.")] = None,
-    min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Switch a tripwire off by its name, or `all`. Repeatable.")
+    ] = None,
+    min_authored: Annotated[
+        float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")
+    ] = 0.0,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds one call may take.")] = 60.0,
-    build_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")] = 300.0,
-    memory: Annotated[float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")] = 0.0,
+    build_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds a build, and the first call, may take.")
+    ] = 300.0,
+    memory: Annotated[
+        float, typer.Option(min=0, help="GiB of host memory a candidate may hold; 0: three quarters.")
+    ] = 0.0,
     energy: Annotated[
-        bool, typer.Option("--energy", help="Also joules a call, beside the fastest baseline: half a minute more.")
+        bool,
+        typer.Option("--energy", help="Also joules a call, beside the fastest baseline: half a minute more."),
     ] = False,
-    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    pool: Annotated[
+        str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")
+    ] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")
+    ] = False,
 ) -> None:
     """Is this kernel right, and is its speed-up real? Exit code 0: all passed; 1: not all; 2: misuse; 3: results outstanding."""
     from kernelpro.cli import judging
@@ -76,10 +111,22 @@ def judge(
     if quick and full:
         misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
-    settings: dict[str, Any] = {"effort": effort, "allow": tuple(allow or ()), "min_authored": min_authored, "sandbox": sandbox}
+    settings: dict[str, Any] = {
+        "effort": effort,
+        "allow": tuple(allow or ()),
+        "min_authored": min_authored,
+        "sandbox": sandbox,
+    }
     place = Place(pool, match, wait)
-    settings |= {"call_timeout": timeout, "build_timeout": build_timeout, "memory_gib": memory, "energy": energy}
-    raise typer.Exit(clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines))
+    settings |= {
+        "call_timeout": timeout,
+        "build_timeout": build_timeout,
+        "memory_gib": memory,
+        "energy": energy,
+    }
+    raise typer.Exit(
+        clearly(judging.run, task, candidates, target, precision, mode, settings, baseline, place, json_lines)
+    )
 
 
 @app.command()
@@ -87,22 +134,40 @@ def profile(
     task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
     candidate: Annotated[str, typer.Argument(help="A Python file with class ModelNew.")],
     target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")
+    ] = None,
     mode: Annotated[str, typer.Option(help="The module's mode: train or eval.")] = "train",
-    raw: Annotated[bool, typer.Option("--raw", help="The evidence as well: times, kernels, stalls, worst lines.")] = False,
-    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The evidence as well: times, kernels, stalls, worst lines.")
+    ] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")
+    ] = False,
     plot: Annotated[str | None, typer.Option(help="Write the roofline to this file (SVG).")] = None,
     compare: Annotated[
         list[str] | None, typer.Option(help="Profile a baseline beside it: eager_fp32, eager_tf32, compile.")
     ] = None,
-    tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
-    tracer: Annotated[str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")] = "auto",
-    everything: Annotated[bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")] = False,
-    energy: Annotated[bool, typer.Option("--energy", help="Also what wastes energy without costing time.")] = False,
+    tool: Annotated[
+        list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")
+    ] = None,
+    tracer: Annotated[
+        str, typer.Option(help="Where the timeline comes from: auto (CUPTI), cupti or nsys.")
+    ] = "auto",
+    everything: Annotated[
+        bool, typer.Option("--all-counters", help="Collect for all tools, whatever the class.")
+    ] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Also what wastes energy without costing time.")
+    ] = False,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
-    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    pool: Annotated[
+        str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")
+    ] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="spool: wait for results instead of stopping.")
+    ] = False,
 ) -> None:
     """What limits this kernel, and what to do about it: in words, with numbers, without an LLM."""
     from kernelpro.cli import profiling
@@ -115,7 +180,9 @@ def profile(
     check("--sandbox", sandbox, ("auto", "namespaces", "landlock", "process"))
     for name in compare or ():
         check("--compare", name, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
-    wanted = profiling.Wanted(raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, energy, sandbox)
+    wanted = profiling.Wanted(
+        raw, json_lines, plot, tuple(compare or ()), tuple(tool or ()), tracer, everything, energy, sandbox
+    )
     place = Place(pool, match, wait)
     raise typer.Exit(clearly(profiling.run, task, candidate, target, precision, mode, wanted, place))
 
@@ -125,48 +192,84 @@ def optimize(
     task: Annotated[str, typer.Argument(help="A KernelBench file: Model, get_inputs, get_init_inputs.")],
     author: Annotated[
         str | None,
-        typer.Option(help="team (an LLM), playbook (none), or files:DIR; default: an LLM if one is configured, else the playbook."),
+        typer.Option(
+            help="team (an LLM), playbook (none), or files:DIR; default: an LLM if one is configured, else the playbook."
+        ),
     ] = None,
-    model: Annotated[str, typer.Option(help="The LLM: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")] = "",
+    model: Annotated[
+        str, typer.Option(help="The LLM: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.")
+    ] = "",
     plan_model: Annotated[str, typer.Option(help="Another model for plans.")] = "",
     debug_model: Annotated[str, typer.Option(help="Another model for fixes.")] = "",
     role: Annotated[
         list[str] | None,
-        typer.Option(help="Ask a role in another way: plan:effort=high,temperature=0.7. Repeatable (docs/models.md)."),
+        typer.Option(
+            help="Ask a role in another way: plan:effort=high,temperature=0.7. Repeatable (docs/models.md)."
+        ),
     ] = None,
-    price: Annotated[list[str] | None, typer.Option(help="MODEL=IN/OUT, dollars per million tokens. Repeatable.")] = None,
-    cool: Annotated[bool, typer.Option("--no-temperature", help="For models that accept no temperature.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
+    price: Annotated[
+        list[str] | None, typer.Option(help="MODEL=IN/OUT, dollars per million tokens. Repeatable.")
+    ] = None,
+    cool: Annotated[
+        bool, typer.Option("--no-temperature", help="For models that accept no temperature.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")
+    ] = False,
     policy: Annotated[
-        str, typer.Option(help="mcts, epsilon-greedy, beam, greedy or best-of-n; constants after a colon: mcts:seeds=6.")
+        str,
+        typer.Option(
+            help="mcts, epsilon-greedy, beam, greedy or best-of-n; constants after a colon: mcts:seeds=6."
+        ),
     ] = "mcts",
     budget: Annotated[
         list[str] | None,
-        typer.Option(help="candidates=75, dollars=5, tokens=1e6, wall=2h, device=30m or floor=0.95. Repeatable; 0: no limit."),
+        typer.Option(
+            help="candidates=75, dollars=5, tokens=1e6, wall=2h, device=30m or floor=0.95. Repeatable; 0: no limit."
+        ),
     ] = None,
     effort: Annotated[str, typer.Option(help="quick (20 candidates), normal (75) or max (300).")] = "normal",
     target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")
+    ] = None,
     mode: Annotated[str, typer.Option(help="The module's mode: train or eval.")] = "train",
-    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Candidates being written or judged at the same time.")] = 2,
+    in_flight: Annotated[
+        int, typer.Option(min=1, max=64, help="Candidates being written or judged at the same time.")
+    ] = 2,
     seed: Annotated[int, typer.Option(help="The same seed and the same answers make the same choices.")] = 0,
     baseline: Annotated[
-        list[str] | None, typer.Option(help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable."
+        ),
     ] = None,
     objective: _Objective = "speed",
     tolerance: _Tolerance = 2.0,
-    tune: Annotated[int, typer.Option(min=0, help="Points of a candidate's tunables that are tried; 0: none.")] = 12,
+    tune: Annotated[
+        int, typer.Option(min=0, help="Points of a candidate's tunables that are tried; 0: none.")
+    ] = 12,
     language: Annotated[
-        list[str] | None, typer.Option(help="Only kernels in this language: triton, cuda, cute or cpp. Repeatable; default: all.")
+        list[str] | None,
+        typer.Option(
+            help="Only kernels in this language: triton, cuda, cute or cpp. Repeatable; default: all."
+        ),
     ] = None,
-    plain: Annotated[bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")] = False,
-    alone: Annotated[bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--no-compiler", help="Do not begin with torch.compile's own code.")
+    ] = False,
+    alone: Annotated[
+        bool, typer.Option("--no-knowledge", help="Neither read nor add to what earlier runs learnt.")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: the task's.")] = None,
     home: Annotated[
-        str | None, typer.Option(help="Where runs are kept; default: $KERNELPRO_RUNS or the user's data folder.")
+        str | None,
+        typer.Option(help="Where runs are kept; default: $KERNELPRO_RUNS or the user's data folder."),
     ] = None,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
-    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    pool: Annotated[
+        str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")
+    ] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
 ) -> None:
@@ -184,7 +287,9 @@ def optimize(
         check("--baseline", known, ("eager_fp32", "eager_tf32", "compile", "max_autotune"))
     for known in language or ():
         check("--language", known, ("triton", "cuda", "cute", "cpp"))
-    models = {role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name}
+    models = {
+        role: name for role, name in (("code", model), ("plan", plan_model), ("debug", debug_model)) if name
+    }
     wanted = running.Wanted(
         author,
         policy,
@@ -213,28 +318,59 @@ def optimize(
 def bench(
     suite: Annotated[str, typer.Argument(help="own, a KernelBench checkout, or a folder of task files.")],
     listed: Annotated[bool, typer.Option("--list", help="Name the problems, and do nothing.")] = False,
-    probe: Annotated[bool, typer.Option("--probe", help="Which problems can be scored, which not, and why.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Which problems can be scored, which not, and why.")
+    ] = False,
     kernels: Annotated[
         str | None, typer.Option(help="Judge kernels: one of KernelBench's runs, or files named like tasks.")
     ] = None,
-    author: Annotated[str | None, typer.Option(help="Search for kernels, problem by problem: an author as for optimize.")] = None,
+    author: Annotated[
+        str | None, typer.Option(help="Search for kernels, problem by problem: an author as for optimize.")
+    ] = None,
     model: Annotated[str, typer.Option(help="With --author: who answers, as for optimize.")] = "",
-    role: Annotated[list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")] = None,
-    price: Annotated[list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")] = None,
-    budget: Annotated[list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(help="With --author: as for optimize. Repeatable.")
+    ] = None,
+    budget: Annotated[
+        list[str] | None, typer.Option(help="With --author: limits for each problem. Repeatable.")
+    ] = None,
     objective: _Objective = "speed",
     tolerance: _Tolerance = 2.0,
-    parallel: Annotated[int, typer.Option(min=1, help="With --author: problems worked on at the same time.")] = 1,
-    in_flight: Annotated[int, typer.Option(min=1, max=64, help="With --author: candidates of a problem at the same time.")] = 2,
-    plain: Annotated[bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")] = False,
-    tune: Annotated[int, typer.Option(min=0, help="With --author: points of a candidate's tunables that are tried; 0: none.")] = 12,
-    level: Annotated[list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")] = None,
-    ids: Annotated[str, typer.Option(help="Only these problems: 1-20,33 of each level, or 1/1-20,2/33.")] = "",
-    sample: Annotated[int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")] = None,
-    energy: Annotated[bool, typer.Option("--energy", help="With --kernels: also joules a call, as for judge.")] = False,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="With --author: problems worked on at the same time.")
+    ] = 1,
+    in_flight: Annotated[
+        int, typer.Option(min=1, max=64, help="With --author: candidates of a problem at the same time.")
+    ] = 2,
+    plain: Annotated[
+        bool, typer.Option("--no-compiler", help="With --author: without torch.compile's own code.")
+    ] = False,
+    tune: Annotated[
+        int,
+        typer.Option(min=0, help="With --author: points of a candidate's tunables that are tried; 0: none."),
+    ] = 12,
+    level: Annotated[
+        list[int] | None, typer.Option(help="Only this level. Repeatable; default: all.")
+    ] = None,
+    ids: Annotated[
+        str, typer.Option(help="Only these problems: 1-20,33 of each level, or 1/1-20,2/33.")
+    ] = "",
+    sample: Annotated[
+        int | None, typer.Option(help="With --kernels: only this sample; default: the best of all.")
+    ] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="With --kernels: also joules a call, as for judge.")
+    ] = False,
     target: Annotated[str | None, typer.Option(help="cuda or cpu; default: the GPU if there is one.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")] = None,
-    mode: Annotated[str, typer.Option(help="The modules' mode: train (as KernelBench runs them) or eval.")] = "train",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or native; default: tf32 for float32 tasks on a GPU.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="The modules' mode: train (as KernelBench runs them) or eval.")
+    ] = "train",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: seconds a candidate.")] = False,
     full: Annotated[bool, typer.Option("--full", help="More rounds, all baselines in each.")] = False,
     baseline: Annotated[
@@ -243,13 +379,23 @@ def bench(
             help="eager_fp32, eager_tf32, compile, max_autotune; default: the first three. Repeatable. With --probe also none."
         ),
     ] = None,
-    min_authored: Annotated[float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")] = 0.0,
+    min_authored: Annotated[
+        float, typer.Option(min=0, max=1, help="Least share of time in the candidate's own kernels.")
+    ] = 0.0,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
-    pool: Annotated[str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")] = "local",
+    pool: Annotated[
+        str, typer.Option(help="Where jobs are done: local, local:N, spool:DIR, ray: or ray://HOST:PORT.")
+    ] = "local",
     match: Annotated[str, typer.Option(help="Only hardware whose name contains this: H200.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")] = False,
-    out: Annotated[str | None, typer.Option(help="Folder of this bench; the same one goes on where it stopped.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Ask again what could not be run or judged.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="inbox, spool: wait for answers and results instead of stopping.")
+    ] = False,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of this bench; the same one goes on where it stopped.")
+    ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Ask again what could not be run or judged.")
+    ] = False,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
 ) -> None:
     """A whole suite: fast_p, geomeans and costs against each baseline. Killed at any time, the same command goes on.
@@ -272,12 +418,33 @@ def bench(
     if quick and full:
         misuse("--quick and --full exclude each other: give one")
     effort = "quick" if quick else "full" if full else "normal"
-    settings: dict[str, Any] = {"effort": effort, "min_authored": min_authored, "sandbox": sandbox, "energy": energy}
+    settings: dict[str, Any] = {
+        "effort": effort,
+        "min_authored": min_authored,
+        "sandbox": sandbox,
+        "energy": energy,
+    }
     asked = () if baseline == ["none"] else tuple(baseline or ())
     options = Options(**settings | ({"baselines": asked} if baseline else {}))
-    what = (suite, listed, probe, kernels, author, model, tuple(budget or ()), objective, tolerance / 100, parallel, not plain)
-    wanted = benching.Wanted(*what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form)
-    wanted = replace(wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight, tune=tune)
+    what = (
+        suite,
+        listed,
+        probe,
+        kernels,
+        author,
+        model,
+        tuple(budget or ()),
+        objective,
+        tolerance / 100,
+        parallel,
+        not plain,
+    )
+    wanted = benching.Wanted(
+        *what, tuple(level or ()), ids, sample, target, precision, mode, options, out, retry, form
+    )
+    wanted = replace(
+        wanted, roles=tuple(role or ()), prices=tuple(price or ()), in_flight=in_flight, tune=tune
+    )
     raise typer.Exit(clearly(benching.run, wanted, Place(pool, match, wait)))
 
 
@@ -285,7 +452,9 @@ def bench(
 def resume(
     run: Annotated[str, typer.Argument(help="A run, as `kernelpro runs` lists them.")],
     budget: Annotated[list[str] | None, typer.Option(help="New limits, as for optimize. Repeatable.")] = None,
-    price: Annotated[list[str] | None, typer.Option(help="Prices of models, as for optimize. Repeatable.")] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(help="Prices of models, as for optimize. Repeatable.")
+    ] = None,
     pool: Annotated[str | None, typer.Option(help="Another pool than so far, as for optimize.")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="Events as JSON lines on stdout.")] = False,
@@ -293,26 +462,35 @@ def resume(
     """Go on with a run that was stopped or killed, or that has budget left."""
     from kernelpro.cli import running
 
-    raise typer.Exit(clearly(running.resume, run, tuple(budget or ()), tuple(price or ()), pool, home, json_lines))
+    raise typer.Exit(
+        clearly(running.resume, run, tuple(budget or ()), tuple(price or ()), pool, home, json_lines)
+    )
 
 
 @app.command()
 def runs(
-    delete: Annotated[list[str] | None, typer.Option(metavar="RUN", help="Delete this run instead. Repeatable.")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option(metavar="RUN", help="Delete this run instead. Repeatable.")
+    ] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """All runs: how far they are (running, waiting, finished, failed, stopped), and what they found."""
     from kernelpro.cli import history
 
-    raise typer.Exit(clearly(history.delete, delete, home) if delete else clearly(history.runs, home, json_lines))
+    raise typer.Exit(
+        clearly(history.delete, delete, home) if delete else clearly(history.runs, home, json_lines)
+    )
 
 
 @app.command()
 def show(
     run: Annotated[str, typer.Argument(help="A run.")],
     step: Annotated[
-        int | None, typer.Argument(help="One step of it: verdict, findings, prompts and answers, difference to its parent, source.")
+        int | None,
+        typer.Argument(
+            help="One step of it: verdict, findings, prompts and answers, difference to its parent, source."
+        ),
     ] = None,
     plot: Annotated[str | None, typer.Option(help="Write speed against energy to this file (SVG).")] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
@@ -341,7 +519,9 @@ def export(
 def report(
     run: Annotated[str, typer.Argument(help="A run, finished or not.")],
     form: Annotated[str, typer.Option("--format", help="html (one file, no network), md or json.")] = "html",
-    out: Annotated[str | None, typer.Option("--out", "-o", help="File to write, - for stdout; default: in the run.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="File to write, - for stdout; default: in the run.")
+    ] = None,
     home: Annotated[str | None, typer.Option(help="Where runs are kept.")] = None,
 ) -> None:
     """What a run found, and how: verdict, search tree, roofline, every step, the winner's source, how to reproduce it."""
@@ -354,7 +534,9 @@ def report(
 @app.command()
 def search(
     query: Annotated[str | None, typer.Argument(help="Words or identifiers: `tma load sm90`.")] = None,
-    where: Annotated[str, typer.Option("--in", help="cutlass, a name given with --add, or a folder.")] = "cutlass",
+    where: Annotated[
+        str, typer.Option("--in", help="cutlass, a name given with --add, or a folder.")
+    ] = "cutlass",
     outline: Annotated[str | None, typer.Option(help="What a file defines.")] = None,
     read: Annotated[str | None, typer.Option(help="Lines of a file: PATH:10-60.")] = None,
     definition: Annotated[str | None, typer.Option("--def", help="Where a symbol is defined.")] = None,
@@ -377,7 +559,9 @@ def search(
 @app.command()
 def knowledge(
     export: Annotated[str | None, typer.Option(help="Write all of it to this JSON file.")] = None,
-    imported: Annotated[str | None, typer.Option("--import", help="Add what another machine exported.")] = None,
+    imported: Annotated[
+        str | None, typer.Option("--import", help="Add what another machine exported.")
+    ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Delete all of it.")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
@@ -389,8 +573,12 @@ def knowledge(
 
 @app.command()
 def tools(
-    tool: Annotated[list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")] = None,
-    page: Annotated[bool, typer.Option("--page", help="The reference page in Markdown: trigger, advice, gain of each.")] = False,
+    tool: Annotated[
+        list[str] | None, typer.Option(help="A Python file with a tool of your own. Repeatable.")
+    ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="The reference page in Markdown: trigger, advice, gain of each.")
+    ] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """The micro-profiling tools: what each looks at, when it speaks, and what it needs."""
@@ -402,13 +590,20 @@ def tools(
 @app.command()
 def worker(
     spool: Annotated[
-        str | None, typer.Argument(help="A spool's folder, or a file with its jobs; without, jobs come on stdin.")
+        str | None,
+        typer.Argument(help="A spool's folder, or a file with its jobs; without, jobs come on stdin."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when there is nothing more to do.")] = False,
-    seconds: Annotated[float, typer.Option(min=0, help="End in time, with nothing half done, after so many; 0: never.")] = 0.0,
-    lease: Annotated[float, typer.Option(min=1, help="Seconds without a sign of life after which others take our jobs.")] = 120.0,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="End in time, with nothing half done, after so many; 0: never.")
+    ] = 0.0,
+    lease: Annotated[
+        float, typer.Option(min=1, help="Seconds without a sign of life after which others take our jobs.")
+    ] = 120.0,
     match: Annotated[str, typer.Option(help="Only devices whose name contains this.")] = "",
-    pack: Annotated[str | None, typer.Option(help="Write the worker as one file that needs Python and torch alone.")] = None,
+    pack: Annotated[
+        str | None, typer.Option(help="Write the worker as one file that needs Python and torch alone.")
+    ] = None,
     sandbox: Annotated[str, typer.Option(help="auto, namespaces, landlock or process.")] = "auto",
 ) -> None:
     """Do jobs: those of a spool, or JSON lines from stdin."""

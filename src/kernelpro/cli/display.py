@@ -101,7 +101,9 @@ class Display:
     # --- the panel -------------------------------------------------------------------------------------
 
     def _title(self) -> str:
-        return f"{self._config.task.name} on {self._config.target}, {self._config.author}, {self._config.policy}"
+        return (
+            f"{self._config.task.name} on {self._config.target}, {self._config.author}, {self._config.policy}"
+        )
 
     def _panel(self) -> Group:
         engine = self._engine
@@ -123,7 +125,10 @@ class Display:
         ms, floor = verdict.times["candidate"].value, engine.tree.floor_ms
         reached = f", {share(floor / ms)} of the floor" if floor else ""
         author = engine.steps[best.id].author
-        return Text(f"best: {sentence.over(verdict)}, {ms:.4g} ms{reached}; step {best.id} by {author}", style="bold green")
+        return Text(
+            f"best: {sentence.over(verdict)}, {ms:.4g} ms{reached}; step {best.id} by {author}",
+            style="bold green",
+        )
 
     def _steps(self, engine: Engine) -> Group:
         """Columns of fixed width, so that nothing moves; the plan has the rest of the line."""
@@ -133,9 +138,22 @@ class Display:
         for step in sorted(engine.steps.values(), key=lambda s: -s.number)[:room]:
             ms, times = "", ""
             if step.ms and step.verdict:
-                ms, times = f"{step.ms:.4g}", f"{step.verdict.speedup[sentence.best_of(step.verdict)].value:.2f}"
-            cells = (str(step.number), str(step.parent or ""), step.action, step.author, step.state, ms, times)
-            told = filter(None, (sentence.taken(step.verdict) if step.verdict else "", step.plan or step.note))
+                ms, times = (
+                    f"{step.ms:.4g}",
+                    f"{step.verdict.speedup[sentence.best_of(step.verdict)].value:.2f}",
+                )
+            cells = (
+                str(step.number),
+                str(step.parent or ""),
+                step.action,
+                step.author,
+                step.state,
+                ms,
+                times,
+            )
+            told = filter(
+                None, (sentence.taken(step.verdict) if step.verdict else "", step.plan or step.note)
+            )
             lines.append(_row(*cells, "; ".join(told), style="green" if step.number == best else ""))
         return Group(*lines)
 
@@ -156,7 +174,9 @@ class Display:
         print(f"winner: step {outcome.best}{by}, {verdict.times['candidate'].value:.4f} ms; {verdict.reason}")
         if step and (why := sentence.unwrapped(verdict, step)):
             print(f"  {why}")
-        print(f"  over each baseline: {', '.join(f'{name} {sentence.times(x)}' for name, x in verdict.speedup.items())}")
+        print(
+            f"  over each baseline: {', '.join(f'{name} {sentence.times(x)}' for name, x in verdict.speedup.items())}"
+        )
         if verdict.floor_ms:
             reached = share(verdict.floor_ms / verdict.times["candidate"].value)
             print(f"  floor {verdict.floor_ms:.4f} ms ({reached} reached)")
@@ -165,7 +185,9 @@ class Display:
         if step:
             print(f"  source: {self._store.folder / 'sources' / (step.final_source + '.py')}")
         run, home = self._store.id, home_option(self._store)
-        print(f"  look at it: kernelpro show {run} {outcome.best}{home}; take it: kernelpro export {run}{home}")
+        print(
+            f"  look at it: kernelpro show {run} {outcome.best}{home}; take it: kernelpro export {run}{home}"
+        )
 
     def reported(self, path: Path) -> None:
         if self._json:
@@ -174,7 +196,9 @@ class Display:
             print(f"  report: {path}")
 
 
-def _row(step: str, parent: str, action: str, author: str, status: str, ms: str, times: str, plan: str, style: str) -> Text:
+def _row(
+    step: str, parent: str, action: str, author: str, status: str, ms: str, times: str, plan: str, style: str
+) -> Text:
     cells = f"{step:>4} {parent:>4} {action:7} {author[:18]:18} {status[:12]:12} {ms:>7} {times:>6}  {plan}"
     return Text(cells, style=style, no_wrap=True, overflow="ellipsis")
 

@@ -56,10 +56,26 @@ def runs(home: str | None, json_lines: bool) -> int:
             best = f"{sentence.times(fastest[1])} over {fastest[0]}"
         if json_lines:
             print(
-                json.dumps({"run": path.parent.name, "task": config.task.name, "steps": len(steps), "state": state, "best": best})
+                json.dumps(
+                    {
+                        "run": path.parent.name,
+                        "task": config.task.name,
+                        "steps": len(steps),
+                        "state": state,
+                        "best": best,
+                    }
+                )
             )
         table.add_row(
-            path.parent.name, config.task.name, config.target, config.author, config.policy, begun, str(len(steps)), state, best
+            path.parent.name,
+            config.task.name,
+            config.target,
+            config.author,
+            config.policy,
+            begun,
+            str(len(steps)),
+            state,
+            best,
         )
     if not json_lines:
         _console().print(table if table.row_count else f"no runs in {folder}")
@@ -102,11 +118,15 @@ def _plot(store: Store, path: Path) -> None:
     steps = store.steps()
     points = front.points(store.outcome(), steps)
     if not points:
-        refused = next((step.verdict.energy.refused for step in steps if step.verdict and step.verdict.energy), "")
+        refused = next(
+            (step.verdict.energy.refused for step in steps if step.verdict and step.verdict.energy), ""
+        )
         why = f": {refused}" if refused else "; they are measured with --objective energy-at-speed or edp"
         raise BadInput(f"--plot: run {store.id} has no energies{why}")
     try:
-        path.write_text(front.svg(points, f"{store.config().task.name}: speed against energy"), encoding="utf-8")
+        path.write_text(
+            front.svg(points, f"{store.config().task.name}: speed against energy"), encoding="utf-8"
+        )
     except OSError as error:
         raise BadInput(f"--plot {path}: cannot be written ({error.strerror})") from None
 
@@ -126,9 +146,14 @@ def _tree(store: Store, steps: dict[int, Step]) -> None:
     console = _console()
     console.print(drawing)
     go_on = f"kernelpro resume {store.id}{home_option(store)}"
-    ended = f"{outcome.reason}{f': {go_on}' if outcome.unanswered else ''}" if outcome else f"unfinished: {go_on}"
+    ended = (
+        f"{outcome.reason}{f': {go_on}' if outcome.unanswered else ''}" if outcome else f"unfinished: {go_on}"
+    )
     console.print(ended, soft_wrap=True)
-    for note in [*(outcome.notes if outcome else ()), *filter(None, [ground.get("no_seeds"), ground.get("no_graph")])]:
+    for note in [
+        *(outcome.notes if outcome else ()),
+        *filter(None, [ground.get("no_seeds"), ground.get("no_graph")]),
+    ]:
         console.print(f"note: {note}", markup=False)
 
 
@@ -139,7 +164,9 @@ def _models(asked: exchanges.Exchanges) -> None:
         for title in ("role", "calls", "tokens in", "tokens out", "dollars"):
             table.add_column(title, justify="left" if title == "role" else "right")
         for role, cost in (asked.roles | {"in all": asked.total}).items():
-            table.add_row(role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.money:.4f}")
+            table.add_row(
+                role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.money:.4f}"
+            )
         _console().print(table)
     if asked.prompts:
         print(f"prompts: {', '.join(asked.prompts)}")
@@ -148,14 +175,19 @@ def _models(asked: exchanges.Exchanges) -> None:
 def _more(store: Store, step: Step) -> dict[str, object]:
     """What the record of a step only points at."""
     asked = [
-        {"role": line.role, "model": line.model, "status": line.status, "messages": line.messages} for line in _asked(store, step)
+        {"role": line.role, "model": line.model, "status": line.status, "messages": line.messages}
+        for line in _asked(store, step)
     ]
     return {"text": store.source(step.final_source) if step.final_source else "", "asked": asked}
 
 
 def _asked(store: Store, step: Step) -> list[Line]:
     """What models were asked for this step, in order."""
-    return [line for line in Transcripts(store.folder / FILE).lines() if line.key.startswith(f"step-{step.number}/")]
+    return [
+        line
+        for line in Transcripts(store.folder / FILE).lines()
+        if line.key.startswith(f"step-{step.number}/")
+    ]
 
 
 def _compared(verdict: Verdict) -> str:
@@ -166,7 +198,9 @@ def _compared(verdict: Verdict) -> str:
 def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
     other = f" and step {step.second}" if step.second else ""
     source = f"of step {step.parent}{other}, " if step.parent else ""
-    parts = [f"step {step.number} of {store.id}: {step.action} {source}by {step.author or 'nobody'}: {step.state}"]
+    parts = [
+        f"step {step.number} of {store.id}: {step.action} {source}by {step.author or 'nobody'}: {step.state}"
+    ]
     told = {
         "plan": step.plan,
         "hypothesis": step.hypothesis,
@@ -185,7 +219,10 @@ def _step(store: Store, steps: dict[int, Step], step: Step) -> None:
     for line in _asked(store, step):
         parts += ["", f"=== {line.role}: {line.model}, {line.status}"]
         for message in line.messages:
-            parts += [f"--- {message['role']}", str(message.get("text") or message.get("calls") or "").rstrip()]
+            parts += [
+                f"--- {message['role']}",
+                str(message.get("text") or message.get("calls") or "").rstrip(),
+            ]
     parent = steps.get(step.parent)
     if step.final_source:
         text = store.source(step.final_source)
@@ -208,7 +245,11 @@ def _tuned(step: Step) -> str:
 
 def _cost(step: Step) -> str:
     cost = step.cost
-    return f"{cost.money:.4f} dollars, {cost.tokens_in} + {cost.tokens_out} tokens, {cost.calls} calls" if cost.calls else ""
+    return (
+        f"{cost.money:.4f} dollars, {cost.tokens_in} + {cost.tokens_out} tokens, {cost.calls} calls"
+        if cost.calls
+        else ""
+    )
 
 
 def _error(verdict: Verdict) -> str:
@@ -256,7 +297,16 @@ def knowledge(out: str | None, source: str | None, forget: bool, json_lines: boo
         if json_lines:
             print(json.dumps(entry.to_json()))
         gain = f"{math.exp(entry.gain):.2f}x"
-        row = (entry.method, entry.bound, entry.family, entry.language, entry.hardware, gain, str(entry.count), str(entry.wins))
+        row = (
+            entry.method,
+            entry.bound,
+            entry.family,
+            entry.language,
+            entry.hardware,
+            gain,
+            str(entry.count),
+            str(entry.wins),
+        )
         table.add_row(*row)
     if not json_lines:
         _console().print(table if table.row_count else "nothing has been learnt yet")

@@ -30,13 +30,18 @@ def calibrate(target: Any, json_lines: bool) -> int:
 def as_text(found: dict[str, Any]) -> str:
     rest, load, control = found["rest"], found["load"], found["a_a"]
     latency = f"{found['latency_s']:.2f} s" if found["latency_s"] is not None else "not seen"
-    clocks = ", ".join(f"{name} {load[key]:.0f}" for name, key in (("SM MHz", "sm_mhz"), ("C", "temperature_c")) if key in load)
+    clocks = ", ".join(
+        f"{name} {load[key]:.0f}"
+        for name, key in (("SM MHz", "sm_mhz"), ("C", "temperature_c"))
+        if key in load
+    )
     return "\n".join(
         (
             f"counter       {found['source']}; a reading takes {found['read_us']:.0f} us",
             f"step          {1e3 * load['step_s']:.1f} ms give or take {1e3 * load['step_jitter_s']:.1f}, "
             f"{amount(load['step_joules'])} under load; {1e3 * rest['step_s']:.1f} ms, {amount(rest['step_joules'])} at rest",
-            f"power         {rest['watts']:.0f} W at rest, {load['watts']:.0f} W under load" + (f" ({clocks})" if clocks else ""),
+            f"power         {rest['watts']:.0f} W at rest, {load['watts']:.0f} W under load"
+            + (f" ({clocks})" if clocks else ""),
             f"latency       {latency} from the beginning of a load until the counter shows it",
             f"windows       {found['window_s']:.1f} s, from step to step: quantisation at most {found['doubt']:.2%}",
             f"repeatability {found['windows']} windows of the same load: spread {found['spread']:.2%}, from least to most "
@@ -51,7 +56,9 @@ def line(energy: Energy) -> str:
         return f"not told: {energy.refused}"
     ratio, joules, watts = energy.ratio["energy"], energy.joules, energy.watts
     limit = ", the board's limit, where energy is time" if energy.at_the_limit else ""
-    word = {"yes": "less than", "no": "more than", "unclear": "not clearly different from"}[energy.less or "unclear"]
+    word = {"yes": "less than", "no": "more than", "unclear": "not clearly different from"}[
+        energy.less or "unclear"
+    ]
     return (
         f"{amount(joules['candidate'].value)} a call at {watts['candidate'].value:.0f} W{limit}, {word} {energy.against} "
         f"({portion(ratio)} of its {amount(joules[energy.against].value)} at {watts[energy.against].value:.0f} W); "

@@ -12,7 +12,18 @@ from rich.table import Table
 from kernelpro.cli import joules
 from kernelpro.cli.place import Place
 from kernelpro.pools.pool import Outstanding
-from kernelpro.records import BASELINES, BadInput, Candidate, Job, Options, Progress, Result, Status, Task, Verdict
+from kernelpro.records import (
+    BASELINES,
+    BadInput,
+    Candidate,
+    Job,
+    Options,
+    Progress,
+    Result,
+    Status,
+    Task,
+    Verdict,
+)
 from kernelpro.records.energy import TITLES, cells
 from kernelpro.records.interval import share
 
@@ -47,13 +58,21 @@ def run(
     if errors:
         raise BadInput("; ".join(errors))
     if missing := len(paths) - len(verdicts):
-        print(f"kernelpro: {missing} result{'s' * (missing > 1)} outstanding; call again when they are there", file=sys.stderr)
+        print(
+            f"kernelpro: {missing} result{'s' * (missing > 1)} outstanding; call again when they are there",
+            file=sys.stderr,
+        )
         return 3
     return 0 if all(v.status is Status.PASSED for v in verdicts) else 1
 
 
 def _judged(
-    jobs: list[Job], unreadable: dict[int, Verdict], paths: list[str], options: Options, place: Place, json_lines: bool
+    jobs: list[Job],
+    unreadable: dict[int, Verdict],
+    paths: list[str],
+    options: Options,
+    place: Place,
+    json_lines: bool,
 ) -> tuple[list[Verdict], list[str]]:
     """Verdicts in the order of the paths, each shown as soon as it is there, and why others have none; those that are outstanding
     are left out."""
@@ -71,7 +90,9 @@ def _judged(
         answers = {int(job.id): where.submit(job, progress) for job in jobs}
         for index, path in enumerate(paths):
             try:
-                verdict = unreadable[index] if index in unreadable else _verdict_of(answers[index].result(), path)
+                verdict = (
+                    unreadable[index] if index in unreadable else _verdict_of(answers[index].result(), path)
+                )
             except Outstanding:
                 continue
             except BadInput as error:  # of the task or the machine: the others may still be judged
@@ -98,7 +119,9 @@ def _show(verdict: Verdict, json_lines: bool) -> None:
     if json_lines:
         print(json.dumps(verdict.to_json(), separators=(",", ":")), flush=True)
     else:
-        print(f"{verdict.status.value:<13} {verdict.candidate}: {verdict.reason}", file=sys.stderr, flush=True)
+        print(
+            f"{verdict.status.value:<13} {verdict.candidate}: {verdict.reason}", file=sys.stderr, flush=True
+        )
 
 
 _COLOURS = {Status.PASSED: "green", Status.CHEATING: "red", Status.WRONG: "red"}

@@ -32,7 +32,9 @@ class Place:
     def require(self, target: Any) -> None:
         """Where nobody can be asked what there is, it must be said."""
         if self.pool.startswith("spool:") and not self.wait and target is None:
-            raise BadInput(f"--pool {self.pool}: say --target cuda or --target cpu as well; nobody is here to be asked")
+            raise BadInput(
+                f"--pool {self.pool}: say --target cuda or --target cpu as well; nobody is here to be asked"
+            )
 
     def demand(self, there: Pool, target: Any) -> None:
         """What this machine lacks is said before anything is begun, and where else it may be."""

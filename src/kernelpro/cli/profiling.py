@@ -35,7 +35,9 @@ class Wanted:
     sandbox: Any
 
 
-def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, place: Place) -> int:
+def run(
+    task_path: str, path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, place: Place
+) -> int:
     candidate = Candidate.from_file(path)
     options = Options(sandbox=wanted.sandbox)
     request = Request(
@@ -63,7 +65,10 @@ def run(task_path: str, path: str, target: Any, precision: Any, mode: Any, wante
         found, diagnosis = asyncio.run(profile(ask, request, toolbox, record))
     if wanted.plot:
         _write(
-            Path(wanted.plot), roofline.svg(diagnosis.roofline, f"{request.task.name}: {candidate.name} on {found.device['name']}")
+            Path(wanted.plot),
+            roofline.svg(
+                diagnosis.roofline, f"{request.task.name}: {candidate.name} on {found.device['name']}"
+            ),
         )
     if wanted.json_lines:
         print(json.dumps(as_json(found, diagnosis, wanted.raw), separators=(",", ":")))
@@ -95,7 +100,12 @@ def _write(path: Path, text: str) -> None:
 
 def as_json(found: Profile, diagnosis: Diagnosis, raw: bool) -> dict[str, Any]:
     data = diagnosis.to_json()
-    shown = {"class": data.pop("bound"), **data, "guidance": guidance.write(diagnosis), "seconds": found.seconds}
+    shown = {
+        "class": data.pop("bound"),
+        **data,
+        "guidance": guidance.write(diagnosis),
+        "seconds": found.seconds,
+    }
     return shown | {"profile": found.to_json()} if raw else shown
 
 
@@ -104,6 +114,9 @@ def as_text(found: Profile, diagnosis: Diagnosis, raw: bool) -> str:
     if raw:
         parts.append(evidence.write(replace(found, skipped=())).rstrip())
     if diagnosis.skipped:
-        notes = [f"{s.what}: {s.why}" + (f"; to enable it, {s.enable}" if s.enable else "") for s in diagnosis.skipped]
+        notes = [
+            f"{s.what}: {s.why}" + (f"; to enable it, {s.enable}" if s.enable else "")
+            for s in diagnosis.skipped
+        ]
         parts.append("Not looked at:\n" + "\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"

@@ -34,7 +34,9 @@ def roles(texts: Sequence[str]) -> tuple[dict[str, str], dict[str, Role]]:
             try:
                 said.setdefault(role, {})[key] = _KEYS[key](value)
             except (KeyError, ValueError):
-                raise BadInput(f"--role {text}: say ROLE:KEY=VALUE,... with keys {', '.join(_KEYS)}, not {part!r}") from None
+                raise BadInput(
+                    f"--role {text}: say ROLE:KEY=VALUE,... with keys {', '.join(_KEYS)}, not {part!r}"
+                ) from None
     models = {role: values.pop("model") for role, values in said.items() if "model" in values}
     return models, {role: Role(**values) for role, values in said.items() if values}
 
@@ -45,7 +47,9 @@ def prices(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         model, _, price = text.rpartition("=")
         if not model:
-            raise BadInput(f"--price {text}: say MODEL=INPUT/OUTPUT, in dollars per million tokens, like gpt-x=1.25/10")
+            raise BadInput(
+                f"--price {text}: say MODEL=INPUT/OUTPUT, in dollars per million tokens, like gpt-x=1.25/10"
+            )
         Price.parse(price)
         found[model] = price
     return found

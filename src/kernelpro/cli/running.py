@@ -31,7 +31,13 @@ from kernelpro.search.policy import read
 EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates: 75 is the paper's 15 seeds and 30 iterations of 2."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LIMITS = {"candidates": "candidates", "dollars": "money", "tokens": "tokens", "wall": "wall_seconds", "device": "device_seconds"}
+_LIMITS = {
+    "candidates": "candidates",
+    "dollars": "money",
+    "tokens": "tokens",
+    "wall": "wall_seconds",
+    "device": "device_seconds",
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,21 @@ def limits(texts: tuple[str, ...], base: Limits) -> Limits:
             base = replace(base, **{_LIMITS[name]: int(number) if whole else number})  # type: ignore[arg-type]
         else:
             known = ", ".join((*_LIMITS, "floor"))
-            raise BadInput(f"--budget {text}: say NAME=NUMBER with one of {known}; wall and device take s, m, h or d")
+            raise BadInput(
+                f"--budget {text}: say NAME=NUMBER with one of {known}; wall and device take s, m, h or d"
+            )
     return base
 
 
 def optimize(
-    path: str, target: Any, precision: Any, mode: Any, wanted: Wanted, name: str | None, home: str | None, json_lines: bool
+    path: str,
+    target: Any,
+    precision: Any,
+    mode: Any,
+    wanted: Wanted,
+    name: str | None,
+    home: str | None,
+    json_lines: bool,
 ) -> int:
     task = Task.from_file(path, mode, precision)
     if wanted.tolerance != RunConfig.speed_tolerance and wanted.objective == "speed":
@@ -85,7 +100,15 @@ def optimize(
     chosen = choose(wanted.author, wanted.models | named, os.environ)
     budget = chosen.capped(limits(wanted.budget, Limits(candidates=EFFORTS[wanted.effort])))
     folder = Path(home) if home else default_home()
-    draft = RunConfig(task, target or "cpu", chosen.author, chosen.models, limits=budget, roles=asked, prices=prices(wanted.prices))
+    draft = RunConfig(
+        task,
+        target or "cpu",
+        chosen.author,
+        chosen.models,
+        limits=budget,
+        roles=asked,
+        prices=prices(wanted.prices),
+    )
     draft = absolute(draft, folder)
     author(draft, folder / "unborn")  # a bad name shows before anything is begun
     policy, constants = read(wanted.policy)
@@ -96,7 +119,9 @@ def optimize(
             wanted.place.demand(pool, target)
         where = target or target_of(pool)
         if strange := [name for name in wanted.languages if name not in LANGUAGES[where]]:
-            raise BadInput(f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}")
+            raise BadInput(
+                f"--language {strange[0]}: for {where} kernels are written in {' or '.join(LANGUAGES[where])}"
+            )
         require_counter(pool, where, wanted.objective)
         config = replace(
             draft,
@@ -119,19 +144,29 @@ def optimize(
             speed_tolerance=wanted.tolerance,
         )
         label = re.sub(r"[^\w.-]+", "-", name or task.name)
-        store = store_for(folder, config, label, unfinished=True) if _stops(config) else Store.create(folder, config, label)
+        store = (
+            store_for(folder, config, label, unfinished=True)
+            if _stops(config)
+            else Store.create(folder, config, label)
+        )
         first = f"{_where(config, found=target is None)}\n{chosen.why}{_again(store)}"
         return _work(store, pool, json_lines, first, fresh=not _stops(config))
 
 
 def _stops(config: RunConfig) -> bool:
     """Where a run stops for answers or results from outside, the same command goes on with it."""
-    outside = any(spec.startswith("inbox:") for spec in config.models.values()) or config.pool.startswith("spool:")
+    outside = any(spec.startswith("inbox:") for spec in config.models.values()) or config.pool.startswith(
+        "spool:"
+    )
     return outside and not config.wait
 
 
 def _again(store: Store) -> str:
-    return f"\n{store.id} was begun before with this very command, and goes on; --name begins another" if store.ground() else ""
+    return (
+        f"\n{store.id} was begun before with this very command, and goes on; --name begins another"
+        if store.ground()
+        else ""
+    )
 
 
 def _where(config: RunConfig, found: bool) -> str:
@@ -142,13 +177,25 @@ def _where(config: RunConfig, found: bool) -> str:
     return f"on the CPU{', as no GPU is here' * (found and here)}; on a GPU: --target cuda{f', {ELSEWHERE}' * here}"
 
 
-def resume(run: str, budget: tuple[str, ...], price: tuple[str, ...], pool: str | None, home: str | None, json_lines: bool) -> int:
+def resume(
+    run: str,
+    budget: tuple[str, ...],
+    price: tuple[str, ...],
+    pool: str | None,
+    home: str | None,
+    json_lines: bool,
+) -> int:
     store = Store.open(Path(home) if home else default_home(), run)
     store.lock()
     config = store.config()
     if budget or price or pool:
         known = config.prices | prices(price)
-        config = replace(config, limits=limits(budget, config.limits), prices=known, pool=Place(pool or config.pool).lasting)
+        config = replace(
+            config,
+            limits=limits(budget, config.limits),
+            prices=known,
+            pool=Place(pool or config.pool).lasting,
+        )
         author(config, store.folder)  # what cannot go on is said before anything is changed
         store.keep_config(config)
     with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
@@ -186,12 +233,22 @@ def _work(store: Store, pool: Pool, json_lines: bool, first: str = "", fresh: bo
         display.final(outcome)
         return 0 if outcome.best is not None else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        display.say(f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{home_option(store)}")
+        display.say(
+            f"stopped; everything so far is kept. Go on with: kernelpro resume {store.id}{home_option(store)}"
+        )
         return 130
     except Paused as paused:
-        folders = sorted({spec.removeprefix("inbox:") for spec in config.models.values() if spec.startswith("inbox:")})
-        where = f" (questions: {', '.join(f'{folder}/{store.id}__*.md' for folder in folders)})" if folders else ""
-        display.say(f"{paused}{where}; when they are there, go on with: kernelpro resume {store.id}{home_option(store)}")
+        folders = sorted(
+            {spec.removeprefix("inbox:") for spec in config.models.values() if spec.startswith("inbox:")}
+        )
+        where = (
+            f" (questions: {', '.join(f'{folder}/{store.id}__*.md' for folder in folders)})"
+            if folders
+            else ""
+        )
+        display.say(
+            f"{paused}{where}; when they are there, go on with: kernelpro resume {store.id}{home_option(store)}"
+        )
         return 3
     except BadInput as error:
         stillborn = fresh and is_stillborn(store, error)

@@ -89,7 +89,11 @@ def _span(given: str) -> tuple[str, int, int]:
 def _trees(json_lines: bool) -> int:
     known = trees.known()
     for tree in known.values():
-        print(json.dumps({"tree": tree.name, "path": str(tree.root)}) if json_lines else f"{tree.name}: {tree.root}")
+        print(
+            json.dumps({"tree": tree.name, "path": str(tree.root)})
+            if json_lines
+            else f"{tree.name}: {tree.root}"
+        )
     if not known and not json_lines:
         print("no tree yet: pip install --no-deps nvidia-cutlass, or kernelpro search --add NAME=PATH")
     return 0 if known else 1

@@ -8,7 +8,9 @@ import typer
 
 from kernelpro.cli.misuse import clearly
 
-spool_app = typer.Typer(no_args_is_help=True, help="Jobs and results as files: what is there, one file out, one file in.")
+spool_app = typer.Typer(
+    no_args_is_help=True, help="Jobs and results as files: what is there, one file out, one file in."
+)
 
 
 @spool_app.command()
@@ -36,7 +38,9 @@ def pack(
 @spool_app.command()
 def merge(
     folder: Annotated[str, typer.Argument(help="The spool's folder.")],
-    sources: Annotated[list[str], typer.Argument(help="Files with results, or folders of them, or a copy of the spool.")],
+    sources: Annotated[
+        list[str], typer.Argument(help="Files with results, or folders of them, or a copy of the spool.")
+    ],
 ) -> None:
     """Take in what came back. Exit code 1: some of it could not be used, and is named."""
     from kernelpro.cli import spooling

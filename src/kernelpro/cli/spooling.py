@@ -16,7 +16,9 @@ from kernelpro.pools.spool.worker import Terms
 from kernelpro.records import BadInput
 
 
-def worker(spool: str | None, once: bool, seconds: float, lease: float, match: str, out: str | None, sandbox: str) -> int:
+def worker(
+    spool: str | None, once: bool, seconds: float, lease: float, match: str, out: str | None, sandbox: str
+) -> int:
     if out:
         pack_worker(Path(out))
         print(f"{out}: run it with `python {out} DIR --once`; it needs Python 3.11 and torch")
@@ -38,14 +40,25 @@ def status(folder: str, json_lines: bool) -> int:
     if json_lines:
         at_work = {holder.worker: holder.hardware for holder in workers}
         taken, failed = sum(p.key in held for p in left), {holder.worker: holder.hardware for holder in sick}
-        print(json.dumps({"open": len(left), "taken": taken, "done": done, "workers": at_work, "sick": failed}))
+        print(
+            json.dumps({"open": len(left), "taken": taken, "done": done, "workers": at_work, "sick": failed})
+        )
         return 0
-    print(f"{folder}: {done} results, {len(left)} jobs open, {len(workers)} workers, {_aside(spool)} files set aside")
+    print(
+        f"{folder}: {done} results, {len(left)} jobs open, {len(workers)} workers, {_aside(spool)} files set aside"
+    )
     for posted in left:
         holder = held.get(posted.key)
-        state = f"{holder.worker}: {holder.stage or 'taken'}" if holder else _wants(spool.hardware(posted) or posted.match)
+        state = (
+            f"{holder.worker}: {holder.stage or 'taken'}"
+            if holder
+            else _wants(spool.hardware(posted) or posted.match)
+        )
         tries = spool.attempts(posted.key) - bool(holder and holder.stage)
-        print(f"  {posted.key[:8]} {posted.words}: {state}" + (f"; {tries} workers were lost over it" if tries else ""))
+        print(
+            f"  {posted.key[:8]} {posted.words}: {state}"
+            + (f"; {tries} workers were lost over it" if tries else "")
+        )
     for name, count in Counter(holder.hardware for holder in workers).items():
         print(f"  {count} at work on {name}")
     for holder in sick:
@@ -66,7 +79,9 @@ def pack(folder: str, out: str) -> int:
     if not count:
         print(f"nothing is open in {folder}: {out} is empty")
         return 0
-    print(f"{count} jobs in {out}: do them with `kernelpro worker {out} --once`, and bring {Path(out).stem}.results.jsonl back")
+    print(
+        f"{count} jobs in {out}: do them with `kernelpro worker {out} --once`, and bring {Path(out).stem}.results.jsonl back"
+    )
     return 0
 
 
@@ -77,7 +92,9 @@ def merge(folder: str, sources: list[str]) -> int:
         for text in found.strange:
             print(f"kernelpro: {text}", file=sys.stderr)
         strange += len(found.strange)
-        print(f"{source}: {found.results} results and {found.jobs} jobs are new, {found.doubles} were there already")
+        print(
+            f"{source}: {found.results} results and {found.jobs} jobs are new, {found.doubles} were there already"
+        )
     print(f"{len(spool.open_jobs())} jobs are open")
     return 1 if strange else 0
 

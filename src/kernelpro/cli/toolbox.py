@@ -18,7 +18,8 @@ _LEVELS = ("kernel", "instruction", "system")
 
 def run(files: list[str], page: bool, json_lines: bool) -> int:
     tools = sorted(
-        registry(map(Path, files)).values(), key=lambda t: (t.target != "cuda", t.objective, _LEVELS.index(t.level), t.name)
+        registry(map(Path, files)).values(),
+        key=lambda t: (t.target != "cuda", t.objective, _LEVELS.index(t.level), t.name),
     )
     if page:
         print(reference(tools), end="")
@@ -30,7 +31,9 @@ def run(files: list[str], page: bool, json_lines: bool) -> int:
         for title in ("tool", "target", "objective", "level", "classes", "needs", "speaks when"):
             table.add_column(title, overflow="fold")
         for tool in tools:
-            table.add_row(tool.name, tool.target, tool.objective, tool.level, _classes(tool), _short(tool), tool.trigger)
+            table.add_row(
+                tool.name, tool.target, tool.objective, tool.level, _classes(tool), _short(tool), tool.trigger
+            )
         Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
 
@@ -42,7 +45,10 @@ def _classes(tool: Tool) -> str:
 def _short(tool: Tool) -> str:
     """`code, lines, 4 counters`; the counters' names are in the JSON."""
     count = len(tool.metrics)
-    return ", ".join([*needs(tool), *[f"{count} counter{'s' if count > 1 else ''}"] * bool(count)]) or "time alone"
+    return (
+        ", ".join([*needs(tool), *[f"{count} counter{'s' if count > 1 else ''}"] * bool(count)])
+        or "time alone"
+    )
 
 
 def _about(tool: Tool) -> dict[str, object]:
@@ -72,14 +78,30 @@ def reference(tools: list[Tool]) -> str:
     ]
     for target, title in (("cuda", "CUDA"), ("cpu", "CPU")):
         for level in (*_LEVELS, "energy"):
-            mine = [tool for tool in tools if tool.target == target and (tool.objective == "energy") == (level == "energy")]
+            mine = [
+                tool
+                for tool in tools
+                if tool.target == target and (tool.objective == "energy") == (level == "energy")
+            ]
             chosen = mine if level == "energy" else [tool for tool in mine if tool.level == level]
             if not chosen:
                 continue
             name = "energy" if level == "energy" else f"{level} level"
-            lines += ["", f"## {title}, {name}", "", "| tool | speaks when | recommends | expected gain | classes | after |"]
+            lines += [
+                "",
+                f"## {title}, {name}",
+                "",
+                "| tool | speaks when | recommends | expected gain | classes | after |",
+            ]
             lines.append("|---|---|---|---|---|---|")
             for tool in chosen:
-                cells = (tool.name, tool.trigger, tool.remedy, tool.expects, _classes(tool), ", ".join(tool.symptom_of))
+                cells = (
+                    tool.name,
+                    tool.trigger,
+                    tool.remedy,
+                    tool.expects,
+                    _classes(tool),
+                    ", ".join(tool.symptom_of),
+                )
                 lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -72,6 +72,9 @@ def has_matrix_units(scene: Scene) -> bool:
 
 def hot_line(kernel: Kernel, *reasons: str) -> str:
     """Where most of the samples that wait for these reasons are; empty where lines were not sampled."""
-    weights = {line.where: line.share * sum(line.stalls.get(reason, 0.0) for reason in reasons) for line in kernel.lines}
+    weights = {
+        line.where: line.share * sum(line.stalls.get(reason, 0.0) for reason in reasons)
+        for line in kernel.lines
+    }
     where = max(weights, key=lambda name: weights[name], default="")
     return where if weights.get(where, 0.0) > 0 else ""

@@ -44,7 +44,11 @@ def short_kernels(scene: Scene) -> bool:
 
 def host_copies(scene: Scene) -> list[Copy]:
     """Copies of data (not of scalars) to or from the host."""
-    return [copy for copy in scene.timeline.copies if copy.kind in _HOST and copy.count > 0 and copy.nbytes / copy.count > _SMALL]
+    return [
+        copy
+        for copy in scene.timeline.copies
+        if copy.kind in _HOST and copy.count > 0 and copy.nbytes / copy.count > _SMALL
+    ]
 
 
 def host_round_trips(scene: Scene) -> float:

@@ -76,13 +76,25 @@ def _cpu(profile: Profile) -> Iterator[str]:
     around = max(0.0, seen["call_ms"] - inside)
     yield f"a call takes {seen['call_ms']:.4f} ms: {inside:.4f} in native code{how_often}, {around:.4f} around it"
     if profile.cpu["sampled"]:
-        names = {"native": "native code", "math": "libm", "torch": "torch", "memory": "libc (copies, fills)", "host": "interpreter"}
+        names = {
+            "native": "native code",
+            "math": "libm",
+            "torch": "torch",
+            "memory": "libc (copies, fills)",
+            "host": "interpreter",
+        }
         parts = [(name, profile.cpu["shares"][kind]) for kind, name in names.items()]
-        yield "CPU time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= _LEAST_SHARE)
+        yield "CPU time: " + ", ".join(
+            f"{name} {share:.0%}" for name, share in parts if share >= _LEAST_SHARE
+        )
         own: Counter[str] = Counter()
-        for function in profile.cpu.get("functions", ()):  # parallel regions and clones count for the function they are of
+        for function in profile.cpu.get(
+            "functions", ()
+        ):  # parallel regions and clones count for the function they are of
             own[plain(function["name"])] += function["share"]
-        if told := [f"{name} {share:.0%}" for name, share in own.most_common(_MOST_FUNCTIONS) if share >= _LEAST_SHARE]:
+        if told := [
+            f"{name} {share:.0%}" for name, share in own.most_common(_MOST_FUNCTIONS) if share >= _LEAST_SHARE
+        ]:
             yield "by function: " + ", ".join(told)
         for loop in [loop for loop in profile.cpu["loops"] if loop["share"] >= _LEAST_LOOP][:_MOST_FUNCTIONS]:
             width = f"{loop['bits']}-bit vectors" if loop["bits"] else "scalar"
@@ -90,7 +102,11 @@ def _cpu(profile: Profile) -> Iterator[str]:
             yield f"{loop['share']:4.0%}  innermost loop at {place}, {width}  {loop['text']}".rstrip()
     works = ", ".join(f"{thread['work_ms']:.4f}" for thread in seen["threads"])
     fixed = "num_threads" in profile.source  # then asking for one thread changes nothing
-    alone = f"; with one thread a call takes {seen['alone_ms']:.4f} ms" if "alone_ms" in seen and not fixed else ""
+    alone = (
+        f"; with one thread a call takes {seen['alone_ms']:.4f} ms"
+        if "alone_ms" in seen and not fixed
+        else ""
+    )
     yield f"threads: {seen['effective_threads']:.1f} of {profile.cpu['cores']} cores' worth of work (ms of each: {works}){alone}"
     if seen["minor_faults"] >= 1:
         yield f"page faults in a call: {seen['minor_faults']:.0f}"
@@ -109,7 +125,10 @@ _ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
     ("time in a call, us", lambda k: f"{k.microseconds:.1f}" if k.microseconds else ""),
     ("time of a launch under ncu, us", lambda k: _scaled(k, DURATION, 1e-3)),
     ("launches", lambda k: f"{k.launches:g}"),
-    ("grid x block", lambda k: f"{'x'.join(map(str, k.grid))} x {'x'.join(map(str, k.block))}" if k.grid else ""),
+    (
+        "grid x block",
+        lambda k: f"{'x'.join(map(str, k.grid))} x {'x'.join(map(str, k.block))}" if k.grid else "",
+    ),
     ("registers", lambda k: str(k.registers or k.code.get("registers", ""))),
     ("shared memory, bytes", lambda k: str(k.static_shared + k.dynamic_shared or "")),
     ("spilled bytes (stores, loads)", lambda k: _spills(k)),
@@ -123,7 +142,10 @@ _ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
     ("L2 to L1, MB a launch", lambda k: _scaled(k, L2_READ, SECTOR * 1e-6)),
     ("L1 to registers (global), MB a launch", lambda k: _scaled(k, L1_LOADED, SECTOR * 1e-6)),
     ("stored (global), MB a launch", lambda k: _scaled(k, L1_STORED, SECTOR * 1e-6)),
-    ("shared memory, million wavefronts a launch", lambda k: _scaled(k, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1e-6)),
+    (
+        "shared memory, million wavefronts a launch",
+        lambda k: _scaled(k, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1e-6),
+    ),
     ("L2 hit rate of reads, %", lambda k: _metric(k, "lts__t_sector_op_read_hit_rate.pct")),
     ("FMA pipe, % of peak", lambda k: _pipe(k, "fma")),
     ("ALU pipe, % of peak", lambda k: _pipe(k, "alu")),
@@ -194,12 +216,18 @@ _PART = re.compile(r"(\w+__\w+)\.(?:avg|sum|max)\.pct_of_peak_sustained_elapsed"
 def _parts(kernel: Kernel) -> Iterator[str]:
     """What the busy SM and the busy memory are made of, by ncu's own names: they differ from chip to chip."""
     found = {match[1]: value for name, value in kernel.metrics.items() if (match := _PART.fullmatch(name))}
-    parts = {name: value for name, value in found.items() if not name.endswith("throughput") and value >= _LEAST_PART}
+    parts = {
+        name: value
+        for name, value in found.items()
+        if not name.endswith("throughput") and value >= _LEAST_PART
+    }
     inside = [name for name in parts if name.startswith(("sm__", "smsp__", "idc__"))]
     for title, names in (("SM", inside), ("memory", [name for name in parts if name not in inside])):
         if names:
             largest = sorted(names, key=lambda name: -parts[name])[:_MOST_PARTS]
-            yield f"{title}, busiest parts (% of peak): " + ", ".join(f"{name} {parts[name]:.0f}" for name in largest)
+            yield f"{title}, busiest parts (% of peak): " + ", ".join(
+                f"{name} {parts[name]:.0f}" for name in largest
+            )
 
 
 _STALL = re.compile(re.escape(stall("REASON")).replace("REASON", r"(\w+?)(?<!_not_issued)"))
@@ -208,12 +236,20 @@ _STALL = re.compile(re.escape(stall("REASON")).replace("REASON", r"(\w+?)(?<!_no
 def _stalls(profile: Profile) -> Iterator[str]:
     for kernel in profile.kernels[:1]:
         cycles = kernel.metrics.get(WARP_CYCLES, 0.0)
-        counts = {match[1]: value for name, value in kernel.metrics.items() if (match := _STALL.fullmatch(name))}
+        counts = {
+            match[1]: value for name, value in kernel.metrics.items() if (match := _STALL.fullmatch(name))
+        }
         if not cycles or not counts:
             continue
-        ranked = sorted(((reason, value / cycles) for reason, value in counts.items()), key=lambda item: -item[1])
+        ranked = sorted(
+            ((reason, value / cycles) for reason, value in counts.items()), key=lambda item: -item[1]
+        )
         yield f"## Why warps of {plain(kernel.name)} wait (share of their time)"
-        yield from (f"{share:4.0%}  {reason}: {WORDS.get(reason, reason)}" for reason, share in ranked if share >= _LEAST_STALL)
+        yield from (
+            f"{share:4.0%}  {reason}: {WORDS.get(reason, reason)}"
+            for reason, share in ranked
+            if share >= _LEAST_STALL
+        )
         small = [(reason, share) for reason, share in ranked if _LEAST_STALL > share >= _LEAST_SHARE / 2]
         if small:
             yield "less: " + ", ".join(f"{reason} {share:.0%}" for reason, share in small)
@@ -245,7 +281,10 @@ def _power(profile: Profile) -> Iterator[str]:
 
 
 def _remarks(profile: Profile) -> Iterator[str]:
-    told = [*profile.compiler.get("warnings", []), *(text for k in profile.kernels for text in k.code.get("warnings", []))]
+    told = [
+        *profile.compiler.get("warnings", []),
+        *(text for k in profile.kernels for text in k.code.get("warnings", [])),
+    ]
     if told:
         yield "## The compiler's remarks"
         yield from dict.fromkeys(told)

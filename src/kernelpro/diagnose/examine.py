@@ -35,7 +35,11 @@ def _fitting(tools: Iterable[Tool], target: str, energy: bool) -> list[Tool]:
 
 
 def wanted(
-    tools: Iterable[Tool], profile: Profile, bound: Bound, references: tuple[str, ...] = (), energy: bool = False
+    tools: Iterable[Tool],
+    profile: Profile,
+    bound: Bound,
+    references: tuple[str, ...] = (),
+    energy: bool = False,
 ) -> Counters:
     """What to collect for the tools that this class selects. A device that mostly idles needs no counters at all."""
     if bound is Bound.LAUNCH or profile.target == "cpu":
@@ -52,7 +56,11 @@ def everything(tools: Iterable[Tool], target: str, references: tuple[str, ...] =
 
 
 def diagnose(
-    profile: Profile, tools: Iterable[Tool], record: TrackRecord | None = None, energy: bool = False, every: bool = False
+    profile: Profile,
+    tools: Iterable[Tool],
+    record: TrackRecord | None = None,
+    energy: bool = False,
+    every: bool = False,
 ) -> Diagnosis:
     """Class, findings (what the author can change first, causes before symptoms, then by gain), and what could not be looked at.
 
@@ -81,7 +89,9 @@ def diagnose(
         skipped.append(Skipped(ENERGY, unseen))
     once = tuple(dict.fromkeys(skipped))
     place = roofline.position(profile)
-    return Diagnosis(classified.bound, classified.confidence, classified.why, place, tuple(ranked), once, energy)
+    return Diagnosis(
+        classified.bound, classified.confidence, classified.why, place, tuple(ranked), once, energy
+    )
 
 
 def _asked(tool: Tool, scenes: list[Scene]) -> tuple[list[Finding], list[Skipped]]:
@@ -119,7 +129,9 @@ def _scenes(profile: Profile, bound: Bound, tool: Tool) -> list[Scene]:
     return [Scene(profile, bound, kernel) for kernel in profile.kernels if kernel.share >= _LEAST_SHARE]
 
 
-def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], record: TrackRecord) -> list[Finding]:
+def _ranked(
+    findings: list[Finding], tools: dict[str, Tool], foreign: set[str], record: TrackRecord
+) -> list[Finding]:
     """Causes by gain (weighted by what the tool's advice has been worth so far), then symptoms; energy after time.
 
     What goes on inside a library's kernel comes last: nobody can mend it there, and what says that the kernel should not
@@ -130,7 +142,11 @@ def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], 
         return finding.level != "system" and finding.kernel in foreign
 
     def explains(cause: Finding, finding: Finding) -> bool:
-        if cause.tool == finding.tool or cause.kernel not in (finding.kernel, "") or closed(cause) > closed(finding):
+        if (
+            cause.tool == finding.tool
+            or cause.kernel not in (finding.kernel, "")
+            or closed(cause) > closed(finding)
+        ):
             return False
         if cause.objective != finding.objective:
             return False  # what costs time and what costs energy are told apart, even where one change would mend both
@@ -144,7 +160,12 @@ def _ranked(findings: list[Finding], tools: dict[str, Tool], foreign: set[str], 
     causes = [[cause for cause in findings if explains(cause, finding)] for finding in findings]
     roots = [finding for finding, its in zip(findings, causes, strict=True) if not its]
     marked = [
-        replace(finding, explained_by=max(its, key=lambda cause: (cause in roots, worth(cause))).tool) if its else finding
+        replace(finding, explained_by=max(its, key=lambda cause: (cause in roots, worth(cause))).tool)
+        if its
+        else finding
         for finding, its in zip(findings, causes, strict=True)
     ]
-    return sorted(marked, key=lambda f: (f.objective == "energy", closed(f), bool(f.explained_by), -worth(f), f.tool, f.kernel))
+    return sorted(
+        marked,
+        key=lambda f: (f.objective == "energy", closed(f), bool(f.explained_by), -worth(f), f.tool, f.kernel),
+    )

@@ -20,10 +20,15 @@ _SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 
 def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
     """Deterministic text: the class, the directives, best first, and a line for each symptom that goes with them."""
-    lines = [f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.", _reached(diagnosis)]
+    lines = [
+        f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
+        _reached(diagnosis),
+    ]
     distinct = _distinct(diagnosis.findings)
     told = [f for f in distinct if f.objective == "speed"]
-    saving = [f for f in distinct if f.objective == "energy" and not f.explained_by] if diagnosis.energy else []
+    saving = (
+        [f for f in distinct if f.objective == "energy" and not f.explained_by] if diagnosis.energy else []
+    )
     saving = saving[: min(_MOST_ENERGY, max(1, most - len(told)))]
     told = told[: most - len(saving)]
     directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]
@@ -51,7 +56,9 @@ def _nothing(diagnosis: Diagnosis) -> str:
     """Nothing was found: what that means, by how far it is from the floor and by what was looked at."""
     reached = diagnosis.roofline["of_floor"]
     if _NEAR <= reached <= FLOOR_HOLDS:
-        return "Nothing stands out, so close to the floor. What is left lies in tuning, or in another algorithm."
+        return (
+            "Nothing stands out, so close to the floor. What is left lies in tuning, or in another algorithm."
+        )
     names = list(dict.fromkeys(item.what for item in diagnosis.skipped))
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -88,9 +95,13 @@ def _directive(number: int, finding: Finding) -> list[str]:
     lines = [f"{number}. [{finding.severity}] {finding.tool}{_place(finding)}: {finding.cause}."]
     if finding.evidence:
         lines.append(f"   Evidence: {'; '.join(map(evidence, finding.evidence[:_MOST_EVIDENCE]))}.")
-    lines += [f"   {'Try' if i == 0 else 'Or'}: {text}." for i, text in enumerate(finding.advice[:_MOST_ADVICE])]
+    lines += [
+        f"   {'Try' if i == 0 else 'Or'}: {text}." for i, text in enumerate(finding.advice[:_MOST_ADVICE])
+    ]
     factor = finding.gain.factor
-    promise = f"up to {factor:.2f}x" if finding.objective == "speed" else f"up to {1 - 1 / factor:.0%} less energy"
+    promise = (
+        f"up to {factor:.2f}x" if finding.objective == "speed" else f"up to {1 - 1 / factor:.0%} less energy"
+    )
     lines.append(f"   Expected: {promise} ({finding.gain.how}).")
     return lines
 

@@ -79,7 +79,9 @@ def of(scene: Scene) -> Occupancy:
     threads = math.prod(kernel.block) if kernel.block else 0
     if not threads or "max_warps_per_sm" not in scene.device:
         raise Missing("block size and limits of the device")
-    return occupancy(threads, registers_of(kernel), kernel.static_shared + kernel.dynamic_shared, scene.device)
+    return occupancy(
+        threads, registers_of(kernel), kernel.static_shared + kernel.dynamic_shared, scene.device
+    )
 
 
 def registers_of(kernel: Kernel) -> int:
@@ -106,12 +108,20 @@ def hiding(scene: Scene, holds: Occupancy) -> tuple[float, str] | None:
     fill the device once has no blocks left to add.
     """
     target = min(holds.without_limiter, ENOUGH)
-    if holds.share >= LOW or target < 1.25 * holds.share or has_matrix_units(scene) or waves(scene, holds) < 0.99:
+    if (
+        holds.share >= LOW
+        or target < 1.25 * holds.share
+        or has_matrix_units(scene)
+        or waves(scene, holds) < 0.99
+    ):
         return None
     if not counted(scene):
         if scene.headroom < 1.5:
             return None
-        return _GUESS, f"a guess without counters: {holds.share:.0%} of the warps, and {scene.headroom:.1f}x above the floor"
+        return (
+            _GUESS,
+            f"a guess without counters: {holds.share:.0%} of the warps, and {scene.headroom:.1f}x above the floor",
+        )
     used = max(busiest(scene), scene.metric(ISSUE) / 100)
     if used > _WAITING:
         return None

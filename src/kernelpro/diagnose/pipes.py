@@ -66,16 +66,23 @@ class HotCode:
 
     def moved(self, *kinds: str) -> float:
         """Bytes that a thread moves with accesses of these kinds; 4 each where widths are not known."""
-        known = {kind: sum(int(bits) / 8 * n for bits, n in self.widths.get(kind, {}).items()) for kind in kinds}
+        known = {
+            kind: sum(int(bits) / 8 * n for bits, n in self.widths.get(kind, {}).items()) for kind in kinds
+        }
         return sum(known[kind] or 4 * self.mix.get(kind, 0) for kind in kinds)
 
     def clocks(self, fp64_slower: float = 2.0, gone: Mapping[str, float] | None = None) -> float:
         """Clocks of an SM for one thread's pass: those of its busiest pipe, without the instructions that are `gone`."""
         left = {kind: max(0.0, n - (gone or {}).get(kind, 0.0)) for kind, n in self.mix.items()}
         part = {kind: left[kind] / n if n else 0.0 for kind, n in self.mix.items()}
-        lanes = _LANES | {"fp64": _LANES["fma32"] / fp64_slower, "convert": 16 if left.get("fp64") else _LANES["convert"]}
+        lanes = _LANES | {
+            "fp64": _LANES["fma32"] / fp64_slower,
+            "convert": 16 if left.get("fp64") else _LANES["convert"],
+        }
         took = {kind: left.get(kind, 0.0) / rate for kind, rate in lanes.items()}
-        accessed = sum(self.moved(kind) * part[kind] for kind in self.mix if kind.endswith(("_load", "_store")))
+        accessed = sum(
+            self.moved(kind) * part[kind] for kind in self.mix if kind.endswith(("_load", "_store"))
+        )
         return max(
             sum(left.values()) / _ISSUE,
             took["fma32"] + took["half"],
@@ -89,9 +96,13 @@ class HotCode:
 
 def hot_code(scene: Scene) -> HotCode:
     loops = [
-        loop for loop in scene.code.get("loops", ()) if not loop.get("asks") and sum(loop["mix"].get(kind, 0) for kind in _WORK)
+        loop
+        for loop in scene.code.get("loops", ())
+        if not loop.get("asks") and sum(loop["mix"].get(kind, 0) for kind in _WORK)
     ]
-    hot = [loop for loop in loops if loop.get("innermost")] or sorted(loops, key=lambda loop: -loop["instructions"])[:1]
+    hot = [loop for loop in loops if loop.get("innermost")] or sorted(
+        loops, key=lambda loop: -loop["instructions"]
+    )[:1]
     mix: Counter[str] = Counter()
     widths: dict[str, Counter[str]] = {}
     for code in hot or [scene.code]:

@@ -58,7 +58,9 @@ class TrackRecord:
         self._count(tool, expected, followed)
         if self.path is None:
             return
-        with suppress(OSError):  # a home that cannot be written costs what would have been learnt, not the run
+        with suppress(
+            OSError
+        ):  # a home that cannot be written costs what would have been learnt, not the run
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"tool": tool, "expected": expected, "followed": followed}) + "\n")

@@ -63,7 +63,9 @@ def classify(profile: Profile) -> Classified:
         return Classified(analytic, "medium", f"{why}; {unseen}")
     if observed is analytic or Bound.MIXED in (observed, analytic):
         return Classified(analytic, "high", f"{why}; counters agree ({seen})")
-    return Classified(analytic, "low", f"{why}; counters say {observed} ({seen}), but the task's own bound decides")
+    return Classified(
+        analytic, "low", f"{why}; counters say {observed} ({seen}), but the task's own bound decides"
+    )
 
 
 def _idle(profile: Profile) -> tuple[float, str] | None:
@@ -78,7 +80,9 @@ def _idle(profile: Profile) -> tuple[float, str] | None:
     gaps = min(line.gaps_us, idle)
     outside = max(0.0, idle - gaps - GRANTED_US)
     text = f"the device works {line.busy_us:.0f} us of a call's {call:.0f}"
-    return (gaps + outside) / call, f"{text}: {gaps:.0f} us idle between kernels, {outside:.0f} us before and after"
+    return (
+        gaps + outside
+    ) / call, f"{text}: {gaps:.0f} us idle between kernels, {outside:.0f} us before and after"
 
 
 def _interpreted(profile: Profile) -> tuple[float, str] | None:
@@ -87,7 +91,9 @@ def _interpreted(profile: Profile) -> tuple[float, str] | None:
     if "operators" not in seen or min(seen["call_ms"], seen["best_ms"]) <= 0:
         return None
     native = seen["native_ms"] / seen["call_ms"]
-    torch = sum(operator["ms"] for operator in seen["operators"]) / seen["best_ms"]  # both of the best call that was seen
+    torch = (
+        sum(operator["ms"] for operator in seen["operators"]) / seen["best_ms"]
+    )  # both of the best call that was seen
     text = f"of a call's {seen['call_ms']:.4f} ms {native:.0%} are in native code and {torch:.0%} in torch's operators"
     return max(0.0, 1 - native - torch), f"{text}: Python and waiting take the rest"
 

@@ -22,7 +22,11 @@ _COMPUTE = ("fma32", "half", *MATRIX)
 
 def tile_loop(scene: Scene, *brings: str) -> dict[str, Any] | None:
     """The smallest loop that brings tiles to shared memory by such instructions, meets at a barrier and computes on them."""
-    fits = [loop for loop in scene.code.get("loops", ()) if _computes_on_tiles(loop) and all(map(loop["mix"].get, brings))]
+    fits = [
+        loop
+        for loop in scene.code.get("loops", ())
+        if _computes_on_tiles(loop) and all(map(loop["mix"].get, brings))
+    ]
     return min(fits, key=lambda loop: int(loop["instructions"]), default=None)
 
 

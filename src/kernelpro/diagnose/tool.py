@@ -16,7 +16,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kernelpro.diagnose.names import shown
-from kernelpro.records import Bound, Evidence, Finding, Gain, Kernel, Level, Profile, Severity, Target, Timeline
+from kernelpro.records import (
+    Bound,
+    Evidence,
+    Finding,
+    Gain,
+    Kernel,
+    Level,
+    Profile,
+    Severity,
+    Target,
+    Timeline,
+)
 
 EVERY = frozenset(Bound)
 HIGH, MEDIUM = 1.25, 1.08
@@ -84,7 +95,9 @@ class Scene:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.profile.device)
-        if self.kernel is not None and "mix" not in self.kernel.code:  # the compiler's report alone is no machine code
+        if (
+            self.kernel is not None and "mix" not in self.kernel.code
+        ):  # the compiler's report alone is no machine code
             object.__setattr__(self, "kernel", replace(self.kernel, code={}))
 
     @property
@@ -128,7 +141,11 @@ class Scene:
     @property
     def headroom(self) -> float:
         """How many times faster than now the floor is."""
-        return max(1.0, self.profile.time_ms / self.profile.floor_ms) if self.profile.floor_ms > 0 else float("inf")
+        return (
+            max(1.0, self.profile.time_ms / self.profile.floor_ms)
+            if self.profile.floor_ms > 0
+            else float("inf")
+        )
 
     @property
     def floor_holds(self) -> bool:
@@ -140,7 +157,11 @@ class Scene:
         """The subject's share of a call's time."""
         if self.kernel is None or self.profile.target == "cpu":
             return 1.0
-        return min(1.0, self.kernel.microseconds / (1e3 * self.profile.time_ms)) if self.profile.time_ms > 0 else self.kernel.share
+        return (
+            min(1.0, self.kernel.microseconds / (1e3 * self.profile.time_ms))
+            if self.profile.time_ms > 0
+            else self.kernel.share
+        )
 
     def gain(self, found: Found, objective: str = "speed") -> Gain:
         """Amdahl's law over the subject's share of the call, never beyond a floor that holds. Energy is shared as time is."""
@@ -156,12 +177,27 @@ class Scene:
 
     def finding(self, tool: Tool, found: Found) -> Finding:
         gain = self.gain(found, tool.objective)
-        severity = Severity.HIGH if gain.factor >= HIGH else Severity.MEDIUM if gain.factor >= MEDIUM else Severity.LOW
+        severity = (
+            Severity.HIGH
+            if gain.factor >= HIGH
+            else Severity.MEDIUM
+            if gain.factor >= MEDIUM
+            else Severity.LOW
+        )
         kernel = shown(self.kernel, self.profile.kernels) if self.kernel else found.kernel
         advice = found.advice
         if self.kernel is not None and not self.kernel.authored:
             advice = (REPLACE, *(f"in that kernel, {text}" for text in advice[:1]))
         evidence, where = found.evidence, found.where
         return Finding(
-            tool.name, tool.level, severity, evidence, found.cause, advice, gain, kernel, where, objective=tool.objective
+            tool.name,
+            tool.level,
+            severity,
+            evidence,
+            found.cause,
+            advice,
+            gain,
+            kernel,
+            where,
+            objective=tool.objective,
         )

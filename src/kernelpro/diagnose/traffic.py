@@ -84,7 +84,11 @@ def _copied(scene: Scene) -> float:
     widths = scene.it.code.get("widths", {})
     if not widths.get("async_copy"):
         return 0.0
-    counts = [(int(bits), count) for kind in ("async_copy", "global_load") for bits, count in widths.get(kind, {}).items()]
+    counts = [
+        (int(bits), count)
+        for kind in ("async_copy", "global_load")
+        for bits, count in widths.get(kind, {}).items()
+    ]
     return float(sum(bits / 8 * count for bits, count in counts) / sum(count for _, count in counts))
 
 
@@ -111,7 +115,9 @@ class Excess:
 
 def dram_bytes(kernel: Kernel) -> float:
     """What a kernel moves in a call; counters are those of one launch."""
-    return (kernel.metrics.get(DRAM_READ, 0.0) + kernel.metrics.get(DRAM_WRITTEN, 0.0)) * max(1.0, kernel.launches)
+    return (kernel.metrics.get(DRAM_READ, 0.0) + kernel.metrics.get(DRAM_WRITTEN, 0.0)) * max(
+        1.0, kernel.launches
+    )
 
 
 def fewest_bytes(scene: Scene) -> float:

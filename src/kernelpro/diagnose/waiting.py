@@ -61,12 +61,18 @@ REASONS = {
     "wait": Reason(
         "fixed latencies between dependent instructions",
         0.4,
-        ("give each thread several independent chains (unroll, more accumulators)", "put more warps on an SM"),
+        (
+            "give each thread several independent chains (unroll, more accumulators)",
+            "put more warps on an SM",
+        ),
     ),
     "no_instruction": Reason(
         "instructions not yet fetched: code larger than the instruction cache, or jumps",
         0.6,
-        ("unroll less, so that the hot loop fits the instruction cache", "avoid large inlined functions in rare branches"),
+        (
+            "unroll less, so that the hot loop fits the instruction cache",
+            "avoid large inlined functions in rare branches",
+        ),
     ),
     "drain": Reason(
         "stores to be finished before a block can end",

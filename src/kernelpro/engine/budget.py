@@ -50,7 +50,14 @@ class Budget:
 
     def exhausted(self) -> str:
         """Which limit has been reached, in words; empty while there is something left."""
-        return next((f"the budget of {limit:g} {name} is spent" for name, spent, limit in self.uses() if spent >= limit), "")
+        return next(
+            (
+                f"the budget of {limit:g} {name} is spent"
+                for name, spent, limit in self.uses()
+                if spent >= limit
+            ),
+            "",
+        )
 
     def at_the_floor(self, best_ms: float | None, floor_ms: float) -> str:
         share = self.limits.floor_share

@@ -19,7 +19,9 @@ def marked(step: Step, steps: Iterable[Step], baselines: dict[str, float]) -> St
     """The step, to bring the baseline's profile with its own where no step is to do that yet."""
     if any(_COMPARED in other.details for other in steps):
         return step
-    quick = [name for name in baselines if name != "max_autotune"]  # which searches for minutes, while ncu waits
+    quick = [
+        name for name in baselines if name != "max_autotune"
+    ]  # which searches for minutes, while ncu waits
     fastest = min(quick, key=lambda name: baselines[name], default="eager")
     return replace(step, details=step.details | {_COMPARED: fastest})
 

@@ -46,7 +46,8 @@ def export(store: Store, step: int | None) -> str:
     config = store.config()
     about = {
         "run": f"{store.id}, begun {datetime.fromtimestamp(store.created).date().isoformat()}",
-        "step": f"{chosen.number}, by {chosen.author or config.author}" + (f": {chosen.plan}" if chosen.plan else ""),
+        "step": f"{chosen.number}, by {chosen.author or config.author}"
+        + (f": {chosen.plan}" if chosen.plan else ""),
         "target": config.target,
     }
     return standalone(config.task, store.source(chosen.final_source), verdict, about)
@@ -56,7 +57,9 @@ def _chosen(store: Store, number: int | None) -> tuple[Step, Verdict]:
     outcome, steps = store.outcome(), {step.number: step for step in store.steps()}
     if number is None:
         if outcome is None:
-            raise BadInput(f"run {store.id} is not finished: `kernelpro resume {store.id}`, or choose a step with --step")
+            raise BadInput(
+                f"run {store.id} is not finished: `kernelpro resume {store.id}`, or choose a step with --step"
+            )
         if outcome.best is None:
             raise BadInput(f"run {store.id}: nothing passed, so there is nothing to export")
         number = outcome.best
@@ -65,9 +68,13 @@ def _chosen(store: Store, number: int | None) -> tuple[Step, Verdict]:
         raise BadInput(f"run {store.id} has no step {number}; it has {len(steps)}")
     verdict = outcome.verdict if outcome and outcome.best == number and outcome.verdict else step.verdict
     if verdict is None or not step.final_source:
-        raise BadInput(f"run {store.id}: step {number} cannot be exported, it was not judged ({step.note or step.stage})")
+        raise BadInput(
+            f"run {store.id}: step {number} cannot be exported, it was not judged ({step.note or step.stage})"
+        )
     if verdict.status is not Status.PASSED:
-        raise BadInput(f"run {store.id}: step {number} cannot be exported, it is {verdict.status}: {verdict.reason}")
+        raise BadInput(
+            f"run {store.id}: step {number} cannot be exported, it is {verdict.status}: {verdict.reason}"
+        )
     return step, verdict
 
 
@@ -92,7 +99,11 @@ def standalone(task: Task, source: str, verdict: Verdict | None, about: dict[str
         carried = "".join(f"    {name!r}: {_literal(text)},\n" for name, text in texts.items())
         parts += [_rule("modules of kernelpro"), f"_GUARD_CARRIED = {{\n{carried}}}", late]
         parts += ["\n_guard_carry()\n_GUARD_LIBRARIES, _guard_at_once = _guard_later()"]
-    parts += [_rule("the candidate"), candidate.strip("\n"), _rule("the reference, the guard and the self-test")]
+    parts += [
+        _rule("the candidate"),
+        candidate.strip("\n"),
+        _rule("the reference, the guard and the self-test"),
+    ]
     parts += ["_guard_at_once()" if native else "_GUARD_LIBRARIES = ()"]
     parts += [f"_GUARD_REFERENCE = {_literal(task.source)}"]
     parts += [f"_GUARD_{name} = {_literal(value)}" for name, value in (constants | judged).items()]
@@ -102,7 +113,10 @@ def standalone(task: Task, source: str, verdict: Verdict | None, about: dict[str
 def _copied(name: str) -> str:
     """The part of a file in `exported` that is copied, without remarks to linters."""
     below = (
-        (_ROOT / "engine" / "exported" / f"{name}.py").read_text("utf-8").partition("# --- exported below")[2].partition("\n")[2]
+        (_ROOT / "engine" / "exported" / f"{name}.py")
+        .read_text("utf-8")
+        .partition("# --- exported below")[2]
+        .partition("\n")[2]
     )
     return re.sub(r"  # (noqa|type: ignore).*", "", below).strip("\n") + "\n"
 
@@ -119,7 +133,9 @@ def _judged(task: Task, constants: dict[str, Any], guard: str) -> dict[str, Any]
     try:
         import torch
     except ImportError:
-        raise BadInput("export needs torch, to read the shapes and types of the task's inputs: pip install torch") from None
+        raise BadInput(
+            "export needs torch, to read the shapes and types of the task's inputs: pip install torch"
+        ) from None
     name = f"kernelpro_export_{task.id}"
     scope = {f"_GUARD_{key}": value for key, value in constants.items()}
     scope |= {"__name__": name, "_GUARD_REFERENCE": task.source, "_GUARD_LIBRARIES": ()}
@@ -130,7 +146,9 @@ def _judged(task: Task, constants: dict[str, Any], guard: str) -> dict[str, Any]
         state, settings = scope["_guard_describe"](model)
         signature = scope["_guard_signature"](tuple(inputs))
     except Exception as error:
-        raise BadInput(f"task {task.name}: it cannot be run here: {type(error).__name__}: {str(error)[:300]}") from error
+        raise BadInput(
+            f"task {task.name}: it cannot be run here: {type(error).__name__}: {str(error)[:300]}"
+        ) from error
     finally:
         sys.modules.pop(f"{name}_reference", None)
     read = [getattr(type(part).forward, "__code__", None) for part in model.modules()]
@@ -143,7 +161,9 @@ def _on_meta(torch: Any, make: Any) -> Any:
     try:
         with torch.device("meta"):
             return make("meta")
-    except Exception:  # whatever a task does that needs values; what is wrong in itself fails again on the CPU, and is told
+    except (
+        Exception
+    ):  # whatever a task does that needs values; what is wrong in itself fails again on the CPU, and is told
         return make("cpu")
 
 
@@ -155,7 +175,9 @@ def _at_top_level(source: str, ours: str) -> tuple[str, list[str]]:
     parsed = _parsed(source, "the candidate")
     clash = (_bound(parsed) & _bound(ast.parse(ours))) - {"torch", "Any"}
     if clash:
-        raise BadInput(f"the candidate defines {', '.join(sorted(clash))}, which exported files define themselves: rename it")
+        raise BadInput(
+            f"the candidate defines {', '.join(sorted(clash))}, which exported files define themselves: rename it"
+        )
     if "ModelNew" not in _bound(parsed):
         raise BadInput("the candidate defines no class ModelNew")
     future: list[str] = []
@@ -169,7 +191,9 @@ def _at_top_level(source: str, ours: str) -> tuple[str, list[str]]:
     lines = source.encode().splitlines(keepends=True)
     for place, text in reversed(edits):
         first, last = place.lineno - 1, (place.end_lineno or place.lineno) - 1
-        lines[first : last + 1] = [lines[first][: place.col_offset] + text.encode() + lines[last][place.end_col_offset :]]
+        lines[first : last + 1] = [
+            lines[first][: place.col_offset] + text.encode() + lines[last][place.end_col_offset :]
+        ]
     return b"".join(lines).decode(), future
 
 
@@ -189,7 +213,11 @@ def _bound(parsed: ast.Module) -> set[str]:
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             found |= {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
         else:
-            found |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            found |= {
+                node.id
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
     return found
 
 
@@ -205,7 +233,9 @@ def _needs_runtime(source: str, what: str) -> bool:
             names.add(node.module or "")
     ours = {name for name in names if name.split(".")[0] == "kernelpro"}
     if beyond := ours - {"kernelpro", "kernelpro.runtime"}:
-        raise BadInput(f"{what} imports {', '.join(sorted(beyond))}: an exported file carries kernelpro.runtime alone")
+        raise BadInput(
+            f"{what} imports {', '.join(sorted(beyond))}: an exported file carries kernelpro.runtime alone"
+        )
     return bool(ours)
 
 
@@ -225,7 +255,9 @@ def _literal(value: Any) -> str:
 
 
 def _docstring(task: Task, verdict: Verdict | None, about: dict[str, str]) -> str:
-    rows = {"task": f"{task.name} ({task.mode} mode, precision {task.precision or 'as the task has it'})"} | about
+    rows = {
+        "task": f"{task.name} ({task.mode} mode, precision {task.precision or 'as the task has it'})"
+    } | about
     lines = [f"{task.name}: a kernel that KernelPro judged, guarded by its reference.", ""]
     if verdict is None:
         rows["verdict"] = "none: it was not judged"
@@ -235,7 +267,9 @@ def _docstring(task: Task, verdict: Verdict | None, about: dict[str, str]) -> st
         rows |= {f"speed-up over {name}": _interval(x, "x") for name, x in verdict.speedup.items()}
         if verdict.error is not None and verdict.tolerance is not None:
             rows["error"] = f"{verdict.error:.2e} relative, tolerance {verdict.tolerance:.2e}"
-        rows["environment"] = ", ".join(f"{name} {value}" for name, value in verdict.environment.items() if value)
+        rows["environment"] = ", ".join(
+            f"{name} {value}" for name, value in verdict.environment.items() if value
+        )
     lines += [f"{name}: {' '.join(text.split())}" for name, text in rows.items()] + ["", _USE]
     text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""\n'

@@ -45,7 +45,9 @@ class Finals:
             better = "faster" if self.config.objective == "speed" else "better by this objective"
             notes += (f"{authors[best]}'s own code won: nothing else was {better} (step {best})",)
         if self.verdicts[best].faster == "no":
-            notes += (f"the winner is {self.verdicts[best].reason.removeprefix('correct; ')}: keep that baseline",)
+            notes += (
+                f"the winner is {self.verdicts[best].reason.removeprefix('correct; ')}: keep that baseline",
+            )
         notes += objective.notes(self.config, self._held(), best)
         return Outcome(self.reason, best, self.verdicts[best], tuple(self.verdicts), notes)
 
@@ -55,7 +57,9 @@ class Finals:
         self.verdicts |= {step.number: verdict for step, verdict in zip(steps, found, strict=True)}
 
     def _held(self) -> dict[int, Verdict]:
-        return {number: verdict for number, verdict in self.verdicts.items() if verdict.status is Status.PASSED}
+        return {
+            number: verdict for number, verdict in self.verdicts.items() if verdict.status is Status.PASSED
+        }
 
     def _best(self) -> int | None:
         return objective.best(self.config, self._held())

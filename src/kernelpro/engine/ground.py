@@ -48,7 +48,9 @@ async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
 
 async def _study(config: RunConfig, ask: Ask) -> dict[str, Any]:
     variants = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compiler else ()
-    result = await ask(Job("ground", "study", config.task, target=config.target, options=config.options, seeds=variants))
+    result = await ask(
+        Job("ground", "study", config.task, target=config.target, options=config.options, seeds=variants)
+    )
     failed = result.error or "the task could not be studied"
     return result.data or {"graph": None, "no_graph": failed, "seeds": [], "no_seeds": failed}
 
@@ -56,4 +58,6 @@ async def _study(config: RunConfig, ask: Ask) -> dict[str, Any]:
 def _first(seeds: list[dict[str, Any]], times: dict[str, float]) -> list[dict[str, Any]]:
     """The compiler's code and the fastest baseline, once if they are the same: so no run ends slower than where it began."""
     wanted = {"compile", min(times, key=lambda name: times[name])}
-    return list({seed["source"]: seed for seed in reversed(seeds) if seed["variant"] in wanted}.values())[::-1]
+    return list({seed["source"]: seed for seed in reversed(seeds) if seed["variant"] in wanted}.values())[
+        ::-1
+    ]

@@ -73,7 +73,9 @@ class Paused(Exception):
     """The run waits for answers or results from outside; it goes on when called again."""
 
     def __init__(self, answers: int, results: int):
-        amounts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n]
+        amounts = [
+            f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n
+        ]
         super().__init__(f"{' and '.join(amounts)} outstanding")
 
 
@@ -132,7 +134,9 @@ class Engine:
         self._store.finish(outcome)
         if explain and outcome.best is not None:
             with suppress(Outstanding):  # a result that is days away is not waited for
-                await self._profiled(outcome.best)  # what would be next: nobody will be asked to improve it, but somebody will ask
+                await self._profiled(
+                    outcome.best
+                )  # what would be next: nobody will be asked to improve it, but somebody will ask
         if self._knowledge.enabled:
             self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
         return outcome
@@ -162,7 +166,9 @@ class Engine:
         waiting = [step for step in known if step.stage == "settled"]
         for step in known:
             self._remember(step)
-            seen = max(step.number - self._config.in_flight, step.parent, step.second)  # a resumed run may have seen more
+            seen = max(
+                step.number - self._config.in_flight, step.parent, step.second
+            )  # a resumed run may have seen more
             while waiting and waiting[0].number <= seen:
                 self._count(waiting.pop(0))
             self._tree.add(step.parent, step.action, step.second or None)
@@ -223,12 +229,16 @@ class Engine:
         return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
 
     def _want_of_answers(self) -> str:
-        return f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
+        return (
+            f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
+        )
 
     def _choose(self) -> None:
         number = len(self._tree)
         given = number <= len(self._given)
-        choice = SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
+        choice = (
+            SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
+        )
         if choice.action == "combine" and not self._combines:
             choice = grow(self._tree.nodes[choice.parent])
         closed = self._closed()
@@ -251,7 +261,9 @@ class Engine:
         """Where the author may still have an idea: at the best node that is not closed, at the root, or at the last failure."""
         node = next((node for node in self._tree.ranked() if node.id not in closed), None)
         if node is None and 0 in closed:
-            failed = (node for node in reversed(self._tree.nodes) if node.state == "failed" and not node.children)
+            failed = (
+                node for node in reversed(self._tree.nodes) if node.state == "failed" and not node.children
+            )
             node = next((node for node in failed if node.id not in closed), None)
             return grow(node) if node else None
         return grow(node) if node else SEED
@@ -327,7 +339,10 @@ class Engine:
         """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
         settled = (self._steps[n] for n in range(1, step.number - self._config.in_flight + 1))
         verdicts = {earlier.number: earlier.verdict for earlier in settled if earlier.verdict}
-        codes = {verdict.measurement.get("machine_code", ""): number for number, verdict in reversed(verdicts.items())}
+        codes = {
+            verdict.measurement.get("machine_code", ""): number
+            for number, verdict in reversed(verdicts.items())
+        }
         return {code: number for code, number in codes.items() if code}
 
     async def _ask(self, job: Job) -> Result:
@@ -389,7 +404,9 @@ class Engine:
         try:
             profile, diagnosis = await profiling.profile(self._ask, request, registry(), self._record())
         except BadInput as error:
-            self._advance(replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)}))
+            self._advance(
+                replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)})
+            )
             return
         finally:
             self._tell("profiled", {"step": number})
@@ -418,7 +435,9 @@ class Engine:
         self._budget.settle(step)
         if step.note.startswith(_NO_IDEA):
             self._last_excuse = step.note.removeprefix(_NO_IDEA)
-            self._without_idea += _IDLE_AUTHOR if step.details.get("out_of_ideas") else step.parent not in self._barren
+            self._without_idea += (
+                _IDLE_AUTHOR if step.details.get("out_of_ideas") else step.parent not in self._barren
+            )
             self._barren.add(step.parent)
         elif step.note.startswith(_NO_ANSWER):
             self._last_excuse = step.note.removeprefix(_NO_ANSWER)
@@ -454,7 +473,11 @@ class Engine:
         finals = Finals(reason, self._at_full_length, self._config)
         outcome = await finals.decide(leaders, given)
         searched = {step.number: step.verdict for step in self._steps.values()}
-        unanswered = reason == self._want_of_answers() and self._unheard == self._unanswered and not self._budget.exhausted()
+        unanswered = (
+            reason == self._want_of_answers()
+            and self._unheard == self._unanswered
+            and not self._budget.exhausted()
+        )
         return replace(outcome, front=objective.front(searched | finals.verdicts), unanswered=unanswered)
 
     async def _at_full_length(self, step: Step) -> Verdict:

@@ -65,7 +65,11 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
         return steps[:few]
     near = {step.number for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest.ms}
     quantity = _quantity(config)
-    told = {step.number: e for step in steps if (quantity == "edp" or step.number in near) and (e := _told(step.verdict))}
+    told = {
+        step.number: e
+        for step in steps
+        if (quantity == "edp" or step.number in near) and (e := _told(step.verdict))
+    }
     least = {
         energy.against: min(e.ratio[quantity].high for e in told.values() if e.against == energy.against)
         for energy in told.values()
@@ -80,9 +84,13 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
 
 
 def _perhaps_fastest(steps: list[Step]) -> list[Step]:
-    times = {step.number: step.verdict.times["candidate"] for step in steps if step.verdict and step.verdict.times}
+    times = {
+        step.number: step.verdict.times["candidate"] for step in steps if step.verdict and step.verdict.times
+    }
     least = min((time.high for time in times.values()), default=math.inf)
-    return [step for step in steps if step.number not in times or times[step.number].low <= (1 + _APART) * least]
+    return [
+        step for step in steps if step.number not in times or times[step.number].low <= (1 + _APART) * least
+    ]
 
 
 def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
@@ -98,10 +106,20 @@ def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
     against = told[fastest].against if fastest in told else _usual(energy.against for energy in told.values())
     told = {number: energy for number, energy in told.items() if energy.against == against}
     if fastest not in told:
-        slower = {number: (ms[number] / ms[fastest]) ** (2 if config.objective == "edp" else 1) for number in told}
-        told = {number: energy for number, energy in told.items() if slower[number] * energy.ratio["power"].high < 1}
+        slower = {
+            number: (ms[number] / ms[fastest]) ** (2 if config.objective == "edp" else 1) for number in told
+        }
+        told = {
+            number: energy
+            for number, energy in told.items()
+            if slower[number] * energy.ratio["power"].high < 1
+        }
     if config.objective == "energy-at-speed":
-        told = {number: energy for number, energy in told.items() if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]}
+        told = {
+            number: energy
+            for number, energy in told.items()
+            if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]
+        }
     return min(told, key=lambda number: told[number].ratio[_quantity(config)].value, default=fastest)
 
 
@@ -115,7 +133,11 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
     fastest = min(held, key=lambda number: held[number].times["candidate"].value)
     other = _told(held[fastest])
     if winner == fastest:
-        return (f"step {winner} runs at the board's power limit, where energy is time",) if told.at_the_limit else ()
+        return (
+            (f"step {winner} runs at the board's power limit, where energy is time",)
+            if told.at_the_limit
+            else ()
+        )
     if other is None:
         unknown = f"that of step {fastest}, the fastest, is not known: {_unknown(held[fastest])}"
         return (f"step {winner} takes less power than {told.against}; {unknown}",)
@@ -123,7 +145,9 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
     slower = held[winner].times["candidate"].value / held[fastest].times["candidate"].value - 1
     clear = told.ratio["energy"].high < other.ratio["energy"].low
     sure = "" if clear else "; the intervals overlap"
-    return (f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, and {slower:.1%} more time{sure}",)
+    return (
+        f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, and {slower:.1%} more time{sure}",
+    )
 
 
 def words(config: RunConfig) -> str:
@@ -149,14 +173,26 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
 
     All of a run are measured beside the same baseline; one for whom that could not be had is left out.
     """
-    told = {number: (verdict, energy) for number, verdict in verdicts.items() if verdict and (energy := _told(verdict))}
+    told = {
+        number: (verdict, energy)
+        for number, verdict in verdicts.items()
+        if verdict and (energy := _told(verdict))
+    }
     points = [
-        Point(number, verdict.times["candidate"].value, energy.joules["candidate"].value, energy.ratio["energy"], energy.against)
+        Point(
+            number,
+            verdict.times["candidate"].value,
+            energy.joules["candidate"].value,
+            energy.ratio["energy"],
+            energy.against,
+        )
         for number, (verdict, energy) in told.items()
     ]
     usual = _usual(point.against for point in points)
     found: list[Point] = []
-    for point in sorted((p for p in points if p.against == usual), key=lambda p: (p.ms, p.energy.value, p.step)):
+    for point in sorted(
+        (p for p in points if p.against == usual), key=lambda p: (p.ms, p.energy.value, p.step)
+    ):
         beaten = any(p.energy.value <= point.energy.value for p in found if p.best)
         found.append(Point(point.step, point.ms, point.joules, point.energy, point.against, not beaten))
     return tuple(found)

@@ -8,7 +8,19 @@ from dataclasses import dataclass, field, replace
 from kernelpro.diagnose import examine, roofline
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tool import Tool
-from kernelpro.records import BadInput, Candidate, Counters, Diagnosis, Job, Options, Profile, Result, Skipped, Target, Task
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    Counters,
+    Diagnosis,
+    Job,
+    Options,
+    Profile,
+    Result,
+    Skipped,
+    Target,
+    Task,
+)
 
 Ask = Callable[[Job], Awaitable[Result]]
 

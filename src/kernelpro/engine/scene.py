@@ -53,7 +53,11 @@ class Scene:
             siblings=self._many(siblings),
             cousins=self._many(cousins),
             leaders=tuple(self._known(self.steps[n]) for n in leaders if n != step.parent),
-            beside=tuple(self._known(self.steps[n]) for n in family if n < step.number and self.steps[n].stage != "settled"),
+            beside=tuple(
+                self._known(self.steps[n])
+                for n in family
+                if n < step.number and self.steps[n].stage != "settled"
+            ),
             codes=frozenset(s.details["code"] for s in self.steps.values() if "code" in s.details),
             guidance=str(parent.details.get("guidance", "")) if parent else "",
             findings=parent.diagnosis.findings if parent and parent.diagnosis else (),
@@ -66,7 +70,11 @@ class Scene:
 
     def _many(self, numbers: Any) -> tuple[Known, ...]:
         """Settled relatives, the latest first."""
-        settled = [self.steps[n] for n in numbers if n in self.steps and self.steps[n].stage == "settled" and self.steps[n].source]
+        settled = [
+            self.steps[n]
+            for n in numbers
+            if n in self.steps and self.steps[n].stage == "settled" and self.steps[n].source
+        ]
         return tuple(self._known(step) for step in sorted(settled, key=lambda s: -s.number)[:_MOST_RELATIVES])
 
     def _known(self, step: Step) -> Known:

@@ -62,7 +62,9 @@ def is_stillborn(store: Store, error: BadInput) -> bool:
         return False
 
 
-async def work(store: Store, pool: Pool, report: Report = lambda kind, data: None, explain: bool = True) -> Outcome:
+async def work(
+    store: Store, pool: Pool, report: Report = lambda kind, data: None, explain: bool = True
+) -> Outcome:
     """Until the end; a run that has ended goes on only if answers were lacking. Raises `Paused` where answers or results are
     outstanding. `explain`: the winner is diagnosed too, for whoever looks at this very run."""
     if (done := store.outcome()) and not done.unanswered:

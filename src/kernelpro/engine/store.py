@@ -88,7 +88,9 @@ class Store:
     def _migrate(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > len(_MIGRATIONS):
-            raise BadInput(f"{self.folder / 'run.db'} was written by a newer KernelPro (schema {version}): update KernelPro")
+            raise BadInput(
+                f"{self.folder / 'run.db'} was written by a newer KernelPro (schema {version}): update KernelPro"
+            )
         for number in range(version, len(_MIGRATIONS)):
             self._db.executescript(f"BEGIN;{_MIGRATIONS[number]};PRAGMA user_version={number + 1};COMMIT;")
 
@@ -102,7 +104,9 @@ class Store:
         except BlockingIOError:
             holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise BadInput(f"run {self.id} is being worked on by another process (PID {holder}): wait for it, or stop it") from None
+            raise BadInput(
+                f"run {self.id} is being worked on by another process (PID {holder}): wait for it, or stop it"
+            ) from None
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._lock = handle
@@ -162,7 +166,9 @@ class Store:
         try:
             return RunConfig.from_json(self._get("config"))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise BadInput(f"run {self.id}: its configuration cannot be read ({type(error).__name__}: {error})") from None
+            raise BadInput(
+                f"run {self.id}: its configuration cannot be read ({type(error).__name__}: {error})"
+            ) from None
 
     def keep_config(self, config: RunConfig) -> None:
         self._set("config", config.to_json())
@@ -260,7 +266,9 @@ class Store:
     def tell(self, kind: str, **data: Any) -> None:
         with _explained(self.folder):
             text = json.dumps(data, separators=(",", ":"))
-            self._db.execute("INSERT INTO event (time, kind, data) VALUES (?, ?, ?)", (time.time(), kind, text))
+            self._db.execute(
+                "INSERT INTO event (time, kind, data) VALUES (?, ?, ?)", (time.time(), kind, text)
+            )
 
     def events(self, kind: str | None = None) -> Iterator[tuple[float, str, dict[str, Any]]]:
         with _explained(self.folder):
@@ -278,7 +286,12 @@ def _rescued(number: int, data: str) -> Step | None:
     """The choice behind a step whose record is broken, if that much can be read."""
     try:
         raw = json.loads(data)
-        chosen = {"number": number, "parent": int(raw["parent"]), "action": raw["action"], "second": int(raw.get("second", 0))}
+        chosen = {
+            "number": number,
+            "parent": int(raw["parent"]),
+            "action": raw["action"],
+            "second": int(raw.get("second", 0)),
+        }
         return replace(Step.from_json(chosen), stage="chosen")
     except (TypeError, ValueError, KeyError):
         return None
@@ -298,6 +311,8 @@ def _explained(place: Path) -> Iterator[None]:
             raise BadInput(f"{place} cannot be written: {error}") from None
         raise BadInput(f"{place}: {error}") from None
     except sqlite3.DatabaseError as error:
-        raise BadInput(f"{place / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it") from None
+        raise BadInput(
+            f"{place / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it"
+        ) from None
     except OSError as error:
         raise BadInput(f"{place}: {error.strerror or error}") from None

@@ -8,7 +8,19 @@ from typing import Any
 
 from kernelpro.engine.profiling import Ask
 from kernelpro.engine.store import Store
-from kernelpro.records import BadInput, Candidate, Effort, Energy, Job, Options, Result, RunConfig, Status, Step, Verdict
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    Effort,
+    Energy,
+    Job,
+    Options,
+    Result,
+    RunConfig,
+    Status,
+    Step,
+    Verdict,
+)
 
 _HOPELESS = 3.0
 """Times the best baseline: a kernel beyond is timed for a few rounds only."""
@@ -35,9 +47,13 @@ class Trial:
         result = await self.ask(replace(job, known=tuple(known), tune=self.config.tune_points))
         told = result.data or {}
         if same := told.get("same_as"):
-            return replace(step, note=f"a duplicate of step {known[same]}: it compiles to the same instructions")
+            return replace(
+                step, note=f"a duplicate of step {known[same]}: it compiles to the same instructions"
+            )
         verdict = _verdict(result)
-        done = replace(step, verdict=verdict, details=step.details | {"device_seconds": result.device_seconds})
+        done = replace(
+            step, verdict=verdict, details=step.details | {"device_seconds": result.device_seconds}
+        )
         if "untuned" in told:
             done = replace(done, note=f"its tunables were not searched: {told['untuned']}")
         if "tuned" in told:
@@ -62,13 +78,19 @@ class Trial:
         return replace(step, verdict=verdict, details=details)
 
     async def at_full_length(self, step: Step) -> Verdict:
-        return _verdict(await self.ask(self._job(step.number, self.store.source(step.final_source), self.metering("full"))))
+        return _verdict(
+            await self.ask(
+                self._job(step.number, self.store.source(step.final_source), self.metering("full"))
+            )
+        )
 
     def metering(self, effort: Effort) -> Options:
         """With energy, if it is an objective: beside the same baseline for a whole run, so that its ratios can be compared."""
         against = min(self.baselines, key=lambda name: self.baselines[name])
         energy = self.config.objective != "speed"
-        return replace(self.config.options, effort=effort, energy=energy, energy_against=against if energy else "")
+        return replace(
+            self.config.options, effort=effort, energy=energy, energy_against=against if energy else ""
+        )
 
     def _job(self, number: int, source: str, options: Options) -> Job:
         candidate = Candidate(source, f"step {number}")

@@ -9,7 +9,14 @@ import tarfile
 
 _BLOCK = 512
 _MOST_MEMBERS = 10_000
-_WITHOUT_CONTENT = (tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
+_WITHOUT_CONTENT = (
+    tarfile.DIRTYPE,
+    tarfile.LNKTYPE,
+    tarfile.SYMTYPE,
+    tarfile.CHRTYPE,
+    tarfile.BLKTYPE,
+    tarfile.FIFOTYPE,
+)
 _ODD = re.compile(rb"GNU\.sparse|\bsize=")
 """In a member's extended header: makes it larger than what is there."""
 

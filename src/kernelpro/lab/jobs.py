@@ -15,19 +15,30 @@ import torch
 from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.energy.counter import NoCounter, find
 from kernelpro.lab.exclusive import exclusive
-from kernelpro.lab.judge.judge import Judge, Twin
+from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import Sanitizer, helps
-from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.lab.sandbox.builds import Builds, is_something
-from kernelpro.lab.sandbox.cell import CannotStart, Nursery
+from kernelpro.lab.sandbox.cell import CannotStart, SandboxLauncher
 from kernelpro.lab.study import study
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.tuner import TuneOptions, tune
-from kernelpro.records import BadInput, Candidate, Job, Profile, Progress, Record, Result, Status, Target, Verdict
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    Job,
+    Profile,
+    Progress,
+    Record,
+    Result,
+    Status,
+    Target,
+    Verdict,
+)
 from kernelpro.records.jobs import Kind
 
 _REPEAT_SECONDS = 5.0
@@ -38,7 +49,7 @@ _BUILT_AHEAD = 4
 class Worker:
     """Keeps one task warm: jobs that follow each other on it pay for it once."""
 
-    def __init__(self, nursery: Nursery, tell: Callable[[Record], None]):
+    def __init__(self, nursery: SandboxLauncher, tell: Callable[[Record], None]):
         self._nursery, self._tell = nursery, tell
         self._builds = Builds(self._nursery)
         self._at_hand: Bench | None = None
@@ -56,7 +67,9 @@ class Worker:
 
     def _begin_build(self, job: Job, candidate: Candidate) -> Future[bytes]:
         target = self._target(job)
-        return self._builds.begin(candidate, target, job.options, job.task.for_target(target) if job.task else None)
+        return self._builds.begin(
+            candidate, target, job.options, job.task.for_target(target) if job.task else None
+        )
 
     def run(self, job: Job) -> Result:
         """Do one job. Bad input is an answer, not an exception."""
@@ -92,7 +105,7 @@ class Worker:
                 self._get_ready(job)
             with self._alone(job):
                 return self._measure(job)
-        except Twin as twin:
+        except DuplicateMachineCode as twin:
             return Result(job.id, data={"same_as": str(twin)})
         except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
@@ -100,7 +113,10 @@ class Worker:
             pass  # what its frames hold goes with them
         self.forget()
         name = f"task {job.task.name}: " if job.task else ""
-        return Result(job.id, error=f"{name}the device's memory is too small for it, its float64 oracle and several inputs")
+        return Result(
+            job.id,
+            error=f"{name}the device's memory is too small for it, its float64 oracle and several inputs",
+        )
 
     def _get_ready(self, job: Job) -> None:
         """Build the candidate and, on a GPU, prepare its task meanwhile; a CPU's own measure would be taken beside compilers."""
@@ -135,7 +151,10 @@ class Worker:
         if job.kind == "judge" and job.candidate:
             return self._judged(job, job.candidate, bench)
         if job.kind == "study":
-            return Result(job.id, data=study(bench, job.seeds, self._reporter(job), self._judge.seeds if self._judge else {}))
+            return Result(
+                job.id,
+                data=study(bench, job.seeds, self._reporter(job), self._judge.seeds if self._judge else {}),
+            )
         assert job.candidate
         return Result(job.id, profile=self._profile(job, bench, job.candidate))
 
@@ -154,7 +173,9 @@ class Worker:
         if not (job.sanitize and job.candidate and bench.target == "cuda" and helps(verdict)):
             return Result(job.id, verdict=verdict)
         place = Sanitizer(bench, job.candidate, self._reporter(job)).check()
-        return Result(job.id, verdict=replace(verdict, reason=f"{verdict.reason}\n{place}") if place else verdict)
+        return Result(
+            job.id, verdict=replace(verdict, reason=f"{verdict.reason}\n{place}") if place else verdict
+        )
 
     def _tuned(self, job: Job, candidate: Candidate, verdict: Verdict) -> Result:
         try:
@@ -170,7 +191,8 @@ class Worker:
             self.forget()
             return Result(job.id, verdict=verdict, data={"untuned": str(error)})
         tried = [
-            {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort} for trial in found.log
+            {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort}
+            for trial in found.log
         ]
         told = {"point": found.winner.point, "why": found.why, "tried": tried}
         data = {"tuned": told, "source": found.source if found.improved else None}
@@ -186,7 +208,7 @@ class Worker:
             raise BadInput(f"job {job.id}: a build job needs a candidate")
         try:
             artifacts = self._begin_build(job, job.candidate).result()
-        except Verdictable as error:
+        except CandidateRejected as error:
             return Result(job.id, data={"status": error.status.value, "reason": error.reason})
         if (note := self._builds.notes.get(job.candidate.id)) and not is_something(artifacts):
             return Result(job.id, data={"status": Status.CRASHED.value, "reason": note})
@@ -213,7 +235,10 @@ class Worker:
         key = self._key_of(job)
         if self._key != key or self._at_hand is None:
             self.forget()
-            self._at_hand, self._key = Bench(job.task, self._target(job), job.options, self._nursery, self._builds), key
+            self._at_hand, self._key = (
+                Bench(job.task, self._target(job), job.options, self._nursery, self._builds),
+                key,
+            )
             self._at_hand.open(self._reporter(job))
         self._at_hand.options = job.options
         return self._at_hand
@@ -221,7 +246,15 @@ class Worker:
     def _key_of(self, job: Job) -> Any:
         """Of the workbench that it needs."""
         assert job.task
-        how = replace(job.options, allow=(), min_authored=0.0, effort="normal", give_up_ms=0.0, energy=False, energy_against="")
+        how = replace(
+            job.options,
+            allow=(),
+            min_authored=0.0,
+            effort="normal",
+            give_up_ms=0.0,
+            energy=False,
+            energy_against="",
+        )
         return job.task.id, self._target(job), how.dumps(), _is_timed(job)
 
     def _warm(self, job: Job, bench: Bench) -> Judge:
@@ -233,9 +266,13 @@ class Worker:
 
     def _profile(self, job: Job, bench: Bench, candidate: Candidate) -> Profile:
         try:
-            known = self._profiled[1] if self._profiled and self._profiled[0] == candidate.id and job.counters.metrics else None
+            known = (
+                self._profiled[1]
+                if self._profiled and self._profiled[0] == candidate.id and job.counters.metrics
+                else None
+            )
             made = Collector(bench, candidate, self._reporter(job)).collect(job.counters, known)
-        except Verdictable as error:
+        except CandidateRejected as error:
             raise BadInput(f"{candidate.name} cannot be profiled ({error.status}): {error.reason}") from None
         self._profiled = (candidate.id, made) if known is None else self._profiled
         return made
@@ -277,7 +314,9 @@ class _Points:
 
 def _environment(target: Target) -> dict[str, Any]:
     if target == "cuda" and not torch.cuda.is_available():
-        raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
+        raise BadInput(
+            "no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU"
+        )
     try:
         counted = {"energy": find(target).name}
     except NoCounter as reason:
@@ -321,10 +360,20 @@ def _hardware(judge: Judge) -> dict[str, Any]:
     """What an author should know of the device, as measured."""
     bench = judge.bench
     known = facts.device(bench.target, bench.ceilings)
-    words = [f"{name.replace('_', ' ')}: {value}" for name, value in known.items() if name not in ("name", "dram_bandwidth")]
+    words = [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, value in known.items()
+        if name not in ("name", "dram_bandwidth")
+    ]
     words += [
-        f"{name}: {value}" for name, value in environment.snapshot(bench.target).items() if name in ("torch", "triton", "nvcc")
+        f"{name}: {value}"
+        for name, value in environment.snapshot(bench.target).items()
+        if name in ("torch", "triton", "nvcc")
     ]
     ceilings = bench.ceilings
-    speeds = {"bandwidth": ceilings.bandwidth, "cached_bandwidth": ceilings.cached_bandwidth, "rates": ceilings.rates}
+    speeds = {
+        "bandwidth": ceilings.bandwidth,
+        "cached_bandwidth": ceilings.cached_bandwidth,
+        "rates": ceilings.rates,
+    }
     return {"name": known["name"], **speeds, "facts": words}

@@ -27,9 +27,20 @@ _ARM = {
 }
 """Arm's own designs by part number: their machines give no name."""
 _VECTORS = (
-    *(("asimd", "NEON"), ("asimdhp", "NEON-fp16"), ("asimddp", "dotprod"), ("bf16", "bf16"), ("i8mm", "i8mm")),
+    *(
+        ("asimd", "NEON"),
+        ("asimdhp", "NEON-fp16"),
+        ("asimddp", "dotprod"),
+        ("bf16", "bf16"),
+        ("i8mm", "i8mm"),
+    ),
     *(("sve", "SVE"), ("sve2", "SVE2"), ("avx", "AVX"), ("avx2", "AVX2"), ("fma", "FMA"), ("f16c", "F16C")),
-    *(("avx512f", "AVX-512F"), ("avx512bw", "AVX-512BW"), ("avx512_bf16", "AVX-512-BF16"), ("avx512_vnni", "AVX-512-VNNI")),
+    *(
+        ("avx512f", "AVX-512F"),
+        ("avx512bw", "AVX-512BW"),
+        ("avx512_bf16", "AVX-512-BF16"),
+        ("avx512_vnni", "AVX-512-VNNI"),
+    ),
     ("amx_tile", "AMX"),
 )
 
@@ -108,7 +119,8 @@ def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:
     try:
         for place in root.glob("index*"):
             level, kind, size, line, sharing = (
-                (place / name).read_text().strip() for name in ("level", "type", "size", "coherency_line_size", "shared_cpu_list")
+                (place / name).read_text().strip()
+                for name in ("level", "type", "size", "coherency_line_size", "shared_cpu_list")
             )
             if kind != "Instruction":
                 spans = [[int(end) for end in span.split("-")] for span in sharing.split(",")]
@@ -146,7 +158,11 @@ def _all_gpus() -> list[Gpu]:
         return []
     found = []
     for index in range(count.value):
-        handle, name, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(_TEXT), ctypes.create_string_buffer(_TEXT)
+        handle, name, uuid = (
+            ctypes.c_void_p(),
+            ctypes.create_string_buffer(_TEXT),
+            ctypes.create_string_buffer(_TEXT),
+        )
         failed = (
             nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
             or nvml.nvmlDeviceGetName(handle, name, _TEXT)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.lab.seeds import MODES, NoSeed, as_it_is
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput
@@ -22,7 +22,9 @@ _NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotun
 """Who wrote a seed; the eager ones are PyTorch's."""
 
 
-def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None], at_hand: Mapping[str, str]) -> dict[str, Any]:
+def study(
+    bench: Bench, variants: tuple[str, ...], report: Callable[[str], None], at_hand: Mapping[str, str]
+) -> dict[str, Any]:
     """`graph` or `no_graph`, why not; `seeds` (variant, name, source), and `no_seeds`: why some are missing.
 
     `at_hand`: what was written when the baselines were compiled.
@@ -40,7 +42,10 @@ def study(bench: Bench, variants: tuple[str, ...], report: Callable[[str], None]
 
 
 def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) -> dict[str, Any]:
-    sources, missing = {variant: at_hand[variant] for variant in variants if variant in at_hand}, dict[str, str]()
+    sources, missing = (
+        {variant: at_hand[variant] for variant in variants if variant in at_hand},
+        dict[str, str](),
+    )
     for variant in (name for name in variants if name not in MODES):
         try:
             sources[variant] = as_it_is(bench.reference)
@@ -49,7 +54,11 @@ def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) 
     if wanted := [name for name in variants if name in MODES and not sources.get(name)]:
         written, refused = _asked(bench, wanted)
         sources, missing = sources | written, missing | refused
-    seeds = [{"variant": name, "name": _name(name), "source": sources[name]} for name in variants if sources.get(name)]
+    seeds = [
+        {"variant": name, "name": _name(name), "source": sources[name]}
+        for name in variants
+        if sources.get(name)
+    ]
     return {"seeds": seeds, "no_seeds": "; ".join(f"{name}: {reason}" for name, reason in missing.items())}
 
 
@@ -70,7 +79,7 @@ def _asked(bench: Bench, variants: list[str]) -> tuple[dict[str, str], dict[str,
                 sources[variant] = answer["source"]
             else:
                 missing[_name(variant)] = answer["reason"]
-    except Verdictable as error:
+    except CandidateRejected as error:
         missing["compilers"] = error.reason
     finally:
         child.close()

@@ -20,7 +20,9 @@ def pack(value: Any, leaves: list[torch.Tensor]) -> Form:
         return {"dict": {str(key): pack(item, leaves) for key, item in value.items()}}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
-    raise TypeError(f"a {type(value).__name__} can be neither input nor output: use tensors, numbers, lists, tuples and dicts")
+    raise TypeError(
+        f"a {type(value).__name__} can be neither input nor output: use tensors, numbers, lists, tuples and dicts"
+    )
 
 
 def unpack(form: Form, leaves: list[torch.Tensor]) -> Any:

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import TextIO
 
-from kernelpro.lab.sandbox.cell import Nursery, harden_parent
+from kernelpro.lab.sandbox.cell import SandboxLauncher, harden_parent
 from kernelpro.records import Job, Record, Result
 
 _PATIENCE = 20.0
@@ -33,7 +33,7 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     if importlib.util.find_spec("torch") is None:
         return _refuse(lines, output)
     harden_parent()
-    nursery = Nursery(sandbox)  # imports torch in its own process while this one does
+    nursery = SandboxLauncher(sandbox)  # imports torch in its own process while this one does
     from kernelpro.lab.jobs import Worker
 
     lock = threading.Lock()
@@ -61,7 +61,9 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
         jobs.put(None)
         while not _orphaned():  # who dies closes its pipes first, and has its children adopted then
             time.sleep(_LOOK_SECONDS)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # whatever it waits for: nobody reads its results
+        signal.pthread_kill(
+            threading.main_thread().ident or 0, signal.SIGTERM
+        )  # whatever it waits for: nobody reads its results
         time.sleep(_PATIENCE)
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)

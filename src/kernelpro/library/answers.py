@@ -38,10 +38,14 @@ def hits(query: str, found: Found) -> str:
 def matched(pattern: str, found: Matches, limit: int) -> str:
     end = []
     if found.timed_out:
-        end.append("(stopped: the pattern takes too long; simplify it, avoid nested repeats such as (a+)+, or narrow with glob)")
+        end.append(
+            "(stopped: the pattern takes too long; simplify it, avoid nested repeats such as (a+)+, or narrow with glob)"
+        )
     if not found.lines:
         return "\n".join(end or [f"no line matches {pattern!r} in {found.files} files"])
-    return "\n".join([*_spread(found.lines, limit, found.complete, "narrow with glob or a longer pattern"), *end])
+    return "\n".join(
+        [*_spread(found.lines, limit, found.complete, "narrow with glob or a longer pattern"), *end]
+    )
 
 
 def uses(symbol: str, found: tuple[list[tuple[str, int, str]], bool], limit: int) -> str:
@@ -70,7 +74,10 @@ def _spread(lines: Sequence[tuple[str, int, str]], limit: int, complete: bool, h
     if len(made) < len(lines) or not complete:
         total = Counter(path for path, _, _ in lines)
         rest = total - Counter(path for path, _, _ in chosen)
-        most = ", ".join(f"{path} ({count})" for path, count in sorted(rest.items(), key=lambda item: (-item[1], item[0]))[:5])
+        most = ", ".join(
+            f"{path} ({count})"
+            for path, count in sorted(rest.items(), key=lambda item: (-item[1], item[0]))[:5]
+        )
         least = "" if complete else "at least "
         made.append(
             f"(shown {len(made)} of {least}{len(lines)} lines in {len(total)} files; {how}"
@@ -85,7 +92,9 @@ def places(tree: Tree, found: Sequence[Place], limit: int) -> str:
     for spot in found[:limit]:
         made.append(clip(f"{spot.path}:{spot.line}-{spot.end}: {spot.kind} {spot.qualified}"))
         lines = tree.lines(spot.path)[spot.line - 1 : min(spot.end, spot.line + 5)]
-        head = next((row for row, text in enumerate(lines, 1) if text.rstrip().endswith(("{", ";", ":"))), len(lines))
+        head = next(
+            (row for row, text in enumerate(lines, 1) if text.rstrip().endswith(("{", ";", ":"))), len(lines)
+        )
         made += [f"    {number}: {clip(text)}" for number, text in enumerate(lines[:head], spot.line)]
     if len(found) > limit:
         made.append(f"(shown {limit} of {len(found)}; qualify the name (Class::name), or raise limit)")
@@ -106,7 +115,9 @@ def outlined(path: str, found: Sequence[Place], length: int) -> str:
         made.append(clip(f"{'  ' * spot.depth}{spot.line}-{spot.end}: {spot.kind} {_short(spot)}"))
     if len(found) > min(len(chosen), MOST_OUTLINE):
         shown = min(len(chosen), MOST_OUTLINE)
-        made.append(f"(shown {shown} of {len(found)}, outermost first; `grep` with the path as glob finds the others)")
+        made.append(
+            f"(shown {shown} of {len(found)}, outermost first; `grep` with the path as glob finds the others)"
+        )
     return "\n".join(made)
 
 

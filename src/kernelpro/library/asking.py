@@ -41,8 +41,12 @@ def grep(tree: Tree, pattern: str, regex: bool, glob: str, ignore_case: bool, li
 
 
 def outline(tree: Tree, path: str) -> Answer:
-    note, (known, found) = _asked(tree, lambda index, listing: (listing.find(path), symbols.outline(index, listing.find(path))))
-    return Answer(note + answers.outlined(known, found, len(tree.lines(known))), [asdict(place) for place in found])
+    note, (known, found) = _asked(
+        tree, lambda index, listing: (listing.find(path), symbols.outline(index, listing.find(path)))
+    )
+    return Answer(
+        note + answers.outlined(known, found, len(tree.lines(known))), [asdict(place) for place in found]
+    )
 
 
 def read(tree: Tree, path: str, start: int, end: int) -> Answer:
@@ -74,7 +78,9 @@ def uses(tree: Tree, symbol: str, limit: int) -> Answer:
 def _asked(tree: Tree, question: Callable[[Index, Listing], Any]) -> tuple[str, Any]:
     """The answer, and the note of the index as a line of its own."""
     listing = tree.listing()
-    return ask(tree, listing, lambda index: (index.note + "\n" if index.note else "", question(index, listing)))
+    return ask(
+        tree, listing, lambda index: (index.note + "\n" if index.note else "", question(index, listing))
+    )
 
 
 def _lines(found: list[tuple[str, int, str]]) -> list[dict[str, Any]]:

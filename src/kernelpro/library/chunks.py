@@ -40,7 +40,9 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
     first = _after_licence(lines)
     starts = {_with_comment(lines, d.start - 1) for d in found if d.kind not in _SMALL}
     borders = sorted({first} | {row for row in starts if row > first})
-    pieces = [piece for a, b in zip(borders, [*borders[1:], len(lines)], strict=True) for piece in _cut(lines, a, b)]
+    pieces = [
+        piece for a, b in zip(borders, [*borders[1:], len(lines)], strict=True) for piece in _cut(lines, a, b)
+    ]
     at = 0
     opening: list[Definition] = []
     """Definitions that begin before the chunk's end, outermost first, not yet over."""
@@ -58,13 +60,17 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
         main = min(larger or began, key=lambda d: d.depth, default=None)
         about = outer[-1] if outer and (main is None or main.depth > outer[-1].depth) else main
         names = dict.fromkeys(d.title for d in [*outer, *began])
-        yield Chunk(start + 1, end, about.kind if about else "text", about.qualified if about else "", tuple(names))
+        yield Chunk(
+            start + 1, end, about.kind if about else "text", about.qualified if about else "", tuple(names)
+        )
 
 
 def _after_licence(lines: Sequence[str]) -> int:
     """The row after a leading comment that is a licence, else 0."""
     row = 0
-    while row < min(len(lines), _LONGEST_LICENCE) and (_COMMENT.match(lines[row]) or lines[row].strip() in ("", '"""')):
+    while row < min(len(lines), _LONGEST_LICENCE) and (
+        _COMMENT.match(lines[row]) or lines[row].strip() in ("", '"""')
+    ):
         row += 1
         if lines[row - 1].rstrip().endswith("*/"):
             break

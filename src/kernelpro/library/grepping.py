@@ -30,7 +30,13 @@ class Matches:
 
 
 def grep(
-    tree: Tree, listing: Listing, pattern: str, regex: bool, glob: str, ignore_case: bool, seconds: float = SECONDS
+    tree: Tree,
+    listing: Listing,
+    pattern: str,
+    regex: bool,
+    glob: str,
+    ignore_case: bool,
+    seconds: float = SECONDS,
 ) -> Matches:
     """Lines that hold `pattern` (exact text, or a regular expression) in files that match `glob` (empty: all)."""
     if not pattern or len(pattern) > LONGEST_PATTERN:
@@ -61,7 +67,9 @@ def grep(
         child.kill()
     rows = [json.loads(row) for row in answer.split("\n") if row.endswith("]")]
     if rows and rows[-1][:2] == ["", -1]:
-        raise BadInput(f"{pattern!r}: not a regular expression ({rows[-1][2]}); for exact text leave regex off")
+        raise BadInput(
+            f"{pattern!r}: not a regular expression ({rows[-1][2]}); for exact text leave regex off"
+        )
     ended = bool(rows) and rows[-1][0] == ""
     if not ended and not timed_out:
         raise BadInput(f"{pattern!r}: the pattern needs too much memory; give a simpler one")

@@ -61,7 +61,9 @@ def ask(tree: Tree, listing: Listing, question: Callable[[Index], _Answer]) -> _
             return question(index)
         except sqlite3.DatabaseError as error:
             if last or index.note:
-                raise BadInput(f"the index of {tree.name} cannot be read ({error}); delete {place.parent}") from error
+                raise BadInput(
+                    f"the index of {tree.name} cannot be read ({error}); delete {place.parent}"
+                ) from error
             with contextlib.suppress(OSError):
                 place.unlink()
         finally:
@@ -80,7 +82,10 @@ def folder() -> Path:
 
 
 def _place(tree: Tree, listing: Listing) -> Path:
-    return folder() / f"{_prefix(tree)}{hashlib.sha256(f'{SCHEMA} {listing.fingerprint}'.encode()).hexdigest()[:16]}.db"
+    return (
+        folder()
+        / f"{_prefix(tree)}{hashlib.sha256(f'{SCHEMA} {listing.fingerprint}'.encode()).hexdigest()[:16]}.db"
+    )
 
 
 def _prefix(tree: Tree) -> str:
@@ -116,7 +121,9 @@ def _build_at(place: Path, tree: Tree, listing: Listing) -> Index:
             _fill(db, tree, listing)
         os.replace(temporary, place)
     except (sqlite3.OperationalError, OSError) as error:
-        return _in_memory(tree, listing.fingerprint, f"the index could not be kept in {place.parent} ({error})")
+        return _in_memory(
+            tree, listing.fingerprint, f"the index could not be kept in {place.parent} ({error})"
+        )
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -145,7 +152,9 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
             continue  # gone since the listing: the next call sees another listing and builds again
         lines = text.removesuffix("\n").split("\n")
         found = definitions(path, text)
-        rows = ((d.name, d.name.lower(), d.qualified, d.kind, identity, d.start, d.line, d.end) for d in found)
+        rows = (
+            (d.name, d.name.lower(), d.qualified, d.kind, identity, d.start, d.line, d.end) for d in found
+        )
         db.executemany("INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         where = _tokens(memo, path)
         for chunk in chunks(lines, found):
@@ -167,7 +176,9 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
 
 def _tokens(memo: Memo, text: str) -> str:
     counts = Counter(WORD.findall(text))
-    return "".join([memo[word] * (count if count < MOST_REPEATS else MOST_REPEATS) for word, count in counts.items()])
+    return "".join(
+        [memo[word] * (count if count < MOST_REPEATS else MOST_REPEATS) for word, count in counts.items()]
+    )
 
 
 def _prune(tree: Tree, place: Path) -> None:

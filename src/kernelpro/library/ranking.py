@@ -67,8 +67,13 @@ def find(index: Index, tree: Tree, query: str, limit: int) -> Found:
     rows, having = _best(index.db, " AND ".join(quoted)), []
     if len(rows) < ENOUGH * limit and len(asked) > 1:
         rows = _best(index.db, " OR ".join(quoted))
-        having = [{row for (row,) in index.db.execute("SELECT rowid FROM words WHERE words MATCH ?", (term,))} for term in quoted]
-    spelt = {term[1:] for term in asked if term.startswith("_")} or ({query.strip().lower()} if len(asked) == 1 else set())
+        having = [
+            {row for (row,) in index.db.execute("SELECT rowid FROM words WHERE words MATCH ?", (term,))}
+            for term in quoted
+        ]
+    spelt = {term[1:] for term in asked if term.startswith("_")} or (
+        {query.strip().lower()} if len(asked) == 1 else set()
+    )
     scored: list[Hit] = []
     titles: dict[tuple[str, int], str] = {}
     for number, path, start, end, kind, symbol, names, score in rows:
@@ -130,7 +135,12 @@ def _likeness(names: str, asked: Sequence[str], memo: Memo) -> float:
     wanted = {term for term in asked if not term.startswith("_")}
     best = 0.0
     for name in names.split("\n"):
-        held = {token for word in WORD.findall(name.split("<", 1)[0]) for token in memo[word].split() if not token.startswith("_")}
+        held = {
+            token
+            for word in WORD.findall(name.split("<", 1)[0])
+            for token in memo[word].split()
+            if not token.startswith("_")
+        }
         if held and wanted:
             best = max(best, len(held & wanted) ** 2 / (len(held) * len(wanted)))
     return best

@@ -45,7 +45,20 @@ def definitions(path: str, text: str) -> list[Definition]:
         found = list(_python(text))
     elif extension in (".md", ".rst", ".ipynb"):
         found = list(_headings(text, extension))
-    elif extension in (".txt", ".cmake", ".rs", ".go", ".jl", ".ll", ".mlir", ".td", ".s", ".asm", ".sass", ".ptx"):
+    elif extension in (
+        ".txt",
+        ".cmake",
+        ".rs",
+        ".go",
+        ".jl",
+        ".ll",
+        ".mlir",
+        ".td",
+        ".s",
+        ".asm",
+        ".sass",
+        ".ptx",
+    ):
         found = []
     else:
         found = _Cpp(text).scan()
@@ -63,12 +76,18 @@ _NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\#[^\n\\]*(?:\\.[^\n\\]*)*|\[\[.
 _DEFINE = re.compile(r"#[ \t]*define[ \t]+(\w+)(\(|[ \t]+\S)")
 _CONDITION = re.compile(r"#[ \t]*(if|else|elif|endif)")
 _NAMESPACE = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)|extern\s*\"C(?:\+\+)?\"\s*$")
-_TYPE = re.compile(r"(?:(?:typedef|static|inline|constexpr|const|friend)\s+)*(struct|class|union|enum(?:\s+(?:class|struct))?)\b")
+_TYPE = re.compile(
+    r"(?:(?:typedef|static|inline|constexpr|const|friend)\s+)*(struct|class|union|enum(?:\s+(?:class|struct))?)\b"
+)
 _ATTRIBUTES = r"(?:(?:alignas|__align__|CUTLASS_ALIGN\w*|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
 _TYPE_NAME = re.compile(_ATTRIBUTES + r"((?:\w+\s+)*?)([A-Za-z_]\w*)\s*(<|final\b|:|$)")
-_CALL = re.compile(r"((?:\w+::)*)(operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|[\w:<>*& ]+)|~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*\(")
+_CALL = re.compile(
+    r"((?:\w+::)*)(operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|[\w:<>*& ]+)|~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*\("
+)
 _ALIAS = re.compile(r"using\s+(\w+)\s*=|typedef\b.*?(\w+)\s*$", re.DOTALL)
-_DECLARED = re.compile(r"\)\s*(?:(?:const|noexcept|override|final|=\s*(?:0|default|delete)|&&?)\s*|->[^()]*)*$")
+_DECLARED = re.compile(
+    r"\)\s*(?:(?:const|noexcept|override|final|=\s*(?:0|default|delete)|&&?)\s*|->[^()]*)*$"
+)
 _LONGEST_HEAD = 2000
 """Characters. A declaration beyond is a table or a macro's expansion; the bound keeps odd files linear."""
 _ANGLE = re.compile(r"[<>()]|->|>=|<=")
@@ -141,7 +160,9 @@ class _Cpp:
                 self.stack = list(branches[-1])
         elif define := _DEFINE.match(match.group()):
             line = self.line(match.start())
-            self.found.append(Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0))
+            self.found.append(
+                Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0)
+            )
 
     def outside(self) -> bool:
         return not self.stack or self.stack[-1].scope != "body"
@@ -218,11 +239,17 @@ class _Cpp:
         if match := _ALIAS.match(bare):
             group = 1 if match[1] else 2
             self.add(match[group], "alias", begin, offset + match.start(group), self.line(end))
-        elif _DECLARED.search(bare) and not bare.startswith(("static_assert", "friend")) and (match := self.call(bare)):
+        elif (
+            _DECLARED.search(bare)
+            and not bare.startswith(("static_assert", "friend"))
+            and (match := self.call(bare))
+        ):
             self.add(match[2], "declaration", begin, offset + match.start(2), self.line(end))
 
 
-_DEF = re.compile(r"^([ \t]*)(?:(?:async[ \t]+|cp?)?(def|class)[ \t]+|cdef[ \t]+(class)[ \t]+)(\w+)", re.MULTILINE)
+_DEF = re.compile(
+    r"^([ \t]*)(?:(?:async[ \t]+|cp?)?(def|class)[ \t]+|cdef[ \t]+(class)[ \t]+)(\w+)", re.MULTILINE
+)
 
 
 def _python(text: str) -> Iterator[Definition]:
@@ -235,7 +262,9 @@ def _python(text: str) -> Iterator[Definition]:
         at = match.start()
         indent = len(match[1])
         end = row + 1
-        while end < len(lines) and (indents[end] < 0 or indents[end] > indent or lines[end].lstrip()[:1] in (")", "]")):
+        while end < len(lines) and (
+            indents[end] < 0 or indents[end] > indent or lines[end].lstrip()[:1] in (")", "]")
+        ):
             end += 1
         while end > row + 1 and indents[end - 1] < 0:
             end -= 1

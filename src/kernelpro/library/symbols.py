@@ -41,10 +41,15 @@ def defined(index: Index, symbol: str) -> list[Place]:
     found = []
     for path, line, end, kind, qualified, _ in same_case or rows:
         outer = re.split(r"::|\.", qualified.split("<")[0].lower())[:-1]
-        if not len(parts) > 1 or [part.lower() for part in parts[:-1]] == outer[len(outer) - len(parts) + 1 :]:
+        if (
+            not len(parts) > 1
+            or [part.lower() for part in parts[:-1]] == outer[len(outer) - len(parts) + 1 :]
+        ):
             found.append(Place(path, line, end, kind, qualified))
     if not found:
-        raise NotFound(f"{symbol}: not defined in the tree{_suggest(index, parts[-1])}; `search` finds words, `grep` any text")
+        raise NotFound(
+            f"{symbol}: not defined in the tree{_suggest(index, parts[-1])}; `search` finds words, `grep` any text"
+        )
     return sorted(found, key=_telling)
 
 
@@ -106,7 +111,9 @@ def outline(index: Index, path: str) -> list[Place]:
 
 def _parts(symbol: str) -> list[str]:
     given = symbol.strip()
-    if len(given) <= 200 and (match := re.fullmatch(r"((?:\w+::)*)operator\s*(\(\)|\[\]|[^\s\w()]{1,3})", given)):
+    if len(given) <= 200 and (
+        match := re.fullmatch(r"((?:\w+::)*)operator\s*(\(\)|\[\]|[^\s\w()]{1,3})", given)
+    ):
         return [*match[1].split("::")[:-1], f"operator{match[2]}"]
     bare = given.removesuffix("()").split("<")[0]
     if len(given) > 200 or not _SYMBOL.fullmatch(bare):
@@ -118,10 +125,13 @@ def _suggest(index: Index, name: str) -> str:
     """Names that contain it, or are spelt much like it."""
     like = name.lower().replace("\\", "").replace("%", "").replace("_", r"\_")
     rows = index.db.execute(
-        r"SELECT DISTINCT name FROM definition WHERE lower LIKE ? ESCAPE '\' ORDER BY length(name), name LIMIT 5", (f"%{like}%",)
+        r"SELECT DISTINCT name FROM definition WHERE lower LIKE ? ESCAPE '\' ORDER BY length(name), name LIMIT 5",
+        (f"%{like}%",),
     ).fetchall()
     if not rows:
-        alike = index.db.execute("SELECT DISTINCT name FROM definition WHERE lower LIKE ?", (f"{name[:2].lower()}%",)).fetchall()
+        alike = index.db.execute(
+            "SELECT DISTINCT name FROM definition WHERE lower LIKE ?", (f"{name[:2].lower()}%",)
+        ).fetchall()
         rows = [(near,) for near in difflib.get_close_matches(name, sorted(row[0] for row in alike), 5)]
     return f"; near: {', '.join(row[0][:80] for row in rows)}" if rows else ""
 

@@ -63,7 +63,12 @@ def search(query: str, tree: str = "cutlass", limit: int = 10) -> str:
 
 @_answering
 def grep(
-    pattern: str, tree: str = "cutlass", regex: bool = False, glob: str = "", ignore_case: bool = False, limit: int = 30
+    pattern: str,
+    tree: str = "cutlass",
+    regex: bool = False,
+    glob: str = "",
+    ignore_case: bool = False,
+    limit: int = 30,
 ) -> str:
     """Every line with that text, or that matches that regular expression."""
     return asking.grep(named(tree), pattern, regex, glob, ignore_case, limit).text
@@ -95,7 +100,9 @@ def uses(symbol: str, tree: str = "cutlass", limit: int = 20) -> str:
 
 def _schema(*required: str, **properties: tuple[str, str]) -> dict[str, Any]:
     properties["tree"] = ("string", "Name of the tree; default cutlass.")
-    made: dict[str, dict[str, Any]] = {name: {"type": kind, "description": text} for name, (kind, text) in properties.items()}
+    made: dict[str, dict[str, Any]] = {
+        name: {"type": kind, "description": text} for name, (kind, text) in properties.items()
+    }
     if "limit" in made:
         made["limit"] |= {"minimum": 1, "maximum": MOST}
     return {"type": "object", "properties": made, "required": list(required), "additionalProperties": False}
@@ -125,19 +132,34 @@ TOOLS = (
     Tool(
         "outline",
         "What a file defines, with line ranges: look here before reading.",
-        _schema("path", path=("string", "A file, from the root of the tree; the end of its path does if it is the only one.")),
+        _schema(
+            "path",
+            path=(
+                "string",
+                "A file, from the root of the tree; the end of its path does if it is the only one.",
+            ),
+        ),
         outline,
     ),
     Tool(
         "read",
         f"Lines of a file, at most {MOST_LINES} at once; 100 from start unless end is given.",
-        _schema("path", path=("string", "File."), start=("integer", "First line, from 1."), end=("integer", "Last line.")),
+        _schema(
+            "path",
+            path=("string", "File."),
+            start=("integer", "First line, from 1."),
+            end=("integer", "Last line."),
+        ),
         read,
     ),
     Tool(
         "definition",
         "Where a function, class, alias or macro is defined, with its signature; overloads and specialisations too.",
-        _schema("symbol", symbol=("string", "A name: TiledCopy, cute::make_layout, TiledCopy::get_slice."), limit=_LIMIT),
+        _schema(
+            "symbol",
+            symbol=("string", "A name: TiledCopy, cute::make_layout, TiledCopy::get_slice."),
+            limit=_LIMIT,
+        ),
         definition,
     ),
     Tool(

@@ -61,8 +61,14 @@ class Listing:
             return same_end[0]
         name = parts[-1].lower()
         near = same_end or [known for known in self.files if known.rsplit("/", 1)[-1].lower() == name]
-        near = near or [known for known in self.files if name and name.rsplit(".", 1)[0] in known.rsplit("/", 1)[-1].lower()]
-        raise NotFound(f"{path!r}: no such file in the tree" + (f"; did you mean {', '.join(near[:5])}?" if near else ""))
+        near = near or [
+            known
+            for known in self.files
+            if name and name.rsplit(".", 1)[0] in known.rsplit("/", 1)[-1].lower()
+        ]
+        raise NotFound(
+            f"{path!r}: no such file in the tree" + (f"; did you mean {', '.join(near[:5])}?" if near else "")
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,9 @@ class Tree:
                     if about.st_size <= MOST_BYTES:
                         found[path] = (about.st_size, about.st_mtime_ns)
             if len(found) > MOST_FILES:
-                raise BadInput(f"tree {self.name}: more than {MOST_FILES} source files in {self.root}; name a folder in it")
+                raise BadInput(
+                    f"tree {self.name}: more than {MOST_FILES} source files in {self.root}; name a folder in it"
+                )
         return Listing(dict(sorted(found.items())))
 
     def text(self, path: str) -> str:

@@ -14,7 +14,18 @@ In come questions, out come checked values with what they cost. Answers are data
 from kernelpro.llm.by_name import model
 from kernelpro.llm.cap import Purse
 from kernelpro.llm.prices import Price
-from kernelpro.llm.question import CapReached, Form, Malformed, Model, ModelError, NoAnswer, Outstanding, Question, Reply, Tool
+from kernelpro.llm.question import (
+    CapReached,
+    Form,
+    Malformed,
+    Model,
+    ModelError,
+    NoAnswer,
+    Outstanding,
+    Question,
+    Reply,
+    Tool,
+)
 from kernelpro.llm.settings import Effort, Settings
 from kernelpro.llm.transcripts import FILE, Transcripts
 

@@ -60,4 +60,6 @@ def _source(spec: str, settings: Settings, purse: Purse, runs: Path | None) -> S
         what = {"inbox": "inbox:DIR", "replay": "replay:RUN"}.get(kind, f"{kind}:MODEL")
         raise BadInput(f"model {spec}: write {what}")
     known = ", ".join(f"{name}:MODEL" for name in PROVIDERS)
-    raise BadInput(f"model {spec}: not known; there are {known}, http://HOST:PORT/v1#MODEL, inbox:DIR and replay:RUN")
+    raise BadInput(
+        f"model {spec}: not known; there are {known}, http://HOST:PORT/v1#MODEL, inbox:DIR and replay:RUN"
+    )

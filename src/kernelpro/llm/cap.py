@@ -94,7 +94,9 @@ class Purse:
         for role, key, money, cost in spent:
             self._count(role, key, money, cost.tokens_in, cost.tokens_out, cost.calls)
 
-    def _count(self, role: str, key: str, money: Decimal, tokens_in: int, tokens_out: int, calls: int) -> None:
+    def _count(
+        self, role: str, key: str, money: Decimal, tokens_in: int, tokens_out: int, calls: int
+    ) -> None:
         with self._lock:
             for account in (self._all, self._roles[role], self._keys[key]):
                 account.add(money, tokens_in, tokens_out, calls)
@@ -102,7 +104,9 @@ class Purse:
     def _check(self, tokens: int, money: Decimal) -> None:
         used, ahead = self._all.tokens_in + self._all.tokens_out, tokens + self._announced_tokens
         if self._tokens and used + ahead > self._tokens:
-            raise CapReached(f"the cap of {self._tokens:,} tokens is reached: {used:,} are spent, about {ahead:,} are asked for")
+            raise CapReached(
+                f"the cap of {self._tokens:,} tokens is reached: {used:,} are spent, about {ahead:,} are asked for"
+            )
         needed = money + self._announced_money
         if self._money and (self._all.money >= self._money or self._all.money + needed > self._money):
             spent = self._all.money

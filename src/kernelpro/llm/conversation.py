@@ -52,7 +52,9 @@ class Provider:
         self.tariff = Tariff(price, self.model.system, self.model.model_name)
         if purse.caps_money and not self.tariff.known:
             give = f"give it with --price {self.model.model_name}=INPUT/OUTPUT (dollars per million tokens)"
-            raise BadInput(f"{spec}: its price is not known, so a cap in dollars would not hold; {give}, or cap the tokens instead")
+            raise BadInput(
+                f"{spec}: its price is not known, so a cap in dollars would not hold; {give}, or cap the tokens instead"
+            )
         self._noted: set[str] = set()
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
@@ -73,7 +75,9 @@ class Provider:
             "max_retries": 0,  # retrying is ours: each attempt passes the purse
             "cache": {"messages": bool(question.tools)},
         }
-        if settings.temperature is not None and not (settings.effort and _OWN_TEMPERATURE in self.model.model_name):
+        if settings.temperature is not None and not (
+            settings.effort and _OWN_TEMPERATURE in self.model.model_name
+        ):
             wanted["temperature"] = settings.temperature
         if settings.effort is not None:
             # of a server by its address the library does not know whether it has efforts; whoever asks for one does
@@ -97,14 +101,18 @@ class _Conversation:
     async def run(self, question: Question[T]) -> T:
         settings, rounds, reasks = self.provider.settings, 0, 0
         self.exchange.add("system", redact(question.system))
-        self.characters = len(question.system) + sum(len(json.dumps(tool.parameters)) for tool in question.tools)
+        self.characters = len(question.system) + sum(
+            len(json.dumps(tool.parameters)) for tool in question.tools
+        )
         self._say(question.task)
         while True:
             response = await self._request()
             if response.tool_calls:
                 rounds += 1
                 if rounds > settings.tool_rounds + _GRACE:
-                    raise ModelError(f"{self.provider.name}: {question.key}: {rounds} rounds of tool calls and no answer")
+                    raise ModelError(
+                        f"{self.provider.name}: {question.key}: {rounds} rounds of tool calls and no answer"
+                    )
                 await self._call(list(response.tool_calls), rounds <= settings.tool_rounds)
                 continue
             self.exchange.text = redact(response.text or "")
@@ -149,7 +157,9 @@ class _Conversation:
             if attempt > settings.retries:
                 raise NotHeard(f"{failure.text}; given up after {attempt} attempts")
             if wait > settings.longest_wait:
-                raise NotHeard(f"{failure.text}; the server asks to wait {wait:.0f} s: come back then, or raise longest_wait")
+                raise NotHeard(
+                    f"{failure.text}; the server asks to wait {wait:.0f} s: come back then, or raise longest_wait"
+                )
             self.exchange.add("note", f"attempt {attempt} failed: {failure.text}")
             await asyncio.sleep(wait)
         raise AssertionError("count() does not end")
@@ -160,7 +170,10 @@ class _Conversation:
         from pydantic_ai.tools import ToolDefinition
 
         provider, tools = self.provider, self.question.tools
-        definitions = [ToolDefinition(name=t.name, description=t.description, parameters_json_schema=t.parameters) for t in tools]
+        definitions = [
+            ToolDefinition(name=t.name, description=t.description, parameters_json_schema=t.parameters)
+            for t in tools
+        ]
         expected = estimate(self.characters)
         with provider.purse.request(expected, provider.tariff.of_prompt(expected)):
             response = await model_request(
@@ -176,24 +189,40 @@ class _Conversation:
     def _pay(self, response: ModelResponse, expected: int) -> None:
         """Count the request, here and in the purse, before anything else can go wrong; then keep what it said."""
         usage, exchange, provider = response.usage, self.exchange, self.provider
-        tokens = Tokens(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
-        calls = [{"id": call.tool_call_id, "name": call.tool_name, "arguments": call.args} for call in response.tool_calls]
+        tokens = Tokens(
+            usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+        )
+        calls = [
+            {"id": call.tool_call_id, "name": call.tool_name, "arguments": call.args}
+            for call in response.tool_calls
+        ]
         text, thinking = response.text or "", response.thinking or ""
         written = len(text) + len(thinking) + len(json.dumps(calls))
         if not usage.has_values() or usage.unmeasured_requests:
             tokens = Tokens(expected, estimate(written))
-            provider.note_once(exchange, "the server does not say what a request used: its tokens are estimates")
+            provider.note_once(
+                exchange, "the server does not say what a request used: its tokens are estimates"
+            )
         money = provider.tariff.of(response, tokens)
         if money is None:
             money = Decimal(0)
-            provider.note_once(exchange, "its price is not known: tokens count, money does not; --price gives it")
+            provider.note_once(
+                exchange, "its price is not known: tokens count, money does not; --price gives it"
+            )
         provider.purse.pay(self.question.role, self.question.key, money, tokens)
         exchange.money += money
         exchange.tokens_in += tokens.input
         exchange.tokens_out += tokens.output
         exchange.calls += 1
         used = {"in": tokens.input, "out": tokens.output, "cached": tokens.read, "money": str(money)}
-        exchange.add("assistant", redact(text), thinking=redact(thinking), calls=calls, used=used, finish=response.finish_reason)
+        exchange.add(
+            "assistant",
+            redact(text),
+            thinking=redact(thinking),
+            calls=calls,
+            used=used,
+            finish=response.finish_reason,
+        )
         if response.parts:  # providers refuse a conversation with an empty turn
             self.history.append(response)
         self.characters += written
@@ -205,7 +234,11 @@ class _Conversation:
 
         parts: list[ModelRequestPart] = []
         for call in calls:
-            failed, text = await self._result(call) if allowed else (True, "no tool calls are left for this question: answer now")
+            failed, text = (
+                await self._result(call)
+                if allowed
+                else (True, "no tool calls are left for this question: answer now")
+            )
             text = redact(_shortened(text))
             self.exchange.add("tool", text, id=call.tool_call_id, name=call.tool_name, failed=failed)
             outcome: Literal["failed", "success"] = "failed" if failed else "success"
@@ -233,4 +266,6 @@ class _Conversation:
 def _shortened(text: str) -> str:
     if len(text) <= _LONGEST_RESULT:
         return text
-    return f"{text[:_LONGEST_RESULT]}\n[cut here: {len(text) - _LONGEST_RESULT} more characters; ask for less]"
+    return (
+        f"{text[:_LONGEST_RESULT]}\n[cut here: {len(text) - _LONGEST_RESULT} more characters; ask for less]"
+    )

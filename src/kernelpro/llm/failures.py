@@ -60,7 +60,11 @@ def judge(error: Exception, name: str) -> Failure:
         again = error.status_code in _PASSING_STATUS or error.status_code >= 500
         if error.provider_retry_hint is not None:
             again = error.provider_retry_hint
-        return passing(f"the server answered {error.status_code}: {words}") if again else final(f"refused{status}: {words}")
+        return (
+            passing(f"the server answered {error.status_code}: {words}")
+            if again
+            else final(f"refused{status}: {words}")
+        )
     if isinstance(error, (known.ContentFilterError, known.UserError)):
         return final(words)
     if isinstance(error, (known.ModelAPIError, known.UnexpectedModelBehavior, *UNREADABLE)):

@@ -40,7 +40,9 @@ class Code:
         ours = [block for block in blocks if block.language == self.language]
         if len(ours) != 1:
             seen = ", ".join(f"```{block.language}" for block in blocks) or "no fenced block at all"
-            raise Malformed(f"there must be exactly one block that opens with ```{self.language}; the answer has {seen}")
+            raise Malformed(
+                f"there must be exactly one block that opens with ```{self.language}; the answer has {seen}"
+            )
         if not ours[0].body.strip():
             raise Malformed(f"the ```{self.language} block is empty")
         return ours[0].body

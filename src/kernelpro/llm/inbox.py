@@ -55,7 +55,9 @@ class Inbox:
             if found:
                 value, text, same = found
                 if not same:
-                    exchange.notes.append(f"{question.key}: the answer is to an earlier wording of the question")
+                    exchange.notes.append(
+                        f"{question.key}: the answer is to an earlier wording of the question"
+                    )
                 exchange.add("system", redact(question.system))
                 exchange.add("user", redact(question.task))
                 exchange.add("assistant", text)
@@ -195,7 +197,9 @@ def _page(question: Question[T], stamp: str, answer: str) -> str:
         "*The form of your answer*. Write it under another name first (`.tmp` at the end) and rename it, so that it is never read "
         "half written; once renamed it is final.",
         f"# Context\n\n{question.system.strip()}",
-        question.prompt.strip() if question.prompt.lstrip().startswith("# ") else f"# Task\n\n{question.prompt.strip()}",
+        question.prompt.strip()
+        if question.prompt.lstrip().startswith("# ")
+        else f"# Task\n\n{question.prompt.strip()}",
     ]
     if question.tools:
         parts.append("\n".join(["# What you may look up", "", _TOOLS_HERE, *map(_in_words, question.tools)]))
@@ -210,5 +214,9 @@ _TOOLS_HERE = (
 
 
 def _in_words(tool: Tool) -> str:
-    how = f"Run `{tool.command}`." if tool.command else "There is no command for it: use what you have, or do without."
+    how = (
+        f"Run `{tool.command}`."
+        if tool.command
+        else "There is no command for it: use what you have, or do without."
+    )
     return f"- **{tool.name}**: {tool.description.strip()} {how}"

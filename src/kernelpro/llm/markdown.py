@@ -42,7 +42,9 @@ def fences(text: str) -> list[Fence]:
         elif match and not (match[1][0] == "`" and "`" in match[2]):
             mark, info, start, body = match[1], match[2].strip(), number, []
     if mark:
-        raise Malformed(f"the block that opens in line {start} with {mark}{info} is never closed: was the answer cut off?")
+        raise Malformed(
+            f"the block that opens in line {start} with {mark}{info} is never closed: was the answer cut off?"
+        )
     return found
 
 

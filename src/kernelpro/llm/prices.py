@@ -49,11 +49,15 @@ class Price:
         except InvalidOperation:
             values = []
         if not 2 <= len(values) <= 3 or not all(value.is_finite() and value >= 0 for value in values):
-            raise BadInput(f"price {text}: give dollars per million tokens as INPUT/OUTPUT or INPUT/OUTPUT/CACHED, like 1.25/10")
+            raise BadInput(
+                f"price {text}: give dollars per million tokens as INPUT/OUTPUT or INPUT/OUTPUT/CACHED, like 1.25/10"
+            )
         return cls(*values)
 
     def of(self, tokens: Tokens) -> Decimal:
         cached = self.input if self.cached is None else self.cached
         write = self.input if self.cache_write is None else self.cache_write
         fresh = tokens.input - tokens.read - tokens.written
-        return (fresh * self.input + tokens.read * cached + tokens.written * write + tokens.output * self.output) / MILLION
+        return (
+            fresh * self.input + tokens.read * cached + tokens.written * write + tokens.output * self.output
+        ) / MILLION

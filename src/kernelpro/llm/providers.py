@@ -53,7 +53,9 @@ PROVIDERS = {
 
 def connect(spec: str) -> LibraryModel:
     """The library's model for `provider:model`, or for `URL#model`. Raises BadInput: what is missing, and where it goes."""
-    warnings.filterwarnings("ignore", "Sampling parameters", UserWarning)  # where a model takes no temperature, none is sent
+    warnings.filterwarnings(
+        "ignore", "Sampling parameters", UserWarning
+    )  # where a model takes no temperature, none is sent
     if "://" in spec:
         return _at_url(spec.removeprefix("openai-compatible:"))
     name, _, model = spec.partition(":")
@@ -61,7 +63,9 @@ def connect(spec: str) -> LibraryModel:
     if not model:
         raise BadInput(f"{spec}: which model? Write {name}:MODEL")
     if provider.keys and not any(os.environ.get(key) for key in provider.keys):
-        raise BadInput(f"{spec}: there is no key; put it into the environment variable {' or '.join(provider.keys)}")
+        raise BadInput(
+            f"{spec}: there is no key; put it into the environment variable {' or '.join(provider.keys)}"
+        )
     try:
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.models import infer_model
@@ -82,20 +86,28 @@ def _at_url(address: str) -> LibraryModel:
     except ValueError:
         usable = False
     if not usable or not model:
-        raise BadInput(f"{url}: write the address of the server and the model's name, like http://localhost:8000/v1#qwen3-coder")
+        raise BadInput(
+            f"{url}: write the address of the server and the model's name, like http://localhost:8000/v1#qwen3-coder"
+        )
     if parts.username or parts.password:
-        raise BadInput(f"{parts.hostname}: leave user and password out of the address; a key goes into {KEY_FOR_URL}")
+        raise BadInput(
+            f"{parts.hostname}: leave user and password out of the address; a key goes into {KEY_FOR_URL}"
+        )
     try:
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
     except ImportError:
         raise _not_installed(address, "openai") from None
-    provider = OpenAICompatibleProvider("openai-compatible", base_url=url, api_key=os.environ.get(KEY_FOR_URL) or None)
+    provider = OpenAICompatibleProvider(
+        "openai-compatible", base_url=url, api_key=os.environ.get(KEY_FOR_URL) or None
+    )
     return OpenAIChatModel(model, provider=provider)
 
 
 def _not_installed(spec: str, extra: str) -> BadInput:
-    return BadInput(f"{spec}: the library for it is not installed; run: pip install 'pydantic-ai-slim[{extra}]>=2.66,<3'")
+    return BadInput(
+        f"{spec}: the library for it is not installed; run: pip install 'pydantic-ai-slim[{extra}]>=2.66,<3'"
+    )
 
 
 class Tariff:
@@ -113,7 +125,11 @@ class Tariff:
         """Dollars of an answer; None where nobody knows the price."""
         if self._price:
             return self._price.of(tokens)
-        reported = response.usage.cost if response.usage.cost is not None else (response.provider_details or {}).get("cost")
+        reported = (
+            response.usage.cost
+            if response.usage.cost is not None
+            else (response.provider_details or {}).get("cost")
+        )
         if isinstance(reported, (int, float, Decimal)):
             return Decimal(str(reported))
         try:

@@ -110,7 +110,9 @@ class Question(Generic[T]):
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key) or "__" in self.key:
-            raise ValueError(f"question {self.key!r}: a key is up to three words of letters, digits, - and single _, joined by /")
+            raise ValueError(
+                f"question {self.key!r}: a key is up to three words of letters, digits, - and single _, joined by /"
+            )
 
     @property
     def task(self) -> str:
@@ -125,7 +127,9 @@ class Question(Generic[T]):
     @property
     def shape(self) -> str:
         """Hash of what an answer must fit: an answer to another wording still fits if this is the same."""
-        tools = [json.dumps([tool.name, tool.description, tool.parameters], sort_keys=True) for tool in self.tools]
+        tools = [
+            json.dumps([tool.name, tool.description, tool.parameters], sort_keys=True) for tool in self.tools
+        ]
         return digest(self.role, self.form.description, *tools)
 
 
@@ -154,7 +158,9 @@ class Exchange:
     calls: int = 0
 
     def add(self, role: str, text: str, **more: Any) -> None:
-        self.messages.append({"role": role, "text": text} | {name: value for name, value in more.items() if value})
+        self.messages.append(
+            {"role": role, "text": text} | {name: value for name, value in more.items() if value}
+        )
 
     @property
     def cost(self) -> Cost:

@@ -15,7 +15,10 @@ class Recorded:
     """Without transcripts, nothing is kept and every question is asked. Notes on an answer are told as it comes."""
 
     def __init__(
-        self, source: Source, transcripts: Transcripts | None = None, tell: Callable[[str], None] = lambda line: None
+        self,
+        source: Source,
+        transcripts: Transcripts | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._source, self._transcripts, self._tell = source, transcripts, tell
 

@@ -57,8 +57,14 @@ def faults(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
     if kind == "object":
         return _in_object(schema, value, where)
     if kind == "array":
-        inner = [fault for i, item in enumerate(value) for fault in faults(schema["items"], item, f"{where}[{i}]")]
-        return [f"{name} has more than {schema['maxItems']} items"] if len(value) > schema.get("maxItems", len(value)) else inner
+        inner = [
+            fault for i, item in enumerate(value) for fault in faults(schema["items"], item, f"{where}[{i}]")
+        ]
+        return (
+            [f"{name} has more than {schema['maxItems']} items"]
+            if len(value) > schema.get("maxItems", len(value))
+            else inner
+        )
     return _in_range(schema, value, name)
 
 
@@ -66,7 +72,12 @@ def _in_object(schema: dict[str, Any], value: dict[str, Any], where: str) -> lis
     prefix, declared = f"{where}." if where else "", schema.get("properties", {})
     missing = [f"{prefix}{name} is missing" for name in schema.get("required", ()) if name not in value]
     unknown = [f"{prefix}{name} is not a parameter" for name in value if name not in declared]
-    known = [fault for name in value if name in declared for fault in faults(declared[name], value[name], prefix + name)]
+    known = [
+        fault
+        for name in value
+        if name in declared
+        for fault in faults(declared[name], value[name], prefix + name)
+    ]
     return missing + unknown + known
 
 

@@ -56,7 +56,9 @@ class Transcripts:
         self._answers: dict[tuple[str, str], Line] | None = None
         self._latest: dict[str, Line] = {}
 
-    def append(self, model: str, question: Question[Any], exchange: Exchange, error: BaseException | None = None) -> None:
+    def append(
+        self, model: str, question: Question[Any], exchange: Exchange, error: BaseException | None = None
+    ) -> None:
         """Keep an exchange; `error` is what ended it, where there is no answer."""
         data = {
             "key": question.key,
@@ -79,7 +81,9 @@ class Transcripts:
         try:
             self._write(encoded)
         except OSError as failure:
-            raise BadInput(f"{self.path} cannot be written: {failure.strerror}; answers would be lost") from None
+            raise BadInput(
+                f"{self.path} cannot be written: {failure.strerror}; answers would be lost"
+            ) from None
         if self._answers is not None:
             self._learn(_line(json.loads(encoded)))
 
@@ -150,7 +154,13 @@ def _sync_folder(folder: Path) -> None:
 def _status(error: BaseException | None) -> str:
     if error is None:
         return "answered"
-    return "failed" if isinstance(error, ModelError) else "capped" if isinstance(error, CapReached) else "stopped"
+    return (
+        "failed"
+        if isinstance(error, ModelError)
+        else "capped"
+        if isinstance(error, CapReached)
+        else "stopped"
+    )
 
 
 def _line(data: dict[str, Any]) -> Line:

@@ -143,7 +143,9 @@ class Knowledge:
         asked = {"bound": bound, "hardware": hardware, "family": family, "language": language}
         methods: dict[str, list[tuple[Entry, float]]] = {}
         for key, entry in self._entries():
-            weight = math.prod(unlike for name, unlike in _UNLIKE.items() if getattr(entry, name) != asked[name])
+            weight = math.prod(
+                unlike for name, unlike in _UNLIKE.items() if getattr(entry, name) != asked[name]
+            )
             methods.setdefault(key, []).append((entry, weight))
         advice = []
         for known in methods.values():
@@ -158,7 +160,11 @@ class Knowledge:
                     count=sum(entry.count for entry, _ in known),
                     wins=sum(entry.wins for entry, _ in known),
                     losses=sum(entry.losses for entry, _ in known),
-                    same=sum(entry.count for entry, _ in known if (entry.hardware, entry.family) == (hardware, family)),
+                    same=sum(
+                        entry.count
+                        for entry, _ in known
+                        if (entry.hardware, entry.family) == (hardware, family)
+                    ),
                     conditions=tuple(conditions)[:_MOST_CONDITIONS],
                 )
             )
@@ -177,7 +183,9 @@ class Knowledge:
         observations = [observation.to_json() for observation in self._observations()]
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            partial.write_text(json.dumps(_FORMAT | {"observations": observations}, indent=1) + "\n", encoding="utf-8")
+            partial.write_text(
+                json.dumps(_FORMAT | {"observations": observations}, indent=1) + "\n", encoding="utf-8"
+            )
             partial.replace(path)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -193,11 +201,19 @@ class Knowledge:
             raise BadInput(f"knowledge file cannot be read: {path} ({error.strerror})") from None
         except (ValueError, RecursionError) as error:
             raise BadInput(f"knowledge file is not JSON: {path} ({error})") from None
-        if not isinstance(data, dict) or data.get("format") != _FORMAT["format"] or not isinstance(data.get("observations"), list):
+        if (
+            not isinstance(data, dict)
+            or data.get("format") != _FORMAT["format"]
+            or not isinstance(data.get("observations"), list)
+        ):
             raise BadInput(f"not an export of KernelPro's knowledge: {path}")
         if data.get("version") != _FORMAT["version"]:
-            raise BadInput(f"knowledge file of version {data.get('version')!r}: {path}; this is version {_FORMAT['version']}")
-        return self.add([_observation(item, f"{path}: observation {i}") for i, item in enumerate(data["observations"], 1)])
+            raise BadInput(
+                f"knowledge file of version {data.get('version')!r}: {path}; this is version {_FORMAT['version']}"
+            )
+        return self.add(
+            [_observation(item, f"{path}: observation {i}") for i, item in enumerate(data["observations"], 1)]
+        )
 
     def _require(self) -> Ledger:
         if self._file is None:
@@ -215,7 +231,9 @@ class Knowledge:
             return []
         groups: dict[tuple[str, ...], list[Observation]] = {}
         for one in self._observations():
-            groups.setdefault((method_key(one.method), one.bound, one.hardware, one.language, one.family), []).append(one)
+            groups.setdefault(
+                (method_key(one.method), one.bound, one.hardware, one.language, one.family), []
+            ).append(one)
         return [(key[0], _entry(group)) for key, group in groups.items()]
 
 
@@ -253,7 +271,9 @@ def _entry(group: list[Observation]) -> Entry:
         gain=math.fsum(one.gain for one in group) / len(group),
         wins=sum(one.gain > _CLEAR for one in group),
         losses=sum(one.gain < -_CLEAR for one in group),
-        conditions=tuple(dict.fromkeys(one.conditions for one in reversed(group) if one.conditions))[:_MOST_CONDITIONS],
+        conditions=tuple(dict.fromkeys(one.conditions for one in reversed(group) if one.conditions))[
+            :_MOST_CONDITIONS
+        ],
         runs=len({one.run for one in group}),
         date=last.date,
     )

@@ -35,7 +35,9 @@ class Ledger:
             try:
                 return self._on_file(work)
             except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):  # locked, full, not permitted: not the file's fault
+                if isinstance(
+                    error, sqlite3.OperationalError
+                ):  # locked, full, not permitted: not the file's fault
                     raise
                 self._ready = False
                 self._set_aside(str(error))
@@ -45,7 +47,10 @@ class Ledger:
 
     def _on_file(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if not self._ready or not self._path.exists():
-            with self._alone(), self._connection() as db:  # two processes must not change the journal's mode at once
+            with (
+                self._alone(),
+                self._connection() as db,
+            ):  # two processes must not change the journal's mode at once
                 _check(db)
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute(self._schema)
@@ -71,7 +76,9 @@ class Ledger:
         with self._alone():
             if self._is_sound():
                 return
-            kept = self._path.with_name(f"{self._path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+            kept = self._path.with_name(
+                f"{self._path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            )
             for ending in ("-wal", "-shm", ""):
                 part = self._path.with_name(self._path.name + ending)
                 if part.exists():

@@ -172,11 +172,19 @@ class RunMemory:
         `told`: nodes that the reader is told of elsewhere, as of `node` itself.
         """
         under, elsewhere = (
-            Outcomes(*(tuple(a for a in ended if a.node != node and a.node not in told) for ended in (some.gains, some.failures)))
+            Outcomes(
+                *(
+                    tuple(a for a in ended if a.node != node and a.node not in told)
+                    for ended in (some.gains, some.failures)
+                )
+            )
             for some in (self.tried_under(node), self.tried_elsewhere(node))
         )
         shares = {
-            "Tried from this kernel" if node else "Designs tried": (4, _lines([*under.gains, *under.failures])),
+            "Tried from this kernel" if node else "Designs tried": (
+                4,
+                _lines([*under.gains, *under.failures]),
+            ),
             "Errors seen, and what fixed them": (2, [_error_line(error) for error in self.errors()]),
             "What worked in other steps": (2, _lines(elsewhere.gains)),
             "Facts": (2, [_clipped(fact.text) for fact in self.facts()]),
@@ -206,7 +214,9 @@ class RunMemory:
 def _outcomes(attempts: Iterable[Attempt]) -> Outcomes:
     known = list(attempts)
     gains = sorted((a for a in known if a.worth >= _WORKED), key=lambda a: -a.worth)
-    return Outcomes(tuple(gains), tuple(sorted((a for a in known if a.worth < _WORKED), key=lambda a: a.worth)))
+    return Outcomes(
+        tuple(gains), tuple(sorted((a for a in known if a.worth < _WORKED), key=lambda a: a.worth))
+    )
 
 
 def _lines(attempts: Iterable[Attempt]) -> list[str]:
@@ -222,7 +232,11 @@ def _attempt_line(group: list[Attempt]) -> str:
     outcome = f"failed: {first.failure}" if first.failure else _gained(first)
     tail = ""
     if len(group) > 1:
-        others = "" if first.failure else f", {min(a.worth for a in group):.2f}x to {max(a.worth for a in group):.2f}x"
+        others = (
+            ""
+            if first.failure
+            else f", {min(a.worth for a in group):.2f}x to {max(a.worth for a in group):.2f}x"
+        )
         tail = f" (tried {len(group)} times{others})"
     return _clipped(f"{gist(first.method)} -> {outcome}{tail}")
 
@@ -230,7 +244,9 @@ def _attempt_line(group: list[Attempt]) -> str:
 def _gained(attempt: Attempt) -> str:
     """What came, over what, and what was expected."""
     text = f"{attempt.ms:.4f} ms, " if attempt.ms else ""
-    text += f"{attempt.gain:.2f}x as fast as " + ("the best baseline" if attempt.fresh else f"step {attempt.parent}")
+    text += f"{attempt.gain:.2f}x as fast as " + (
+        "the best baseline" if attempt.fresh else f"step {attempt.parent}"
+    )
     if attempt.promised and not attempt.fresh:
         text += f"; {expectation(attempt)}"
     return text
@@ -239,7 +255,9 @@ def _gained(attempt: Attempt) -> str:
 def expectation(attempt: Attempt) -> str:
     """What was promised, why, and whether it came true."""
     mark = {True: ", confirmed", False: ", refuted", None: ""}[attempt.confirmed]
-    return f"expected {attempt.promised:.2f}x{mark}" + (f" ({gist(attempt.hypothesis)})" if attempt.hypothesis else "")
+    return f"expected {attempt.promised:.2f}x{mark}" + (
+        f" ({gist(attempt.hypothesis)})" if attempt.hypothesis else ""
+    )
 
 
 def _error_line(error: Recurring) -> str:

@@ -51,10 +51,16 @@ def gist(text: str, longest: int = _GIST) -> str:
     """A plan in short, on one line: without asides, up to the last clause that fits; between words where the first is too long."""
     line = " ".join(text.split()).rstrip(".;,")
     if len(line) > longest:
-        line = re.sub(r" \((?=(?:[^() ]+ ){3})[^()]*\)(?=[.;:,]|$)", "", line)  # of four words or more, behind a clause
+        line = re.sub(
+            r" \((?=(?:[^() ]+ ){3})[^()]*\)(?=[.;:,]|$)", "", line
+        )  # of four words or more, behind a clause
     if len(line) <= longest:
         return line
-    ends = [match.start() for match in re.finditer(r"[.;:,] | \(", line[: longest + 1]) if _closed(line[: match.start()])]
+    ends = [
+        match.start()
+        for match in re.finditer(r"[.;:,] | \(", line[: longest + 1])
+        if _closed(line[: match.start()])
+    ]
     if ends and ends[-1] >= longest // 3:
         return line[: ends[-1]]
     return line[: longest - 3].rpartition(" ")[0] + " ..."
@@ -70,5 +76,7 @@ def _stem(word: str) -> str:
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
             stem = word[: -len(ending)]
-            return stem[:-1] if len(stem) > _SHORTEST_STEM and stem[-1] == stem[-2] and stem[-1] != "s" else stem
+            return (
+                stem[:-1] if len(stem) > _SHORTEST_STEM and stem[-1] == stem[-2] and stem[-1] != "s" else stem
+            )
     return word

@@ -12,7 +12,11 @@ from kernelpro.records import BadInput
 
 
 def pool(
-    spec: str, sandbox: str = "auto", wait: bool = True, match: str = "", say: Callable[[str], None] = lambda line: None
+    spec: str,
+    sandbox: str = "auto",
+    wait: bool = True,
+    match: str = "",
+    say: Callable[[str], None] = lambda line: None,
 ) -> Pool:
     """`local`, `local:N`: workers on this machine; `spool:DIR`: whoever sees the folder; `ray:`: a Ray cluster.
 
@@ -33,4 +37,6 @@ def pool(
         from kernelpro.pools.on_ray import RayPool
 
         return RayPool(spec if rest.startswith("//") else rest, sandbox, match, say=say)
-    raise BadInput(f"--pool {spec}: not a pool; there are local, local:N, spool:DIR, ray:, ray:HOST:PORT and ray://HOST:PORT")
+    raise BadInput(
+        f"--pool {spec}: not a pool; there are local, local:N, spool:DIR, ray:, ray:HOST:PORT and ray://HOST:PORT"
+    )

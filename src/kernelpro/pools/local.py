@@ -79,7 +79,12 @@ class _Slot(Worker):
 class Pool(pool.Pool):
     """See the module. `say` hears of devices that fail."""
 
-    def __init__(self, sandbox: str = "auto", on: Sequence[Device] | None = None, say: Callable[[str], None] = lambda line: None):
+    def __init__(
+        self,
+        sandbox: str = "auto",
+        on: Sequence[Device] | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ):
         self._sandbox, self._say = sandbox, say
         self._lock = threading.RLock()
         self._slots = [_Slot(device) for device in on or devices()]
@@ -121,7 +126,11 @@ class Pool(pool.Pool):
             self._refuse_what_nobody_can_do()
         while not self._closing.is_set():
             free = [slot for slot in self._slots if not slot.failed and len(slot.sent) < _MOST_SENT]
-            offers = [(asked, slot) for asked in self._waiting.first() if (slot := self._best_for(asked, free))] if free else []
+            offers = (
+                [(asked, slot) for asked in self._waiting.first() if (slot := self._best_for(asked, free))]
+                if free
+                else []
+            )
             if not offers:
                 return
             warm = {slot.task for slot in self._slots}
@@ -221,7 +230,11 @@ class Pool(pool.Pool):
         while not self._closing.wait(1.0):
             with self._lock:
                 self._dispatch()
-                busy = [(slot, slot.process, next(iter(slot.sent.values())).job) for slot in self._slots if slot.sent]
+                busy = [
+                    (slot, slot.process, next(iter(slot.sent.values())).job)
+                    for slot in self._slots
+                    if slot.sent
+                ]
             for slot, process, job in busy:
                 silence = time.monotonic() - slot.heard
                 if process and silence > patience(job):

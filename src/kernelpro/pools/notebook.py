@@ -98,7 +98,9 @@ def _statements(cells: list[str]) -> Iterator[Statement]:
         for node in body:
             if binds := frozenset(_bound(node)):
                 text = _text(cell, node)
-                added = binds if any(isinstance(n, ast.AugAssign) for n in ast.walk(node)) else frozenset[str]()
+                added = (
+                    binds if any(isinstance(n, ast.AugAssign) for n in ast.walk(node)) else frozenset[str]()
+                )
                 waits = isinstance(node, _CALLED)
                 defines = waits or isinstance(node, (ast.Import, ast.ImportFrom))
                 yield Statement(place, text, binds, _read(text) | added, waits, defines)
@@ -108,7 +110,13 @@ def _statements(cells: list[str]) -> Iterator[Statement]:
 def _without_magic(cell: str) -> str:
     """What stands below `%%time` and the like, which run it as it is."""
     match ast.parse(cell).body:
-        case [ast.Expr(ast.Call(ast.Attribute(attr="run_cell_magic"), [ast.Constant(name), _, ast.Constant(str(text))]))]:
+        case [
+            ast.Expr(
+                ast.Call(
+                    ast.Attribute(attr="run_cell_magic"), [ast.Constant(name), _, ast.Constant(str(text))]
+                )
+            )
+        ]:
             return text if name in _MAGIC else ""
     return cell
 

@@ -61,7 +61,9 @@ class Actor:
     """On a node: a local pool with one worker."""
 
     def __init__(self, sandbox: str):
-        with contextlib.suppress(PermissionError):  # Ray makes its workers yield to everybody, which spoils timings
+        with contextlib.suppress(
+            PermissionError
+        ):  # Ray makes its workers yield to everybody, which spoils timings
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         (self._device,) = local.devices(workers=1)
         self._pool = local.Pool(sandbox, [self._device])
@@ -69,7 +71,11 @@ class Actor:
 
     def hardware(self) -> dict[str, str | None]:
         """By target."""
-        return {"cuda": self._device.name_for("cuda"), "cpu": self._device.name_for("cpu"), "": self._device.name_for(None)}
+        return {
+            "cuda": self._device.name_for("cuda"),
+            "cpu": self._device.name_for("cpu"),
+            "": self._device.name_for(None),
+        }
 
     def do(self, line: str) -> str:
         job = Job.from_json(json.loads(line))
@@ -108,7 +114,13 @@ class _Hand(Worker):
 class RayPool(Pool):
     """See the module."""
 
-    def __init__(self, address: str = "", sandbox: str = "auto", match: str = "", say: Callable[[str], None] = lambda line: None):
+    def __init__(
+        self,
+        address: str = "",
+        sandbox: str = "auto",
+        match: str = "",
+        say: Callable[[str], None] = lambda line: None,
+    ):
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         try:
             import ray
@@ -193,7 +205,10 @@ class RayPool(Pool):
             said = f"{type(error).__name__}: {_line(error)}"
             with self._lock:
                 self._lost = f"--pool ray: it works no longer ({said}); the same command goes on from here"
-                unanswered = [*self._waiting, *(asked for hand in self._hands for asked in hand.sent.values())]
+                unanswered = [
+                    *self._waiting,
+                    *(asked for hand in self._hands for asked in hand.sent.values()),
+                ]
             for asked in unanswered:
                 if not asked.answer.done():
                     asked.refuse(BadInput(self._lost))
@@ -239,11 +254,17 @@ class RayPool(Pool):
         now = self._now()
         first = self._waiting.first()
         hands = [hand for hand in self._hands if hand.gpu == gpu and not hand.failed]
-        useful = [hand for hand in hands if hand.arrival is not None or hand.sent or any(self._suits(a, hand) for a in first)]
+        useful = [
+            hand
+            for hand in hands
+            if hand.arrival is not None or hand.sent or any(self._suits(a, hand) for a in first)
+        ]
         for hand in useful:
             if hand.sent or len(useful) <= needed:
                 hand.wanted = now
-        for hand in sorted(hands, key=lambda h: h.arrival is None, reverse=True):  # those that are pending first
+        for hand in sorted(
+            hands, key=lambda h: h.arrival is None, reverse=True
+        ):  # those that are pending first
             if now - hand.wanted > _IDLE_SECONDS and (hand not in useful or len(useful) > needed):
                 if hand in useful:
                     useful.remove(hand)
@@ -273,7 +294,11 @@ class RayPool(Pool):
         if self._in_vain >= _MOST_IN_VAIN:
             return self._why
         failed = sum(hand.failed for hand in hands)
-        if failed and self._now() - self._last_failure > _LONG_SECONDS and failed >= self._ray.cluster_resources().get("GPU", 0):
+        if (
+            failed
+            and self._now() - self._last_failure > _LONG_SECONDS
+            and failed >= self._ray.cluster_resources().get("GPU", 0)
+        ):
             return f"--pool ray: all GPUs of the cluster ({failed}) failed their health checks; restart their machines"
         return ""
 
@@ -285,13 +310,19 @@ class RayPool(Pool):
 
     def _accelerator(self) -> str | None:
         """The name by which Ray knows the hardware that is asked for, where it knows it."""
-        known = [name.partition(":")[2] for name in self._ray.cluster_resources() if name.startswith("accelerator_type:")]
+        known = [
+            name.partition(":")[2]
+            for name in self._ray.cluster_resources()
+            if name.startswith("accelerator_type:")
+        ]
         return next((kind for kind in known if self._match and self._match.lower() in kind.lower()), None)
 
     def _assign(self) -> None:
         """The lock is held. Whoever has least to do is served first."""
         under_way = Counter(asked.task for hand in self._hands for asked in hand.sent.values())
-        free = [hand for hand in self._hands if hand.hardware and not hand.failed and len(hand.sent) < _MOST_SENT]
+        free = [
+            hand for hand in self._hands if hand.hardware and not hand.failed and len(hand.sent) < _MOST_SENT
+        ]
         old = any(asked.since <= self._now() - _LONG_SECONDS for asked in self._waiting.first())
         while free:
             again = []
@@ -400,7 +431,9 @@ class RayPool(Pool):
             asked = hand.sent.pop(call)
             if isinstance(getattr(error, "cause", None), local.DeviceFailed):
                 if not hand.failed:
-                    self._say(f"a GPU ({hand.hardware.get('cuda')}) failed its health check and is not used any more")
+                    self._say(
+                        f"a GPU ({hand.hardware.get('cuda')}) failed its health check and is not used any more"
+                    )
                 hand.failed, self._last_failure = True, self._now()
                 self._waiting.put_back([asked])
                 return
@@ -419,7 +452,9 @@ class RayPool(Pool):
                 unanswered[0].deaths += 1
                 if unanswered[0].deaths >= _CHANCES:
                     victim = unanswered.pop(0)
-                    victim.answer.set_result(lost(victim.job, f"{_CHANCES} workers died or vanished while they were at this job"))
+                    victim.answer.set_result(
+                        lost(victim.job, f"{_CHANCES} workers died or vanished while they were at this job")
+                    )
             self._waiting.put_back(unanswered)
             self._let_go(hand)
 

@@ -41,7 +41,9 @@ def module(instance: Any, inputs: Any, init_inputs: Any = ()) -> Packed:
         raise BadInput(f"{kind.__qualname__} cannot be copied, as a worker needs it: {error}") from None
     content = {"module": copied, "inputs": list(inputs), "init_inputs": list(init_inputs)}
     parts = {type(part) for part in instance.modules()}
-    return Packed(_source_of(kind, parts, repr(instance)), kind.__qualname__, _payload(content), _outputs(tried, inputs))
+    return Packed(
+        _source_of(kind, parts, repr(instance)), kind.__qualname__, _payload(content), _outputs(tried, inputs)
+    )
 
 
 def function(callable_: Any, inputs: Any) -> Packed:
@@ -96,7 +98,10 @@ def _imported(thing: Any, structure: str) -> str:
     ]
     told += ["", "The module at hand:", "", *structure.splitlines()] if structure else []
     return "\n".join(
-        [*(f"# {line}".rstrip() for line in told[:_MOST_LINES]), f"from {thing.__module__} import {thing.__qualname__}\n"]
+        [
+            *(f"# {line}".rstrip() for line in told[:_MOST_LINES]),
+            f"from {thing.__module__} import {thing.__qualname__}\n",
+        ]
     )
 
 

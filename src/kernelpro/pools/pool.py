@@ -61,5 +61,7 @@ def lost(job: Job, reason: str) -> Result:
     """The answer to a job that nobody lived to answer. A verdict says so in its data: the machine may be to blame, so it may be
     asked for again."""
     if job.kind == "judge" and job.candidate:
-        return Result(job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), data={"lost": reason})
+        return Result(
+            job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), data={"lost": reason}
+        )
     return Result(job.id, error=reason)

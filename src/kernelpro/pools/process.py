@@ -25,15 +25,28 @@ class Process:
     """A worker and the folder that whatever it leaves behind goes with."""
 
     def __init__(self, device: Device, sandbox: str):
-        if "KERNELPRO_PARENT" in os.environ:  # a worker imports the file of a task, and that file wants a worker
-            raise BadInput("a task's file must not judge or optimise when it is imported: put that under if __name__ == '__main__'")
+        if (
+            "KERNELPRO_PARENT" in os.environ
+        ):  # a worker imports the file of a task, and that file wants a worker
+            raise BadInput(
+                "a task's file must not judge or optimise when it is imported: put that under if __name__ == '__main__'"
+            )
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
-        environment = os.environ | {"KERNELPRO_SANDBOX": sandbox, "PYTHONPATH": _python_path(), "TMPDIR": self._folder.name}
+        environment = os.environ | {
+            "KERNELPRO_SANDBOX": sandbox,
+            "PYTHONPATH": _python_path(),
+            "TMPDIR": self._folder.name,
+        }
         environment |= {"KERNELPRO_PARENT": str(os.getpid())} | paths.told()
         if device.gpu and len(gpus()) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = device.gpu.uuid
         self._process = subprocess.Popen(
-            COMMAND, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            COMMAND,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def send(self, job: Job) -> None:
@@ -52,7 +65,11 @@ class Process:
 
     def how_it_died(self) -> str:
         code = self._process.wait()
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}; its last words are above"
+        return (
+            f"killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"exit code {code}; its last words are above"
+        )
 
     @property
     def blames_the_device(self) -> bool:

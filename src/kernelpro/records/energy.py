@@ -40,13 +40,19 @@ class Energy(Record):
     def __post_init__(self) -> None:
         if bool(self.refused) == bool(self.joules):
             raise ValueError("energy is either told or refused with a reason")
-        if self.joules and not (self.against in self.joules and "candidate" in self.joules and self.ratio and self.less):
+        if self.joules and not (
+            self.against in self.joules and "candidate" in self.joules and self.ratio and self.less
+        ):
             raise ValueError("energy that is told has a candidate, a baseline and their ratio")
 
     @property
     def at_the_limit(self) -> bool:
         """Whether the candidate's windows were mostly under the board's power cap: then energy is time."""
-        capped = [window.get("capped", 0.0) for window in self.windows if window["side"] == "candidate" and not window["dropped"]]
+        capped = [
+            window.get("capped", 0.0)
+            for window in self.windows
+            if window["side"] == "candidate" and not window["dropped"]
+        ]
         return bool(capped) and statistics.median(capped) > 0.5
 
 
@@ -58,7 +64,11 @@ def cells(energy: Energy | None) -> tuple[str, str, str]:
     """Under `TITLES`; empty where nothing is told."""
     if energy is None or energy.refused:
         return "", "", ""
-    return amount(energy.joules["candidate"].value), portion(energy.ratio["energy"]), f"{energy.watts['candidate'].value:.0f}"
+    return (
+        amount(energy.joules["candidate"].value),
+        portion(energy.ratio["energy"]),
+        f"{energy.watts['candidate'].value:.0f}",
+    )
 
 
 def amount(joules: float) -> str:

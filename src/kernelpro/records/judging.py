@@ -38,7 +38,9 @@ class Task(Record):
 
     @property
     def id(self) -> str:
-        return digest("task", self.source, self.form, self.entry, self.payload, self.mode, self.precision or "auto")
+        return digest(
+            "task", self.source, self.form, self.entry, self.payload, self.mode, self.precision or "auto"
+        )
 
     @classmethod
     def from_file(cls, path: str | Path, mode: Mode = "train", precision: Precision | None = None) -> Self:

@@ -162,7 +162,9 @@ class Profile(Record):
     @property
     def in_double(self) -> bool:
         """The task is float64's, so that doubles are meant."""
-        return self.unit == "fp64" or (not self.unit and self.precision == "native" and "float64" in self.source)
+        return self.unit == "fp64" or (
+            not self.unit and self.precision == "native" and "float64" in self.source
+        )
 
 
 @dataclass(frozen=True)

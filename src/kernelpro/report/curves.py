@@ -32,7 +32,9 @@ def progress(steps: Iterable[Step], store: Store) -> list[dict[str, Any]]:
         if step.ms is not None and (best is None or step.ms < best):
             best = step.ms
         at = seconds.get(step.number)
-        points.append({"step": step.number, "seconds": at, "state": step.state, "ms": step.ms, "best_ms": best})
+        points.append(
+            {"step": step.number, "seconds": at, "state": step.state, "ms": step.ms, "best_ms": best}
+        )
     return points
 
 

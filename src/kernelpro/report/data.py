@@ -41,7 +41,17 @@ _VERDICT = (
         "speedup",
         "best_baseline",
     ),
-    *("faster", "error", "error_of_limit", "tolerance", "floor_ms", "of_floor", "sandbox", "authored_share", "peak_bytes"),
+    *(
+        "faster",
+        "error",
+        "error_of_limit",
+        "tolerance",
+        "floor_ms",
+        "of_floor",
+        "sandbox",
+        "authored_share",
+        "peak_bytes",
+    ),
     *("parameters", "rounds", "verified_calls", "control", "energy"),
 )
 """Keys of `verdict`, all of them there in every report."""
@@ -160,7 +170,13 @@ def _verdict(run: _Read) -> dict[str, Any]:
     best, verdict = run.best, run.verdict
     if best is None or verdict is None:
         result, headline = _without_winner(run)
-        return dict.fromkeys(_VERDICT) | {"result": result, "headline": headline, "sentences": [], "speedup": {}, "compiler": False}
+        return dict.fromkeys(_VERDICT) | {
+            "result": result,
+            "headline": headline,
+            "sentences": [],
+            "speedup": {},
+            "compiler": False,
+        }
     headline = sentence.won(verdict, best)
     if run.outcome is None:
         headline = f"Not finished; best so far, judged once: {headline}"
@@ -204,7 +220,11 @@ def _without_winner(run: _Read) -> tuple[str, str]:
         return "no winner", sentence.lost(run.outcome, counts)
     if run.failure:
         return "failed", f"The run could not go on: {run.failure.rstrip('.')}."
-    tried = f"{sum(counts.values())} steps, none of which has passed" if counts else "no candidate has been written"
+    tried = (
+        f"{sum(counts.values())} steps, none of which has passed"
+        if counts
+        else "no candidate has been written"
+    )
     return "unfinished", f"Not finished: {tried} so far."
 
 
@@ -329,11 +349,17 @@ def _notes(run: _Read) -> list[str]:
 def _doubts(verdict: Verdict) -> list[str]:
     found = []
     if verdict.sandbox not in ("", "namespaces"):
-        found.append(f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: trust the candidates' authors that far.")
+        found.append(
+            f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: trust the candidates' authors that far."
+        )
     control = verdict.measurement.get("a_a")
     if control and control["high"] - control["low"] > _NOISY:
         spread = f"[{control['low']:.2f}, {control['high']:.2f}]"
-        found.append(f"The machine was noisy: the same code timed against itself gave {spread} instead of 1; mind the intervals.")
+        found.append(
+            f"The machine was noisy: the same code timed against itself gave {spread} instead of 1; mind the intervals."
+        )
     if verdict.floor_ms and verdict.times["candidate"].value < verdict.floor_ms:
-        found.append("The winner is faster than the floor, which counts every byte once at the bandwidth of main memory.")
+        found.append(
+            "The winner is faster than the floor, which counts every byte once at the bandwidth of main memory."
+        )
     return found

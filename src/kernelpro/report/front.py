@@ -42,8 +42,12 @@ def svg(points: Sequence[Point], title: str) -> str:
     digits = max(2, 1 - math.floor(math.log10((high - low) / _LINES)))
     for part in range(_LINES + 1):
         ms, energy = left + (right - left) * part / _LINES, low + (high - low) * part / _LINES
-        parts.append(f'<line x1="{x(ms):.1f}" x2="{x(ms):.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="{_GRID}"/>')
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(energy):.1f}" y2="{y(energy):.1f}" stroke="{_GRID}"/>')
+        parts.append(
+            f'<line x1="{x(ms):.1f}" x2="{x(ms):.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="{_GRID}"/>'
+        )
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(energy):.1f}" y2="{y(energy):.1f}" stroke="{_GRID}"/>'
+        )
         parts.append(_label(x(ms), _HEIGHT - _BOTTOM + 18, f"{ms:.4g}", "middle", _INK))
         parts.append(_label(_LEFT - 8, y(energy) + 4, f"{energy:.{digits}f}", "end", _INK))
     best = [point for point in points if point.best]
@@ -60,7 +64,9 @@ def svg(points: Sequence[Point], title: str) -> str:
     parts.append(_label((_LEFT + _WIDTH) / 2, _HEIGHT - 14, "milliseconds a call", "middle", _INK))
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     text = escape(f"energy a call, of {points[0].against}'s")
-    parts.append(f'<text transform="translate(18 {middle:.0f}) rotate(-90)" text-anchor="middle" fill="{_INK}">{text}</text>')
+    parts.append(
+        f'<text transform="translate(18 {middle:.0f}) rotate(-90)" text-anchor="middle" fill="{_INK}">{text}</text>'
+    )
     return "\n".join([*parts, "</svg>", ""])
 
 

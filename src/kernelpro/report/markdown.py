@@ -29,7 +29,10 @@ def markdown(data: dict[str, Any]) -> str:
         parts += ["## Steps", _steps(data["steps"])]
     if data["winner"]:
         parts += ["## What would be next", _next(data["winner"])]
-        parts += ["## The winner", f"<details><summary>step {data['winner']['step']}, by {_text(verdict['by'])}</summary>"]
+        parts += [
+            "## The winner",
+            f"<details><summary>step {data['winner']['step']}, by {_text(verdict['by'])}</summary>",
+        ]
         parts += [_fenced(data["winner"]["source"], "python"), "</details>"]
     if data["cost"]["roles"]:
         parts += ["## What the models cost", _roles(data["cost"]["roles"])]
@@ -46,7 +49,9 @@ def _took(data: dict[str, Any]) -> str:
     device = f" ({place['device']})" if place["device"] else ""
     outcomes = f" ({sentence.counted(cost['outcomes'])})" if cost["outcomes"] else ""
     sandbox = f"; sandbox: {place['sandbox']}" if place["sandbox"] else ""
-    uses = ", ".join(f"{use} {sentence.duration(seconds)}" for use, seconds in cost["device_uses"].items() if seconds)
+    uses = ", ".join(
+        f"{use} {sentence.duration(seconds)}" for use, seconds in cost["device_uses"].items() if seconds
+    )
     held = f"{sentence.duration(cost['device_seconds'])} on the device{f' ({uses})' if uses else ''}"
     return (
         f"Run {run['id']} on {run['target']}{device}, precision {run['precision'] or 'as the task has it'}; "
@@ -81,7 +86,9 @@ def _steps(steps: list[dict[str, Any]]) -> str:
     """All of them where they are few; else those on the way to the winner and the fastest."""
     chosen = steps
     if len(steps) > _MOST_STEPS:
-        ranked = sorted(steps, key=lambda s: (not s["on_path"], s["ms"]["value"] if s["ms"] else float("inf")))
+        ranked = sorted(
+            steps, key=lambda s: (not s["on_path"], s["ms"]["value"] if s["ms"] else float("inf"))
+        )
         chosen = sorted(ranked[:_MOST_STEPS], key=lambda s: s["number"])
     metered = any(map(told, steps))
     rows = []
@@ -89,10 +96,23 @@ def _steps(steps: list[dict[str, Any]]) -> str:
         mark = " **winner**" if step["winner"] else ""
         speed = f"{step['speedup'][step['against']]['value']:.2f}x" if step["ms"] else ""
         kept = {True: "yes", False: "no", None: ""}[step["confirmed"]]
-        made = f"{step['action']} of {step['parent'] or 'reference'}" + (f" and {step['second']}" if step["second"] else "")
+        made = f"{step['action']} of {step['parent'] or 'reference'}" + (
+            f" and {step['second']}" if step["second"] else ""
+        )
         by = step["by"] if step["author"] else ""
         energy = _energy(step) if metered else ()
-        rows.append((f"{step['number']}{mark}", made, by, step["state"], speed, *energy, kept, step["plan"] or step["note"]))
+        rows.append(
+            (
+                f"{step['number']}{mark}",
+                made,
+                by,
+                step["state"],
+                speed,
+                *energy,
+                kept,
+                step["plan"] or step["note"],
+            )
+        )
     titles = ("mJ a call", "energy") if metered else ()
     table = _table(("step", "from", "by", "outcome", "speed-up", *titles, "hypothesis held", "plan"), rows)
     left = len(steps) - len(chosen)
@@ -103,25 +123,34 @@ def _energy(step: dict[str, Any]) -> tuple[str, str]:
     if not told(step):
         return "", ""
     energy = step["energy"]
-    return sentence.millijoules(energy["joules"]["candidate"]["value"]), sentence.of(energy["ratio"]["energy"], energy["against"])
+    return sentence.millijoules(energy["joules"]["candidate"]["value"]), sentence.of(
+        energy["ratio"]["energy"], energy["against"]
+    )
 
 
 def _roles(roles: list[dict[str, Any]]) -> str:
-    rows = [(r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['money']:.4f}") for r in roles]
+    rows = [
+        (r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['money']:.4f}")
+        for r in roles
+    ]
     return _table(("role", "calls", "tokens in", "tokens out", "dollars"), rows)
 
 
 def _next(winner: dict[str, Any]) -> str:
     found = winner["diagnosis"]
     if not found:
-        return "The winner was not profiled" + (f": {_text(winner['not_profiled'])}" if winner["not_profiled"] else ".")
+        return "The winner was not profiled" + (
+            f": {_text(winner['not_profiled'])}" if winner["not_profiled"] else "."
+        )
     if not found["findings"]:
         return "\n".join(_text(line) for line in found["guidance"])
     lines = [f"Bound by {found['bound']} (confidence {found['confidence']}): {_text(found['why'])}."]
     for finding in found["findings"]:
         advice = f" Try: {finding['advice'][0]}." if finding["advice"] else ""
         said = _text(f"{finding['cause']}.{advice}")
-        lines.append(f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {sentence.promise(finding)}): {said}")
+        lines.append(
+            f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {sentence.promise(finding)}): {said}"
+        )
     return "\n".join(lines)
 
 

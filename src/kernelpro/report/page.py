@@ -26,7 +26,19 @@ _ASSETS = Path(__file__).parent / "assets"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _SCRIPTS = ("vendor/echarts.min.js", "charts.js", "page.js")
 _LANGUAGES = {"cpp": "C++", "cuda": "CUDA", "cute": "CuTe", "triton": "Triton", "torch": "PyTorch"}
-_CHARTED = ("number", "parent", "state", "ms", "against", "speedup", "plan", "note", "compiler", "winner", "on_path")
+_CHARTED = (
+    "number",
+    "parent",
+    "state",
+    "ms",
+    "against",
+    "speedup",
+    "plan",
+    "note",
+    "compiler",
+    "winner",
+    "on_path",
+)
 """What charts.js reads of a step."""
 _WORDS = (
     "and as assert async await break class continue def del elif else except False finally for from global if import in is lambda "
@@ -47,7 +59,9 @@ _TOKEN = re.compile(
 
 def html(data: dict[str, Any]) -> str:
     scripts = [_asset(name) for name in _SCRIPTS]
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
+    )
     verdict, steps = data["verdict"], data["steps"]
     floor = verdict.get("floor_ms") or data["floor_ms"]
     return (
@@ -134,7 +148,11 @@ def _asset(name: str) -> str:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(_ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {
         "baseline": sentence.baseline,
@@ -172,7 +190,10 @@ def _code(text: str) -> Markup:
     parts, at = [], 0
     for token in _TOKEN.finditer(text):
         kind = {"p": "w"}.get(token.lastgroup or "", token.lastgroup)
-        parts += [escape(text[at : token.start()]), Markup('<span class="{}">{}</span>').format(kind, token[0])]
+        parts += [
+            escape(text[at : token.start()]),
+            Markup('<span class="{}">{}</span>').format(kind, token[0]),
+        ]
         at = token.end()
     return Markup("").join([*parts, escape(text[at:])])
 

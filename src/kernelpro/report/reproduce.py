@@ -27,7 +27,9 @@ _JUDGED = {
 """Options of `judge` that `optimize` has not."""
 
 
-def commands(store: Store, config: RunConfig, precision: str | None, winner: int | None, goes_on: bool) -> list[dict[str, str]]:
+def commands(
+    store: Store, config: RunConfig, precision: str | None, winner: int | None, goes_on: bool
+) -> list[dict[str, str]]:
     """`what` in words and the `command` for it. Files are named as the report's own buttons save them."""
     home = _home(store)
     found: list[dict[str, str]] = []
@@ -38,7 +40,16 @@ def commands(store: Store, config: RunConfig, precision: str | None, winner: int
         place = _place(config)
         if winner is not None:
             judged = (*task, *_judge(config), *place)
-            found.append(_line("Judge the winner again, at full length", "judge", "task.py", "winner.py", "--full", *judged))
+            found.append(
+                _line(
+                    "Judge the winner again, at full length",
+                    "judge",
+                    "task.py",
+                    "winner.py",
+                    "--full",
+                    *judged,
+                )
+            )
             found.append(_line("Ask what limits it", "profile", "task.py", "winner.py", *task, *place))
         unsaid = _unsaid(config)
         what = f"Search again; from Python only: {', '.join(unsaid)}" if unsaid else "Search again"
@@ -65,7 +76,13 @@ def _line(what: str, *words: str) -> dict[str, str]:
 
 
 def _task(config: RunConfig, precision: str | None) -> list[str]:
-    return ["--target", config.target, "--mode", config.task.mode, *(["--precision", precision] if precision else [])]
+    return [
+        "--target",
+        config.target,
+        "--mode",
+        config.task.mode,
+        *(["--precision", precision] if precision else []),
+    ]
 
 
 def _place(config: RunConfig) -> list[str]:
@@ -94,7 +111,11 @@ def _unsaid(config: RunConfig) -> list[str]:
     """What decided the run and `optimize` has no option for: it was begun from Python."""
     said = ("baselines", "sandbox")
     usual = Options()
-    differs = [field.name for field in fields(Options) if getattr(config.options, field.name) != getattr(usual, field.name)]
+    differs = [
+        field.name
+        for field in fields(Options)
+        if getattr(config.options, field.name) != getattr(usual, field.name)
+    ]
     found = [f"{name}={getattr(config.options, name)!r}" for name in differs if name not in said]
     return found + ([f"finalists={config.finalists}"] if config.finalists != RunConfig.finalists else [])
 

@@ -14,7 +14,11 @@ _INK, _ROOF, _DOT, _GRID = "#24292f", "#0969da", "#cf222e", "#d8dee4"
 def svg(position: dict[str, Any], title: str) -> str:
     """A complete SVG document."""
     bandwidth, roof = position["roof_bandwidth"], position["roof_flops"]
-    intensity, rate, ridge = max(position["intensity"], 1e-3), max(position["flops_per_second"], 1.0), position["ridge"]
+    intensity, rate, ridge = (
+        max(position["intensity"], 1e-3),
+        max(position["flops_per_second"], 1.0),
+        position["ridge"],
+    )
     left, right = _decade(min(intensity, ridge) / 8, down=True), _decade(max(intensity, ridge) * 8)
     low, high = _decade(min(rate, left * bandwidth * 4) / 2, down=True), _decade(roof * 1.5)
 
@@ -22,7 +26,11 @@ def svg(position: dict[str, Any], title: str) -> str:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * math.log(value / left) / math.log(right / left)
 
     def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * math.log(max(value, low) / low) / math.log(high / low)
+        return (
+            _HEIGHT
+            - _BOTTOM
+            - (_HEIGHT - _TOP - _BOTTOM) * math.log(max(value, low) / low) / math.log(high / low)
+        )
 
     attainable = min(roof, intensity * bandwidth)
     parts = [
@@ -39,19 +47,27 @@ def svg(position: dict[str, Any], title: str) -> str:
     )
     parts.append(_label(x(right) - 6, y(roof) - 8, f"{roof / 1e12:.3g} TFLOP/s", "end", _ROOF))
     middle = math.sqrt(start * ridge)
-    parts.append(_label(x(middle) - 8, y(middle * bandwidth) - 8, f"{bandwidth / 1e12:.3g} TB/s", "end", _ROOF))
+    parts.append(
+        _label(x(middle) - 8, y(middle * bandwidth) - 8, f"{bandwidth / 1e12:.3g} TB/s", "end", _ROOF)
+    )
     parts.append(
         f'<line x1="{x(intensity):.1f}" x2="{x(intensity):.1f}" y1="{y(rate):.1f}" y2="{y(attainable):.1f}" stroke="{_DOT}" '
         'stroke-dasharray="4 3"/>'
     )
-    parts.append(f'<circle cx="{x(intensity):.1f}" cy="{y(attainable):.1f}" r="4" fill="white" stroke="{_ROOF}" stroke-width="2"/>')
+    parts.append(
+        f'<circle cx="{x(intensity):.1f}" cy="{y(attainable):.1f}" r="4" fill="white" stroke="{_ROOF}" stroke-width="2"/>'
+    )
     parts.append(f'<circle cx="{x(intensity):.1f}" cy="{y(rate):.1f}" r="6" fill="{_DOT}"/>')
     text = f"{position['time_ms']:.3f} ms, {position['of_floor']:.0%} of the floor"
     anchor, shift = ("end", -12) if x(intensity) > _WIDTH * 0.6 else ("start", 12)
     parts.append(_label(x(intensity) + shift, y(rate) + 4, text, anchor, _DOT))
-    parts.append(_label((_LEFT + _WIDTH) / 2, _HEIGHT - 14, "operations per byte that must move", "middle", _INK))
+    parts.append(
+        _label((_LEFT + _WIDTH) / 2, _HEIGHT - 14, "operations per byte that must move", "middle", _INK)
+    )
     middle_y = (_TOP + _HEIGHT - _BOTTOM) / 2
-    parts.append(f'<text transform="translate(18 {middle_y:.0f}) rotate(-90)" text-anchor="middle" fill="{_INK}">TFLOP/s</text>')
+    parts.append(
+        f'<text transform="translate(18 {middle_y:.0f}) rotate(-90)" text-anchor="middle" fill="{_INK}">TFLOP/s</text>'
+    )
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -85,7 +85,13 @@ def settled(step: Step) -> str:
     if step.ms and step.verdict:
         told = (f"{step.ms:.4g} ms, {over(step.verdict)}", taken(step.verdict), step.plan)
         return f"{who}: {'; '.join(filter(None, told))}"
-    why = f": {step.verdict.reason}" if step.verdict else f": {step.note.removeprefix(f'{step.state}: ')}" if step.note else ""
+    why = (
+        f": {step.verdict.reason}"
+        if step.verdict
+        else f": {step.note.removeprefix(f'{step.state}: ')}"
+        if step.note
+        else ""
+    )
     return f"{who}: {step.state}{why}"
 
 
@@ -107,7 +113,9 @@ def won(verdict: Verdict, step: Step) -> str:
     hardest = best_of(verdict)
     ratio = verdict.speedup[hardest]
     if compiled(step.author):
-        lead = f"No candidate beat the compiler: {_COMPILERS[step.author]} (step {step.number}) is the fastest, "
+        lead = (
+            f"No candidate beat the compiler: {_COMPILERS[step.author]} (step {step.number}) is the fastest, "
+        )
     elif step.author == _REFERENCE:
         lead = f"No candidate beat the reference: PyTorch's own code (step {step.number}) is the fastest, "
     else:
@@ -117,7 +125,9 @@ def won(verdict: Verdict, step: Step) -> str:
     elif result(verdict) == "slower":
         middle = f"correct but slower than {baseline(hardest)}, the hardest baseline to beat ({times(ratio)})"
     else:
-        middle = f"as fast as {baseline(hardest)}, the hardest baseline to beat, within the noise ({times(ratio)})"
+        middle = (
+            f"as fast as {baseline(hardest)}, the hardest baseline to beat, within the noise ({times(ratio)})"
+        )
     rest = [f"{times(x)} over {baseline(name)}" for name, x in verdict.speedup.items() if name != hardest]
     return lead + middle + (f"; {', '.join(rest)}" if rest else "") + "."
 
@@ -131,7 +141,11 @@ def outcome(verdict: dict[str, Any]) -> str:
 
 def unwrapped(verdict: Verdict, step: Step) -> str:
     """Why the compiler's own code can be faster than the compiler."""
-    beaten = compiled(step.author) and result(verdict) == "faster" and best_of(verdict) in ("compile", "max_autotune")
+    beaten = (
+        compiled(step.author)
+        and result(verdict) == "faster"
+        and best_of(verdict) in ("compile", "max_autotune")
+    )
     return "They are the same kernels, called without torch.compile's guards and wrapper." if beaten else ""
 
 
@@ -146,7 +160,9 @@ def distance(verdict: Verdict) -> str:
     if not verdict.floor_ms:
         return ""
     taken = verdict.times["candidate"].value
-    text = f"It takes {taken:.4g} ms; this device's measured ceilings put the floor at {verdict.floor_ms:.4g} ms"
+    text = (
+        f"It takes {taken:.4g} ms; this device's measured ceilings put the floor at {verdict.floor_ms:.4g} ms"
+    )
     if taken < verdict.floor_ms:
         return f"{text}, which it passes: part of its data was still in a cache."
     return f"{text} ({share(verdict.floor_ms / taken)} of it is reached)."
@@ -190,7 +206,11 @@ def lost(outcome: Outcome, counts: dict[str, int]) -> str:
     written = {state: many for state, many in counts.items() if state not in ("no idea", "no answer")}
     tried = sum(written.values())
     if many := len(outcome.finalists):
-        best = "the best candidate did not hold up" if many == 1 else f"none of the {many} best candidates held up"
+        best = (
+            "the best candidate did not hold up"
+            if many == 1
+            else f"none of the {many} best candidates held up"
+        )
         return f"No winner: {best} when judged again."
     if not tried:
         return "No winner: no candidate was written."
@@ -199,7 +219,9 @@ def lost(outcome: Outcome, counts: dict[str, int]) -> str:
 
 def counted(counts: dict[str, int]) -> str:
     """`3 gave wrong results, 2 did not build`."""
-    return ", ".join(f"{many} {STATES.get(state, state)}" for state, many in sorted(counts.items(), key=lambda c: -c[1]))
+    return ", ".join(
+        f"{many} {STATES.get(state, state)}" for state, many in sorted(counts.items(), key=lambda c: -c[1])
+    )
 
 
 def duration(seconds: float) -> str:

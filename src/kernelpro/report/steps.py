@@ -128,8 +128,14 @@ def _code(step: Step, parent: Step | None, store: Store) -> dict[str, Any] | Non
     if before is None or parent is None:
         return _cut("source", text.splitlines())
     names = (f"step {parent.number}", f"step {step.number}")
-    return _cut("diff", list(difflib.unified_diff(before.splitlines(), text.splitlines(), *names, lineterm="")))
+    return _cut(
+        "diff", list(difflib.unified_diff(before.splitlines(), text.splitlines(), *names, lineterm=""))
+    )
 
 
 def _cut(kind: str, lines: list[str]) -> dict[str, Any]:
-    return {"kind": kind, "text": "\n".join(lines[:_LONGEST_CODE]), "left_out": max(0, len(lines) - _LONGEST_CODE)}
+    return {
+        "kind": kind,
+        "text": "\n".join(lines[:_LONGEST_CODE]),
+        "left_out": max(0, len(lines) - _LONGEST_CODE),
+    }

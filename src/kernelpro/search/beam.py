@@ -36,7 +36,9 @@ class Beam:
         if not members:
             members = tree.leaders(self.width) or [tree.nodes[0]]
         member = min(members, key=lambda node: self._tries(tree, node, start))
-        last = next((tree.nodes[id] for id in reversed(member.children) if tree.nodes[id].state != "pending"), None)
+        last = next(
+            (tree.nodes[id] for id in reversed(member.children) if tree.nodes[id].state != "pending"), None
+        )
         return grow(last if last is not None and last.state == "failed" and not last.children else member)
 
     @staticmethod

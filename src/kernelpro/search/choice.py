@@ -53,7 +53,9 @@ def combination(tree: Tree, node: Node, every: int, within: float) -> Choice | N
     if not every or node.state != "ok" or node.seed <= tree.given or not _due(tree, every):
         return None
     fastest = next(other for other in tree.ranked() if other.seed > tree.given)
-    second = next((other for other in tree.ranked() if other.seed > tree.given and other.seed != node.seed), None)
+    second = next(
+        (other for other in tree.ranked() if other.seed > tree.given and other.seed != node.seed), None
+    )
     if second is None or any(tree.nodes[child].second == second.id for child in node.children):
         return None
     near = all(each.ms and fastest.ms and each.ms <= within * fastest.ms for each in (node, second))

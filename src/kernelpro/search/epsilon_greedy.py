@@ -44,7 +44,12 @@ class EpsilonGreedy:
         return SEED if node is None else grow(node)
 
     def closed(self, node: Node) -> bool:
-        return len(node.children) > self.dead and not node.flying and node.working == (node.state == "ok") and node.id != 0
+        return (
+            len(node.children) > self.dead
+            and not node.flying
+            and node.working == (node.state == "ok")
+            and node.id != 0
+        )
 
     def _fastest(self, tree: Tree) -> Node | None:
         root = tree.nodes[0] if len(tree.nodes[0].children) < self.throttle else None

@@ -150,7 +150,9 @@ class Synthetic:
             if method.side:
                 level[method.side[0]] += method.side[1]
         extra += sum(amount for pair, amount in self.pairs if pair & mask == pair)
-        power = sum((share * math.exp(max(0.0, at))) ** _NORM for share, at in zip(self.shares, level, strict=True))
+        power = sum(
+            (share * math.exp(max(0.0, at))) ** _NORM for share, at in zip(self.shares, level, strict=True)
+        )
         log = math.log(power / sum(share**_NORM for share in self.shares)) / _NORM + extra
         self._logs[family, mask] = max(0.0, log)
         return self._logs[family, mask]
@@ -178,7 +180,10 @@ class Synthetic:
         return [
             at
             for at, method in enumerate(self.methods)
-            if not mask >> at & 1 and allowed >> at & 1 and not method.needs & ~mask and not method.excludes & mask
+            if not mask >> at & 1
+            and allowed >> at & 1
+            and not method.needs & ~mask
+            and not method.excludes & mask
         ]
 
     def _seed(self, rng: random.Random) -> Kernel:
@@ -223,7 +228,9 @@ class Synthetic:
         if rng.random() >= chance:
             return kernel
         layers = rng.randint(1, self.kind.layers)
-        return Kernel(kernel.family, kernel.mask, kernel.slop, kernel.step, layers, rng.random() < 0.8, fallback)
+        return Kernel(
+            kernel.family, kernel.mask, kernel.slop, kernel.step, layers, rng.random() < 0.8, fallback
+        )
 
     def _fixed(self, broken: Kernel, rng: random.Random) -> Kernel:
         assert broken.fallback is not None
@@ -246,16 +253,29 @@ def generate(kind: str, seed: int) -> Synthetic:
     shares = [rng.uniform(0.3, 1.0) for _ in range(RESOURCES)]
     methods = _methods(what, start, naive, rng)
     families = []
-    for at, residual in enumerate(rng.sample([0.0, *(min(1.0, rng.expovariate(4.0)) for _ in range(FAMILIES - 1))], FAMILIES)):
+    for at, residual in enumerate(
+        rng.sample([0.0, *(min(1.0, rng.expovariate(4.0)) for _ in range(FAMILIES - 1))], FAMILIES)
+    ):
         share = 0.95 if residual == 0.0 else rng.uniform(0.6, 0.95)
         allowed = sum(1 << each for each in range(METHODS) if rng.random() < share)
-        offset, popularity, fail = rng.gauss(0.0, 0.15), rng.expovariate(1.0) + 0.1, rng.uniform(*what.seed_fail)
+        offset, popularity, fail = (
+            rng.gauss(0.0, 0.15),
+            rng.expovariate(1.0) + 0.1,
+            rng.uniform(*what.seed_fail),
+        )
         if what.deceptive:
             residual = headroom * rng.uniform(0.3, 0.7) if at == 0 else 0.0 if at == 1 else residual + 0.2
             offset, popularity = (-0.3, 6.0) if at == 0 else (0.3, 1.0) if at == 1 else (offset, popularity)
             fail += 0.1 if at == 1 else 0.0
-        families.append(Family(tuple(max(0.0, each + offset) for each in start), residual, allowed, popularity, fail))
-    pairs = [(1 << a | 1 << b, rng.gauss(0.0, 0.12)) for a in range(METHODS) for b in range(a) if rng.random() < what.interact]
+        families.append(
+            Family(tuple(max(0.0, each + offset) for each in start), residual, allowed, popularity, fail)
+        )
+    pairs = [
+        (1 << a | 1 << b, rng.gauss(0.0, 0.12))
+        for a in range(METHODS)
+        for b in range(a)
+        if rng.random() < what.interact
+    ]
     return Synthetic(
         what, floor * math.exp(headroom), floor, tuple(shares), tuple(methods), tuple(families), tuple(pairs),
         guidance=rng.uniform(0.1, 0.6), noise=rng.uniform(0.01, 0.02),
@@ -267,7 +287,9 @@ def _methods(what: Kind, start: list[float], naive: float, rng: random.Random) -
     resources = [at % RESOURCES for at in range(METHODS)]
     rng.shuffle(resources)
     weights = [rng.expovariate(1.0) ** 3 for _ in range(METHODS)]
-    totals = [sum(w for w, r in zip(weights, resources, strict=True) if r == each) for each in range(RESOURCES)]
+    totals = [
+        sum(w for w, r in zip(weights, resources, strict=True) if r == each) for each in range(RESOURCES)
+    ]
     reach = [each * rng.uniform(0.9, 1.3) for each in start]
     gains = [reach[r] * w / totals[r] for w, r in zip(weights, resources, strict=True)]
     largest = sorted(range(METHODS), key=lambda at: -gains[at])
@@ -289,5 +311,16 @@ def _methods(what: Kind, start: list[float], naive: float, rng: random.Random) -
         difficulty = min(0.7, 0.05 + 0.6 * rng.random() * min(1.0, gain / 0.7))
         paid = side if rng.random() < what.side else None
         prejudice = rng.gauss(0.5 * gain, 0.15)
-        methods.append(Method(resources[at], gain, difficulty, needs & ~excludes[at], excludes[at], paid, groups[at], prejudice))
+        methods.append(
+            Method(
+                resources[at],
+                gain,
+                difficulty,
+                needs & ~excludes[at],
+                excludes[at],
+                paid,
+                groups[at],
+                prejudice,
+            )
+        )
     return methods

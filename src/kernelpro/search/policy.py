@@ -43,8 +43,16 @@ def make(name: str, **constants: float) -> Policy:
     for key, value in constants.items():
         if key not in known:
             raise BadInput(f"policy {name} has no constant {key!r}; it has {', '.join(known) or 'none'}")
-        low, high, whole = known[key].metadata["low"], known[key].metadata["high"], isinstance(known[key].default, int)
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
+        low, high, whole = (
+            known[key].metadata["low"],
+            known[key].metadata["high"],
+            isinstance(known[key].default, int),
+        )
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int if whole else (int, float))
+            or not low <= value <= high
+        ):
             what = "a whole number" if whole else "a number"
             raise BadInput(f"{key} of policy {name} must be {what} from {low} to {high}, not {value!r}")
     return kind(**constants)

@@ -48,11 +48,18 @@ class Replay:
                     ids[each["id"]] = node.id
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"the recorded run cannot be replayed: {type(error).__name__}: {error}") from None
-        examples: dict[str, list[tuple[float, float | None]]] = {"seed": [], "improve": [], "debug": [], "combine": []}
+        examples: dict[str, list[tuple[float, float | None]]] = {
+            "seed": [],
+            "improve": [],
+            "debug": [],
+            "combine": [],
+        }
         for node in tree.nodes[1:]:
             above = _working(tree, node)
             assert above.ms is not None
-            examples[node.action].append((above.reward, None if node.ms is None else math.log(node.ms / above.ms)))
+            examples[node.action].append(
+                (above.reward, None if node.ms is None else math.log(node.ms / above.ms))
+            )
         if not examples["seed"]:
             raise BadInput("the recorded run cannot be replayed: it has no seed")
         self._examples = {action: sorted(each, key=lambda pair: pair[0]) for action, each in examples.items()}
@@ -65,7 +72,9 @@ class Replay:
             raise BadInput(f"the recorded run cannot be read: {path} ({error})") from None
 
     def attempt(self, tree: Tree, node: Node, hidden: list[Any], rng: random.Random) -> Outcome:
-        examples = self._examples[node.action] or (self._examples["improve"] if node.action == "combine" else [])
+        examples = self._examples[node.action] or (
+            self._examples["improve"] if node.action == "combine" else []
+        )
         if not examples:
             return Outcome(None, None, None)
         above = _working(tree, node)

@@ -116,8 +116,12 @@ class Tree:
         }
         if not fits.get(action, False) or (action == "combine") != (second is not None):
             raise ValueError(f"action {action!r} does not fit node {parent} ({above.action}, {above.state})")
-        if second is not None and (self.nodes[second].state != "ok" or self.nodes[second].seed in (0, above.seed)):
-            raise ValueError(f"node {parent} cannot be combined with node {second}: it must work, and come from another seed")
+        if second is not None and (
+            self.nodes[second].state != "ok" or self.nodes[second].seed in (0, above.seed)
+        ):
+            raise ValueError(
+                f"node {parent} cannot be combined with node {second}: it must work, and come from another seed"
+            )
         id = len(self.nodes)
         node = Node(id, parent, action, depth=above.depth + 1, seed=above.seed or id, second=second)
         self.nodes.append(node)
@@ -161,7 +165,11 @@ class Tree:
     def best(self) -> Node:
         """The fastest node; the root where no candidate beats the baseline."""
         first = self.nodes[self._ranking[0][1]] if self._ranking else None
-        return first if first is not None and first.ms is not None and first.ms < self.baseline_ms else self.nodes[0]
+        return (
+            first
+            if first is not None and first.ms is not None and first.ms < self.baseline_ms
+            else self.nodes[0]
+        )
 
     def ranked(self) -> Iterator[Node]:
         """Working candidates, fastest first (the root is not one)."""

@@ -38,7 +38,13 @@ class Question:
         return Job(self.key, kind, self.problem.task, self.candidate, self.target, self.options)  # type: ignore[arg-type]
 
 
-def ask(questions: Sequence[Question], pool: Pool, ledger: Ledger, report: Report, done: Callable[[Question], None]) -> int:
+def ask(
+    questions: Sequence[Question],
+    pool: Pool,
+    ledger: Ledger,
+    report: Report,
+    done: Callable[[Question], None],
+) -> int:
     """All of them, in the pool's own order of finishing; how many results are outstanding."""
     outstanding = 0
     waiting, asked = deque(questions), dict[Future[Result], Question]()

@@ -56,7 +56,9 @@ async def work(
     return finished.count(False)
 
 
-async def _run(assignment: Assignment, pool: Pool, home: Path, report: Report, note: Callable[[str], None]) -> Entry:
+async def _run(
+    assignment: Assignment, pool: Pool, home: Path, report: Report, note: Callable[[str], None]
+) -> Entry:
     label = assignment.problem.label
     store = session.store_for(home, assignment.config, label)
 
@@ -89,4 +91,7 @@ def _author(store: Store, step: int | None) -> str:
 
 def _failure(store: Store) -> Verdict | None:
     """Where nothing passed: the verdict on the first attempt that was judged."""
-    return next((step.verdict for step in store.steps() if step.verdict and step.verdict.status is not Status.PASSED), None)
+    return next(
+        (step.verdict for step in store.steps() if step.verdict and step.verdict.status is not Status.PASSED),
+        None,
+    )

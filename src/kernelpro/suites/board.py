@@ -46,7 +46,9 @@ class Terms(Record):
     def words(self) -> str:
         authored = f", own kernels at least {self.min_authored:.0%}" if self.min_authored else ""
         asked = f"effort {self.effort}, precision {self.precision or 'as usual'}, mode {self.mode}{authored}"
-        return f"{asked}, baselines {', '.join(self.baselines) or 'none'}; KernelPro {self.version}, {self.date}"
+        return (
+            f"{asked}, baselines {', '.join(self.baselines) or 'none'}; KernelPro {self.version}, {self.date}"
+        )
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,26 @@ def board(
 def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
     seconds, cost = sum(entry.seconds for entry in entries), sum((entry.cost for entry in entries), Cost())
     samples = sum(not _is_probe(entry) and entry.result.error is None for entry in entries)
-    row = Row(problem.label, problem.task.id, NO_KERNEL, "nothing was handed in", samples=samples, seconds=seconds, cost=cost)
+    row = Row(
+        problem.label,
+        problem.task.id,
+        NO_KERNEL,
+        "nothing was handed in",
+        samples=samples,
+        seconds=seconds,
+        cost=cost,
+    )
     verdicts = [entry.result.verdict for entry in entries if entry.result.verdict and not entry.lost]
     best = min(verdicts, key=_rank, default=None)
     unsettled = next((entry for entry in entries if entry.unsettled), None)
-    if unsettled and (best is None or best.status not in (Status.PASSED, Status.NOT_SCORABLE)):  # it might have been the best
-        return replace(row, status=NOT_JUDGED if unsettled.lost else NOT_RUN, reason=unsettled.lost or unsettled.result.error or "")
+    if unsettled and (
+        best is None or best.status not in (Status.PASSED, Status.NOT_SCORABLE)
+    ):  # it might have been the best
+        return replace(
+            row,
+            status=NOT_JUDGED if unsettled.lost else NOT_RUN,
+            reason=unsettled.lost or unsettled.result.error or "",
+        )
     for data in (entry.result.data or {} for entry in entries):
         if data.get("scorable") is False:
             return replace(row, status=Status.NOT_SCORABLE.value, reason=str(data["reason"]))
@@ -154,7 +170,9 @@ def _row(problem: Problem, entries: Sequence[Entry]) -> Row:
     if best is None:
         return row
     precision = str(best.environment.get("precision", ""))
-    row = replace(row, status=best.status.value, reason=best.reason, kernel=best.candidate, precision=precision)
+    row = replace(
+        row, status=best.status.value, reason=best.reason, kernel=best.candidate, precision=precision
+    )
     if best.status is not Status.PASSED:
         return row
     slowest = min(best.speedup.values(), key=lambda ratio: ratio.value)
@@ -196,7 +214,10 @@ def places_in_words(places: Sequence[str]) -> list[str]:
 def _summaries(rows: Sequence[Row]) -> dict[str, Summary]:
     """Against a baseline that a right kernel was not timed against (it does not compile), that problem is left out."""
     names = [name for name in (*BASELINES, BEST) if any(name in row.speedup for row in rows)] or [BEST]
-    return {name: summarise([row.speedup.get(name) for row in rows if name in row.speedup or not row.speedup]) for name in names}
+    return {
+        name: summarise([row.speedup.get(name) for row in rows if name in row.speedup or not row.speedup])
+        for name in names
+    }
 
 
 # --- tables ----------------------------------------------------------------------------------------------
@@ -210,7 +231,17 @@ def problem_table(found: Board) -> Table:
     metered = any(row.metered for row in found.rows)
     told = [*TITLES, "energy against"] if metered else []
     by = ["by"] if any(row.by for row in found.rows) else []
-    titles = ["problem", "status", *by, "ms", *(f"x {name}" for name in names), "of floor", *told, "device s", "cost"]
+    titles = [
+        "problem",
+        "status",
+        *by,
+        "ms",
+        *(f"x {name}" for name in names),
+        "of floor",
+        *told,
+        "device s",
+        "cost",
+    ]
     lines = []
     for row in found.rows:
         shown = f"{row.ms:.4f}" if row.ms else ""
@@ -218,7 +249,19 @@ def problem_table(found: Board) -> Table:
         ratios = [interval(row.speedup.get(name)) for name in names]
         energy = [*cells(row.energy), row.metered.against if row.metered else ""] if metered else []
         who = [row.by] if by else []
-        lines.append([row.problem, row.status, *who, shown, *ratios, of_floor, *energy, f"{row.seconds:.1f}", money(row.cost)])
+        lines.append(
+            [
+                row.problem,
+                row.status,
+                *who,
+                shown,
+                *ratios,
+                of_floor,
+                *energy,
+                f"{row.seconds:.1f}",
+                money(row.cost),
+            ]
+        )
     return titles, lines
 
 
@@ -226,7 +269,13 @@ def summary_table(found: Board) -> Table:
     first = next(iter(found.summary.values()))
     titles = ["against", "problems", "correct", "geomean", *(f"fast_{p}" for p in first.fast)]
     lines = [
-        [name, str(s.problems), f"{s.correct_rate:.0%}", interval(s.geomean), *(_share(s.fast[p], s.sure[p]) for p in s.fast)]
+        [
+            name,
+            str(s.problems),
+            f"{s.correct_rate:.0%}",
+            interval(s.geomean),
+            *(_share(s.fast[p], s.sure[p]) for p in s.fast),
+        ]
         for name, s in found.summary.items()
     ]
     return titles, lines

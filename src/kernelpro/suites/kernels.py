@@ -30,7 +30,9 @@ def find(folder: Path, problems: Sequence[Problem], sample: int | None = None) -
     if not folder.is_dir():
         raise BadInput(f"--kernels {folder}: not a folder")
     given, used = Given(), set[Path]()
-    runs = [(match, path) for path in sorted(folder.glob("*.py")) if (match := _KERNELBENCH.fullmatch(path.name))]
+    runs = [
+        (match, path) for path in sorted(folder.glob("*.py")) if (match := _KERNELBENCH.fullmatch(path.name))
+    ]
     for problem in problems:
         place = (problem.level, problem.number)
         paths = {int(match[3]): path for match, path in runs if (int(match[1]), int(match[2])) == place}
@@ -55,7 +57,9 @@ def _named(folder: Path, problem: Problem) -> list[Path]:
     for place in (folder / f"level{problem.level}", folder):
         if (single := place / f"{problem.task.name}.py").is_file():
             return [single]
-        if several := sorted(path for path in (place / problem.task.name).glob("*.py") if path.name != "task.py"):
+        if several := sorted(
+            path for path in (place / problem.task.name).glob("*.py") if path.name != "task.py"
+        ):
             return several
     return []
 

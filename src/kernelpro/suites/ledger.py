@@ -49,7 +49,9 @@ class Ledger:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            raise BadInput(f"another process is at work in {folder}: wait for it, stop it, or give another --out") from None
+            raise BadInput(
+                f"another process is at work in {folder}: wait for it, stop it, or give another --out"
+            ) from None
         self.entries = self._read()
 
     def _read(self) -> dict[str, Entry]:
@@ -83,7 +85,9 @@ class Ledger:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise BadInput(f"{self._file.name}: {error.strerror}; what is there is kept, call again to go on") from None
+            raise BadInput(
+                f"{self._file.name}: {error.strerror}; what is there is kept, call again to go on"
+            ) from None
 
     def close(self) -> None:
         self._file.close()

@@ -47,18 +47,34 @@ def probed(
             continue
         result, seconds = entries[key].result, entries[key].seconds
         if result.error is not None or result.data is None:
-            found.append(Probed(problem.label, problem.task.id, reason=f"{NOT_RUN}: {result.error}", seconds=seconds))
+            found.append(
+                Probed(problem.label, problem.task.id, reason=f"{NOT_RUN}: {result.error}", seconds=seconds)
+            )
         else:
             hardware, torch = measured_on(result) or ("", "")
             data = {**result.data, "reason": result.data["reason"] or "", "not_used": result.data["dropped"]}
-            data |= {"problem": problem.label, "task": problem.task.id, "hardware": hardware, "torch": torch, "seconds": seconds}
+            data |= {
+                "problem": problem.label,
+                "task": problem.task.id,
+                "hardware": hardware,
+                "torch": torch,
+                "seconds": seconds,
+            }
             found.append(Probed.from_json(data))
     return found
 
 
 def table(rows: Sequence[Probed]) -> Table:
     mixed = len(_places(rows)) > 1
-    titles = ["problem", "scorable", "precision", "baselines, ms", "floor, ms", *(["measured on"] if mixed else []), "why not"]
+    titles = [
+        "problem",
+        "scorable",
+        "precision",
+        "baselines, ms",
+        "floor, ms",
+        *(["measured on"] if mixed else []),
+        "why not",
+    ]
     words = {True: "yes", False: "no", None: "?"}
     lines = []
     for row in rows:

@@ -26,7 +26,12 @@ class Problem:
 
 
 def find(
-    suite: str, levels: Collection[int], ids: str, target: Target, mode: Mode = "train", precision: Precision | None = None
+    suite: str,
+    levels: Collection[int],
+    ids: str,
+    target: Target,
+    mode: Mode = "train",
+    precision: Precision | None = None,
 ) -> list[Problem]:
     """The problems of `own`, of a KernelBench checkout or of a folder, at the size meant for the target, in order.
 
@@ -41,9 +46,14 @@ def find(
     for level, place in sorted(by_level.items()) if by_level else [(0, folder)]:
         if not levels or level in levels:
             paths = _numbered(_tasks(place))
-            found += [Problem(level, n, Task.from_file(path, mode, precision).for_target(target)) for n, path in paths]
+            found += [
+                Problem(level, n, Task.from_file(path, mode, precision).for_target(target))
+                for n, path in paths
+            ]
     if not found:
-        raise BadInput(f"{suite}: no task in {folder}; a task is a Python file with Model, get_inputs and get_init_inputs")
+        raise BadInput(
+            f"{suite}: no task in {folder}; a task is a Python file with Model, get_inputs and get_init_inputs"
+        )
     for some in wanted:
         if not any(map(some.holds, found)):
             raise BadInput(f"--ids {ids}: {suite} has no problem {some.text}")
@@ -62,7 +72,11 @@ def _folder(suite: str) -> Path:
 
 def _tasks(folder: Path) -> list[Path]:
     """Task files of a folder, and `NAME/task.py` below it."""
-    paths = [path for path in folder.glob("*.py") if "def get_inputs" in path.read_text(encoding="utf-8", errors="replace")]
+    paths = [
+        path
+        for path in folder.glob("*.py")
+        if "def get_inputs" in path.read_text(encoding="utf-8", errors="replace")
+    ]
     return sorted(paths) + sorted(folder.glob("*/task.py"))
 
 
@@ -92,7 +106,9 @@ def numbered(text: str) -> list[Some]:
     for part in filter(None, text.replace(" ", "").split(",")):
         match = re.fullmatch(r"(?:(\d+)/)?(\d+)(?:-(\d+))?", part)
         if not match or int(match[3] or match[2]) < int(match[2]):
-            raise BadInput(f"--ids {text}: `{part}` is neither a number nor a range; say for example 1-20,33 or 1/1-20,2/33")
+            raise BadInput(
+                f"--ids {text}: `{part}` is neither a number nor a range; say for example 1-20,33 or 1/1-20,2/33"
+            )
         level = int(match[1]) if match[1] else None
         found.append(Some(part, level, range(int(match[2]), int(match[3] or match[2]) + 1)))
     return found

@@ -173,7 +173,11 @@ def test_windows_begin_and_end_where_steps_were_seen_most_sharply(late: int) -> 
     """The first readings and the last were late."""
     edges = [Edge(0.1 * n, 10.0 * n, 0.001 if late <= n <= 20 - late else 0.03) for n in range(21)]
     stretch = Track(edges).stretch()
-    assert stretch.seconds == pytest.approx(2.0 - 0.2 * late) and stretch.watts == pytest.approx(100.0) and stretch.doubt < 0.002
+    assert (
+        stretch.seconds == pytest.approx(2.0 - 0.2 * late)
+        and stretch.watts == pytest.approx(100.0)
+        and stretch.doubt < 0.002
+    )
 
 
 def test_a_slightly_sharper_step_is_not_worth_a_shorter_window() -> None:
@@ -203,7 +207,15 @@ json.dump(calibrate.calibrate("cpu", lambda stage: None, Nvml(Sensors("00000000:
 
 def calibrated(folder: Path) -> dict[str, Any]:
     """What calibration says where libnvidia-ml is the stand-in."""
-    built = ["gcc", "-shared", "-fPIC", "-O1", str(HERE / "standin_nvml.c"), "-o", str(folder / "libnvidia-ml.so.1")]
+    built = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        str(HERE / "standin_nvml.c"),
+        "-o",
+        str(folder / "libnvidia-ml.so.1"),
+    ]
     subprocess.run(built, check=True)
     place = os.environ | {"LD_LIBRARY_PATH": str(folder), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", CALIBRATE, str(folder / "found.json")], env=place, check=True)
@@ -216,12 +228,16 @@ def test_calibration_finds_the_step_of_nvml_and_what_a_load_adds(tmp_path: Path)
     found = calibrated(tmp_path)
     assert found["rest"]["step_s"] == pytest.approx(0.1, rel=0.1)
     assert found["rest"]["watts"] < found["load"]["watts"] <= 100 + 300 * (os.cpu_count() or 1)
-    assert found["load"]["step_joules"] == pytest.approx(found["load"]["watts"] * found["load"]["step_s"], rel=0.05)
+    assert found["load"]["step_joules"] == pytest.approx(
+        found["load"]["watts"] * found["load"]["step_s"], rel=0.05
+    )
     assert found["load"]["sm_mhz"] == 1980 and found["load"]["temperature_c"] == 41
     assert found["a_a"]["low"] <= 1 <= found["a_a"]["high"] and found["latency_s"] > 0
     text = as_text(found)
     assert (
-        "SM MHz 1980, C 41" in text and f"{found['load']['watts']:.0f} W under load" in text and "repeatability 4 windows" in text
+        "SM MHz 1980, C 41" in text
+        and f"{found['load']['watts']:.0f} W under load" in text
+        and "repeatability 4 windows" in text
     )
 
 

@@ -23,4 +23,6 @@ def test_nineteen_of_twenty_hold_the_truth(count: int) -> None:
 
 def test_a_ratio_is_never_known_better_than_two_processes_differ() -> None:
     found = few.ratio_interval([0.9, 0.9, 0.9])
-    assert found.low == pytest.approx(0.9 * math.exp(-0.0075)) and found.high == pytest.approx(0.9 * math.exp(0.0075))
+    assert found.low == pytest.approx(0.9 * math.exp(-0.0075)) and found.high == pytest.approx(
+        0.9 * math.exp(0.0075)
+    )

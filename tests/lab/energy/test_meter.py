@@ -97,7 +97,9 @@ class Hot(Cells):
         return {"throttle": 0x40 if self._steps > 0 else 0x4}
 
 
-def test_a_window_in_which_the_device_was_throttled_is_made_again(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_in_which_the_device_was_throttled_is_made_again(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hot = Hot(45)  # through the rest before, and into the first round
     monkeypatch.setattr(meter, "find", lambda target: hot)
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
@@ -106,7 +108,9 @@ def test_a_window_in_which_the_device_was_throttled_is_made_again(court: Court, 
     spoilt = [made for made in energy.windows if made["dropped"]]
     assert spoilt and {made["dropped"] for made in spoilt} == {"the device was throttled"}
     kept = [made for made in energy.windows if made["side"] == "candidate" and made not in spoilt]
-    assert len(kept) >= 2 and all(made["capped"] == 1 for made in kept), "a power cap is the normal state of a busy board"
+    assert len(kept) >= 2 and all(made["capped"] == 1 for made in kept), (
+        "a power cap is the normal state of a busy board"
+    )
 
 
 class Late(Cells):
@@ -122,17 +126,23 @@ class Late(Cells):
         return super().joules()
 
 
-def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meter, "find", lambda target: Late())
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
     _, energy = measured(court, kernel())
     assert not energy.refused and energy.joules
     kept = [made for made in energy.windows if not made["dropped"]]
-    assert len(kept) >= 4 and all(made["seconds"] > 0.5 and made["doubt"] <= 0.03 for made in kept), "0.4 s were asked for"
+    assert len(kept) >= 4 and all(made["seconds"] > 0.5 and made["doubt"] <= 0.03 for made in kept), (
+        "0.4 s were asked for"
+    )
 
 
 @pytest.mark.long  # one of those before sees throttled windows dropped
-def test_where_it_is_always_throttled_no_number_is_given(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_always_throttled_no_number_is_given(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meter, "find", lambda target: Hot(math.inf))
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 1})
     _, energy = measured(court, kernel())
@@ -156,7 +166,9 @@ def test_leaving_the_loop_early_is_cheating(court: Court) -> None:
     assert verdict.energy is None
 
 
-def test_without_a_counter_the_verdict_stands_and_says_why(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_counter_the_verdict_stands_and_says_why(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(target: str) -> object:
         raise meter.NoCounter("this CPU counts no energy")
 
@@ -166,7 +178,9 @@ def test_without_a_counter_the_verdict_stands_and_says_why(court: Court, monkeyp
 
 
 @pytest.mark.long  # one more way to end
-def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_dies_is_not_the_candidates_fault(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = meter.Meter._started
 
     def killed(self: meter.Meter) -> Participant:
@@ -177,13 +191,19 @@ def test_a_baseline_that_dies_is_not_the_candidates_fault(court: Court, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(meter.Meter, "_started", killed)
         verdict, energy = measured(court, kernel())
-    assert "the baseline" in energy.refused and "failed while its energy was measured" in energy.refused and verdict.faster
+    assert (
+        "the baseline" in energy.refused
+        and "failed while its energy was measured" in energy.refused
+        and verdict.faster
+    )
     _, energy = measured(court, kernel())
     assert not energy.refused, energy.refused
 
 
 @pytest.mark.together
-def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a GPU would refuse it; a CPU gives whatever is asked for."""
     made = Bench._region
     left, closed = [1] * 3, []  # two for the candidate's inputs, one of the baseline's two
@@ -206,14 +226,23 @@ def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(court: Cour
 
 @pytest.mark.together
 @pytest.mark.long  # compiles for long
-def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(
+    court: Court, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hear = Participant.hear
 
     def fails(self: Participant, operation: str, seconds: float) -> dict[str, object]:
         told = hear(self, operation, seconds)
-        return {"failed": {"compile": "no compiler is left"}, "seeds": {}} if operation == "rehearse" else told
+        return (
+            {"failed": {"compile": "no compiler is left"}, "seeds": {}} if operation == "rehearse" else told
+        )
 
-    both = {"energy": True, "allow": ("all",), "energy_against": "compile", "baselines": ("eager_fp32", "compile")}
+    both = {
+        "energy": True,
+        "allow": ("all",),
+        "energy_against": "compile",
+        "baselines": ("eager_fp32", "compile"),
+    }
     assert court.judge(TASK, kernel(), **both | {"energy": False}).status is Status.PASSED
     with monkeypatch.context() as patched:
         patched.setattr(Participant, "hear", fails)
@@ -226,5 +255,7 @@ def test_energy_is_measured_beside_the_baseline_that_is_asked_for(court: Court) 
     baselines = ("eager_fp32", "compile")
     first = court.judge(TASK, kernel(), allow=("all",), baselines=baselines)
     slower = max(baselines, key=lambda name: first.times[name].value)
-    verdict = court.judge(TASK, kernel(), energy=True, allow=("all",), energy_against=slower, baselines=baselines)
+    verdict = court.judge(
+        TASK, kernel(), energy=True, allow=("all",), energy_against=slower, baselines=baselines
+    )
     assert verdict.energy and verdict.energy.against == slower, verdict.energy

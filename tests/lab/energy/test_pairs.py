@@ -40,8 +40,13 @@ def test_the_compiler_leaves_the_waste_in(tmp_path: Path) -> None:
         assert text
         source, cubin = tmp_path / f"{path.stem}.cu", tmp_path / f"{path.stem}.cubin"
         source.write_text(text[1].replace("@WASTE@", _most(path)))
-        subprocess.run([str(nvcc()), "-std=c++17", "-O3", "-arch=sm_90a", "-cubin", "-o", str(cubin), str(source)], check=True)
-        listed = subprocess.run([str(sass.tool("nvdisasm")), str(cubin)], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [str(nvcc()), "-std=c++17", "-O3", "-arch=sm_90a", "-cubin", "-o", str(cubin), str(source)],
+            check=True,
+        )
+        listed = subprocess.run(
+            [str(sass.tool("nvdisasm")), str(cubin)], capture_output=True, text=True, check=True
+        ).stdout
         return Counter(re.findall(r"^\s+(?:/\*\w+\*/\s+)?(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9]+)", listed, re.M))
 
     with ThreadPoolExecutor(2) as threads:

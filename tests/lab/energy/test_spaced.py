@@ -10,7 +10,7 @@ import torch
 from lab.energy.standin import ASLEEP, BUSY, TASK, Cells, kernel, quick_windows
 
 from kernelpro.lab.sandbox.builds import Builds
-from kernelpro.lab.sandbox.cell import Nursery
+from kernelpro.lab.sandbox.cell import SandboxLauncher
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -18,12 +18,16 @@ import energy_spaced
 from energy import Table
 
 
-def test_at_the_same_rate_the_one_that_sleeps_takes_less(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_same_rate_the_one_that_sleeps_takes_less(
+    nursery: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick_windows(monkeypatch)
     for name, value in {"_ROUNDS": 3, "_WARM": 0.1, "_WINDOW": 0.6}.items():
         monkeypatch.setattr(energy_spaced, name, value)
     builds = Builds(nursery)
-    tables = [Table(TASK, "cpu", nursery, builds) for _ in range(2)]  # on a CPU one has the memory for one candidate
+    tables = [
+        Table(TASK, "cpu", nursery, builds) for _ in range(2)
+    ]  # on a CPU one has the memory for one candidate
     seated = [table.seat(kernel(rest).source) for table, rest in zip(tables, (ASLEEP, BUSY), strict=True)]
     try:
         names = ("candidate", "lean")

@@ -104,7 +104,9 @@ def test_a_library_built_with_other_flags_keeps_its_facts_and_says_what_is_missi
     assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})["skipped"]
 
 
-def test_remarks_are_made_with_the_flags_that_the_candidate_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remarks_are_made_with_the_flags_that_the_candidate_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     source = 'extern "C" void scaled(const float* x, float* y, long n) { for (long i = 0; i < n; ++i) y[i] = x[i] * SCALE; }'
     runtime.cpp(source, flags=["-DSCALE=2", "-O2"])
@@ -135,7 +137,9 @@ def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own()
     addresses = {str(begin + 5): 20 for _, begin, _ in names}
     samples = {"count": 100, "modules": {"k.so": 100}, "addresses": {"k.so": addresses}}
     found = cpu.join({"functions": [function(*of) for of in names], "remarks": []}, {"samples": samples})
-    assert {sweep["function"]: sweep["share"] for sweep in found["sweeps"]} == pytest.approx({"outer": 0.8, "apart": 0.2})
+    assert {sweep["function"]: sweep["share"] for sweep in found["sweeps"]} == pytest.approx(
+        {"outer": 0.8, "apart": 0.2}
+    )
     assert [f["share"] for f in found["functions"]] == [0.2] * 5
 
 
@@ -182,8 +186,13 @@ def test_threads_and_the_hot_line_are_seen() -> None:
     for facts in seen.values():
         assert facts["sampled"] and facts["shares"]["native"] > 0.5
         assert facts["loops"][0]["where"] == "kernel.cpp:5" and facts["loops"][0]["share"] > 0.5
-        assert facts["dynamic"]["native_calls"] == 1 and facts["dynamic"]["native_ms"] <= facts["dynamic"]["call_ms"]
-        assert facts["dynamic"]["calls"] > 3 and facts["dynamic"]["call_ms"] >= facts["dynamic"]["best_ms"] > 0
+        assert (
+            facts["dynamic"]["native_calls"] == 1
+            and facts["dynamic"]["native_ms"] <= facts["dynamic"]["call_ms"]
+        )
+        assert (
+            facts["dynamic"]["calls"] > 3 and facts["dynamic"]["call_ms"] >= facts["dynamic"]["best_ms"] > 0
+        )
 
 
 def test_fresh_memory_shows_as_page_faults() -> None:
@@ -241,9 +250,19 @@ def test_x86_code_is_read_like_arm() -> None:
     code = cpu_code.parse(X86, arm=False)
     function = cpu_code.facts("kernel._omp_fn.0", code["kernel._omp_fn.0"])
     vector, column, doubles = function["loops"]
-    assert vector["bits"] == 256 and vector["fixed_divisors"] == 1 and not vector["strided"] and vector["streamed"] == 3
+    assert (
+        vector["bits"] == 256
+        and vector["fixed_divisors"] == 1
+        and not vector["strided"]
+        and vector["streamed"] == 3
+    )
     assert vector["mix"] == {"vector_float": 2, "fma": 1, "division": 1, "load": 2, "store": 1, "branch": 1}
-    assert column["strided"] == 1 and column["strided_bytes"] == 4 and column["chain"] == 1 and column["accumulators"] == 1
+    assert (
+        column["strided"] == 1
+        and column["strided_bytes"] == 4
+        and column["chain"] == 1
+        and column["accumulators"] == 1
+    )
     assert doubles["mix"]["double"] == doubles["mix"]["convert"] == doubles["mix"]["atomic"] == 1
     assert doubles["calls"] == {"expf": 1}
     assert list(column["lines"]) == ["kernel.cpp:9"]
@@ -287,7 +306,10 @@ def test_the_docstring_names_every_key_of_a_loop(facts: dict[str, Any]) -> None:
 @pytest.mark.alone
 def test_operators_of_torch_are_counted_and_timed_but_not_what_calling_them_costs() -> None:
     large, small = torch.randn(512, 512), torch.randn(4)
-    found = {one["name"]: one for one in cpu_operators.observe(lambda: ((large @ large).tanh_().t(), small * 2, small * 3))}
+    found = {
+        one["name"]: one
+        for one in cpu_operators.observe(lambda: ((large @ large).tanh_().t(), small * 2, small * 3))
+    }
     assert set(found) == {"mm", "tanh_", "mul"} and found["mul"]["count"] == 2, "views are no work"
     assert found["mul"]["ms"] < 0.1 * found["tanh_"]["ms"]
     assert cpu_operators.observe(lambda: None) == []

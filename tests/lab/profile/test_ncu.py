@@ -13,20 +13,29 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import collect, ncu
 from kernelpro.lab.profile.collect import Collector
-from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.records import Candidate, Counters, Kernel, Options, Profile, Status, Timeline
 
 GELU, ADD = "_Z11elementwiseILi4E4GeluEvPfT0_", "_Z11elementwiseILi4E3AddEvPfT0_"
 NAMES = {GELU: "void elementwise<4, Gelu>(float*, Gelu)", ADD: "void elementwise<4, Add>(float*, Add)"}
 MARKER = "_ZN2at4cuda55_GLOBAL__N__11spin_kernelEl"
-COLUMNS = (ncu.TIME, "dram__bytes_read.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "launch__registers_per_thread")
+COLUMNS = (
+    ncu.TIME,
+    "dram__bytes_read.sum",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "launch__registers_per_thread",
+)
 SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
 
 
 def page(*rows: tuple[str, float, float]) -> str:
     """The raw page of launches: name, nanoseconds, bytes read."""
     head = ("ID", "Kernel Name", "Block Size", "Grid Size", *COLUMNS, *SHARED, ncu.PARTS[0])
-    lines = ["==PROF== Connected to process 1", ",".join(f'"{name}"' for name in head), ",".join(['""'] * len(head))]
+    lines = [
+        "==PROF== Connected to process 1",
+        ",".join(f'"{name}"' for name in head),
+        ",".join(['""'] * len(head)),
+    ]
     for number, (name, time, read) in enumerate(rows):
         cells = (
             number,
@@ -50,7 +59,18 @@ def traced(*names: str) -> Profile:
     work = dict.fromkeys(("read_bytes", "written_bytes", "matrix_flops", "vector_flops"), 1e6)
     ceilings = {"bandwidth": 4e12, "rates": {"fp32": 5e13}}
     line = Timeline("cupti", 5, 30.0, 20.0, 0.0, 2.0)
-    return Profile("cuda", 0.02, 0.01, work, ceilings, {}, "fp32", kernels=kernels, timeline=line, compiler={"sources": {}})
+    return Profile(
+        "cuda",
+        0.02,
+        0.01,
+        work,
+        ceilings,
+        {},
+        "fp32",
+        kernels=kernels,
+        timeline=line,
+        compiler={"sources": {}},
+    )
 
 
 class Watched(Collector):
@@ -60,7 +80,9 @@ class Watched(Collector):
         super().__init__(cast(Bench, SimpleNamespace(target="cuda")), Candidate("", "k.py"), lambda _: None)
         self._runs, self.asked = list(runs), list[list[list[str]]]()
 
-    def _execute(self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()) -> tuple[Any, bytes]:
+    def _execute(
+        self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()
+    ) -> tuple[Any, bytes]:
         self.asked.append(commands)
         run = self._runs.pop(0)
         if isinstance(run, str):
@@ -92,10 +114,14 @@ def test_instances_of_a_template_keep_their_own_numbers() -> None:
     assert set(counted) == set(NAMES.values())
     gelu, add = collect.with_counts(profile, counted, {}).kernels
     assert (gelu.metrics["dram__bytes_read.sum"], add.metrics["dram__bytes_read.sum"]) == (200, 700)
-    assert gelu.metrics[COLUMNS[2]] == pytest.approx((4 * 4000 + 2 * 2000) / 6000), "shares are weighted by time"
+    assert gelu.metrics[COLUMNS[2]] == pytest.approx((4 * 4000 + 2 * 2000) / 6000), (
+        "shares are weighted by time"
+    )
 
 
-@pytest.mark.parametrize("name", ["void elementwise<(int)4, Gelu>(float *, T2)", "void elementwise<4,Gelu>(float*,Gelu)"])
+@pytest.mark.parametrize(
+    "name", ["void elementwise<(int)4, Gelu>(float *, T2)", "void elementwise<4,Gelu>(float*,Gelu)"]
+)
 def test_demanglers_that_write_differently_mean_the_same(name: str) -> None:
     [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
     assert collect.with_counts(traced(name), counted, {}).kernels[0].metrics["dram__bytes_read.sum"] == 100
@@ -104,13 +130,13 @@ def test_demanglers_that_write_differently_mean_the_same(name: str) -> None:
 def test_a_name_without_arguments_means_all_instances() -> None:
     [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
     [kernel] = collect.with_counts(traced("elementwise"), counted, {}).kernels
-    assert kernel.metrics["dram__bytes_read.sum"] == 400 and kernel.metrics[COLUMNS[2]] == pytest.approx(17e6 / 5e6)
+    assert kernel.metrics["dram__bytes_read.sum"] == 400 and kernel.metrics[COLUMNS[2]] == pytest.approx(
+        17e6 / 5e6
+    )
 
 
 def test_lines_belong_to_an_instance_too() -> None:
-    block = (
-        '"File Path","/x/kernel.cu"\n"Function Name","{}"\n"Line No","Source","#","SASS","stall_long_sb"\n"{}","y = x;","","","9"\n'
-    )
+    block = '"File Path","/x/kernel.cu"\n"Function Name","{}"\n"Line No","Source","#","SASS","stall_long_sb"\n"{}","y = x;","","","9"\n'
     lines = ncu.read_lines(block.format(GELU, 7) + block.format(ADD, 8), {})
     profile = collect.with_counts(traced(*NAMES.values()), {}, lines)
     assert [kernel.lines[0].where for kernel in profile.kernels] == ["kernel.cu:7", "kernel.cu:8"]
@@ -122,7 +148,10 @@ def test_lines_belong_to_an_instance_too() -> None:
 def test_all_reasons_and_parts_come_without_naming_them() -> None:
     """Names of reasons and pipes differ from chip to chip; one that is not there would cost the whole run."""
     collecting, *_ = ncu.commands("ncu", ["target"], ("a__b.sum",), True, ())
-    assert [collecting[i + 1] for i, word in enumerate(collecting) if word == "--section"] == ["SourceCounters", "WarpStateStats"]
+    assert [collecting[i + 1] for i, word in enumerate(collecting) if word == "--section"] == [
+        "SourceCounters",
+        "WarpStateStats",
+    ]
     metrics = collecting[collecting.index("--metrics") + 1].split(",")
     assert "a__b.sum" in metrics and set(ncu.PARTS) < set(metrics)
     assert "--section" not in ncu.commands("ncu", ["target"], (), False, ())[0]
@@ -130,9 +159,13 @@ def test_all_reasons_and_parts_come_without_naming_them() -> None:
 
 def test_a_metric_that_the_device_does_not_have_is_left_out() -> None:
     asked = Counters(("a__known.sum", "a__unknown.sum"))
-    collector = Watched((1, "==ERROR== Failed to find metric a__unknown.sum\n"), page((MARKER, 1, 0), (GELU, 4000, 100)))
+    collector = Watched(
+        (1, "==ERROR== Failed to find metric a__unknown.sum\n"), page((MARKER, 1, 0), (GELU, 4000, 100))
+    )
     profile = collector.collect(asked, traced(NAMES[GELU]))
-    first, second = (commands[0][commands[0].index("--metrics") + 1].split(",") for commands in collector.asked)
+    first, second = (
+        commands[0][commands[0].index("--metrics") + 1].split(",") for commands in collector.asked
+    )
     assert set(first) - set(second) == {"a__unknown.sum"} and profile.kernels[0].metrics
     assert notes(profile)["counters"] == "ncu cannot read a__unknown.sum here"
 
@@ -147,7 +180,10 @@ def test_a_reference_has_its_launch_and_its_time_under_ncu() -> None:
     assert (beside.grid, beside.block, beside.registers) == ((512, 2, 1), (256, 1, 1), 40)
     assert (beside.static_shared, beside.dynamic_shared) == (16, 1024)
     text = evidence.write(profile)
-    assert "| time in a call, us | 10.0 |  |" in text and "| time of a launch under ncu, us | 4.0 | 1.0 |" in text
+    assert (
+        "| time in a call, us | 10.0 |  |" in text
+        and "| time of a launch under ncu, us | 4.0 | 1.0 |" in text
+    )
     assert "| grid x block |  | 512x2x1 x 256x1x1 |" in text
 
 
@@ -188,8 +224,11 @@ class Untraceable:
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         if request["op"] == "trace":
-            raise Verdictable(Status.CRASHED, "CUPTI is not here")
-        facts = [{"signature": name, "symbol": symbol, "registers": 40, "mix": {"fma32": 1}} for symbol, name in NAMES.items()]
+            raise CandidateRejected(Status.CRASHED, "CUPTI is not here")
+        facts = [
+            {"signature": name, "symbol": symbol, "registers": 40, "mix": {"fma32": 1}}
+            for symbol, name in NAMES.items()
+        ]
         return {"kernels": {"elementwise": facts}}
 
 

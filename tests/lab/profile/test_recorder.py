@@ -48,7 +48,9 @@ def structs(folder: Path) -> dict[str, str]:
 
 def compiled(source: Path, folder: Path, *flags: str) -> Path:
     out = source.with_suffix(".out")
-    said = subprocess.run(["gcc", f"-I{folder}", *flags, str(source), "-o", str(out)], capture_output=True, text=True)
+    said = subprocess.run(
+        ["gcc", f"-I{folder}", *flags, str(source), "-o", str(out)], capture_output=True, text=True
+    )
     assert said.returncode == 0, said.stderr
     return out
 
@@ -73,9 +75,15 @@ def test_the_layout_is_that_of_the_headers(folder: Path, tmp_path: Path) -> None
         + "\n".join(lines)
         + "\n}\n"
     )
-    said = subprocess.run([compiled(tmp_path / "offsets.c", folder)], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [compiled(tmp_path / "offsets.c", folder)], capture_output=True, text=True, check=True
+    ).stdout
     sizes = {"B": 1, "H": 2, "i": 4, "I": 4, "Q": 8}
-    ours = {f"{record} {field} {at} {sizes[code]}" for record, fields in LAYOUT.items() for field, (at, code) in fields.items()}
+    ours = {
+        f"{record} {field} {at} {sizes[code]}"
+        for record, fields in LAYOUT.items()
+        for field, (at, code) in fields.items()
+    }
     assert set(said.splitlines()) == ours
 
 
@@ -86,7 +94,12 @@ def environment(libraries: Path | None) -> dict[str, str]:
 def observed(tmp_path: Path, libraries: Path) -> Trace:
     """`observe` in a process of its own that finds its CUPTI in the folder `libraries`."""
     answer = tmp_path / "trace.json"
-    said = subprocess.run([sys.executable, "-c", OBSERVE, str(answer)], env=environment(libraries), capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", OBSERVE, str(answer)],
+        env=environment(libraries),
+        capture_output=True,
+        text=True,
+    )
     assert said.returncode == 0, said.stderr
     return Trace.from_json(json.loads(answer.read_text()))
 
@@ -97,7 +110,11 @@ def test_records_come_through_cuptis_callbacks(folder: Path, tmp_path: Path) -> 
     names = structs(folder)
     source = tmp_path / "cupti.c"
     source.write_text((HERE / "standin_cupti.c").read_text())
-    kinds = [f"-D{record.removeprefix('CUpti_Activity').upper()}={name}" for record, name in names.items() if "API" not in record]
+    kinds = [
+        f"-D{record.removeprefix('CUpti_Activity').upper()}={name}"
+        for record, name in names.items()
+        if "API" not in record
+    ]
     compiled(source, folder, "-shared", "-fPIC", *kinds).rename(tmp_path / "libcupti.so")
     trace = observed(tmp_path, tmp_path)
     assert not trace.note and trace.source == "cupti"
@@ -107,7 +124,9 @@ def test_records_come_through_cuptis_callbacks(folder: Path, tmp_path: Path) -> 
     api, inner, kernel, copy, memset = trace.events[:5]
     assert api == Event("api", "cudaLaunchKernel", 2100, 2300, correlation=10, thread=7)
     assert inner == Event("api", "cuLaunchKernelEx", 2150, 2250, correlation=10, thread=7)
-    assert kernel == Event("kernel", "_Z7softmaxPKfPfi", 2400, 2900, (132, 2, 3), (256, 4, 5), 40, 1024, 65536, correlation=10)
+    assert kernel == Event(
+        "kernel", "_Z7softmaxPKfPfi", 2400, 2900, (132, 2, 3), (256, 4, 5), 40, 1024, 65536, correlation=10
+    )
     assert copy == Event("copy", "DtoH", 3000, 3100, nbytes=4096, copy_kind="DtoH", correlation=90)
     assert memset == Event("memset", "memset", 3200, 3250, nbytes=512, correlation=70)
     timeline, kernels = summarise(trace.events, trace.calls)
@@ -119,7 +138,9 @@ def test_records_come_through_cuptis_callbacks(folder: Path, tmp_path: Path) -> 
 def triton_cupti() -> Path | None:
     """The folder of the CUPTI in Triton's wheel: a real one, which without a GPU knows names and time but records nothing."""
     spec = find_spec("triton")
-    folder = Path(spec.origin).parent / "backends" / "nvidia" / "lib" / "cupti" if spec and spec.origin else None
+    folder = (
+        Path(spec.origin).parent / "backends" / "nvidia" / "lib" / "cupti" if spec and spec.origin else None
+    )
     return folder if folder and (folder / "libcupti.so").exists() else None
 
 
@@ -137,10 +158,16 @@ def test_without_cupti_torch_profiler_stands_in_and_says_why(tmp_path: Path) -> 
 def test_the_real_cupti_knows_names_and_time(tmp_path: Path) -> None:
     program = "print(r._api(2, 131), r._api(1, 652), r._api(2, 10**6), r.now())"
     program = f"from kernelpro.lab.profile.recorder import Recorder; r = Recorder(); {program}"
-    said = subprocess.run([sys.executable, "-c", program], env=environment(triton_cupti()), capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=environment(triton_cupti()), capture_output=True, text=True
+    )
     assert said.returncode == 0, said.stderr
     stream, launch, unknown, now = said.stdout.split()
-    assert (stream, launch, unknown) == ("cudaStreamSynchronize", "cuLaunchKernelEx", "cudaApi1000000") and int(now) > 0
+    assert (stream, launch, unknown) == (
+        "cudaStreamSynchronize",
+        "cuLaunchKernelEx",
+        "cudaApi1000000",
+    ) and int(now) > 0
 
 
 def test_a_trace_of_torch_profiler_gives_the_same_events() -> None:

@@ -54,22 +54,36 @@ def test_the_first_error_is_told_in_a_line() -> None:
         "by thread (0,0,0) in block (0,0,0); Address 0x7f6510c00001 is misaligned"
     )
     told = sanitizer.digest(NEWER)
-    assert "at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9" in told and told.endswith("of size 448 bytes")
+    assert "at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9" in told and told.endswith(
+        "of size 448 bytes"
+    )
 
 
 def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
-    shared = MANUAL.replace("__global__ write of size 4", "__shared__ read of size 16").replace("misaligned", "out of bounds")
+    shared = MANUAL.replace("__global__ write of size 4", "__shared__ read of size 16").replace(
+        "misaligned", "out of bounds"
+    )
     assert "Invalid __shared__ read of size 16 bytes" in sanitizer.digest(shared)
     freed = "========= Malloc/Free error encountered : Double free\n=========     at 0x79d8\n"
-    assert sanitizer.digest(freed) == ("compute-sanitizer: Malloc/Free error encountered : Double free; at 0x79d8")
-    for nothing in ("", "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", "RuntimeError: Invalid shape\n"):
+    assert sanitizer.digest(freed) == (
+        "compute-sanitizer: Malloc/Free error encountered : Double free; at 0x79d8"
+    )
+    for nothing in (
+        "",
+        "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n",
+        "RuntimeError: Invalid shape\n",
+    ):
         assert sanitizer.digest(nothing) == ""
 
 
 @pytest.mark.parametrize(
     ("status", "reason", "helps"),
     [
-        (Status.CRASHED, "forward raised AcceleratorError: CUDA error: an illegal memory access was encountered", True),
+        (
+            Status.CRASHED,
+            "forward raised AcceleratorError: CUDA error: an illegal memory access was encountered",
+            True,
+        ),
         (Status.CRASHED, "forward raised RuntimeError: Triton Error [CUDA]: misaligned address", True),
         (Status.CRASHED, "forward raised RuntimeError: CUDA error: unspecified launch failure", True),
         (Status.CRASHED, "forward raised ValueError: illegal value", False),
@@ -77,7 +91,9 @@ def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
         (Status.WRONG, "an illegal memory access", False),
     ],
 )
-def test_it_is_asked_where_the_gpu_stopped_a_kernel_for_its_accesses(status: Status, reason: str, helps: bool) -> None:
+def test_it_is_asked_where_the_gpu_stopped_a_kernel_for_its_accesses(
+    status: Status, reason: str, helps: bool
+) -> None:
     assert sanitizer.helps(Verdict("c", status, reason)) == helps
 
 
@@ -97,12 +113,18 @@ def test_its_command_line_runs_the_target_on_the_bundle(tmp_path: Path) -> None:
     stand_in = tmp_path / "compute-sanitizer"
     stand_in.write_text('#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do echo "$1=$2"; shift 2; done\necho "$@"\n')
     stand_in.chmod(0o755)
-    said = subprocess.run(sanitizer.command(str(stand_in)), capture_output=True, text=True, check=True).stdout.splitlines()
-    assert {"--tool=memcheck", "--print-limit=3", "--show-backtrace=device", "--report-api-errors=no"} == set(said[:-1])
+    said = subprocess.run(
+        sanitizer.command(str(stand_in)), capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert {"--tool=memcheck", "--print-limit=3", "--show-backtrace=device", "--report-api-errors=no"} == set(
+        said[:-1]
+    )
     assert said[-1] == f"{sys.executable} -m kernelpro.lab.profile.target bundle.pt memcheck"
 
 
-def test_it_works_in_a_cell_that_holds_the_candidate(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_works_in_a_cell_that_holds_the_candidate(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stand-in, in CUDA's folder, says what a sanitizer would, if the bundle is there."""
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     stand_in = tmp_path / "compute-sanitizer"
@@ -118,11 +140,14 @@ def test_it_works_in_a_cell_that_holds_the_candidate(worker: Worker, tmp_path: P
         bench.close()
     assert told == sanitizer.digest(MANUAL) and stages == ["looking for the access that failed"]
     monkeypatch.setenv("KERNELPRO_SANITIZER", "")
-    assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check() == "", "without it nothing is done"
+    assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check() == "", (
+        "without it nothing is done"
+    )
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"ended": 7}, {"ended": []}, {"ended": [{"code": 0, "out": None, "err": ""}]}, {"ended": [1]}]
+    "told",
+    [{}, {"ended": 7}, {"ended": []}, {"ended": [{"code": 0, "out": None, "err": ""}]}, {"ended": [1]}],
 )
 def test_an_answer_that_a_candidate_forged_says_nothing(told: dict[str, object]) -> None:
     (ended,) = collect._ended(told)
@@ -148,7 +173,9 @@ class ModelNew(torch.nn.Module):
         return y
 '''
     assert torch.cuda.is_available()
-    result = worker.run(Job("1", "judge", TASK, Candidate(source), "cuda", Options(effort="quick"), sanitize=True))
+    result = worker.run(
+        Job("1", "judge", TASK, Candidate(source), "cuda", Options(effort="quick"), sanitize=True)
+    )
     assert result.verdict and result.verdict.status is Status.CRASHED
     assert "compute-sanitizer: Invalid __global__ write of size 4 bytes" in result.verdict.reason
     assert "beyond" in result.verdict.reason and ".cu:" in result.verdict.reason

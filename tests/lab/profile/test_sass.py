@@ -19,7 +19,9 @@ needs_disassembler = pytest.mark.skipif(
     reason="nvdisasm or cuobjdump not found (Triton's wheel has both)",
 )
 needs_nvcc = pytest.mark.skipif(nvcc() is None, reason="nvcc not found")
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
 
 KERNELS = r"""
 #include <cuda_fp16.h>
@@ -222,7 +224,12 @@ class TestCuda:
         assert loop["mix"]["barrier"] == loop["mix"]["global_load"] == 1
         assert loop["mix"]["fma32"] == 5
         assert "atomic" not in loop["mix"] and looped["mix"]["atomic"] == 1
-        assert loop["instructions"] == sum(loop["mix"].values()) < looped["instructions"] == sum(looped["mix"].values())
+        assert (
+            loop["instructions"]
+            == sum(loop["mix"].values())
+            < looped["instructions"]
+            == sum(looped["mix"].values())
+        )
         assert looped["where"]["global_load"] == "kernel.cu:18"
         assert looped["where"]["barrier"] == "kernel.cu:21"
 
@@ -232,7 +239,9 @@ class TestCuda:
         without_log = sass.analyse({"kernel.so": files["kernel.so"]})
         for name, variants in static.kernels.items():
             for told, read in zip(variants, without_log.kernels[name], strict=True):
-                assert [told[k] for k in ("registers", "stack", "shared")] == [read[k] for k in ("registers", "stack", "shared")]
+                assert [told[k] for k in ("registers", "stack", "shared")] == [
+                    read[k] for k in ("registers", "stack", "shared")
+                ]
                 assert "spill_stores" not in read
 
     def test_spills_are_counted_in_bytes_and_in_instructions(self, static: sass.Static) -> None:
@@ -294,11 +303,18 @@ class TestCuda:
 
 @needs_nvcc
 @needs_disassembler
-def test_loops_that_ask_again_and_again_are_told_from_those_that_search_count_or_sleep(tmp_path: Path) -> None:
+def test_loops_that_ask_again_and_again_are_told_from_those_that_search_count_or_sleep(
+    tmp_path: Path,
+) -> None:
     static = sass.analyse(compiled(tmp_path, LOOPS))
-    found = {name: [loop.get("asks", False) for loop in facts[0]["loops"]] for name, facts in static.kernels.items()}
+    found = {
+        name: [loop.get("asks", False) for loop in facts[0]["loops"]]
+        for name, facts in static.kernels.items()
+    }
     assert len(found) == 13 and all(found.values())
-    assert {name for name, loops in found.items() if any(loops)} == {name for name in found if name.startswith("asks_")}
+    assert {name for name, loops in found.items() if any(loops)} == {
+        name for name in found if name.startswith("asks_")
+    }
 
 
 @needs_nvcc
@@ -306,7 +322,12 @@ def test_loops_that_ask_again_and_again_are_told_from_those_that_search_count_or
 def test_a_slow_path_is_told_from_a_call(tmp_path: Path) -> None:
     static = sass.analyse(compiled(tmp_path, EXACT))
     found = {name: facts[0]["mix"] for name, facts in static.kernels.items()}
-    assert {name for name, mix in found.items() if mix.get("slow_path") == 1} == {"divides", "inverts", "root", "thirds"}
+    assert {name for name, mix in found.items() if mix.get("slow_path") == 1} == {
+        "divides",
+        "inverts",
+        "root",
+        "thirds",
+    }
     assert {name for name, mix in found.items() if mix.get("call")} == {"whole"}
 
 
@@ -331,15 +352,21 @@ class TestTriton:
         (folder / "candidate.py").write_text(TRITON)
         environment = os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")}
         subprocess.run([sys.executable, str(folder / "candidate.py")], check=True, env=environment)
-        return {str(p.relative_to(folder)): p.read_bytes() for p in (folder / "cache").rglob("*") if p.is_file()}
+        return {
+            str(p.relative_to(folder)): p.read_bytes() for p in (folder / "cache").rglob("*") if p.is_file()
+        }
 
     def test_variants_are_told_apart_by_their_launch(self, files: dict[str, bytes]) -> None:
         static = sass.analyse(files, TRITON)
-        assert set(static.kernels) == {"softmax"} and len(static.kernels["softmax"]) == 2 and not static.skipped
+        assert (
+            set(static.kernels) == {"softmax"} and len(static.kernels["softmax"]) == 2 and not static.skipped
+        )
         four = sass.match(static, "softmax", 0, 128, 0)
         eight = sass.match(static, "softmax", 0, 256, 0)
         assert (four["num_warps"], eight["num_warps"]) == (4, 8)
-        assert four["mix"]["special"] > eight["mix"]["special"], "half the threads, twice the exponentials each"
+        assert four["mix"]["special"] > eight["mix"]["special"], (
+            "half the threads, twice the exponentials each"
+        )
         assert four["registers"] > 0 and four["shared"] == 0 and four["dynamic_shared"] > 0
         assert four["anchor"] == "candidate.py:6"
 
@@ -347,7 +374,9 @@ class TestTriton:
         (first, _) = sass.analyse(files).kernels["softmax"]
         assert first["where"]["global_load"] == "candidate.py:8"
         assert first["where"]["global_store"] == "candidate.py:10"
-        assert first["where"]["shuffle"] == "candidate.py:9", "the reduction is Triton's, its call the candidate's"
+        assert first["where"]["shuffle"] == "candidate.py:9", (
+            "the reduction is Triton's, its call the candidate's"
+        )
 
 
 @needs_disassembler
@@ -355,15 +384,26 @@ def test_what_cannot_be_read_is_said() -> None:
     static = sass.analyse({"broken.cubin": b"\x7fELF nothing", "host.so": b"\x7fELF", "notes.txt": b""})
     assert not static.kernels
     (skipped,) = static.skipped
-    assert "broken.cubin" in skipped.what and "nvdisasm failed" in skipped.why and "nvidia-cuda-nvdisasm" in skipped.enable
+    assert (
+        "broken.cubin" in skipped.what
+        and "nvdisasm failed" in skipped.why
+        and "nvidia-cuda-nvdisasm" in skipped.enable
+    )
 
 
 @needs_nvcc
-def test_without_a_disassembler_the_compilers_report_remains(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_disassembler_the_compilers_report_remains(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sass, "tool", lambda name: None)
     reported = sass.analyse(files, KERNELS)
     [facts] = reported.kernels["spilled"]
-    assert facts["registers"] == 32 and facts["spill_stores"] > 0 and facts["spill_loads"] > 0 and "mix" not in facts
+    assert (
+        facts["registers"] == 32
+        and facts["spill_stores"] > 0
+        and facts["spill_loads"] > 0
+        and "mix" not in facts
+    )
     assert facts["anchor"].startswith("candidate.py:") and facts["signature"] == "spilled(float*, int)"
     assert sass.match(reported, "spilled(float*, int)", 32, 1024, 0) is facts
     assert [note.what for note in reported.skipped] == ["machine code"]

@@ -46,7 +46,12 @@ def test_a_call_that_makes_the_host_wait() -> None:
         api("cudaGetLastError", 2900, 2950),
     ]
     timeline, _ = summarise(events, [Call(0, 3000, 4000)])
-    assert timeline.syncs == {"cudaStreamSynchronize": 1, "cuStreamSynchronize": 1, "cudaMemcpy": 1, "cudaEventSynchronize": 1}
+    assert timeline.syncs == {
+        "cudaStreamSynchronize": 1,
+        "cuStreamSynchronize": 1,
+        "cudaMemcpy": 1,
+        "cudaEventSynchronize": 1,
+    }
     assert set(timeline.apis) == {"cudaMemcpy", "cudaMemcpyAsync", "cudaMalloc"}
     assert timeline.apis["cudaMemcpy"]["count"] == 1, "the copy to the device"
 
@@ -56,14 +61,22 @@ def test_a_copy_heavy_call() -> None:
     events = []
     for start in (0, 10_000):
         events += [Event("copy", "HtoD", start, start + 3000, nbytes=100, copy_kind="HtoD")] * 2
-        events += [Event("memset", "memset", start + 3000, start + 4000, nbytes=50), kernel("work", start + 4000, start + 5000)]
+        events += [
+            Event("memset", "memset", start + 3000, start + 4000, nbytes=50),
+            kernel("work", start + 4000, start + 5000),
+        ]
     timeline, kernels = summarise(events, [Call(0, 5000, 6000), Call(10_000, 15_000, 16_000)])
     assert timeline.copies == (Copy("HtoD", 2, 200, 6), Copy("memset", 1, 50, 1))
     assert timeline.busy_us == 5 and timeline.gaps_us == 0 and kernels[0].share == 1 / 8
 
 
 def test_overlapping_streams_are_busy_once() -> None:
-    events = [kernel("a", 1000, 5000, 1), kernel("b", 2000, 3000, 2), kernel("c", 4000, 7000, 3), kernel("a", 8000, 9000, 4)]
+    events = [
+        kernel("a", 1000, 5000, 1),
+        kernel("b", 2000, 3000, 2),
+        kernel("c", 4000, 7000, 3),
+        kernel("a", 8000, 9000, 4),
+    ]
     assert busy_ns(events) == 7000
     timeline, kernels = summarise(events, [Call(0, 500, 10_000)])
     assert timeline.busy_us == 7 and timeline.gaps_us == 1 and timeline.launches == 4
@@ -81,18 +94,26 @@ def test_a_graph_is_launched_once() -> None:
 
 
 def test_a_kernel_of_several_grids_shows_the_one_that_takes_its_time() -> None:
-    events = [kernel("k", 0, 100, 1, (999, 1, 1)), kernel("k", 100, 400, 2, (7, 1, 1)), kernel("k", 400, 700, 3, (7, 1, 1))]
+    events = [
+        kernel("k", 0, 100, 1, (999, 1, 1)),
+        kernel("k", 100, 400, 2, (7, 1, 1)),
+        kernel("k", 400, 700, 3, (7, 1, 1)),
+    ]
     _, (only,) = summarise(events, [Call(0, 10, 1000)])
     assert only.grid == (7, 1, 1) and only.launches == 3 and only.microseconds == 0.7
 
 
 def test_one_hiccup_of_the_host_moves_no_time() -> None:
-    calls = [Call(i * 10_000, i * 10_000 + 10, i * 10_000 + 100) for i in range(4)] + [Call(40_000, 49_000, 50_000)]
+    calls = [Call(i * 10_000, i * 10_000 + 10, i * 10_000 + 100) for i in range(4)] + [
+        Call(40_000, 49_000, 50_000)
+    ]
     assert summarise([], calls)[0].call_us == 0.1
 
 
 def test_events_outside_the_calls_do_not_count() -> None:
-    timeline, kernels = summarise([kernel("before", 0, 5), kernel("in", 15, 18), kernel("after", 30, 40)], [Call(10, 12, 20)])
+    timeline, kernels = summarise(
+        [kernel("before", 0, 5), kernel("in", 15, 18), kernel("after", 30, 40)], [Call(10, 12, 20)]
+    )
     assert [k.name for k in kernels] == ["in"] and timeline.launches == 1
 
 
@@ -104,7 +125,8 @@ def test_a_trace_without_a_call_is_refused() -> None:
 def test_names() -> None:
     assert api_name("cudaStreamSynchronize_v3020") == "cudaStreamSynchronize"
     assert (
-        api_name("cudaMemcpyAsync_ptsz_v7000") == "cudaMemcpyAsync" and api_name("cuMemcpyDtoHAsync_v2_ptsz") == "cuMemcpyDtoHAsync"
+        api_name("cudaMemcpyAsync_ptsz_v7000") == "cudaMemcpyAsync"
+        and api_name("cuMemcpyDtoHAsync_v2_ptsz") == "cuMemcpyDtoHAsync"
     )
     assert readable("_Z1fILi4EfEvPT0_") == "void f<4, float>(float*)"
     assert readable("_softmax_kernel") == "_softmax_kernel" and readable("_Zwhat") == "_Zwhat"

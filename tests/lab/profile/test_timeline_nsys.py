@@ -29,7 +29,11 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NO
   globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER);
 """
 """Of nsys 2025, without columns that nobody reads. No memset happened, so there is no table of them."""
-KERNEL = {"demangledName": "softmax(const float *, float *, int)", "shortName": "softmax", "mangledName": "_Z7softmaxPKfPfi"}
+KERNEL = {
+    "demangledName": "softmax(const float *, float *, int)",
+    "shortName": "softmax",
+    "mangledName": "_Z7softmaxPKfPfi",
+}
 SHAPE = {"gridX": 132, "gridY": 2, "gridZ": 1, "blockX": 256, "blockY": 1, "blockZ": 1}
 USED = {"registersPerThread": 40, "staticSharedMemory": 64, "dynamicSharedMemory": 128}
 CALLED = (
@@ -44,22 +48,36 @@ CALLED = (
 def database(tmp_path: Path) -> Path:
     """Two calls: launch, kernel, copy back, the candidate's synchronisation, ours."""
     path = tmp_path / "trace.sqlite"
-    ids = {value: number for number, value in enumerate([WAIT, *KERNEL.values(), *(name for name, *_ in CALLED)], 20)}
+    ids = {
+        value: number
+        for number, value in enumerate([WAIT, *KERNEL.values(), *(name for name, *_ in CALLED)], 20)
+    }
     db = sqlite3.connect(path)
     db.executescript(SCHEMA)
     db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, value) for value, number in ids.items()])
 
     def insert(table: str, start: int, end: int, **row: object) -> None:
         row = {"start": start, "end": end, **row}
-        db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+        db.execute(
+            f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
+        )
 
     named = {column: ids[value] for column, value in KERNEL.items()}
     for t in (10_000, 20_000):
         insert("NVTX_EVENTS", t, t + 8000, eventType=59, text=CALL)
         insert("NVTX_EVENTS", t + 6000, t + 7900, eventType=59, textId=ids[WAIT])
         for name, start, end, number in CALLED:
-            insert("CUPTI_ACTIVITY_KIND_RUNTIME", t + start, t + end, globalTid=281, correlationId=t + number, nameId=ids[name])
-        insert("CUPTI_ACTIVITY_KIND_KERNEL", t + 1500, t + 3500, correlationId=t + 1, **named, **SHAPE, **USED)
+            insert(
+                "CUPTI_ACTIVITY_KIND_RUNTIME",
+                t + start,
+                t + end,
+                globalTid=281,
+                correlationId=t + number,
+                nameId=ids[name],
+            )
+        insert(
+            "CUPTI_ACTIVITY_KIND_KERNEL", t + 1500, t + 3500, correlationId=t + 1, **named, **SHAPE, **USED
+        )
         insert("CUPTI_ACTIVITY_KIND_MEMCPY", t + 4000, t + 4500, correlationId=t + 2, bytes=4, copyKind=2)
     db.commit()
     db.close()
@@ -68,7 +86,10 @@ def database(tmp_path: Path) -> Path:
 
 def test_an_export_of_nsys_is_read(database: Path) -> None:
     trace = timeline_nsys.read(database)
-    assert trace.source == "nsys" and trace.calls == (Call(10_000, 16_000, 18_000), Call(20_000, 26_000, 28_000))
+    assert trace.source == "nsys" and trace.calls == (
+        Call(10_000, 16_000, 18_000),
+        Call(20_000, 26_000, 28_000),
+    )
     timeline, kernels = summarise(trace.events, trace.calls, trace.source)
     assert (timeline.call_us, timeline.busy_us, timeline.gaps_us, timeline.launches) == (8, 2.5, 0.5, 1)
     assert timeline.copies == (Copy("DtoH", 1, 4, 0.5),) and timeline.syncs == {"cudaStreamSynchronize": 1}
@@ -99,14 +120,24 @@ def test_an_older_export_has_fewer_columns_and_tables(database: Path) -> None:
 def test_the_command_lines() -> None:
     argv = timeline_nsys.profile_argv("/x/nsys", Path("/o/trace.nsys-rep"), ["python", "target.py"])
     assert argv[:2] == ["/x/nsys", "profile"] and argv[-4:] == ["-o", "/o/trace", "python", "target.py"]
-    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--cuda-graph-trace=node"} < set(argv)
-    assert timeline_nsys.export_argv("nsys", Path("a.nsys-rep"), Path("a.sqlite"))[-3:] == ["-o", "a.sqlite", "a.nsys-rep"]
+    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--cuda-graph-trace=node"} < set(
+        argv
+    )
+    assert timeline_nsys.export_argv("nsys", Path("a.nsys-rep"), Path("a.sqlite"))[-3:] == [
+        "-o",
+        "a.sqlite",
+        "a.nsys-rep",
+    ]
 
 
 def test_the_newest_nsys_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert timeline_nsys.find(tmp_path) is None
-    for place in ("nsight-systems/2024.6.2/bin", "nsight-systems/2025.10.1/bin", "nsight-compute/2026.1.0/host/target-linux-x64"):
+    for place in (
+        "nsight-systems/2024.6.2/bin",
+        "nsight-systems/2025.10.1/bin",
+        "nsight-compute/2026.1.0/host/target-linux-x64",
+    ):
         (tmp_path / "opt/nvidia" / place).mkdir(parents=True)
         (tmp_path / "opt/nvidia" / place / "nsys").touch()
     assert timeline_nsys.find(tmp_path) == str(tmp_path / "opt/nvidia/nsight-systems/2025.10.1/bin/nsys")
@@ -130,24 +161,32 @@ def program(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-def test_nsys_says_what_is_missing(tmp_path: Path, program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nsys_says_what_is_missing(
+    tmp_path: Path, program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def skipped(script: str) -> Skipped:
         found = timeline_nsys.nsys(run, ["true"], tmp_path, program(script))
         assert isinstance(found, Skipped)
         return found
 
     assert (
-        "status 3" in skipped("echo no such option; exit 3").why and "no such option" in skipped("echo no such option; exit 3").why
+        "status 3" in skipped("echo no such option; exit 3").why
+        and "no such option" in skipped("echo no such option; exit 3").why
     )
     importer = skipped("touch $FOLDER/trace.qdstrm")
     assert "QdstrmImporter" in importer.why and "libdw1" in importer.enable
-    named = skipped("echo 'error while loading shared libraries: libfoo.so.2: cannot open shared object file'; exit 1")
+    named = skipped(
+        "echo 'error while loading shared libraries: libfoo.so.2: cannot open shared object file'; exit 1"
+    )
     assert "libfoo.so.2 is missing" in named.why and "libfoo.so.2" in named.enable
     assert (
         "export ended with status 5: disk full"
         in skipped("[ $1 = profile ] && touch $FOLDER/trace.nsys-rep || { echo disk full; exit 5; }").why
     )
-    assert "cannot be read" in skipped("[ $1 = export ] && echo 'this is no database at all' > $FOLDER/trace.sqlite").why
+    assert (
+        "cannot be read"
+        in skipped("[ $1 = export ] && echo 'this is no database at all' > $FOLDER/trace.sqlite").why
+    )
     monkeypatch.setattr(timeline_nsys, "find", lambda: None)
     absent = timeline_nsys.nsys(run, ["true"], tmp_path)
     assert isinstance(absent, Skipped) and "not found" in absent.why and "Nsight Systems" in absent.enable
@@ -156,6 +195,9 @@ def test_nsys_says_what_is_missing(tmp_path: Path, program: Callable[[str], str]
 def test_nsys_in_four_steps(tmp_path: Path, database: Path, program: Callable[[str], str]) -> None:
     ready = database.rename(tmp_path / "made.sqlite")
     trace = timeline_nsys.nsys(
-        run, ["true"], tmp_path, program(f"[ $1 = export ] && cp {ready} $FOLDER/trace.sqlite || touch $FOLDER/trace.nsys-rep")
+        run,
+        ["true"],
+        tmp_path,
+        program(f"[ $1 = export ] && cp {ready} $FOLDER/trace.sqlite || touch $FOLDER/trace.nsys-rep"),
     )
     assert isinstance(trace, Trace) and len(trace.calls) == 2

@@ -40,7 +40,9 @@ def check_real(trace: Trace) -> set[str]:
     timeline, kernels = summarise(trace.events, trace.calls, trace.source)
     told = timeline.dumps()
     assert timeline.launches == 3, told
-    assert {copy.kind: (copy.count, copy.nbytes) for copy in timeline.copies if copy.kind != "memset"} == {"DtoH": (1, 4)}, told
+    assert {copy.kind: (copy.count, copy.nbytes) for copy in timeline.copies if copy.kind != "memset"} == {
+        "DtoH": (1, 4)
+    }, told
     assert timeline.syncs == {"cudaStreamSynchronize": 1}, told
     assert round(timeline.apis["cudaLaunchKernel"]["count"], 6) == 3, told
     assert 0 < timeline.busy_us <= timeline.busy_us + timeline.gaps_us <= timeline.call_us, told
@@ -80,5 +82,9 @@ def test_a_real_graph_is_one_launch() -> None:
             x.mul_(1.0)
     trace = Trace.from_json(observe(graph.replay, torch.cuda.synchronize))
     timeline, kernels = summarise(trace.events, trace.calls, trace.source)
-    assert timeline.launches == 1 and sum(k.launches for k in kernels) == 6, (timeline.dumps(), kernels, trace.note)
+    assert timeline.launches == 1 and sum(k.launches for k in kernels) == 6, (
+        timeline.dumps(),
+        kernels,
+        trace.note,
+    )
     assert timeline.syncs == {} and "cudaGraphLaunch" in timeline.apis, timeline.dumps()

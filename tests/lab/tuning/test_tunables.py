@@ -37,7 +37,10 @@ def scale(x):
 def test_declarations_are_read() -> None:
     declared = parse(SOURCE)
     assert declared.names == ("BLOCK", "STAGES", "SCALE", "LAYOUT", "FUSED")
-    assert declared.values["BLOCK"] == (64, 128, 256, 512) and declared.values["LAYOUT"] == ("row", "column, padded")
+    assert declared.values["BLOCK"] == (64, 128, 256, 512) and declared.values["LAYOUT"] == (
+        "row",
+        "column, padded",
+    )
     assert declared.values["SCALE"] == (-1.5, 0, 2.5) and declared.values["FUSED"] == (False, True)
     assert declared.default == {"BLOCK": 128, "STAGES": 3, "SCALE": -1.5, "LAYOUT": "row", "FUSED": True}
     assert [constraint.text for constraint in declared.constraints] == [
@@ -53,8 +56,14 @@ def test_a_source_without_declarations_declares_nothing() -> None:
 
 def test_a_point_is_set_and_nothing_else_is_touched() -> None:
     point = {"BLOCK": 512, "STAGES": 2, "SCALE": 2.5, "LAYOUT": "column, padded", "FUSED": False}
-    expected = SOURCE.replace("int = 128 ", "int = 0x200 ").replace("constexpr(3)", "constexpr(2)").replace("(-1.5)", "(2.5)")
-    expected = expected.replace("LAYOUT = 'row'", 'LAYOUT = "column, padded"').replace("FUSED = True", "FUSED = False")
+    expected = (
+        SOURCE.replace("int = 128 ", "int = 0x200 ")
+        .replace("constexpr(3)", "constexpr(2)")
+        .replace("(-1.5)", "(2.5)")
+    )
+    expected = expected.replace("LAYOUT = 'row'", 'LAYOUT = "column, padded"').replace(
+        "FUSED = True", "FUSED = False"
+    )
     assert with_point(SOURCE, point) == expected
     assert parse(expected).default == point
     assert with_point(SOURCE, parse(SOURCE).default) == SOURCE
@@ -86,8 +95,15 @@ def test_points_satisfy_the_constraints() -> None:
 def test_neighbours_are_one_step_away_in_one_tunable() -> None:
     source = 'A = 2  # tune: 1, 2, 4, 8\nL = "x"  # tune: "x", "y", "z"\n# tune-if: A * A < 60\n'
     declared = parse(source)
-    assert list(declared.neighbours({"A": 4, "L": "x"})) == [{"A": 2, "L": "x"}, {"A": 4, "L": "y"}, {"A": 4, "L": "z"}]
-    assert list(declared.neighbours({"A": 4, "L": "x"}, tunables=2)) == [{"A": 2, "L": "y"}, {"A": 2, "L": "z"}]
+    assert list(declared.neighbours({"A": 4, "L": "x"})) == [
+        {"A": 2, "L": "x"},
+        {"A": 4, "L": "y"},
+        {"A": 4, "L": "z"},
+    ]
+    assert list(declared.neighbours({"A": 4, "L": "x"}, tunables=2)) == [
+        {"A": 2, "L": "y"},
+        {"A": 2, "L": "z"},
+    ]
     assert declared.distance({"A": 1, "L": "x"}, {"A": 4, "L": "z"}) == 3
     assert all(set(declared.sample(random.Random(seed))) == {"A", "L"} for seed in range(5))
 

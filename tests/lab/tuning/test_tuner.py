@@ -45,7 +45,15 @@ class Bench:
         interval = Interval(ms, ms * (1 - self.width), ms * (1 + self.width))
         speedup = Interval(10 / ms, 10 / interval.high, 10 / interval.low)
         times, speedups = {"candidate": interval}, {"eager": speedup}
-        return Verdict("candidate", Status.PASSED, "correct", times=times, speedup=speedups, faster="yes", floor_ms=self.floor_ms)
+        return Verdict(
+            "candidate",
+            Status.PASSED,
+            "correct",
+            times=times,
+            speedup=speedups,
+            faster="yes",
+            floor_ms=self.floor_ms,
+        )
 
     def points(self, effort: str = "quick") -> list[dict[str, object]]:
         return [point for point, options in self.asked if options.effort == effort]
@@ -67,7 +75,9 @@ def test_a_small_grid_is_searched_whole_and_outwards_from_the_best() -> None:
     assert found.winner.point == {"A": 16, "B": 3} and found.winner.ms == 1.0 and found.improved
     assert found.source == "A = 16  # tuned over 1, 2, 4, 8, 16\nB = 3  # tuned over 1, 2, 3\n"
     points = [{"A": 4, "B": 2}, *bench.points()]
-    assert len(points) == 15 and len({tuple(p.items()) for p in points}) == 15, "the default is not judged again"
+    assert len(points) == 15 and len({tuple(p.items()) for p in points}) == 15, (
+        "the default is not judged again"
+    )
     assert points.index({"A": 16, "B": 3}) < points.index({"A": 1, "B": 1})
     assert points.index({"A": 16, "B": 3}) <= 8
 
@@ -81,7 +91,15 @@ def test_a_large_grid_is_climbed_within_the_budget() -> None:
 
 def test_pairs_cross_what_single_steps_cannot() -> None:
     """A and B must change together: each alone is worse."""
-    bench = Bench(lambda p: 2.0 + (p["A"] != p["B"]) - 0.1 * float(p["A"]) * (p["A"] == p["B"]) + float(p["C"]) + float(p["D"]))
+    bench = Bench(
+        lambda p: (
+            2.0
+            + (p["A"] != p["B"])
+            - 0.1 * float(p["A"]) * (p["A"] == p["B"])
+            + float(p["C"])
+            + float(p["D"])
+        )
+    )
     found = tuned(LARGE, bench, budget=400)
     assert found.winner.point == {"A": 7, "B": 7, "C": 0, "D": 0}
 
@@ -125,13 +143,22 @@ def test_what_fails_is_not_tried_again_and_a_value_that_always_fails_comes_last(
 def test_a_failing_value_is_avoided_in_a_large_grid() -> None:
     bench = Bench(lambda p: float("inf") if p["D"] == 2 else bowl(p))
     found = tuned(LARGE, bench, budget=120)
-    assert found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 3} or found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 1}
+    assert found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 3} or found.winner.point == {
+        "A": 5,
+        "B": 1,
+        "C": 6,
+        "D": 1,
+    }
     assert sum(p["D"] == 2 for p in bench.points()) <= 2 + 3
 
 
 def test_the_default_stays_unless_another_is_faster_by_more_than_the_interval() -> None:
     found = tuned(GRID, Bench(lambda p: 1.0 - 0.001 * float(p["A"]), width=0.02))
-    assert found.winner.point == {"A": 4, "B": 2} and not found.improved and "by more than the interval" in found.why
+    assert (
+        found.winner.point == {"A": 4, "B": 2}
+        and not found.improved
+        and "by more than the interval" in found.why
+    )
     assert found.source.startswith("A = 4  # tuned over")
     assert tuned(GRID, Bench(lambda p: 1.0 - 0.02 * float(p["A"]), width=0.02)).winner.point["A"] == 16
 
@@ -143,7 +170,9 @@ def test_what_does_not_look_faster_is_not_judged_at_length(gain: float) -> None:
 
 
 @pytest.mark.parametrize(("floor_ms", "searched"), [(0.995, False), (1.02, False), (0.98, True)])
-def test_nothing_is_searched_where_not_even_the_floor_is_clear_of_the_default(floor_ms: float, searched: bool) -> None:
+def test_nothing_is_searched_where_not_even_the_floor_is_clear_of_the_default(
+    floor_ms: float, searched: bool
+) -> None:
     bench = Bench(lambda p: 1.0, floor_ms=floor_ms)
     found = tuned(GRID, bench)
     assert not found.improved and bool(bench.asked) == searched
@@ -239,14 +268,20 @@ def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: Worker) -> 
     if source is None:
         assert found["point"] == {"STRIP": 8, "UNROLL": 1} and "by more than the interval" in found["why"]
     else:
-        assert any(trial["point"] == found["point"] for trial in found["tried"] if trial["effort"] == "normal")
-        assert re.search(rf"^STRIP = {found['point']['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE)
+        assert any(
+            trial["point"] == found["point"] for trial in found["tried"] if trial["effort"] == "normal"
+        )
+        assert re.search(
+            rf"^STRIP = {found['point']['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE
+        )
         assert parse(source).names == ()
 
 
 def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is(worker: Worker) -> None:
     settings = Options(effort="quick", baselines=("eager_fp32",))
     broken = KERNEL.replace("# tune-if: STRIP > 8 or UNROLL < 4", "# tune-if: STRIP >")
-    result = worker.run(Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(broken), "cpu", settings, tune=8))
+    result = worker.run(
+        Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(broken), "cpu", settings, tune=8)
+    )
     assert result.verdict and result.verdict.status is Status.PASSED
     assert "`STRIP >` cannot be read" in (result.data or {})["untuned"]

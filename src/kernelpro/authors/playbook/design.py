@@ -85,7 +85,9 @@ class Design:
         """The comment that says all of it; what is as usual is left out."""
         stages = [{k: v for k, v in asdict(s).items() if v != getattr(_USUAL, k)} for s in self.stages]
         precision = {"precision": self.precision} if self.precision != "tf32" else {}
-        return _MARK + json.dumps({"language": self.language, "maths": self.maths, **precision, "stages": stages})
+        return _MARK + json.dumps(
+            {"language": self.language, "maths": self.maths, **precision, "stages": stages}
+        )
 
     def with_stage(self, place: int, **changes: Any) -> Design:
         stages = [replace(s, **changes) if i == place else s for i, s in enumerate(self.stages)]
@@ -102,7 +104,9 @@ def of_source(source: str) -> Design:
     """The design of a candidate, with what tuning has made of it; raises NoIdea for one that the playbook did not write."""
     line = next((line for line in source.splitlines() if line.startswith(_MARK)), None)
     if line is None:
-        raise NoIdea("the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote")
+        raise NoIdea(
+            "the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote"
+        )
     try:
         data = json.loads(line.removeprefix(_MARK))
         known = {f.name for f in fields(StageDesign)}
@@ -111,7 +115,10 @@ def of_source(source: str) -> Design:
             if name.lower() in known and int(place) < len(stages):
                 stages[int(place)][name.lower()] = int(value)
         return Design(
-            str(data["language"]), tuple(StageDesign(**stage) for stage in stages), data["maths"], data.get("precision", "tf32")
+            str(data["language"]),
+            tuple(StageDesign(**stage) for stage in stages),
+            data["maths"],
+            data.get("precision", "tf32"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None

@@ -36,16 +36,29 @@ def own_maths(functions: frozenset[str]) -> Apply:
     """Mathematics of the writer's own in place of the library's, where one of the functions is called."""
 
     def apply(program: Program, design: Design) -> Design | None:
-        return replace(design, maths="own") if _called(program, functions) and design.maths == "library" else None
+        return (
+            replace(design, maths="own")
+            if _called(program, functions) and design.maths == "library"
+            else None
+        )
 
     return apply
 
 
 def _cheap_maths(program: Program, design: Design) -> Design | None:
     """Where such functions are parts of something larger: as results, values near zero would have too few digits."""
-    results = {step.value for stage in program.stages for step in (*stage.steps, *stage.after) if isinstance(step, Store)}
+    results = {
+        step.value
+        for stage in program.stages
+        for step in (*stage.steps, *stage.after)
+        if isinstance(step, Store)
+    }
     called = _called(program, CHEAP)
-    return replace(design, maths="cheap") if called and not called & results and design.maths != "cheap" else None
+    return (
+        replace(design, maths="cheap")
+        if called and not called & results and design.maths != "cheap"
+        else None
+    )
 
 
 CHEAP_MATHS = Move(
@@ -68,7 +81,11 @@ def _called(program: Program, functions: frozenset[str]) -> set[Expr]:
 
 def seeds_apart(found: Sequence[Seed]) -> list[Seed]:
     """Each design once."""
-    return [seed for place, seed in enumerate(found) if seed.design not in [other.design for other in found[:place]]]
+    return [
+        seed
+        for place, seed in enumerate(found)
+        if seed.design not in [other.design for other in found[:place]]
+    ]
 
 
 def retreats(design: Design, steps: Sequence[Design]) -> list[Design]:

@@ -70,7 +70,9 @@ class Playbook:
         """Seeds of the target's languages in turn: the first of each, then the second of each. What a language cannot write is
         left out; where nothing is left, the reasons are raised."""
         allowed = assignment.languages or LANGUAGES[assignment.target]
-        writers = [writer for writer in WRITERS if writer.target == assignment.target and writer.language in allowed]
+        writers = [
+            writer for writer in WRITERS if writer.target == assignment.target and writer.language in allowed
+        ]
         if not writers:
             raise NoIdea(f"the playbook writes no kernels for {assignment.target} in {' or '.join(allowed)}")
         drafts: dict[str, Draft] = {}
@@ -78,7 +80,9 @@ class Playbook:
         for writer, seed in _in_turn(writers, program, refused):
             exact = assignment.precision == "fp32" and writer.target == "cuda"
             try:
-                source = writer.write(program, replace(seed.design, precision="fp32") if exact else seed.design)
+                source = writer.write(
+                    program, replace(seed.design, precision="fp32") if exact else seed.design
+                )
             except NoIdea as reason:
                 refused[str(reason)] = None
                 continue
@@ -90,7 +94,9 @@ class Playbook:
     def _improve(self, assignment: Assignment, program: Program, design: Design, writer: Writer) -> Draft:
         findings = assignment.findings if self._order == "findings" else ()
         choices = _ranked(writer, program, design, findings)
-        drafts = _others(assignment, program, writer, [(choice.design, self._planned(choice)) for choice in choices])
+        drafts = _others(
+            assignment, program, writer, [(choice.design, self._planned(choice)) for choice in choices]
+        )
         if self._order == "random" and assignment.parent:
             random.Random(f"{self._seed}:{assignment.task.source}:{assignment.parent.number}").shuffle(drafts)
         if (draft := _next(assignment, drafts)) is None:
@@ -105,11 +111,15 @@ class Playbook:
         expected = f"{gain.factor:.2f}x" if faster else f"{1 - 1 / gain.factor:.0%} less energy"
         hypothesis = f"{choice.finding.cause}. Expected: {expected} ({gain.how})."
         promised = gain.factor if faster else 0.0
-        return Draft("", choice.move.plan, hypothesis, self.name, advice=choice.finding.tool, promised=promised)
+        return Draft(
+            "", choice.move.plan, hypothesis, self.name, advice=choice.finding.tool, promised=promised
+        )
 
     def _mend(self, assignment: Assignment, program: Program, design: Design, writer: Writer) -> Draft:
         plan = Draft("", "Back to a more careful design of the same stages.", author=self.name)
-        careful = _others(assignment, program, writer, [(step, plan) for step in writer.safer(program, design)])
+        careful = _others(
+            assignment, program, writer, [(step, plan) for step in writer.safer(program, design)]
+        )
         if (draft := _next(assignment, careful)) is None:
             raise NoIdea("the most careful design of these stages failed too")
         return draft
@@ -143,7 +153,12 @@ def _in_turn(writers: list[Writer], program: Program, refused: dict[str, None]) 
 def _ranked(writer: Writer, program: Program, design: Design, findings: tuple[Finding, ...]) -> list[_Choice]:
     """Moves that change the design: those that findings ask for, in the order of the findings, then the rest."""
     wanted: list[tuple[Move, Finding | None]] = []
-    wanted += [(move, finding) for finding in _in_order(findings) for move in writer.moves if finding.tool in move.answers]
+    wanted += [
+        (move, finding)
+        for finding in _in_order(findings)
+        for move in writer.moves
+        if finding.tool in move.answers
+    ]
     wanted += [(move, None) for move in writer.moves]
     choices: list[_Choice] = []
     for move, finding in wanted:
@@ -164,7 +179,9 @@ def _in_order(findings: tuple[Finding, ...]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (bool(finding.explained_by), turn(finding)))
 
 
-def _others(assignment: Assignment, program: Program, writer: Writer, planned: list[tuple[Design, Draft]]) -> list[Draft]:
+def _others(
+    assignment: Assignment, program: Program, writer: Writer, planned: list[tuple[Design, Draft]]
+) -> list[Draft]:
     """Each code once, and not the parent's; what the language cannot write is left out."""
     assert assignment.parent
     own = normalised(assignment.parent.source)
@@ -178,4 +195,7 @@ def _others(assignment: Assignment, program: Program, writer: Writer, planned: l
 
 def _next(assignment: Assignment, drafts: list[Draft]) -> Draft | None:
     """The n-th, the n-th time; where that was written before, one behind it."""
-    return next((draft for draft in drafts[assignment.attempt :] if normalised(draft.source) not in assignment.codes), None)
+    return next(
+        (draft for draft in drafts[assignment.attempt :] if normalised(draft.source) not in assignment.codes),
+        None,
+    )

@@ -35,7 +35,8 @@ def header(text: str) -> dict[str, str]:
 def _required(fields: dict[str, str], *names: str) -> None:
     if missing := [name for name in names if not fields.get(name)]:
         raise BadInput(
-            f"the line `{missing[0]}: ...` is missing" + (f", and {' and '.join(missing[1:])} too" if missing[1:] else "")
+            f"the line `{missing[0]}: ...` is missing"
+            + (f", and {' and '.join(missing[1:])} too" if missing[1:] else "")
         )
 
 
@@ -122,7 +123,11 @@ where the span is a single line). The first must occur once in the file; the spa
 
     def __init__(self, source: str, language: str, known: tuple[str, ...]):
         self._source, self._language, self._known = source, language, known
-        several = f"{' or '.join(self._known)}; as it is unless you rewrite" if len(self._known) > 1 else self._known[0]
+        several = (
+            f"{' or '.join(self._known)}; as it is unless you rewrite"
+            if len(self._known) > 1
+            else self._known[0]
+        )
         self.description = self._DESCRIPTION.replace("LANGUAGES", several)
 
     def parse(self, text: str) -> Planned:
@@ -141,7 +146,15 @@ where the span is a single line). The first must occur once in the file; the spa
             told = f"hold {anchored.characters} characters, and the coder is shown {_LONGEST_SPANS}"
             raise BadInput(f"the spans {told}: name smaller ones, or plan a rewrite")
         told = "" if finding.lower() == "none" else finding
-        return Planned(fields["transformation"], fields["hypothesis"], promised, told, anchored, language, _unquoted(text))
+        return Planned(
+            fields["transformation"],
+            fields["hypothesis"],
+            promised,
+            told,
+            anchored,
+            language,
+            _unquoted(text),
+        )
 
 
 def _unquoted(text: str) -> str:
@@ -195,7 +208,11 @@ class CodeForm:
                 if fence.info in named:
                     raise BadInput(f"there are two blocks ```python {fence.info}: send one for each span")
                 named[fence.info] = fence.body
-        source = self._anchored.fill(named) if named else self._anchored.fill(self._anchored.check(whole_file(text)))
+        source = (
+            self._anchored.fill(named)
+            if named
+            else self._anchored.fill(self._anchored.check(whole_file(text)))
+        )
         _parsed(source, "with these spans the file is not Python")
         return source
 

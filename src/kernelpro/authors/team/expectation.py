@@ -16,7 +16,9 @@ from kernelpro.records import BadInput
 
 _NUMBER = r"(?<![\d.,])(\d+(?:\.\d+|,\d{1,2})?)(?![\d.,]*\d)"
 _TO = r"\s*(?:-+>?|\u2013|\u2014|\u2192|to|down to)\s*"
-_TIMES = re.compile(rf"(?:{_NUMBER}\s*x?{_TO})?{_NUMBER}\s*(?:x(?!\w)|\u00d7|times\b|-?fold\b)", re.IGNORECASE)
+_TIMES = re.compile(
+    rf"(?:{_NUMBER}\s*x?{_TO})?{_NUMBER}\s*(?:x(?!\w)|\u00d7|times\b|-?fold\b)", re.IGNORECASE
+)
 _UNIT = r"\s*(ns|us|µs|μs|ms|s)"
 _FROM_TO = re.compile(rf"{_NUMBER}(?:{_UNIT}\b)?{_TO}{_NUMBER}{_UNIT}\b", re.IGNORECASE)
 _PERCENT = re.compile(rf"{_NUMBER}\s*(?:%|per ?cent\b)", re.IGNORECASE)

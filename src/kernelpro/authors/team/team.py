@@ -14,9 +14,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from kernelpro.authors.author import LANGUAGES, Assignment, Draft, Exhausted, NoIdea, OutOfIdeas, Unanswered, Unheard, Waiting
+from kernelpro.authors.author import (
+    LANGUAGES,
+    Assignment,
+    Draft,
+    Exhausted,
+    NoIdea,
+    OutOfIdeas,
+    Unanswered,
+    Unheard,
+    Waiting,
+)
 from kernelpro.authors.team import templates, windows
-from kernelpro.authors.team.answers import CodeForm, DebugForm, Designed, DesignForm, Mended, PlanForm, Planned
+from kernelpro.authors.team.answers import (
+    CodeForm,
+    DebugForm,
+    Designed,
+    DesignForm,
+    Mended,
+    PlanForm,
+    Planned,
+)
 from kernelpro.library import trees
 from kernelpro.llm.question import (
     CapReached,
@@ -37,20 +55,35 @@ from kernelpro.records import BadInput
 T = TypeVar("T")
 
 _GPU_DIRECTIONS = (
-    ("cuda", "Write it in CUDA. Aim at the fewest passes over memory and the hardware's best unit for the work."),
+    (
+        "cuda",
+        "Write it in CUDA. Aim at the fewest passes over memory and the hardware's best unit for the work.",
+    ),
     ("triton", "Write it in Triton. Aim at the fewest kernels, with tiles that the compiler maps well."),
-    ("cuda", "Write it in CUDA as one persistent kernel where that is possible: no launch gaps, no round trips of intermediates."),
-    ("cute", "Write it with CuTe and the CUTLASS headers: the matrix work on wgmma, fed by TMA, all else fused around it."),
+    (
+        "cuda",
+        "Write it in CUDA as one persistent kernel where that is possible: no launch gaps, no round trips of intermediates.",
+    ),
+    (
+        "cute",
+        "Write it with CuTe and the CUTLASS headers: the matrix work on wgmma, fed by TMA, all else fused around it.",
+    ),
     (
         "triton",
         "Write it in Triton with another algorithm or decomposition than the obvious one (online, split, recomputed, reordered).",
     ),
 )
-_WITHOUT_PRODUCTS = ("cuda", "Write it in CUDA with another decomposition or order of the work than the obvious one.")
+_WITHOUT_PRODUCTS = (
+    "cuda",
+    "Write it in CUDA with another decomposition or order of the work than the obvious one.",
+)
 """Instead of CuTe where nothing is multiplied."""
 _CPU_DIRECTIONS = (
     ("cpp", "Write it in C++: one pass, vectors, all threads."),
-    ("cpp", "Write it in C++ with another blocking: tiles that stay in the first-level cache, intermediates in registers."),
+    (
+        "cpp",
+        "Write it in C++ with another blocking: tiles that stay in the first-level cache, intermediates in registers.",
+    ),
     (
         "cpp",
         "Write it in C++ with another algorithm or order of the work than the obvious one (online, split, recomputed, reordered).",
@@ -100,7 +133,11 @@ class Team:
 
     def __init__(self, models: Models, tools: tuple[Tool, ...] = (), name: str = "team"):
         """`tools`: code search, offered where there is a tree to search in."""
-        self._models, self._tools, self.name = models, _over(tools, list(trees.known()) if tools else []), name
+        self._models, self._tools, self.name = (
+            models,
+            _over(tools, list(trees.known()) if tools else []),
+            name,
+        )
 
     async def write(self, assignment: Assignment) -> Draft:
         if assignment.action == "seed" or assignment.parent is None:
@@ -114,7 +151,9 @@ class Team:
     async def _design(self, a: Assignment) -> Draft:
         turns = _directions(a)
         language, direction = turns[a.turn % len(turns)]
-        others = windows.other_directions((text for _, text in turns if text != direction), a.turn // len(turns))
+        others = windows.other_directions(
+            (text for _, text in turns if text != direction), a.turn // len(turns)
+        )
         sections = {
             "task": windows.task(a),
             "ground": windows.ground(a),
@@ -123,9 +162,13 @@ class Team:
             "memory": windows.titled("What this run has learnt", a.memory),
             "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
         }
-        reply: Reply[Designed] = await self._ask(a, "design", self._models.code, DesignForm(), sections, language)
+        reply: Reply[Designed] = await self._ask(
+            a, "design", self._models.code, DesignForm(), sections, language
+        )
         made = reply.value
-        return Draft(made.source, made.plan, made.hypothesis, self._models.code.name, reply.cost, facts=_facts(reply))
+        return Draft(
+            made.source, made.plan, made.hypothesis, self._models.code.name, reply.cost, facts=_facts(reply)
+        )
 
     async def _improve(self, a: Assignment) -> Draft:
         assert a.parent
@@ -172,7 +215,9 @@ class Team:
         }
         form = CodeForm(plan.anchored)
         try:
-            coded: Reply[str] = await self._ask(a, "code", self._models.code, form, sections, plan.language, work=work)
+            coded: Reply[str] = await self._ask(
+                a, "code", self._models.code, form, sections, plan.language, work=work
+            )
         except NoIdea as reason:
             reason.cost += planned.cost
             raise
@@ -201,21 +246,34 @@ class Team:
             "siblings": windows.first("Siblings that work", _working(a.siblings), a.baselines),
             "memory": windows.titled("What this run has learnt", a.memory),
         }
-        reply: Reply[Mended] = await self._ask(a, "debug", self._models.debug, DebugForm(a.parent.source), sections, language)
+        reply: Reply[Mended] = await self._ask(
+            a, "debug", self._models.debug, DebugForm(a.parent.source), sections, language
+        )
         made = reply.value
         plan = f"fix: {made.diagnosis}"
         return Draft(made.source, plan, "", self._models.debug.name, reply.cost, facts=_facts(reply))
 
     async def _ask(
-        self, a: Assignment, role: str, model: Model, form: Any, sections: dict[str, str], language: str, **words: str
+        self,
+        a: Assignment,
+        role: str,
+        model: Model,
+        form: Any,
+        sections: dict[str, str],
+        language: str,
+        **words: str,
     ) -> Reply[Any]:
-        contract = templates.prompt("contract", precision=a.precision, precision_words=windows.precision_words(a.precision))
+        contract = templates.prompt(
+            "contract", precision=a.precision, precision_words=windows.precision_words(a.precision)
+        )
         values = {"contract": contract, "guide": _guide(language, a, pieces=role != "plan")} | words
         system = templates.prompt(f"{role}_system", **values)
         text = templates.prompt(role, **windows.fit(sections))
         checked: Form[Any] = _Checked(form)
         try:
-            return await model.ask(Question(f"step-{a.step}/{role}", role, system, text, checked, self._tools))
+            return await model.ask(
+                Question(f"step-{a.step}/{role}", role, system, text, checked, self._tools)
+            )
         except Outstanding as waiting:
             raise Waiting(str(waiting)) from None
         except CapReached as cap:
@@ -234,7 +292,9 @@ def _over(tools: tuple[Tool, ...], known: list[str]) -> tuple[Tool, ...]:
     """The tools with the names of the trees that there are; none where there is no tree."""
     if not known:
         return ()
-    told = f" Trees: {', '.join(known)}." + ("" if "cutlass" in known else " Always name one: the default, cutlass, is not here.")
+    told = f" Trees: {', '.join(known)}." + (
+        "" if "cutlass" in known else " Always name one: the default, cutlass, is not here."
+    )
     return tuple(replace(tool, description=tool.description + told) for tool in tools)
 
 
@@ -279,7 +339,11 @@ def _facts(reply: Reply[Any]) -> tuple[str, ...]:
     found = []
     for message in reply.messages:
         if message.get("role") == "tool" and not message.get("failed"):
-            lines = [line for line in str(message.get("text", "")).strip().splitlines() if not line.startswith("note:")]
+            lines = [
+                line
+                for line in str(message.get("text", "")).strip().splitlines()
+                if not line.startswith("note:")
+            ]
             if lines and not lines[0].startswith(_NOTHING_FOUND):
                 found.append(f"{message.get('name', 'search')}: {lines[0][:200]}")
     return tuple(found)

@@ -35,10 +35,14 @@ def version() -> str:
     """Their number, and a hash of all templates to the letter: `1-0a1b2c3d`."""
     parts = []
     for folder in ("guides", "prompts"):
-        for path in sorted(resources.files(__package__).joinpath(folder).iterdir(), key=lambda path: path.name):
+        for path in sorted(
+            resources.files(__package__).joinpath(folder).iterdir(), key=lambda path: path.name
+        ):
             parts += [folder, path.name, path.read_text(encoding="utf-8")]
     return f"{NUMBER}-{digest(*parts)[:8]}"
 
 
 def languages() -> list[str]:
-    return sorted(path.name.removesuffix(".md") for path in resources.files(__package__).joinpath("guides").iterdir())
+    return sorted(
+        path.name.removesuffix(".md") for path in resources.files(__package__).joinpath("guides").iterdir()
+    )

@@ -24,13 +24,34 @@ from kernelpro.records import Status, Verdict
 CHARACTERS_PER_TOKEN = 4
 WINDOW_TOKENS = 24_000
 """Of a prompt without its system part: a long kernel (6,000), its evidence (2,500) and its relatives fit several times over."""
-_CAPS = {"source": 12_000, "plan": 8_000, "task": 6_000, "failure": 2_000, "guidance": 1_500, "evidence": 2_500, "children": 1_500}
+_CAPS = {
+    "source": 12_000,
+    "plan": 8_000,
+    "task": 6_000,
+    "failure": 2_000,
+    "guidance": 1_500,
+    "evidence": 2_500,
+    "children": 1_500,
+}
 _CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "second": 8_000}
 _CAPS |= {"leaders": 1_500, "memory": 1_000, "knowledge": 500}
 FILE = CHARACTERS_PER_TOKEN * _CAPS["source"] - 1_000
 """Characters of a marked file, with room for its marks and its title."""
 _ORDER = [
-    *("source", "task", "failure", "plan", "ground", "guidance", "direction", "second", "evidence", "beside", "memory", "children"),
+    *(
+        "source",
+        "task",
+        "failure",
+        "plan",
+        "ground",
+        "guidance",
+        "direction",
+        "second",
+        "evidence",
+        "beside",
+        "memory",
+        "children",
+    ),
     *("leaders", "siblings", "cousins", "knowledge", "faster"),
 ]
 """Most valuable first."""
@@ -76,7 +97,8 @@ def ground(assignment: Assignment) -> str:
         cached = hardware.get("cached_bandwidth") or 0.0
         near = f", {_amount(cached)}B/s where everything stays in the caches" if cached > bandwidth else ""
         lines.append(
-            f"- measured ceilings: a copy moves {_amount(bandwidth)}B/s (read + written){near}" + _rates(hardware.get("rates", {}))
+            f"- measured ceilings: a copy moves {_amount(bandwidth)}B/s (read + written){near}"
+            + _rates(hardware.get("rates", {}))
         )
     lines += [f"- {name}" for name in hardware.get("facts", ())]
     times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
@@ -85,7 +107,11 @@ def ground(assignment: Assignment) -> str:
         lines.append(f"- objective: {assignment.objective}")
     least = "inputs and outputs moved once, the fewest operations, at those ceilings; it may be out of reach"
     lines.append(f"- floor: {assignment.floor_ms:.4f} ms ({least})")
-    limit = f"; relative error (norm) up to {assignment.tolerance:.1e} on inputs as given" if assignment.tolerance else ""
+    limit = (
+        f"; relative error (norm) up to {assignment.tolerance:.1e} on inputs as given"
+        if assignment.tolerance
+        else ""
+    )
     lines.append(f"- precision: {assignment.precision}{limit}")
     return "\n".join(lines)
 
@@ -95,7 +121,9 @@ def other_directions(directions: Iterable[str], asked: int) -> str:
     texts = [f"({text})" for text in directions]
     lines = [f"Others are at work on the same task, independently: {' '.join(texts)}"] if texts else []
     if asked:
-        lines.append("Others were asked for the very same: take another decomposition than the one that comes to mind first.")
+        lines.append(
+            "Others were asked for the very same: take another decomposition than the one that comes to mind first."
+        )
     return "\n".join(lines)
 
 
@@ -142,8 +170,13 @@ def summaries(title: str, relatives: Iterable[Known], baselines: dict[str, float
 
 def beside(relatives: Iterable[Known]) -> str:
     """Steps under way from the same kernel."""
-    lines = [f"- step {known.number}: {gist(known.plan) or 'not planned yet; expect the most obvious'}" for known in relatives]
-    return titled("Being made of this kernel at the same time: choose another transformation", "\n".join(lines))
+    lines = [
+        f"- step {known.number}: {gist(known.plan) or 'not planned yet; expect the most obvious'}"
+        for known in relatives
+    ]
+    return titled(
+        "Being made of this kernel at the same time: choose another transformation", "\n".join(lines)
+    )
 
 
 def faster(parent: Known, others: Iterable[Known]) -> list[Known]:
@@ -151,7 +184,11 @@ def faster(parent: Known, others: Iterable[Known]) -> list[Known]:
     if not (parent.verdict and parent.verdict.times):
         return []
     ms = parent.verdict.times["candidate"].value
-    return [known for known in others if known.verdict and known.verdict.times and known.verdict.times["candidate"].value < ms]
+    return [
+        known
+        for known in others
+        if known.verdict and known.verdict.times and known.verdict.times["candidate"].value < ms
+    ]
 
 
 def first(title: str, relatives: Sequence[Known], baselines: dict[str, float]) -> str:
@@ -166,7 +203,9 @@ def first(title: str, relatives: Sequence[Known], baselines: dict[str, float]) -
 def second(known: Known, baselines: dict[str, float]) -> str:
     """The other kernel of a combination, and what is asked for."""
     time, plan = outcome(known.verdict, baselines), known.plan or "none"
-    return "\n" + templates.prompt("second", step=known.number, time=time, plan=plan, source=known.source.strip())
+    return "\n" + templates.prompt(
+        "second", step=known.number, time=time, plan=plan, source=known.source.strip()
+    )
 
 
 def file(title: str, source: str) -> str:

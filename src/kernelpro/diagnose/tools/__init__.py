@@ -19,7 +19,10 @@ GROUP = "kernelpro.tools"
 
 def registry(files: Iterable[Path] = ()) -> dict[str, Tool]:
     """All tools by name: the shipped ones, installed ones, then those in `files`. A later one replaces an earlier of its name."""
-    found = [_tool(importlib.import_module(f"{__name__}.{module.name}"), module.name) for module in pkgutil.iter_modules(__path__)]
+    found = [
+        _tool(importlib.import_module(f"{__name__}.{module.name}"), module.name)
+        for module in pkgutil.iter_modules(__path__)
+    ]
     found += _installed()
     found += [_from_file(path) for path in files]
     return {tool.name: tool for tool in found}
@@ -31,7 +34,10 @@ def _installed() -> Iterator[Tool]:
         try:
             yield _tool(point.load(), point.name)
         except (Exception, SystemExit) as error:
-            print(f"kernelpro: the installed tool {point.name} ({point.value}) is left out: {_said(error)}", file=sys.stderr)
+            print(
+                f"kernelpro: the installed tool {point.name} ({point.value}) is left out: {_said(error)}",
+                file=sys.stderr,
+            )
 
 
 def _tool(thing: object, name: str) -> Tool:

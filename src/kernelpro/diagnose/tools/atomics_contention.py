@@ -8,7 +8,10 @@ from kernelpro.diagnose.counters import DURATION, RUNNING, counted, hot_line, ro
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence
 
-ATOMS, REDUCTIONS = "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum"
+ATOMS, REDUCTIONS = (
+    "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum",
+)
 SLICE = "lts__d_atomic_input_cycles_active.max.pct_of_peak_sustained_elapsed"
 """Use of the atomic unit in the busiest slice of L2: one address lives in one slice."""
 BUSY = 0.3
@@ -49,7 +52,9 @@ def _counted(scene: Scene) -> Found | None:
 
 def _static(scene: Scene) -> Found | None:
     """Atomics in an innermost loop, or one by each of very many threads, are suspect."""
-    looped = any(loop["mix"].get("atomic", 0) for loop in scene.code.get("loops", ()) if loop.get("innermost"))
+    looped = any(
+        loop["mix"].get("atomic", 0) for loop in scene.code.get("loops", ()) if loop.get("innermost")
+    )
     count = scene.mix("atomic", hot=False)
     threads = math.prod(scene.it.grid) * math.prod(scene.it.block) if scene.it.grid and scene.it.block else 0
     queue = count * threads / _cycles(scene, 1e3 * scene.it.microseconds / max(1.0, scene.it.launches))

@@ -50,7 +50,9 @@ def _suspected(scene: Scene) -> Found | None:
     hot, factor = hot_code(scene), unexplained(scene)
     size = scene.it.static_shared + scene.it.dynamic_shared
     stored, loaded = hot.count("shared_store"), hot.count("shared_load")
-    exchanged = 0 < stored == loaded and stored >= hot.count("global_load") and hot.moved("shared_load") == 4 * loaded
+    exchanged = (
+        0 < stored == loaded and stored >= hot.count("global_load") and hot.moved("shared_load") == 4 * loaded
+    )
     if factor < SUSPECT or not exchanged or not size or size % _UNPADDED:
         return None
     return _found(

@@ -38,7 +38,9 @@ def look(scene: Scene) -> Found | None:
     if saved < LEAST:
         return None
     evidence = [Evidence("time that warps wait at barriers", round(100 * share), 100 * SHARE, "%")]
-    cause = f"warps spend {share:.0%} of their time at __syncthreads(), waiting for the slowest of their block"
+    cause = (
+        f"warps spend {share:.0%} of their time at __syncthreads(), waiting for the slowest of their block"
+    )
     how = f"{AVOIDABLE:.0%} of the {share:.0%} of the time spent at barriers"
     if exchange:
         evidence.append(Evidence("instructions for each barrier in the loop", round(apart), TREE))
@@ -67,7 +69,11 @@ def _warpgroups_alone(scene: Scene) -> bool:
 
 def _with_barriers(scene: Scene) -> list[dict[str, Any]]:
     """Innermost loops with barriers and without tensor cores, the one with the least between two barriers first."""
-    loops = [loop for loop in scene.it.code.get("loops", ()) if loop.get("innermost") and loop["mix"].get("barrier", 0)]
+    loops = [
+        loop
+        for loop in scene.it.code.get("loops", ())
+        if loop.get("innermost") and loop["mix"].get("barrier", 0)
+    ]
     plain = [loop for loop in loops if not any(loop["mix"].get(kind, 0) for kind in MATRIX)]
     return sorted(plain, key=lambda loop: float(loop["instructions"] / loop["mix"]["barrier"]))
 
@@ -92,7 +98,9 @@ def _static(scene: Scene) -> Found | None:
     )
 
 
-def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str, tree: bool) -> Found:
+def _found(
+    evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str, tree: bool
+) -> Found:
     shuffles = "reduce within a warp by shuffles, once after the loop; one barrier then joins the warps' sums"
     rarer = "do more between two barriers: larger tiles, double buffers (one barrier a step instead of two)"
     return Found(

@@ -30,7 +30,9 @@ def look(scene: Scene) -> Found | None:
     single = calls is not None and calls < _ONE
     evidence = [
         Evidence("time in the interpreter", shares["host"], _LEAST, "of 1"),
-        Evidence("time outside native code of the candidate", 1 - shares["native"] - shares["math"], unit="of 1"),
+        Evidence(
+            "time outside native code of the candidate", 1 - shares["native"] - shares["math"], unit="of 1"
+        ),
         Evidence("time of a call", time_ms, unit="ms"),
     ]
     if calls is not None:
@@ -46,7 +48,11 @@ def look(scene: Scene) -> Found | None:
     return Found(
         evidence=tuple(evidence),
         cause=f"{around:.0%} of the time is spent around the native code: "
-        + ("Python around its one call" if single else "Python, conversion of arguments, views and allocations"),
+        + (
+            "Python around its one call"
+            if single
+            else "Python, conversion of arguments, views and allocations"
+        ),
         advice=_around_one(dynamic, scene.profile.source) if single else _SEVERAL,
         saved=around,
         how=f"native code is {1 - around:.0%} of the time and remains",
@@ -72,7 +78,9 @@ def _around_one(dynamic: dict[str, Any], source: str) -> tuple[str, ...]:
         "fewer arguments, as each is converted in every call: sizes as -D constants",
     )
     alone, best = dynamic.get("alone_ms"), dynamic.get("best_ms")
-    if alone and best and best > _NO_HELP * alone and "num_threads" not in source:  # a fixed number was not changed for `alone`
+    if (
+        alone and best and best > _NO_HELP * alone and "num_threads" not in source
+    ):  # a fixed number was not changed for `alone`
         woken = f"fewer threads (num_threads, tunable): a call takes {best:.4f} ms with all of them and {alone:.4f} with one"
         return (advice[0], woken, advice[1])
     return advice

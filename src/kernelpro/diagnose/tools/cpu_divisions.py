@@ -15,14 +15,18 @@ instructions a cycle for the rest."""
 
 def look(scene: Scene) -> Found | None:
     lanes = scene.cpu["vector_bits"] // 32
-    hot = [loop for loop in scene.cpu["loops"] if loop["fixed_divisors"] or loop["mix"].get("integer_division")]
+    hot = [
+        loop for loop in scene.cpu["loops"] if loop["fixed_divisors"] or loop["mix"].get("integer_division")
+    ]
     saved = sum(loop["share"] * _avoidable(loop, lanes) for loop in hot)
     share = sum(loop["share"] for loop in hot)
     if share < _LEAST:
         return None
     worst = hot[0]
     fixed, integer = worst["fixed_divisors"], worst["mix"].get("integer_division", 0)
-    kinds = [f"{fixed} by a value that does not change in the loop"] * bool(fixed) + [f"{integer} of integers"] * bool(integer)
+    kinds = [f"{fixed} by a value that does not change in the loop"] * bool(fixed) + [
+        f"{integer} of integers"
+    ] * bool(integer)
     return Found(
         evidence=(
             Evidence("time in loops with divisions that can be avoided", share, _LEAST, "of 1"),
@@ -33,7 +37,9 @@ def look(scene: Scene) -> Found | None:
         advice=(
             *(("compute the reciprocal once before the loop and multiply",) if fixed else ()),
             *(
-                ("loop over rows and columns instead of dividing a flat index; that also lets the loop become vector code",)
+                (
+                    "loop over rows and columns instead of dividing a flat index; that also lets the loop become vector code",
+                )
                 if integer
                 else ()
             ),

@@ -15,7 +15,11 @@ _DENSE = 0.2
 def look(scene: Scene) -> Found | None:
     if scene.profile.in_double:
         return None
-    hot = [loop for loop in scene.cpu["loops"] if _doubles(loop) >= _DENSE * loop["instructions"] and not _sums(loop)]
+    hot = [
+        loop
+        for loop in scene.cpu["loops"]
+        if _doubles(loop) >= _DENSE * loop["instructions"] and not _sums(loop)
+    ]
     share = sum(loop["share"] for loop in hot)
     if share < _LEAST:
         return None

@@ -16,7 +16,9 @@ _HOST = 0.15
 def look(scene: Scene) -> Found | None:
     if not scene.cpu["sampled"]:
         raise Missing("samples of where time goes in native code")
-    if scene.headroom < _LOOSE or scene.bound is Bound.COMPUTE:  # there, time beyond the floor is no sign of traffic
+    if (
+        scene.headroom < _LOOSE or scene.bound is Bound.COMPUTE
+    ):  # there, time beyond the floor is no sign of traffic
         return None
     shares = scene.cpu["shares"]
     passes = [sweep for sweep in scene.cpu["sweeps"] if sweep["share"] >= _LEAST]

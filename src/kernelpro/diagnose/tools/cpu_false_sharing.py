@@ -23,7 +23,8 @@ def look(scene: Scene) -> Found | None:
     share = sum(loop["share"] for loop in atomic)
     if share >= _LEAST:
         cost = sum(
-            loop["share"] * (1 - loop["instructions"] / (loop["instructions"] + _ATOMIC_COST * loop["mix"]["atomic"]))
+            loop["share"]
+            * (1 - loop["instructions"] / (loop["instructions"] + _ATOMIC_COST * loop["mix"]["atomic"]))
             for loop in atomic
         )
         saved = max(cost, share * (1 - 1 / max(inflated, 1.0)))
@@ -31,7 +32,10 @@ def look(scene: Scene) -> Found | None:
         how = f"{share:.0%} of the time is in loops with atomics, which cost about {_ATOMIC_COST:g} simple instructions each"
     elif (share := sum(loop["share"] for loop in shared)) >= _LEAST and inflated >= _INFLATED:
         saved = share * (1 - 1 / inflated)
-        hot, what = shared[0], "threads update elements that lie side by side, and pull the cache line from each other"
+        hot, what = (
+            shared[0],
+            "threads update elements that lie side by side, and pull the cache line from each other",
+        )
         how = f"{share:.0%} of the time is in loops that update memory; threads together need {inflated:.1f} times the time of one"
     else:
         return None

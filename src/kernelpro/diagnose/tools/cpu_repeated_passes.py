@@ -53,16 +53,27 @@ def look(scene: Scene) -> Found | None:
 
 def _rows(cpu: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """Vector loops that share the loop around them."""
-    hot = [loop for loop in cpu["loops"] if loop["share"] >= _LEAST and loop["bits"] and loop["streamed"] and not loop["strided"]]
+    hot = [
+        loop
+        for loop in cpu["loops"]
+        if loop["share"] >= _LEAST and loop["bits"] and loop["streamed"] and not loop["strided"]
+    ]
     around = {id(loop): _around(cpu, loop) for loop in hot}
-    inside = sorted((loop for loop in hot if around[id(loop)]), key=lambda loop: (around[id(loop)], loop["begin"]))
+    inside = sorted(
+        (loop for loop in hot if around[id(loop)]), key=lambda loop: (around[id(loop)], loop["begin"])
+    )
     return [list(group) for _, group in groupby(inside, key=lambda loop: around[id(loop)])]
 
 
 def _around(cpu: dict[str, Any], loop: dict[str, Any]) -> tuple[str, str, int, int] | None:
     """The next loop outside this one."""
     file, name, begin, end = loop["file"], loop["function"], loop["begin"], loop["end"]
-    loops = [outer for f in cpu["static"]["functions"] if (f["file"], f["name"]) == (file, name) for outer in f["loops"]]
+    loops = [
+        outer
+        for f in cpu["static"]["functions"]
+        if (f["file"], f["name"]) == (file, name)
+        for outer in f["loops"]
+    ]
     spans = [(o["begin"], o["end"]) for o in loops if o["begin"] <= begin and end <= o["end"]]
     outer = sorted((last - first, first, last) for first, last in spans if (first, last) != (begin, end))
     return (file, name, *outer[0][1:]) if outer else None

@@ -11,7 +11,11 @@ _LEAST = 0.1
 
 def look(scene: Scene) -> Found | None:
     lanes = scene.cpu["vector_bits"] // 32
-    hot = [loop for loop in scene.cpu["loops"] if loop["mix"].get("scalar_float") and not loop["bits"] and not _another_cause(loop)]
+    hot = [
+        loop
+        for loop in scene.cpu["loops"]
+        if loop["mix"].get("scalar_float") and not loop["bits"] and not _another_cause(loop)
+    ]
     share = sum(loop["share"] for loop in hot)
     if share < _LEAST:
         return None
@@ -41,7 +45,9 @@ def _another_cause(loop: dict[str, object]) -> bool:
     """Loops that other tools explain: their remedy comes before the vectors."""
     mix = loop["mix"]
     assert isinstance(mix, dict)
-    special = mix.get("integer_division") or mix.get("atomic") or 2 * mix.get("double", 0) >= mix["scalar_float"]
+    special = (
+        mix.get("integer_division") or mix.get("atomic") or 2 * mix.get("double", 0) >= mix["scalar_float"]
+    )
     return bool(special or loop["updates"] or loop["chain"] or loop["strided"] or loop["math"])
 
 

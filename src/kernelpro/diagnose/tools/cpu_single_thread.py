@@ -17,7 +17,11 @@ def look(scene: Scene) -> Found | None:
     if cores < 2 or effective >= ALONE:
         return None
     shares = scene.cpu["shares"]
-    native = shares["native"] + shares["math"] if scene.cpu["sampled"] else min(1.0, seen["native_ms"] / seen["call_ms"])
+    native = (
+        shares["native"] + shares["math"]
+        if scene.cpu["sampled"]
+        else min(1.0, seen["native_ms"] / seen["call_ms"])
+    )
     if native <= 0:
         return None
     return Found(

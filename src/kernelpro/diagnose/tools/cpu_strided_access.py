@@ -13,7 +13,11 @@ _LINE = 64
 
 
 def look(scene: Scene) -> Found | None:
-    hot = [loop for loop in scene.cpu["loops"] if loop["strided"] and loop["strided_bytes"] * 4 >= loop["streamed_bytes"]]
+    hot = [
+        loop
+        for loop in scene.cpu["loops"]
+        if loop["strided"] and loop["strided_bytes"] * 4 >= loop["streamed_bytes"]
+    ]
     share = sum(loop["share"] for loop in hot)
     if share < _LEAST:
         return None
@@ -22,7 +26,9 @@ def look(scene: Scene) -> Found | None:
     counters = scene.cpu["dynamic"].get("counters", {})
     missed = counters["cache_misses"] * _LINE if "cache_misses" in counters else None
     work = scene.profile.work.get("read_bytes", 0) + scene.profile.work.get("written_bytes", 0)
-    measured = (Evidence("bytes fetched on cache misses", missed, work, "a call"),) if missed is not None else ()
+    measured = (
+        (Evidence("bytes fetched on cache misses", missed, work, "a call"),) if missed is not None else ()
+    )
     return Found(
         evidence=(
             Evidence("time in loops that jump through memory", share, _LEAST, "of 1"),

@@ -32,7 +32,9 @@ def look(scene: Scene) -> Found | None:
     share = (together - kept) / call
     if share < _NOTICEABLE:
         return None
-    names = ", ".join(operator["name"] for operator in sorted(chain, key=lambda operator: -operator["ms"])[:4])
+    names = ", ".join(
+        operator["name"] for operator in sorted(chain, key=lambda operator: -operator["ms"])[:4]
+    )
     return Found(
         evidence=(
             Evidence("element-wise and reducing operators of torch in a call", passes, 2),

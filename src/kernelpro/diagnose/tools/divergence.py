@@ -29,7 +29,11 @@ def look(scene: Scene) -> Found | None:
             Evidence("lanes of 32 that work (predicate true)", round(working, 1), WORKS),
         ),
         cause=f"an instruction works for {working:.0f} of the warp's {lanes:.0f} lanes: "
-        + ("branches and loops of different length split the warps" if branching else "predicates switch lanes off"),
+        + (
+            "branches and loops of different length split the warps"
+            if branching
+            else "predicates switch lanes off"
+        ),
         advice=(
             "let a whole warp take the same way: branch on the warp's or the block's index instead of the thread's",
             "sort or bin the work so that neighbours have the same kind and length of it",
@@ -39,7 +43,8 @@ def look(scene: Scene) -> Found | None:
         saved=saved,
         how=f"{idle:.0%} of the lanes are idle; full warps need so much fewer instructions"
         + (", until memory limits" if cap < idle else ""),
-        where=hot_line(scene.it, "branch_resolving", "wait", "selected") or scene.it.code.get("where", {}).get("branch", ""),
+        where=hot_line(scene.it, "branch_resolving", "wait", "selected")
+        or scene.it.code.get("where", {}).get("branch", ""),
     )
 
 

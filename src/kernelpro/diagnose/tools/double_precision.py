@@ -22,7 +22,10 @@ def look(scene: Scene) -> Found | None:
     gone = {kind: hot.count(kind) for kind in ("fp64", "dmma", "convert")} | {"alu": hot.count("alu") / 2}
     used = scene.get(FP64)
     share = max(saved(scene, hot, gone), (used or 0.0) / 100 * (1 - 1 / slower))
-    evidence = [Evidence("double-precision instructions in the hot code", doubles, 0), Evidence("conversions", converts)]
+    evidence = [
+        Evidence("double-precision instructions in the hot code", doubles, 0),
+        Evidence("conversions", converts),
+    ]
     if used is not None:
         evidence.append(Evidence("use of the FP64 pipe", used, 5, "%"))
     return Found(

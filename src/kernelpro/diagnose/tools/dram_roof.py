@@ -28,7 +28,9 @@ def look(scene: Scene) -> Found | None:
     if reached < NEAR:
         return None
     return Found(
-        evidence=(Evidence("bandwidth reached", round(moved / seconds / 1e12, 2), round(ceiling / 1e12, 2), "TB/s"),),
+        evidence=(
+            Evidence("bandwidth reached", round(moved / seconds / 1e12, 2), round(ceiling / 1e12, 2), "TB/s"),
+        ),
         cause=f"the kernel runs at {reached:.0%} of the bandwidth of a large copy on this device{source}: tuning its instructions "
         "will not help any more",
         advice=(

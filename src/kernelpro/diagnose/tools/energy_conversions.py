@@ -25,7 +25,12 @@ def look(scene: Scene) -> Found | None:
         return None
     return Found(
         evidence=(
-            Evidence("conversions among the hot instructions", round(100 * converts / hot.instructions, 1), 100 * _USUAL, "%"),
+            Evidence(
+                "conversions among the hot instructions",
+                round(100 * converts / hot.instructions, 1),
+                100 * _USUAL,
+                "%",
+            ),
             Evidence("of which loading and storing need", round(needed), None),
         ),
         cause=f"{surplus:.0f} of {hot.instructions:.0f} hot instructions convert values that are converted back",

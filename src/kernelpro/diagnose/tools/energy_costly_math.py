@@ -29,7 +29,11 @@ _CHEAPER = (
         "tanhf, erff: 1 - 2 / (exp2f(2.8854f * x) + 1), or 1 - exp2f of a polynomial, to 1e-7, where zero is no special place",
         "tanh, erf: 1 - 2 / (tl.exp2(2.8854 * x) + 1), or 1 - tl.exp2 of a polynomial, to 1e-7, where zero is no special place",
     ),
-    (r"\blog(?:1p)?f?\s*\(", "logf(x): __logf(x), 3 ulp, 4e-7 near 1", "tl.log(x): libdevice.fast_logf(x), 3 ulp, 4e-7 near 1"),
+    (
+        r"\blog(?:1p)?f?\s*\(",
+        "logf(x): __logf(x), 3 ulp, 4e-7 near 1",
+        "tl.log(x): libdevice.fast_logf(x), 3 ulp, 4e-7 near 1",
+    ),
     (r"\bpowf?\s*\(", *2 * ("pow(x, n) with a small n: products and square roots",)),
     (
         r"\b(?:expf?|softmax)\s*\(",
@@ -41,7 +45,11 @@ _CHEAPER = (
         "sinf(x), cosf(x): __sinf(x), __cosf(x), right to 5e-7 between -pi and pi",
         "tl.sin(x), tl.cos(x): libdevice.fast_sinf(x), libdevice.fast_cosf(x), right to 5e-7 between -pi and pi",
     ),
-    (r"1(?:\.0*)?f?\s*/\s*(?:\w+\.)*sqrt", "1 / sqrtf(x): rsqrtf(x), 2 ulp", "1 / tl.sqrt(x): tl.rsqrt(x), 2 ulp"),
+    (
+        r"1(?:\.0*)?f?\s*/\s*(?:\w+\.)*sqrt",
+        "1 / sqrtf(x): rsqrtf(x), 2 ulp",
+        "1 / tl.sqrt(x): tl.rsqrt(x), 2 ulp",
+    ),
     (
         r"\b(?:sqrtf?|__fsqrt_rn)\s*\(",
         "sqrtf(x): built with -prec-sqrt=false it is one instruction of the special-function unit, 1 ulp",
@@ -54,7 +62,13 @@ _CHEAPER = (
         "a / b: __fdividef(a, b), 2 ulp, or a product with one reciprocal for all elements that share b, or a constant's",
         "a / b: libdevice.fast_dividef(a, b), 2 ulp, or a product with one reciprocal for all elements that share b",
     ),
-    (r"\w\s*%\s*\w", *2 * ("i % n: a mask where n is a power of two, or an index that is carried along instead of divided anew",)),
+    (
+        r"\w\s*%\s*\w",
+        *2
+        * (
+            "i % n: a mask where n is a power of two, or an index that is carried along instead of divided anew",
+        ),
+    ),
 )
 """What is written, and the cheaper equivalent in CUDA and in Triton, dearest first: to a few units in float32's last place, where
 tanh, erf and log count by their absolute error."""
@@ -68,24 +82,36 @@ def look(scene: Scene) -> Found | None:
     doubles = 0.0 if doubles / hot.instructions < _STRAY or scene.profile.in_double else doubles
     results = max(hot.moved("global_store"), hot.moved("global_load")) / 4
     slow = hot.count("slow_path")
-    functions = hot.count("special") or slow or (results if _WITHOUT_UNIT.search(_device_code(scene.profile.source)) else 0.0)
+    functions = (
+        hot.count("special")
+        or slow
+        or (results if _WITHOUT_UNIT.search(_device_code(scene.profile.source)) else 0.0)
+    )
     gone: dict[str, float] = {}
     if doubles:
         gone = {"fp64": doubles * 2 / 3, "convert": hot.count("convert"), "alu": hot.count("alu") / 2}
     elif functions and not hot.count(*MATRIX):
         kinds = ("fma32", "alu", "convert", "branch", "call", "slow_path")
         around = hot.count(*kinds)
-        expanded = hot.count("convert", "branch", "call", "slow_path") > 0 and hot.count("fma32") >= 4 * functions
+        expanded = (
+            hot.count("convert", "branch", "call", "slow_path") > 0 and hot.count("fma32") >= 4 * functions
+        )
         surplus = min(max(0.0, around - _CHEAP * functions), _DEAR * functions) if expanded else 0.0
         part = min(1.0, max(surplus, _SLOW * slow) / around) if around else 0.0
         gone = {kind: part * hot.count(kind) for kind in kinds} | {"special": functions / 3}
     share = without(scene, hot, gone) if gone else 0.0
     if share < _NOTICEABLE:
         return None
-    what = f"{doubles:.0f} double-precision instructions" if doubles else f"{functions:.0f} special functions and their expansions"
+    what = (
+        f"{doubles:.0f} double-precision instructions"
+        if doubles
+        else f"{functions:.0f} special functions and their expansions"
+    )
     cheaper = _cheaper(scene.profile.source)
     first = (
-        "write constants as floats (0.5f) and compute in float32" if doubles else "use the cheapest form that the tolerance allows"
+        "write constants as floats (0.5f) and compute in float32"
+        if doubles
+        else "use the cheapest form that the tolerance allows"
     )
     return Found(
         evidence=(
@@ -110,7 +136,9 @@ def _cheaper(source: str) -> list[str]:
     language, code = (1 if _triton(source) else 0), _device_code(source)
     halves = re.search(r"bfloat16|float16|\bhalf\b", source)
     rough = [_ROUGH[1]] if halves and re.search(_ROUGH[0], code) else []
-    return rough + [forms[language] for pattern, *forms in _CHEAPER if forms[language] and re.search(pattern, code)]
+    return rough + [
+        forms[language] for pattern, *forms in _CHEAPER if forms[language] and re.search(pattern, code)
+    ]
 
 
 def _device_code(source: str) -> str:
@@ -126,7 +154,9 @@ def _jitted(source: str) -> str:
         functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     except SyntaxError:
         return ""
-    return "\n".join(ast.unparse(node) for node in functions if any("jit" in ast.unparse(by) for by in node.decorator_list))
+    return "\n".join(
+        ast.unparse(node) for node in functions if any("jit" in ast.unparse(by) for by in node.decorator_list)
+    )
 
 
 def _body(text: str) -> str:

@@ -24,7 +24,12 @@ def look(scene: Scene) -> Found | None:
     return Found(
         evidence=(
             Evidence("bytes through DRAM in a call", over.moved, over.fewest, "B"),
-            Evidence("energy of this kernel that goes into DRAM's bytes", round(100 * cost.share(cost.dram)), None, "%"),
+            Evidence(
+                "energy of this kernel that goes into DRAM's bytes",
+                round(100 * cost.share(cost.dram)),
+                None,
+                "%",
+            ),
         ),
         cause=f"{needless / 1e6:.0f} MB through DRAM are beyond what the task needs, whether or not their time is hidden",
         advice=(

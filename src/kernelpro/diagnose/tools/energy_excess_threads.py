@@ -23,11 +23,19 @@ def look(scene: Scene) -> Found | None:
     hot, cost = hot_code(scene), spent(scene)
     if hot.count(*MATRIX) or scene.mix("tma", hot=False):
         return None if scene.profile.work.get("matrix_flops") else _products(hot, cost)
-    idle = cost.share(cost.instructions * (1 - working / lanes) * (1 - _SHARE_OF_LANE)) if working < _WORKS else 0.0
+    idle = (
+        cost.share(cost.instructions * (1 - working / lanes) * (1 - _SHARE_OF_LANE))
+        if working < _WORKS
+        else 0.0
+    )
     done = _floating(scene, hot.count("fma32", "half") / hot.instructions, working)
     needed = scene.profile.work.get("vector_flops", 0.0) + scene.profile.work.get("matrix_flops", 0.0)
     factor = done / needed if needed else 0.0
-    again = cost.share(cost.instructions * (1 - _AGAIN / factor)) if factor > _AGAIN and not hot.count("special", "fp64") else 0.0
+    again = (
+        cost.share(cost.instructions * (1 - _AGAIN / factor))
+        if factor > _AGAIN and not hot.count("special", "fp64")
+        else 0.0
+    )
     share = max(idle, again)
     if share < _NOTICEABLE:
         return None
@@ -78,7 +86,14 @@ def _products(hot: HotCode, cost: Spent) -> Found | None:
 
 def _floating(scene: Scene, part: float, working: float) -> float:
     """Operations that the kernel executes on floats: multiply-adds count as one, so nothing is overstated."""
-    issued = scene.metric(ISSUE) / 100 * 4 * scene.metric(CYCLES) * float(scene.device.get("sms", 1)) * max(1.0, scene.it.launches)
+    issued = (
+        scene.metric(ISSUE)
+        / 100
+        * 4
+        * scene.metric(CYCLES)
+        * float(scene.device.get("sms", 1))
+        * max(1.0, scene.it.launches)
+    )
     return issued * working * part
 
 

@@ -17,7 +17,9 @@ def look(scene: Scene) -> Found | None:
     power, line = scene.profile.power, scene.timeline
     if not power.get("watts"):
         raise Missing("power in a sustained loop")
-    waits = idle_us(scene) if scene.bound is Bound.LAUNCH else line.gaps_us  # calls in a row hide what a lone call waits for
+    waits = (
+        idle_us(scene) if scene.bound is Bound.LAUNCH else line.gaps_us
+    )  # calls in a row hide what a lone call waits for
     idle = waits / line.call_us if line.call_us > 0 else 0.0
     clock, fastest = power.get("sm_mhz", 0.0), power.get("max_sm_mhz", 0.0)
     if idle < _IDLE or not fastest or clock < _AWAKE * fastest:

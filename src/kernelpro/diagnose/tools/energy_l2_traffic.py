@@ -25,7 +25,9 @@ def look(scene: Scene) -> Found | None:
     return Found(
         evidence=(
             Evidence("bytes between L2 and the SMs in a call", asked, fewest, "B"),
-            Evidence("energy of this kernel that goes into them", round(100 * cost.share(cost.l2)), None, "%"),
+            Evidence(
+                "energy of this kernel that goes into them", round(100 * cost.share(cost.l2)), None, "%"
+            ),
         ),
         cause=f"each byte of the task crosses from L2 to the SMs {factor:.1f} times: the reuse lies in L2 and not in the SM",
         advice=(

@@ -28,7 +28,9 @@ def look(scene: Scene) -> Found | None:
         wide = precision == "native" and halves and "tf32" in scene.profile.source
         share = cost.share(cost.tensor * (1 - _HALVES)) if wide else 0.0
         cause = "16-bit values are multiplied as TF32, at twice the energy of a 16-bit product"
-        advice = ("use the 16-bit form of the instruction (mma or wgmma with bf16 or f16 operands), accumulating in float32",)
+        advice = (
+            "use the 16-bit form of the instruction (mma or wgmma with bf16 or f16 operands), accumulating in float32",
+        )
     else:
         part = hot.count("fma32") / hot.instructions
         share = cost.share(cost.instructions * part * (1 - _LEFT)) if part >= _PRODUCTS else 0.0

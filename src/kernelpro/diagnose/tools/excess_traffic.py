@@ -24,18 +24,27 @@ def look(scene: Scene) -> Found | None:
     over = excess(scene)
     if over.factor < FACTOR or over.bound < BOUND or over.own < CONTRIBUTES:
         return None
-    read, needed = scene.metric(DRAM_READ) * max(1.0, scene.it.launches), scene.profile.work.get("read_bytes", 0.0)
+    read, needed = (
+        scene.metric(DRAM_READ) * max(1.0, scene.it.launches),
+        scene.profile.work.get("read_bytes", 0.0),
+    )
     several = len(scene.profile.kernels) > 1
     again = (
         f"{'this kernel alone' if several else 'it'} reads {read / needed:.1f} times what the task's inputs hold"
         if needed and read > FACTOR * needed
         else ""
     )
-    who = f"the kernels of a call move {over.factor:.1f} times" if several else f"the kernel moves {over.factor:.1f} times"
+    who = (
+        f"the kernels of a call move {over.factor:.1f} times"
+        if several
+        else f"the kernel moves {over.factor:.1f} times"
+    )
     return _found(
         (
             Evidence("bytes through DRAM in a call", over.moved, over.fewest, "B"),
-            Evidence("bytes this kernel moves, share of the call's", round(100 * over.own), 100 * CONTRIBUTES, "%"),
+            Evidence(
+                "bytes this kernel moves, share of the call's", round(100 * over.own), 100 * CONTRIBUTES, "%"
+            ),
             Evidence("use of DRAM", round(scene.metric(DRAM)), None, "%"),
         ),
         f"{who} the bytes that the task needs ({over.moved / 1e6:.0f} MB for {over.fewest / 1e6:.0f} MB)"
@@ -48,7 +57,11 @@ def look(scene: Scene) -> Found | None:
 def _suspected(scene: Scene) -> Found | None:
     """Several loops that load, in a kernel that takes longer than its bytes need for no reason that its code shows."""
     factor = unexplained(scene)
-    loops = [loop for loop in scene.code.get("loops", ()) if loop.get("innermost") and loop["mix"].get("global_load", 0)]
+    loops = [
+        loop
+        for loop in scene.code.get("loops", ())
+        if loop.get("innermost") and loop["mix"].get("global_load", 0)
+    ]
     if factor < SUSPECT or len(loops) < SWEEPS:
         return None
     return _found(
@@ -89,5 +102,12 @@ TOOL = Tool(
     expects="the share of needless bytes, times how far DRAM sets the time",
     affinity=RUNNING,
     metrics=(DRAM, DRAM_READ, DRAM_WRITTEN),
-    symptom_of=("uncoalesced_access", "sector_waste", "l2_thrash", "spills", "needless_copies", "unfused_chain"),
+    symptom_of=(
+        "uncoalesced_access",
+        "sector_waste",
+        "l2_thrash",
+        "spills",
+        "needless_copies",
+        "unfused_chain",
+    ),
 )

@@ -10,7 +10,15 @@ _IDLE = 0.1
 """Share of a call from which on gaps matter."""
 _LEAD = 100.0
 """Microseconds before the first kernel that an ordinary forward needs at most, with tracing on."""
-_ALLOCATING = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc", "cuModuleLoad", "cudaStreamCreate", "cudaEventCreate")
+_ALLOCATING = (
+    "cudaMalloc",
+    "cudaFree",
+    "cudaHostAlloc",
+    "cuMemAlloc",
+    "cuModuleLoad",
+    "cudaStreamCreate",
+    "cudaEventCreate",
+)
 
 
 def look(scene: Scene) -> Found | None:
@@ -21,9 +29,18 @@ def look(scene: Scene) -> Found | None:
     lost = min(between + before, max(0.0, call - line.busy_us))
     if short_kernels(scene) or lost < _IDLE * call:
         return None
-    slow = {name: api["us"] for name, api in line.apis.items() if name.startswith(_ALLOCATING) and api.get("us", 0.0) > 0.1 * lost}
+    slow = {
+        name: api["us"]
+        for name, api in line.apis.items()
+        if name.startswith(_ALLOCATING) and api.get("us", 0.0) > 0.1 * lost
+    }
     evidence = [
-        Evidence("idle time of the device between kernels", round(line.gaps_us, 1), round(LAUNCH * line.launches, 1), "us"),
+        Evidence(
+            "idle time of the device between kernels",
+            round(line.gaps_us, 1),
+            round(LAUNCH * line.launches, 1),
+            "us",
+        ),
         Evidence(
             "host time before the first and after the last kernel",
             round(line.call_us - line.busy_us - line.gaps_us, 1),
@@ -32,14 +49,19 @@ def look(scene: Scene) -> Found | None:
         ),
     ]
     evidence += [Evidence(f"time in {name}", round(us, 1), unit="us") for name, us in slow.items()]
-    what = f"most of it in {', '.join(slow)}" if slow else "beyond what launching needs: Python or other host code runs there"
+    what = (
+        f"most of it in {', '.join(slow)}"
+        if slow
+        else "beyond what launching needs: Python or other host code runs there"
+    )
     advice = [
         "move host work out of forward: prepare indices, masks, plans and constants in __init__, or compute them in a kernel",
         "start kernels first and do host work while they run; capture the sequence in a CUDA graph",
     ]
     if slow:
         advice.insert(
-            0, "allocate once and reuse (torch's caching allocator, buffers made in __init__) instead of allocating in each call"
+            0,
+            "allocate once and reuse (torch's caching allocator, buffers made in __init__) instead of allocating in each call",
         )
     return Found(
         tuple(evidence),

@@ -16,7 +16,18 @@ def look(scene: Scene) -> Found | None:
     hot = hot_code(scene)
     integers = hot.count("alu")
     useful = max(
-        1.0, hot.count("fma32", "half", "fp64", *GLOBAL, "shared_load", "shared_store", "shuffle", "atomic", "shared_atomic")
+        1.0,
+        hot.count(
+            "fma32",
+            "half",
+            "fp64",
+            *GLOBAL,
+            "shared_load",
+            "shared_store",
+            "shuffle",
+            "atomic",
+            "shared_atomic",
+        ),
     )
     if hot.count(*MATRIX, "tma") or integers <= _USUAL * useful:
         return None
@@ -29,7 +40,11 @@ def look(scene: Scene) -> Found | None:
     evidence = [Evidence("integer instructions for each useful one", round(integers / useful, 1), _USUAL)]
     if (used := scene.get(ALU)) is not None:
         evidence.append(Evidence("use of the integer pipe", used, 60, "%"))
-    what = "division and remainder by values that are known only at run time" if divides else "address and index computation"
+    what = (
+        "division and remainder by values that are known only at run time"
+        if divides
+        else "address and index computation"
+    )
     return Found(
         tuple(evidence),
         f"{integers:.0f} of {hot.instructions:.0f} instructions of the hot code are integer arithmetic: {what}",
@@ -59,5 +74,12 @@ TOOL = Tool(
     remedy="no division by run-time values, 32-bit indices, invariants out of the loop",
     expects="busiest pipe with and without the surplus, down to the time memory needs",
     metrics=(ALU,),
-    symptom_of=("special_functions", "double_precision", "spills", "divergence", "missing_reuse", "uncoalesced_access"),
+    symptom_of=(
+        "special_functions",
+        "double_precision",
+        "spills",
+        "divergence",
+        "missing_reuse",
+        "uncoalesced_access",
+    ),
 )

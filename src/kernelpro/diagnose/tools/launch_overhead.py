@@ -20,7 +20,12 @@ def look(scene: Scene) -> Found | None:
         (
             Evidence("kernels started in a call", round(line.launches, 1), MANY),
             Evidence("average time of a kernel", round(line.busy_us / line.launches, 2), SHORT, "us"),
-            Evidence("share of a call in which the device waits", round(100 * idle / line.call_us), 100 * _IDLE, "%"),
+            Evidence(
+                "share of a call in which the device waits",
+                round(100 * idle / line.call_us),
+                100 * _IDLE,
+                "%",
+            ),
         ),
         (
             f"{line.launches:.0f} kernels of {line.busy_us / line.launches:.1f} us "

@@ -35,9 +35,14 @@ def _idle(scene: Scene, holds: Occupancy, blocks: int, sms: int) -> Found | None
     )
     run = "blocks run" if blocks > 1 else "block runs"
     cause = f"{blocks} {run} on a device of {sms} SMs: {idle:.0%} of it has nothing to do{_proof(scene)}"
-    how = f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit is full"
+    how = (
+        f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit is full"
+    )
     return _found(
-        evidence, cause, saved, how if counted(scene) else f"{_SHARE:.0%} of the {idle:.0%} of SMs that are idle, without counters"
+        evidence,
+        cause,
+        saved,
+        how if counted(scene) else f"{_SHARE:.0%} of the {idle:.0%} of SMs that are idle, without counters",
     )
 
 
@@ -55,11 +60,19 @@ def _thin(scene: Scene, holds: Occupancy, blocks: int, sms: int) -> Found | None
             f"{ENOUGH_WARPS} warps an SM hide latency that {warps:.1f} do not; {_SHARE:.0%} of the ideal {ideal:.0%}",
         )
     elif scene.headroom >= 1.5:
-        saved, how = _GUESS, f"a guess without counters: {warps:.1f} warps an SM, and {scene.headroom:.1f}x above the floor"
+        saved, how = (
+            _GUESS,
+            f"a guess without counters: {warps:.1f} warps an SM, and {scene.headroom:.1f}x above the floor",
+        )
     else:
         return None
     evidence = (Evidence("warps an SM", round(warps, 1), FEW_WARPS), Evidence("blocks", blocks))
-    return _found(evidence, f"the grid gives each SM only {warps:.1f} warps: too few to hide latency{_proof(scene)}", saved, how)
+    return _found(
+        evidence,
+        f"the grid gives each SM only {warps:.1f} warps: too few to hide latency{_proof(scene)}",
+        saved,
+        how,
+    )
 
 
 def _proof(scene: Scene) -> str:

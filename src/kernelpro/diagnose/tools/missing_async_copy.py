@@ -22,7 +22,10 @@ def look(scene: Scene) -> Found | None:
         share, how = share / 2, how + "; two buffers seem to hide half of it"
     detour = (mix["global_load"] + mix["shared_store"]) / loop["instructions"]
     if share < detour:
-        share, how = detour, f"other blocks hide the latency; {detour:.0%} of the loop's instructions carry tiles through registers"
+        share, how = (
+            detour,
+            f"other blocks hide the latency; {detour:.0%} of the loop's instructions carry tiles through registers",
+        )
     copier = "TMA (cp.async.bulk.tensor) or cp.async" if capability >= 9 else "cp.async"
     return Found(
         (

@@ -70,7 +70,9 @@ def _product(scene: Scene, flops: float) -> Found | None:
 
 def _product_in_code(scene: Scene) -> Found | None:
     """Hot code that loads from global memory for every multiplication, and neither stages tiles nor uses matrix units."""
-    loops = [loop for loop in scene.code.get("loops", ()) if loop.get("innermost") and loop["mix"].get("fma32", 0)]
+    loops = [
+        loop for loop in scene.code.get("loops", ()) if loop.get("innermost") and loop["mix"].get("fma32", 0)
+    ]
     worst = max(loops, key=lambda loop: loop["mix"]["fma32"], default=None)
     if worst is None or scene.mix(*_STAGED, hot=False):
         return None
@@ -80,7 +82,11 @@ def _product_in_code(scene: Scene) -> Found | None:
         return None
     return _found(
         scene,
-        (Evidence("bytes loaded in the innermost loop for each operation", round(loaded, 2), 2 * TOO_MUCH, "B"),),
+        (
+            Evidence(
+                "bytes loaded in the innermost loop for each operation", round(loaded, 2), 2 * TOO_MUCH, "B"
+            ),
+        ),
         f"the innermost loop loads {loaded:.1f} bytes from global memory for each operation and no tile is kept in shared memory "
         "(seen in the machine code; counters were not available)",
         _TILES,
@@ -160,9 +166,19 @@ _WINDOWS = (
 
 
 def _found(
-    scene: Scene, evidence: tuple[Evidence, ...], cause: str, advice: tuple[str, ...], share: float, how: str, where: str = ""
+    scene: Scene,
+    evidence: tuple[Evidence, ...],
+    cause: str,
+    advice: tuple[str, ...],
+    share: float,
+    how: str,
+    where: str = "",
 ) -> Found:
-    place = where or hot_line(scene.it, "long_scoreboard", "lg_throttle") or scene.it.code.get("where", {}).get("global_load", "")
+    place = (
+        where
+        or hot_line(scene.it, "long_scoreboard", "lg_throttle")
+        or scene.it.code.get("where", {}).get("global_load", "")
+    )
     return Found(evidence, cause, advice, share, how, place)
 
 

@@ -11,10 +11,14 @@ _NOTICEABLE = 0.05
 
 def look(scene: Scene) -> Found | None:
     line = scene.timeline
-    kernels = [kernel for kernel in scene.profile.kernels if not kernel.authored and COPYING.search(kernel.name)]
+    kernels = [
+        kernel for kernel in scene.profile.kernels if not kernel.authored and COPYING.search(kernel.name)
+    ]
     inside = [copy for copy in line.copies if copy.kind == "DtoD" and copy.count > 0]
     host = host_copies(scene)
-    copying = sum(kernel.microseconds for kernel in kernels) + sum(copy.microseconds for copy in inside + host)
+    copying = sum(kernel.microseconds for kernel in kernels) + sum(
+        copy.microseconds for copy in inside + host
+    )
     waiting = line.gaps_us if host else 0.0  # the device rests while the host has the data
     lost = min(line.call_us, copying + waiting)
     if lost < _NOTICEABLE * line.call_us:
@@ -34,7 +38,8 @@ def look(scene: Scene) -> Found | None:
     ]
     if host:
         advice.insert(
-            0, "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; constants go over once, in __init__"
+            0,
+            "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; constants go over once, in __init__",
         )
         cause = (
             f"data travels between host and device in each call: {copying:.0f} "

@@ -21,7 +21,14 @@ def look(scene: Scene) -> Found | None:
     share = saved(scene, hot, {"convert": surplus, "alu": min(surplus, hot.count("alu") / 2)})
     if share < 0.05:
         return None
-    evidence = [Evidence("conversions among the hot instructions", round(100 * converts / hot.instructions, 1), 100 * _USUAL, "%")]
+    evidence = [
+        Evidence(
+            "conversions among the hot instructions",
+            round(100 * converts / hot.instructions, 1),
+            100 * _USUAL,
+            "%",
+        )
+    ]
     if (used := scene.get(XU)) is not None:
         evidence.append(Evidence("use of the pipe that converts", used, 60, "%"))
     return Found(

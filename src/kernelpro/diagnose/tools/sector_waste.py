@@ -22,7 +22,9 @@ def look(scene: Scene) -> Found | None:
             f"a guess without counters: {suspicion.factor:.1f} times what the bytes need",
             scene.code.get("where", {}).get("global_load", ""),
         )
-    bad = [a for a in accesses(scene) if a.excess > WASTE and a.per_request < SCATTERED and a.used >= FEW_BYTES]
+    bad = [
+        a for a in accesses(scene) if a.excess > WASTE and a.per_request < SCATTERED and a.used >= FEW_BYTES
+    ]
     if not bad:
         return None
     worst = max(bad, key=lambda a: a.excess * a.part)
@@ -30,7 +32,12 @@ def look(scene: Scene) -> Found | None:
     weight = pressure(scene)
     return _found(
         (
-            Evidence(f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), (1 - WASTE) * SECTOR, "B"),
+            Evidence(
+                f"bytes used of each sector of {SECTOR} ({worst.kind})",
+                round(worst.used, 1),
+                (1 - WASTE) * SECTOR,
+                "B",
+            ),
             Evidence(f"sectors a request ({worst.kind})", round(worst.per_request, 1), None),
             Evidence("use of the memory system", round(scene.metric(MEMORY)), None, "%"),
         ),

@@ -9,7 +9,9 @@ from kernelpro.diagnose.pipes import TENSOR
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Bound, Evidence
 
-_WARNING = re.compile(r"wgmma.*serialized(?: due to (?P<why>.*?))?(?: in (?:the )?function .*)?$", re.IGNORECASE)
+_WARNING = re.compile(
+    r"wgmma.*serialized(?: due to (?P<why>.*?))?(?: in (?:the )?function .*)?$", re.IGNORECASE
+)
 _DRAIN, _PRODUCT = 80, 128
 """Clocks in which the tensor pipe runs empty after each waited-for product, and those of a m64n256k16 one."""
 _FULL = 0.85
@@ -22,7 +24,10 @@ def look(scene: Scene) -> Found | None:
     warned = [match for text in _remarks(scene) if (match := _WARNING.search(text.strip()))]
     if not warned:
         return None
-    evidence = [Evidence("warnings of the compiler", len(warned), 0), Evidence("wgmma instructions", scene.mix("hgmma", hot=False))]
+    evidence = [
+        Evidence("warnings of the compiler", len(warned), 0),
+        Evidence("wgmma instructions", scene.mix("hgmma", hot=False)),
+    ]
     share = _DRAIN / (_DRAIN + _PRODUCT)
     how = f"the pipe runs empty for about {_DRAIN} clocks after each product of about {_PRODUCT}"
     if (used := scene.get(TENSOR)) is not None:
@@ -32,7 +37,8 @@ def look(scene: Scene) -> Found | None:
     why = next((match["why"] for match in warned if match["why"]), "")
     return Found(
         tuple(evidence),
-        "the compiler waits after each wgmma instead of keeping several in flight" + (f": {why}" if why else ""),
+        "the compiler waits after each wgmma instead of keeping several in flight"
+        + (f": {why}" if why else ""),
         (
             (
                 "between wgmma.fence and wgmma.wait_group touch no accumulator "
@@ -56,7 +62,9 @@ def look(scene: Scene) -> Found | None:
 def _remarks(scene: Scene) -> list[str]:
     """What the compiler said of this kernel, and what it said of none in particular."""
     general = [
-        text for text in scene.profile.compiler.get("warnings", ()) if "function" not in text or plain(scene.it.name) in text
+        text
+        for text in scene.profile.compiler.get("warnings", ())
+        if "function" not in text or plain(scene.it.name) in text
     ]
     return [*scene.code.get("warnings", ()), *general]
 

@@ -20,7 +20,9 @@ def look(scene: Scene) -> Found | None:
     if hot.count(*MATRIX):
         return None
     named = sorted({name.strip(" (") for name in _BY_NAME.findall(scene.profile.source)})
-    trigonometric = any(name.removesuffix("f") in ("sin", "cos", "tan", "sincos") for name in named)  # compiled without the unit
+    trigonometric = any(
+        name.removesuffix("f") in ("sin", "cos", "tan", "sincos") for name in named
+    )  # compiled without the unit
     results = max(hot.moved("global_store"), hot.moved("global_load")) / 4
     functions = hot.count("special") or (results if trigonometric else 0.0)
     if functions <= 0:
@@ -44,9 +46,7 @@ def look(scene: Scene) -> Found | None:
         evidence.append(Evidence("use of the special-function pipe", used, 60, "%"))
     names = f" ({', '.join(named)})" if named else ""
     if expanded:
-        cause = (
-            f"accurate versions of mathematical functions{names} expand to {each:.0f} instructions each, more than memory can hide"
-        )
+        cause = f"accurate versions of mathematical functions{names} expand to {each:.0f} instructions each, more than memory can hide"
         advice = (
             (
                 "use the hardware's versions where the tolerance allows: __expf, "

@@ -34,7 +34,10 @@ def look(scene: Scene) -> Found | None:
         share = part * bound
         how = f"{part:.0%} of the memory requests are local, and memory sets {bound:.0%} of the time"
     registers = scene.it.registers or int(scene.code.get("registers", 0))
-    evidence = [Evidence("local accesses in the hot code", local, 0), Evidence("registers a thread", registers, 255)]
+    evidence = [
+        Evidence("local accesses in the hot code", local, 0),
+        Evidence("registers a thread", registers, 255),
+    ]
     if spilled:
         evidence.append(Evidence("spilled bytes a thread", spilled, 0, "bytes"))
     if requests["local"]:
@@ -56,7 +59,9 @@ def look(scene: Scene) -> Found | None:
             "keep a table that must be indexed at run time in shared memory",
         )
     where = scene.code.get("where", {})
-    return Found(tuple(evidence), cause, advice, share, how, where.get("local_load") or where.get("local_store", ""))
+    return Found(
+        tuple(evidence), cause, advice, share, how, where.get("local_load") or where.get("local_store", "")
+    )
 
 
 def _by_the_code(scene: Scene, hot: HotCode) -> tuple[float, str]:
@@ -70,13 +75,18 @@ def _by_the_code(scene: Scene, hot: HotCode) -> tuple[float, str]:
     rate, level = math.inf, "L1"
     if footprint * scene.device.get("sms", 132) > scene.device.get("l2_bytes", 60e6):
         rate, level = dram_bytes_a_clock(scene), "DRAM"
-    elif footprint > scene.device.get("shared_per_sm", 233472) - scene.it.static_shared - scene.it.dynamic_shared:
+    elif (
+        footprint
+        > scene.device.get("shared_per_sm", 233472) - scene.it.static_shared - scene.it.dynamic_shared
+    ):
         rate, level = 2 * dram_bytes_a_clock(scene), "L2"
     memory = dram_clocks(scene, hot)
     # L1 writes through: what a thread spills reaches L2, and DRAM where the kernel's own data streams through L2.
     streams = fewest_bytes(scene) > scene.device.get("l2_bytes", 60e6)
     through = (1 if streams else 2) * dram_bytes_a_clock(scene)
-    now = max(hot.clocks(), memory + hot.moved("local_load") / rate + hot.moved("local_store") / min(rate, through))
+    now = max(
+        hot.clocks(), memory + hot.moved("local_load") / rate + hot.moved("local_store") / min(rate, through)
+    )
     then = max(hot.clocks(gone={kind: hot.count(kind) for kind in kinds}), memory)
     how = (
         f"{footprint / 1024:.0f} KiB of local memory an SM are read back from {level}, its stores go on to "

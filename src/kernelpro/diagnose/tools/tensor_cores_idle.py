@@ -26,9 +26,14 @@ def look(scene: Scene) -> Found | None:
     used = scene.get(TENSOR)
     if moving > on_cores or (used or 0.0) > _IDLE or (not scene.it.code and used is None):
         return None
-    if scene.it.code and (scene.mix(*MATRIX, hot=False) or not hot_code(scene).count("fma32", "half", "fp64")):
+    if scene.it.code and (
+        scene.mix(*MATRIX, hot=False) or not hot_code(scene).count("fma32", "half", "fp64")
+    ):
         return None
-    evidence = [Evidence("tensor-core instructions", 0, 1), Evidence("matrix operations of the task", flops, unit="FLOP")]
+    evidence = [
+        Evidence("tensor-core instructions", 0, 1),
+        Evidence("matrix operations of the task", flops, unit="FLOP"),
+    ]
     if used is not None:
         evidence.append(Evidence("use of the tensor pipe", used, _IDLE, "%"))
     slower = rates["fp32"] / rates[unit]
@@ -53,7 +58,10 @@ def look(scene: Scene) -> Found | None:
 def _carries_the_products(kernel: Kernel, kernels: tuple[Kernel, ...]) -> bool:
     """Whether this is the kernel with the largest share, and no other uses tensor cores."""
     others = [other for other in kernels if other.name != kernel.name]
-    return all(other.share <= kernel.share and not any(other.code.get("mix", {}).get(kind) for kind in MATRIX) for other in others)
+    return all(
+        other.share <= kernel.share and not any(other.code.get("mix", {}).get(kind) for kind in MATRIX)
+        for other in others
+    )
 
 
 TOOL = Tool(

@@ -21,7 +21,9 @@ def look(scene: Scene) -> Found | None:
             f"a guess without counters: {suspicion.factor:.1f} times what the bytes need",
             scene.code.get("where", {}).get("global_load", ""),
         )
-    bad = [a for a in accesses(scene) if a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)]
+    bad = [
+        a for a in accesses(scene) if a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)
+    ]
     if not bad:
         return None
     worst = max(bad, key=lambda a: a.excess * a.part)
@@ -30,7 +32,9 @@ def look(scene: Scene) -> Found | None:
     return _found(
         (
             Evidence(f"sectors a request ({worst.kind})", round(worst.per_request, 1), SCATTERED),
-            Evidence(f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), SECTOR, "B"),
+            Evidence(
+                f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), SECTOR, "B"
+            ),
             Evidence("use of the memory system", round(scene.metric(MEMORY)), None, "%"),
         ),
         f"the {' and '.join(a.kind for a in bad)} of a warp are scattered: one request touches {worst.per_request:.0f} "

@@ -8,14 +8,20 @@ from kernelpro.diagnose.device_time import COPYING
 from kernelpro.diagnose.tool import Found, Scene, Tool
 from kernelpro.records import Evidence, Kernel
 
-_ELEMENTWISE = re.compile(r"elementwise_kernel|pointwise|CUDAFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor", re.IGNORECASE)
-_BETWEEN = re.compile(r"reduce_kernel|softmax|SoftMax|layer_norm|LayerNorm|batch_norm|norm_kernel|cumsum|scan", re.IGNORECASE)
+_ELEMENTWISE = re.compile(
+    r"elementwise_kernel|pointwise|CUDAFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor", re.IGNORECASE
+)
+_BETWEEN = re.compile(
+    r"reduce_kernel|softmax|SoftMax|layer_norm|LayerNorm|batch_norm|norm_kernel|cumsum|scan", re.IGNORECASE
+)
 _NOTICEABLE = 0.05
 
 
 def look(scene: Scene) -> Found | None:
     line = scene.timeline
-    mine = [kernel for kernel in scene.profile.kernels if not kernel.authored and not COPYING.search(kernel.name)]
+    mine = [
+        kernel for kernel in scene.profile.kernels if not kernel.authored and not COPYING.search(kernel.name)
+    ]
     plain = [kernel for kernel in mine if _ELEMENTWISE.search(kernel.name)]
     chain = plain + [kernel for kernel in mine if kernel not in plain and _BETWEEN.search(kernel.name)]
     passes = sum(kernel.launches for kernel in chain)
@@ -31,7 +37,12 @@ def look(scene: Scene) -> Found | None:
         (
             Evidence("element-wise and reducing library kernels in a call", round(passes, 1), 2),
             Evidence("their share of a call", round(100 * together / line.call_us), 100 * _NOTICEABLE, "%"),
-            Evidence("bytes of intermediate results, about", round((together - kept) * 1e-6 * bandwidth), 0, "bytes"),
+            Evidence(
+                "bytes of intermediate results, about",
+                round((together - kept) * 1e-6 * bandwidth),
+                0,
+                "bytes",
+            ),
         ),
         (
             f"{passes:.0f} library kernels pass their intermediate results through "
@@ -56,7 +67,9 @@ def _one_pass(kernel: Kernel) -> float:
 def _floor_us(scene: Scene) -> float:
     """Time in which the task's own bytes move: a fused chain moves no fewer."""
     work, bandwidth = scene.profile.work, scene.profile.ceilings.get("bandwidth", 0.0)
-    return 1e6 * (work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)) / bandwidth if bandwidth else 0.0
+    return (
+        1e6 * (work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)) / bandwidth if bandwidth else 0.0
+    )
 
 
 TOOL = Tool(

@@ -88,7 +88,9 @@ def _guard_map(value: Any, change: Any) -> Any:
         return change(value)
     if isinstance(value, (list, tuple)):
         return (tuple if isinstance(value, tuple) else list)(_guard_map(item, change) for item in value)
-    return {key: _guard_map(item, change) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _guard_map(item, change) for key, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def _guard_leaves(value: Any) -> list[Any]:
@@ -133,7 +135,10 @@ def _guard_describe(module: Any) -> tuple[dict[str, Any], dict[str, str]]:
     for path, part in module.named_modules():
         settings |= {path: type(part).__name__} if path else {}
         for name, value in vars(part).items():
-            plain = all(isinstance(v, (bool, int, float, str)) for v in (value if isinstance(value, tuple) else [value]))
+            plain = all(
+                isinstance(v, (bool, int, float, str))
+                for v in (value if isinstance(value, tuple) else [value])
+            )
             if plain and name != "training" and not name.startswith("_"):
                 settings[f"{path}:{name}"] = repr(value)
     return state, settings
@@ -198,19 +203,25 @@ class Optimized(torch.nn.Module):
         self._init, self._seed, self._tried, self._seen = init, seed, False, (None, [])
         self._original: dict[str, Any] = {}
         self.__dict__["_kernel"] = None  # not a submodule: parameters and state are the reference's
-        self._stores = [store for part in reference.modules() for store in (part._parameters, part._buffers) if store]
+        self._stores = [
+            store for part in reference.modules() for store in (part._parameters, part._buffers) if store
+        ]
         self._build("cpu")
 
     def _refuse(self, error: Exception) -> None:
         import warnings
 
         self.refusal, self.__dict__["_kernel"] = error, None
-        warnings.warn(f"the reference is used instead of the kernel: {type(error).__name__}: {error}", stacklevel=3)
+        warnings.warn(
+            f"the reference is used instead of the kernel: {type(error).__name__}: {error}", stacklevel=3
+        )
 
     def _build(self, device: Any) -> None:
         """ModelNew with the reference's parameters: by name, or else from the same seed as long as they have not changed."""
         shapes, settings = _guard_describe(self.reference)
-        if shapes != _GUARD_STATE or any(settings.get(key, value) != value for key, value in _GUARD_SETTINGS.items()):
+        if shapes != _GUARD_STATE or any(
+            settings.get(key, value) != value for key, value in _GUARD_SETTINGS.items()
+        ):
             raise _GuardMismatch("its parameters or settings are not those that were judged")
         for library in _GUARD_LIBRARIES:
             library._guard_build()
@@ -223,16 +234,26 @@ class Optimized(torch.nn.Module):
             for name, t in state.items():
                 own[name].detach().copy_(t)
         elif self._seed is None:
-            raise _GuardMismatch(f"ModelNew does not have the reference's parameters by name: {', '.join(foreign)}")
-        elif self._original and not all(torch.equal(t.cpu(), self._original[name]) for name, t in state.items()):
-            raise _GuardMismatch(f"parameters have changed, which ModelNew takes from the seed alone: {', '.join(foreign)}")
+            raise _GuardMismatch(
+                f"ModelNew does not have the reference's parameters by name: {', '.join(foreign)}"
+            )
+        elif self._original and not all(
+            torch.equal(t.cpu(), self._original[name]) for name, t in state.items()
+        ):
+            raise _GuardMismatch(
+                f"parameters have changed, which ModelNew takes from the seed alone: {', '.join(foreign)}"
+            )
         elif not self._original:
             self._original = {name: t.cpu().clone() for name, t in state.items()}
-        self.__dict__["_kernel"] = kernel.to(device).train(_GUARD_TRAINING).requires_grad_(False) if modular else kernel
+        self.__dict__["_kernel"] = (
+            kernel.to(device).train(_GUARD_TRAINING).requires_grad_(False) if modular else kernel
+        )
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         device = None if named or self._kernel is None else self._place(inputs)
-        self.__dict__["last_path"] = "reference" if device is None else "kernel"  # as an attribute it costs microseconds
+        self.__dict__["last_path"] = (
+            "reference" if device is None else "kernel"
+        )  # as an attribute it costs microseconds
         if device is None:
             return self.reference(*inputs, **named)
         call = self._kernel if self._tried else self._first
@@ -245,7 +266,11 @@ class Optimized(torch.nn.Module):
         """The device on which the kernel, brought up to date, can take this call; None where the reference must."""
         if _GUARD_MODE_MATTERS and self.reference.training != _GUARD_TRAINING:
             return None
-        if torch.compiler.is_compiling() or torch.is_autocast_enabled(_GUARD_TARGET) or _guard_signature(inputs) != _GUARD_INPUTS:
+        if (
+            torch.compiler.is_compiling()
+            or torch.is_autocast_enabled(_GUARD_TARGET)
+            or _guard_signature(inputs) != _GUARD_INPUTS
+        ):
             return None
         leaves, tensors = _guard_leaves(inputs), self._tensors()
         devices = {t.device for t in (*leaves, *tensors)}
@@ -273,7 +298,9 @@ class Optimized(torch.nn.Module):
         answer, right = self._kernel(*inputs), self.reference(*inputs)
         error = _guard_error(answer, right)
         self._tried = True
-        self._seen = _guard_versions(self._seen[0], self._tensors())  # the reference may have written statistics of its own
+        self._seen = _guard_versions(
+            self._seen[0], self._tensors()
+        )  # the reference may have written statistics of its own
         if error <= max(_GUARD_LIMIT, 1e-2):
             return answer
         self.last_path = "reference"

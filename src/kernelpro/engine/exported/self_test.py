@@ -65,13 +65,17 @@ def _guard_self_test() -> int:
             t.add_(0.1 * torch.randn_like(t))
     inputs = _guard_inputs(0, _GUARD_TARGET)
     for seed in (1, 2, 3):
-        for kept, fresh in zip(_guard_leaves(inputs), _guard_leaves(_guard_inputs(seed, _GUARD_TARGET)), strict=True):
+        for kept, fresh in zip(
+            _guard_leaves(inputs), _guard_leaves(_guard_inputs(seed, _GUARD_TARGET)), strict=True
+        ):
             kept.copy_(fresh)  # in the same place, which shows an answer that was kept
         answer = model(*inputs)
         error = _guard_error(answer, model.reference(*inputs))
         print(f"seed {seed}: {model.last_path}, relative error {error:.2e} (limit {_GUARD_LIMIT:.1e})")
         if model.last_path != "kernel":
-            failures.append(f"the kernel does not run: {model.refusal or 'these inputs are not those that were judged'}")
+            failures.append(
+                f"the kernel does not run: {model.refusal or 'these inputs are not those that were judged'}"
+            )
             break
         elif not error <= _GUARD_LIMIT:
             failures.append(f"seed {seed}: relative error {error:.2e} is above {_GUARD_LIMIT:.1e}")
@@ -84,8 +88,13 @@ def _guard_self_test() -> int:
         if model.last_path != "reference" or not error <= _GUARD_LIMIT:
             failures.append(f"other batch size: {model.last_path}, relative error {error:.2e}")
     if not failures:
-        kernel, reference = _guard_median_ms(lambda: model(*inputs)), _guard_median_ms(lambda: model.reference(*inputs))
-        print(f"medians: kernel {kernel:.4f} ms, reference {reference:.4f} ms, {reference / kernel:.2f}x (eager, warm cache)")
+        kernel, reference = (
+            _guard_median_ms(lambda: model(*inputs)),
+            _guard_median_ms(lambda: model.reference(*inputs)),
+        )
+        print(
+            f"medians: kernel {kernel:.4f} ms, reference {reference:.4f} ms, {reference / kernel:.2f}x (eager, warm cache)"
+        )
     print("\n".join(f"FAILED: {failure}" for failure in failures) or "self-test passed")
     return 1 if failures else 0
 

@@ -62,7 +62,9 @@ class Load:
             torch.cuda.synchronize()
 
 
-def calibrate(target: Target, report: Callable[[str], None], counter: Counter | None = None) -> dict[str, Any]:
+def calibrate(
+    target: Target, report: Callable[[str], None], counter: Counter | None = None
+) -> dict[str, Any]:
     """All of it as plain data; `refused` where there is none or it resolves nothing. Without a `counter`, the machine's own."""
     try:
         return _calibrate(counter or find(target), target, report)
@@ -77,7 +79,9 @@ def _calibrate(counter: Counter, target: Target, report: Callable[[str], None]) 
     report("watching it under load")
     begun = time.perf_counter()
     with load.running():
-        busy = watch(counter, lambda track, passed: passed > _LOAD_SECONDS and track.seen_seconds() > _LOAD_SECONDS / 2)
+        busy = watch(
+            counter, lambda track, passed: passed > _LOAD_SECONDS and track.seen_seconds() > _LOAD_SECONDS / 2
+        )
         idle, loaded = rest.stretch().watts, _settled(busy).stretch().watts
         found = {
             "target": target,

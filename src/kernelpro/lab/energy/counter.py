@@ -13,7 +13,11 @@ from kernelpro.lab.sandbox import gpu
 from kernelpro.records import Target
 
 State = dict[str, int | None]
-_POWERCAP, _CPUS, _THERMAL = Path("/sys/class/powercap"), Path("/sys/devices/system/cpu"), Path("/sys/class/thermal")
+_POWERCAP, _CPUS, _THERMAL = (
+    Path("/sys/class/powercap"),
+    Path("/sys/devices/system/cpu"),
+    Path("/sys/class/thermal"),
+)
 _COUNTED = ("package", "dram")
 """RAPL zones that do not contain each other; `core` and `uncore` are parts of their package, `psys` holds everything."""
 _TWIN = "-mmio"
@@ -40,7 +44,9 @@ class Nvml:
     def __init__(self, sensors: gpu.Sensors):
         self._sensors = sensors
         if sensors.energy_mj() is None:
-            raise NoCounter("NVML gives no total energy here: it needs the driver's libnvidia-ml and a GPU since Volta")
+            raise NoCounter(
+                "NVML gives no total energy here: it needs the driver's libnvidia-ml and a GPU since Volta"
+            )
 
     def joules(self) -> float:
         value = self._sensors.energy_mj()
@@ -61,7 +67,9 @@ class Cores:
             firsts.setdefault(_text(core / "topology" / "physical_package_id"), core)
         self._clocks = [core / "cpufreq" / "scaling_cur_freq" for core in firsts.values()]
         self._slowed = [core / "thermal_throttle" / "package_throttle_count" for core in firsts.values()]
-        self._zones = [zone / "temp" for zone in thermal.glob("thermal_zone*") if _text(zone / "type") == "x86_pkg_temp"]
+        self._zones = [
+            zone / "temp" for zone in thermal.glob("thermal_zone*") if _text(zone / "type") == "x86_pkg_temp"
+        ]
         self._before = _numbers(self._slowed)
 
     def read(self) -> State:
@@ -89,7 +97,9 @@ class Rapl:
                 (zone / "energy_uj").read_text()
             except OSError as error:
                 how = f"let it be read: sudo chmod a+r {root}/*/energy_uj"
-                raise NoCounter(f"the CPU's energy counter is closed ({zone / 'energy_uj'}: {error.strerror}); {how}") from None
+                raise NoCounter(
+                    f"the CPU's energy counter is closed ({zone / 'energy_uj'}: {error.strerror}); {how}"
+                ) from None
         self.name = "RAPL " + " + ".join(_text(zone / "name") for zone in self._zones)
         self._ranges = [int(_text(zone / "max_energy_range_uj") or 0) for zone in self._zones]
         self._last = self._read()
@@ -99,7 +109,9 @@ class Rapl:
         try:
             return [int((zone / "energy_uj").read_text()) for zone in self._zones]
         except OSError as error:
-            raise NoCounter(f"the CPU's energy counter could not be read any more ({error.strerror})") from None
+            raise NoCounter(
+                f"the CPU's energy counter could not be read any more ({error.strerror})"
+            ) from None
 
     def joules(self) -> float:
         now = self._read()
@@ -118,7 +130,9 @@ def find(target: Target) -> Counter:
     if target == "cpu":
         return Rapl()
     if not torch.cuda.is_available():
-        raise NoCounter("no CUDA device is visible to torch here: there is no GPU whose energy could be counted")
+        raise NoCounter(
+            "no CUDA device is visible to torch here: there is no GPU whose energy could be counted"
+        )
     return Nvml(environment.sensors())
 
 

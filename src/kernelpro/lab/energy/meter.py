@@ -65,7 +65,14 @@ class Meter:
             counter = find(self._bench.target)
             participant.cell.freeze()
             baseline = Side(self.anchor, self._started(), self._own_ms, {"variant": self.anchor})
-            return compare(self._bench, counter, Side("candidate", participant, own_ms, {}, check), baseline, seeds, self._report)
+            return compare(
+                self._bench,
+                counter,
+                Side("candidate", participant, own_ms, {}, check),
+                baseline,
+                seeds,
+                self._report,
+            )
         except (NoCounter, Unresolved) as reason:
             return Energy(refused=str(reason))
         except (BaselineFailed, BadInput, CannotStart, gpu.GpuError) as reason:
@@ -73,7 +80,9 @@ class Meter:
             return Energy(refused=str(reason))
         except torch.OutOfMemoryError:
             self.close()
-            return Energy(refused="the device's memory is too small for the candidate, the baseline and what both are held against")
+            return Energy(
+                refused="the device's memory is too small for the candidate, the baseline and what both are held against"
+            )
 
     def _started(self) -> Participant:
         """The baseline in a cell of its own, loaded and called once."""
@@ -101,7 +110,12 @@ class Meter:
 
 
 def compare(
-    bench: Bench, counter: Counter, candidate: Side, other: Side, seeds: list[int], report: Callable[[str], None]
+    bench: Bench,
+    counter: Counter,
+    candidate: Side,
+    other: Side,
+    seeds: list[int],
+    report: Callable[[str], None],
 ) -> Energy:
     """Two sides that stand still, measured in turn. Raises Unresolved."""
     with bench.quiet():
@@ -140,7 +154,9 @@ def _agree(target: Target, side: Side, windows: list[Window]) -> None:
         )
 
 
-def _told(source: str, against: str, rounds: list[dict[str, Window]], every: list[Window], idle: dict[str, float]) -> Energy:
+def _told(
+    source: str, against: str, rounds: list[dict[str, Window]], every: list[Window], idle: dict[str, float]
+) -> Energy:
     names = ("candidate", against)
 
     def values(read: Callable[[Window], float], name: str) -> list[float]:

@@ -78,7 +78,9 @@ class Step:
     @property
     def window_seconds(self) -> float:
         """How long a window must be to be known to FINEST."""
-        wanted = max(SHORTEST_SECONDS, _FEWEST_STEPS * self.seconds, _ROOM * 2 * (self.jitter + self.slack) / FINEST)
+        wanted = max(
+            SHORTEST_SECONDS, _FEWEST_STEPS * self.seconds, _ROOM * 2 * (self.jitter + self.slack) / FINEST
+        )
         if wanted > LONGEST_SECONDS:
             raise Unresolved(
                 f"the counter moves every {self.seconds:.3g} s, give or take {self.jitter:.3g} s: windows of {wanted:.0f} s would "
@@ -152,7 +154,11 @@ def watch(counter: Counter, until: Callable[[Track, float], bool]) -> Track:
 
 def at_rest(counter: Counter, seconds: float) -> Track:
     """The counter while nothing runs; longer than `seconds` where it moves slowly."""
-    track = watch(counter, lambda seen, passed: passed > _STILL_SECONDS or (passed > seconds and len(seen.edges) >= 4))
+    track = watch(
+        counter, lambda seen, passed: passed > _STILL_SECONDS or (passed > seconds and len(seen.edges) >= 4)
+    )
     if len(track.edges) < 3:
-        raise Unresolved(f"the counter ({counter.name}) moved {len(track.edges)} times in {_STILL_SECONDS:.0f} s")
+        raise Unresolved(
+            f"the counter ({counter.name}) moved {len(track.edges)} times in {_STILL_SECONDS:.0f} s"
+        )
     return track

@@ -34,7 +34,7 @@ from kernelpro.lab.energy.counter import Counter
 from kernelpro.lab.energy.track import Step, Track, Unresolved, watch
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.sandbox import gpu
-from kernelpro.lab.sandbox.answers import Expected, Loop, Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected, Expected, Loop
 
 _WARM_SECONDS = 0.5
 """Clocks and the sensor follow a new load within a few tenths of a second."""
@@ -127,16 +127,20 @@ class Windows:
     def of(self, side: Side) -> Window:
         try:
             return self._of(side)
-        except Verdictable as error:
+        except CandidateRejected as error:
             if side.check:
                 raise
-            raise BaselineFailed(f"the baseline {side.name} failed while its energy was measured: {error.reason}") from None
+            raise BaselineFailed(
+                f"the baseline {side.name} failed while its energy was measured: {error.reason}"
+            ) from None
 
     def _of(self, side: Side) -> Window:
         held = self._dice.sample(self._seeds, side.sets)
         for index, seed in enumerate(held):
             side.participant.write(index, self._inputs(seed))
-        changes = [(self._dice.randrange(side.sets), seed) for seed in self._dice.sample(self._seeds, _CHANGES)]
+        changes = [
+            (self._dice.randrange(side.sets), seed) for seed in self._dice.sample(self._seeds, _CHANGES)
+        ]
         later = [(index, seed, self._inputs(seed)) for index, seed in changes]
         side.participant.prepare(self._timeout, warm=True, **side.prepare)
         self._loop(side, lambda track, passed: passed >= _WARM_SECONDS)
@@ -179,7 +183,11 @@ class Windows:
         """The last call, and a call on another set, if its output is still there."""
         assert side.check
         place = {(slot.offset, handle) for slot, handle in loop.claims[loop.last]}
-        apart = [index for index, claim in enumerate(loop.claims) if not place & {(slot.offset, handle) for slot, handle in claim}]
+        apart = [
+            index
+            for index, claim in enumerate(loop.claims)
+            if not place & {(slot.offset, handle) for slot, handle in claim}
+        ]
         for index in (loop.last, *self._dice.sample(apart, min(1, len(apart)))):
             outputs = side.participant.looped_output(loop, index, self._inputs(held[index]))
             side.check(outputs, held[index])

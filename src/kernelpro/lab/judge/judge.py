@@ -35,7 +35,7 @@ from kernelpro.lab.measure.race import Race
 from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.measure.timing import Rounds
 from kernelpro.lab.sandbox import health
-from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
 from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verdict
 
@@ -46,7 +46,7 @@ _BUSY = 0.2
 """Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
 
 
-class Twin(Exception):
+class DuplicateMachineCode(Exception):
     """The candidate's machine code was judged before; the message is its fingerprint."""
 
 
@@ -83,7 +83,9 @@ class Judge:
             self._race = Race(bench, self.baselines, self._check)
         with clock("tolerance"):
             self._report("deriving the tolerance")
-            wanted = DISTRIBUTIONS if timed else (AS_GIVEN,)  # whether it can be scored is asked of these alone
+            wanted = (
+                DISTRIBUTIONS if timed else (AS_GIVEN,)
+            )  # whether it can be scored is asked of these alone
             self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), wanted)
             self._questions = self._draw_questions()
         with clock("probe"):
@@ -140,7 +142,9 @@ class Judge:
         with self.bench.preparation("calibrate"):
             self._calibrate_enough()
         # what a baseline can do is no better than perfect: where it is below the floor, a ceiling was measured too low
-        self.bench.floor_ms = min(self.bench.floor_ms, *(self.baselines.time(name).value for name in self.baselines.variants))
+        self.bench.floor_ms = min(
+            self.bench.floor_ms, *(self.baselines.time(name).value for name in self.baselines.variants)
+        )
 
     def _calibrate_enough(self) -> None:
         """As many rounds of the baselines as the present effort asks for; those that are there count."""
@@ -162,12 +166,21 @@ class Judge:
             return self._verdict(candidate, Status.NOT_SCORABLE, self.not_scorable, clock)
         try:
             return self._judge(candidate, clock, known)
-        except Verdictable as error:
+        except CandidateRejected as error:
             by_seed = self._given == "by seed" and error.status is Status.WRONG
-            hint = "; its parameters were built by seed, since names or shapes differ from the reference's" if by_seed else ""
+            hint = (
+                "; its parameters were built by seed, since names or shapes differ from the reference's"
+                if by_seed
+                else ""
+            )
             return self._verdict(candidate, error.status, f"{error.reason}{hint}", clock)
         except torch.OutOfMemoryError:  # here, although there was enough to prepare the task
-            return self._verdict(candidate, Status.CRASHED, "it left too little of the device's memory to check its answers", clock)
+            return self._verdict(
+                candidate,
+                Status.CRASHED,
+                "it left too little of the device's memory to check its answers",
+                clock,
+            )
         finally:
             health.check(self.bench.target)
 
@@ -179,7 +192,7 @@ class Judge:
             built = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
             self._code = fingerprint(candidate.source, built)
         if self._code and self._code in known:
-            raise Twin(self._code)
+            raise DuplicateMachineCode(self._code)
         self._report("loading")
         with clock("start"):
             participant = self.bench.admit()
@@ -193,19 +206,25 @@ class Judge:
                 peak = self._used(participant) - before
             participant.cell.leave_alone()
             with clock("time"), self.bench.quiet():
-                rounds, errors, excess = self._race.run(participant, errors, excess, lambda: self._report("timing"))
+                rounds, errors, excess = self._race.run(
+                    participant, errors, excess, lambda: self._report("timing")
+                )
             peak = max(peak, self._used(participant) - before - participant.kept * self.bench.expected.nbytes)
             self._require_rest(participant, rounds)
             with clock("bursts"):
                 slopes = self._bursts(participant, rounds)
             with clock("profile"):
                 samples = rounds.samples["candidate"]
-                share = own_work.share(participant, candidate.source, self.bench.target, samples, self.options.call_timeout)
+                share = own_work.share(
+                    participant, candidate.source, self.bench.target, samples, self.options.call_timeout
+                )
             verdict = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
             if self.options.energy:
                 with clock("energy"):
                     energy = self._energy(participant, verdict)
-                verdict = replace(verdict, energy=energy, measurement=verdict.measurement | {"seconds": clock.seconds()})
+                verdict = replace(
+                    verdict, energy=energy, measurement=verdict.measurement | {"seconds": clock.seconds()}
+                )
         except BaseException:  # also Ctrl-C: no child is left behind
             participant.close()
             raise
@@ -232,9 +251,9 @@ class Judge:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
             what = str(getattr(error, "msg", error)) or "nested too deeply"
-            raise Verdictable(Status.BUILD_FAILED, f"syntax error{line}: {what}") from None
+            raise CandidateRejected(Status.BUILD_FAILED, f"syntax error{line}: {what}") from None
         if reason := tripwires.check(candidate.source, self.options.allow):
-            raise Verdictable(Status.REFUSED, reason)
+            raise CandidateRejected(Status.REFUSED, reason)
 
     def _verify(self, participant: Participant) -> tuple[Errors, float]:
         """All distributions in random order; returns the worst error and its share of the limit.
@@ -242,7 +261,9 @@ class Judge:
         On a GPU the last calls show whether they can be launched ahead: by then nothing is loaded or tuned any more.
         """
         worst, excess, launched = Errors(0.0, 0.0), 0.0, False
-        for index, (seed, distribution) in enumerate(self.bench.secret.sample(self._questions, len(self._questions))):
+        for index, (seed, distribution) in enumerate(
+            self.bench.secret.sample(self._questions, len(self._questions))
+        ):
             self._report("verifying")
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, tidy=index == 0)
@@ -252,9 +273,11 @@ class Judge:
             launched |= ahead and participant.launched
             try:
                 errors, ratio = self._check(answer.outputs, seed, distribution)
-            except Verdictable as error:
+            except CandidateRejected as error:
                 hint = "; it was launched before its inputs were there: does a stream of its own not wait for the current one?"
-                raise Verdictable(error.status, f"{error.reason}{hint if ahead and participant.launched else ''}") from None
+                raise CandidateRejected(
+                    error.status, f"{error.reason}{hint if ahead and participant.launched else ''}"
+                ) from None
             participant.look_again(answer)
             worst, excess = worst.worst(errors), max(excess, ratio)
         participant.ahead = launched
@@ -270,7 +293,7 @@ class Judge:
             largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
             first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
             where = "; ".join(filter(None, (measure(outputs, truth, located=True).where, first)))
-            raise Verdictable(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
+            raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
         return errors, excess
 
     def _is_short(self, rounds: Rounds) -> bool:
@@ -285,10 +308,21 @@ class Judge:
             self._check(outputs, seed, AS_GIVEN)
 
         seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
-        bursts = Bursts(participant, self.bench.expected, self.bench.inputs, check, seeds, seconds, effort, self._race.ahead)
+        bursts = Bursts(
+            participant,
+            self.bench.expected,
+            self.bench.inputs,
+            check,
+            seeds,
+            seconds,
+            effort,
+            self._race.ahead,
+        )
         plain = torch.tensor([sample.wall for sample in rounds.of("candidate", "single")])
         own = float(rounds.own("candidate").median())
-        found = bursts.slopes(self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own)
+        found = bursts.slopes(
+            self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own
+        )
         self._silence = bursts.silence
         return found
 
@@ -323,16 +357,22 @@ class Judge:
         timed_calls = [*rounds.samples["candidate"], *rounds.alone.get("candidate", [])]
         ms, host, slack = (slopes.ms, slopes.host_ms, slopes.slack_ms) if slopes else (None, 0.0, 0.0)
         corrections, short = base.excess_protocol_ms(self._race.ahead), self._is_short(rounds)
-        clocks = timing.compare_clocks(rounds, "candidate", base.anchor, self.bench.target, corrections, ms, host, slack, short)
-        slow_to_hear = bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
+        clocks = timing.compare_clocks(
+            rounds, "candidate", base.anchor, self.bench.target, corrections, ms, host, slack, short
+        )
+        slow_to_hear = (
+            bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
+        )
         late = slow_to_hear or clocks.unsure
         if clocks.lie and not slow_to_hear:
-            raise Verdictable(Status.CHEATING, clocks.lie)
+            raise CandidateRejected(Status.CHEATING, clocks.lie)
         own = timing.comparable(rounds, base.anchor, "candidate")
-        least = physics.impossible_ms(self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target)
+        least = physics.impossible_ms(
+            self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target
+        )
         if clocks.own_ms < least:
             reason = f"takes {clocks.own_ms:.4f} ms, but moving the data alone takes {least:.4f} ms here"
-            raise Verdictable(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
+            raise CandidateRejected(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
         self._require_authored(candidate, share)
         times = {"candidate": own} | {name: base.time(name) for name in base.variants}
         charge = clocks.most_hidden_ms if late else 0.0
@@ -344,7 +384,10 @@ class Judge:
             "rounds": len(rounds.samples["candidate"]),
             "discarded_rounds": rounds.discarded,
             "against": best,
-            "own_ms": {kind: {name: float(rounds.own(name, kind).median()) for name in rounds.samples} for kind in rounds.kinds},
+            "own_ms": {
+                kind: {name: float(rounds.own(name, kind).median()) for name in rounds.samples}
+                for kind in rounds.kinds
+            },
             "filling_ms": {name: rounds.filling(name) for name in rounds.samples},
             "hidden_ms": clocks.hidden.to_json(),
             "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
@@ -389,14 +432,18 @@ class Judge:
         """A child that wakes itself has a head start."""
         ran = float(torch.tensor(participant.ran_ms).median())
         if ran > timing.SLACK_SHARE * float(rounds.own("candidate").median()):
-            raise Verdictable(Status.CHEATING, f"it runs for {ran:.3f} ms while it is stopped before a call")
+            raise CandidateRejected(
+                Status.CHEATING, f"it runs for {ran:.3f} ms while it is stopped before a call"
+            )
 
     def _require_authored(self, candidate: Candidate, share: float | None) -> None:
         if own_work.is_decoy(candidate.source, share):
-            reason = f"brings kernels of its own, but they do {share:.2%} of the work" if share is not None else ""
-            raise Verdictable(Status.CHEATING, f"{reason}: a decoy")
+            reason = (
+                f"brings kernels of its own, but they do {share:.2%} of the work" if share is not None else ""
+            )
+            raise CandidateRejected(Status.CHEATING, f"{reason}: a decoy")
         if self.options.min_authored and (share or 0.0) < self.options.min_authored:
-            raise Verdictable(
+            raise CandidateRejected(
                 Status.REFUSED,
                 f"{share or 0.0:.0%} of the time is in kernels of its own; {self.options.min_authored:.0%} are required",
             )
@@ -420,7 +467,11 @@ class Judge:
     def _notes(self, clocks: timing.Clocks, rounds: Rounds, late: bool) -> Iterator[str]:
         if late:
             busy = "threads of its own that go on spinning" if clocks.slight else "other work"
-            why = "in many calls its clock and the judge's disagree" if clocks.unsure else f"{busy} kept this machine busy"
+            why = (
+                "in many calls its clock and the judge's disagree"
+                if clocks.unsure
+                else f"{busy} kept this machine busy"
+            )
             yield f"{why}: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
         if len(rounds.samples["candidate"]) + rounds.discarded < self._race.count():
             yield "timing stopped early: slower than the limit"
@@ -446,11 +497,15 @@ class Judge:
                 else "cannot be launched ahead of its inputs"
             )
             yield f"it {why}: it is held against the baseline's time on the device alone"
-        single, queued = (float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds)
+        single, queued = (
+            float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds
+        )
         if self._race.ahead and single < timing.ALIKE * queued:
             yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
 
-    def _verdict(self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any) -> Verdict:
+    def _verdict(
+        self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any
+    ) -> Verdict:
         seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}
         measurement = fields.pop("measurement", {}) | seconds
         if self._code:
@@ -463,7 +518,8 @@ class Judge:
             sandbox=self.bench.nursery.level,
             language=detect(candidate.source).name,
             measurement=measurement,
-            environment=environment.snapshot(self.bench.target) | {"precision": self.bench.precision, "mode": self.bench.task.mode},
+            environment=environment.snapshot(self.bench.target)
+            | {"precision": self.bench.precision, "mode": self.bench.task.mode},
             task=self.bench.task.name,
             candidate_id=candidate.id,
             **{"parameters": self._given, "notes": tuple(self._standing_notes())} | fields,

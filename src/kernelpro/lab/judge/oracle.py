@@ -64,7 +64,9 @@ def rounded(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch
 class MatrixRounding(Watcher):
     """Rounds the operands of matrix products and convolutions: TF32 or bfloat16 units, emulated anywhere."""
 
-    _OPERATORS = re.compile(r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*")
+    _OPERATORS = re.compile(
+        r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*"
+    )
 
     def __init__(self, bits: int, toward_zero: bool):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -147,7 +149,10 @@ class Oracle:
         if self.exact:
             try:
                 outputs = self.run(torch.float64, form, leaves)
-            except (RuntimeError, TypeError) as error:  # what torch raises where there is no float64, or no memory for it
+            except (
+                RuntimeError,
+                TypeError,
+            ) as error:  # what torch raises where there is no float64, or no memory for it
                 if self._settled:
                     raise self._explained(error) from error
                 self.exact = False  # and every verdict says so
@@ -164,18 +169,34 @@ class Oracle:
 
         On a GPU it is memory, in whatever words libraries have for it, unless it is mathematics.
         """
-        full = self.reference.device == "cuda" or isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error)
+        full = (
+            self.reference.device == "cuda"
+            or isinstance(error, torch.OutOfMemoryError)
+            or "allocate" in str(error)
+        )
         if full and not isinstance(error, LinAlgError):
             return torch.OutOfMemoryError(str(error))
         what = f"{type(error).__name__}: {str(error)[:300]}"
-        return BadInput(f"task {self.reference.task.name}: the reference raised {what}, in float64, for some of its inputs")
+        return BadInput(
+            f"task {self.reference.task.name}: the reference raised {what}, in float64, for some of its inputs"
+        )
 
-    def run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor], tf32_allowed: bool = False) -> Outputs:
+    def run(
+        self,
+        dtype: torch.dtype | None,
+        form: tree.Form,
+        leaves: list[torch.Tensor],
+        tf32_allowed: bool = False,
+    ) -> Outputs:
         """The reference with all floating tensors in `dtype` (None: as the task has them)."""
         if dtype not in self._models:
             self._models[dtype] = self.reference.model(dtype)
         with torch.no_grad(), tf32(tf32_allowed):
-            if dtype is not torch.float64 or self.reference.device != "cuda" or not torch.backends.cudnn.enabled:
+            if (
+                dtype is not torch.float64
+                or self.reference.device != "cuda"
+                or not torch.backends.cudnn.enabled
+            ):
                 return self._run(dtype, form, leaves)
             return self._run_fast(form, leaves)
 
@@ -227,7 +248,9 @@ class Oracle:
             outputs = self.run(None, form, leaves)
         except Exception as error:
             name = self.reference.task.name
-            raise BadInput(f"task {name}: the reference raised {type(error).__name__}: {str(error)[:300]}") from error
+            raise BadInput(
+                f"task {name}: the reference raised {type(error).__name__}: {str(error)[:300]}"
+            ) from error
         if not outputs:
             raise BadInput(f"task {self.reference.task.name}: the reference returns no tensor")
         return tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)

@@ -8,7 +8,7 @@ from statistics import median
 from kernelpro.lab.languages import Source, authored_kernels
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.timing import Sample
-from kernelpro.lab.sandbox.answers import Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.records import Status
 
 DECOY = 0.01
@@ -18,26 +18,38 @@ _OPENLY = re.compile(r"^# library-calls: \w", re.MULTILINE)
 """The line by which a source says which library calls it leaves the work to."""
 
 
-def share(participant: Participant, source: str, device: str, samples: list[Sample], seconds: float) -> float | None:
+def share(
+    participant: Participant, source: str, device: str, samples: list[Sample], seconds: float
+) -> float | None:
     """Share of device time (CPU: of the timed calls) in authored kernels; 0 where there are none; None if it cannot be seen."""
     names = authored_kernels(source)
     if not names:
         return 0.0
     if device == "cpu":
         # an extension built by torch calls into itself unseen
-        return median(min(1.0, s.native / s.own) for s in samples) if "cpp" in Source(source).languages() else None
+        return (
+            median(min(1.0, s.native / s.own) for s in samples)
+            if "cpp" in Source(source).languages()
+            else None
+        )
     try:
         participant.prepare(seconds)
         answer = participant.ask({"op": "profile", "set": 0}, seconds)
         times = {str(name): float(value) for name, value in answer["times"].items()}
-    except Verdictable as error:
-        if participant.cell.has_ended() or error.status is Status.TIMED_OUT:  # one that lives otherwise dies to stay unseen
+    except CandidateRejected as error:
+        if (
+            participant.cell.has_ended() or error.status is Status.TIMED_OUT
+        ):  # one that lives otherwise dies to stay unseen
             raise
         return None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     total = sum(times.values())
-    return sum(value for label, value in times.items() if any(name in label for name in names)) / total if total > 0 else None
+    return (
+        sum(value for label, value in times.items() if any(name in label for name in names)) / total
+        if total > 0
+        else None
+    )
 
 
 def is_decoy(source: str, measured: float | None) -> bool:
@@ -45,4 +57,9 @@ def is_decoy(source: str, measured: float | None) -> bool:
 
     Saying so wins nothing: it passes as a library call does that brings no kernel at all, with the same share.
     """
-    return measured is not None and measured < DECOY and bool(authored_kernels(source)) and not _OPENLY.search(source)
+    return (
+        measured is not None
+        and measured < DECOY
+        and bool(authored_kernels(source))
+        and not _OPENLY.search(source)
+    )

@@ -68,7 +68,9 @@ def _random(oracle: Oracle, seed: int) -> str | None:
     errors = measure(answers[0], answers[1])
     if errors.norm > (_SAME if oracle.exact else _SAME_INEXACT):
         hint = "; if that is dropout: eval mode" if oracle.reference.task.mode == "train" else ""
-        return f"the reference's output is random: two runs on the same inputs differ by {errors.norm:.1e}{hint}"
+        return (
+            f"the reference's output is random: two runs on the same inputs differ by {errors.norm:.1e}{hint}"
+        )
     return None
 
 
@@ -98,9 +100,13 @@ def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
     known, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
     yield _StandIn("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
     yield _StandIn(
-        "a constant (the mean) passes", lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known, strict=True)]
+        "a constant (the mean) passes",
+        lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known, strict=True)],
     )
-    yield _StandIn("the output for other inputs passes", lambda leaves, truth: known if _same_shapes(known, truth) else None)
+    yield _StandIn(
+        "the output for other inputs passes",
+        lambda leaves, truth: known if _same_shapes(known, truth) else None,
+    )
     for index, leaf in enumerate(known_inputs):
         if len(known) == 1 and leaf.is_floating_point() and leaf.numel() == known[0].numel():
             maps = _only_maps(oracle, seed, index, work)
@@ -143,9 +149,9 @@ def _affine(known_input: torch.Tensor, known_output: torch.Tensor, index: int) -
     if y.dim() > 1:
         axes = tuple(range(y.dim() - 1))
         mean_x, mean_y = x.mean(axes, keepdim=True), y.mean(axes, keepdim=True)
-        slope = ((x - mean_x) * (y - mean_y)).sum(axes, keepdim=True) / (x - mean_x).square().sum(axes, keepdim=True).clamp_min(
-            1e-300
-        )
+        slope = ((x - mean_x) * (y - mean_y)).sum(axes, keepdim=True) / (x - mean_x).square().sum(
+            axes, keepdim=True
+        ).clamp_min(1e-300)
     else:
         mean_x, mean_y = x.mean(), y.mean()
         slope = ((x - mean_x) * (y - mean_y)).sum() / (x - mean_x).square().sum().clamp_min(1e-300)
@@ -159,7 +165,11 @@ def _same_shapes(a: Outputs, b: Outputs) -> bool:
 def _skippable(oracle: Oracle, limit: Limit, seeds: list[int]) -> str | None:
     """Half of an input replaced by the other half: it must show, or not matter at all (error exactly zero)."""
     leaves = enumerate(oracle.inputs(seeds[0])[1][:_MOST_INPUTS])
-    large = [index for index, leaf in leaves if leaf.is_floating_point() and leaf.numel() >= _SMALLEST and leaf.dim()]
+    large = [
+        index
+        for index, leaf in leaves
+        if leaf.is_floating_point() and leaf.numel() >= _SMALLEST and leaf.dim()
+    ]
     for index in large:
         if _hides_half(oracle, limit, seeds[:_LOOKS], index):
             return f"half of input {index} can be skipped without the error leaving the tolerance"

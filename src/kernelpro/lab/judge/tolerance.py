@@ -68,7 +68,9 @@ def measure(outputs: Outputs, truth: Outputs, located: bool = False) -> Errors:
     """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is."""
     worst = Errors(0.0, 0.0)
     for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
-        worst = worst.worst(_measure_one(output, right, located, f"output {index} " if len(truth) > 1 else ""))
+        worst = worst.worst(
+            _measure_one(output, right, located, f"output {index} " if len(truth) > 1 else "")
+        )
     return worst
 
 
@@ -93,7 +95,9 @@ def _measure_one(output: torch.Tensor, right: torch.Tensor, located: bool, label
 def first_wrong(outputs: Outputs, truth: Outputs, limit: float) -> str:
     """The first element, in the order of memory, whose error is above the limit, in words; empty where none is."""
     for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
-        if right.numel() and (where := _Pieces(output, right, f"output {index} " if len(truth) > 1 else "").first_above(limit)):
+        if right.numel() and (
+            where := _Pieces(output, right, f"output {index} " if len(truth) > 1 else "").first_above(limit)
+        ):
             return where
     return ""
 
@@ -113,8 +117,13 @@ class _Pieces:
 
     def __iter__(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         for first in range(0, len(self._right), self._step):
-            value, right = self._output[first : first + self._step], self._right[first : first + self._step].double()
-            if value.dtype not in BITS:  # of these the difference from float64 is float64; of others there is none
+            value, right = (
+                self._output[first : first + self._step],
+                self._right[first : first + self._step].double(),
+            )
+            if (
+                value.dtype not in BITS
+            ):  # of these the difference from float64 is float64; of others there is none
                 value = value.double()
             if self.finite:
                 value, right = (torch.where(torch.isfinite(right), rows, 0.0) for rows in (value, right))
@@ -156,10 +165,14 @@ class _Pieces:
         return ""
 
     def _place(self, first: int, value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor) -> str:
-        row = int(weight.amax(1).argmax())  # a maximum over rows is four times as fast as one argmax over everything
+        row = int(
+            weight.amax(1).argmax()
+        )  # a maximum over rows is four times as fast as one argmax over everything
         return self._at("worst", first, row, int(weight[row].argmax()), value, right)
 
-    def _at(self, which: str, first: int, row: int, column: int, value: torch.Tensor, right: torch.Tensor) -> str:
+    def _at(
+        self, which: str, first: int, row: int, column: int, value: torch.Tensor, right: torch.Tensor
+    ) -> str:
         place, index = (first + row) * right.shape[1] + column, list[int]()
         for size in reversed(self._shape):  # torch.unravel_index imports sympy first
             place, here = divmod(place, size)
@@ -170,7 +183,11 @@ class _Pieces:
 def _relative(value: torch.Tensor, right: torch.Tensor, overall: float) -> torch.Tensor:
     """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
     width = right.shape[1]
-    row = right.norm(dim=-1, keepdim=True) / math.sqrt(width) if width >= _ROW else torch.zeros_like(right[:, :1])
+    row = (
+        right.norm(dim=-1, keepdim=True) / math.sqrt(width)
+        if width >= _ROW
+        else torch.zeros_like(right[:, :1])
+    )
     scale = right.abs()
     torch.maximum(scale, torch.where(row > 0, row.clamp_min(_LEAST_SCALE * overall), overall), out=scale)
     return (value - right).abs_().div_(scale)
@@ -215,7 +232,9 @@ class Tolerance:
             else:
                 self.dropped[distribution] = reason
 
-    def _derive(self, oracle: Oracle, precision: str, bits: int, distribution: str, seed: int) -> tuple[Limit | None, str]:
+    def _derive(
+        self, oracle: Oracle, precision: str, bits: int, distribution: str, seed: int
+    ) -> tuple[Limit | None, str]:
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
             return None, "no floating input"
@@ -236,11 +255,19 @@ class Tolerance:
         lower = self._lower(oracle, bits, form, leaves, truth)
         many = min(leaf.numel() for leaf in truth) >= _MANY
         separates = lower.norm >= (_SEPARABLE_MANY if many else _SEPARABLE) * allowed.norm
-        factor = min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
+        factor = (
+            min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
+        )
         return Limit(factor * allowed.norm, max(8.0, 2 * factor) * allowed.element, separates), ""
 
     def _allowed(
-        self, oracle: Oracle, precision: str, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs
+        self,
+        oracle: Oracle,
+        precision: str,
+        bits: int,
+        form: tree.Form,
+        leaves: list[torch.Tensor],
+        truth: Outputs,
     ) -> Errors:
         """Error of the reference at the allowed precision."""
         own = oracle.run(None, form, leaves, tf32_allowed=precision == "tf32")
@@ -251,15 +278,23 @@ class Tolerance:
                 errors = errors.worst(measure(emulated, truth))
         sums = _accumulation(leaves, own)
         # 16-bit types are summed in float32: only their last rounding shows
-        floors = [2.0 ** -BITS[leaf.dtype] * (sums if leaf.dtype.itemsize > 2 else 1.0) for leaf in own if leaf.dtype in BITS]
+        floors = [
+            2.0 ** -BITS[leaf.dtype] * (sums if leaf.dtype.itemsize > 2 else 1.0)
+            for leaf in own
+            if leaf.dtype in BITS
+        ]
         floor = max(floors, default=0.0)
         return errors.worst(Errors(floor, floor))
 
-    def _lower(self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs) -> Errors:
+    def _lower(
+        self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs
+    ) -> Errors:
         """Error at the next lower precision: matrix operands where there are products, else the inputs themselves.
 
         Without products TF32 means nothing, and float32 is what is allowed."""
-        lower = _NEXT_LOWER[bits if self._products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24]
+        lower = _NEXT_LOWER[
+            bits if self._products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24
+        ]
         if self._products:
             return measure(oracle.emulated(lower, form, leaves)[0], truth)
         cut = [rounded(leaf, lower) if leaf.is_floating_point() else leaf for leaf in leaves]

@@ -33,7 +33,12 @@ WIRES = (
     Wire("frames", "walks the call stack", re.compile(_FRAMES)),
     Wire("modules", "looks through loaded modules", re.compile(r"sys\.modules")),
     Wire("exec", "runs code made at run time", re.compile(_EXEC), frozenset({"base64", "marshal"})),
-    Wire("processes", "starts processes", re.compile(_PROCESSES), frozenset({"subprocess", "multiprocessing", "pty"})),
+    Wire(
+        "processes",
+        "starts processes",
+        re.compile(_PROCESSES),
+        frozenset({"subprocess", "multiprocessing", "pty"}),
+    ),
     Wire(
         "exit",
         "ends processes or listens to their signals",
@@ -54,12 +59,43 @@ WIRES = (
     ),
     Wire("memory", "reads memory that it does not own", re.compile(_MEMORY), frozenset({"mmap"})),
     Wire("proc", "reads /proc or other processes", None, frozenset(), re.compile(_PROC)),
-    Wire("python", "calls Python from native code", None, frozenset(), re.compile(r"\bPy[A-Z]\w*_\w+\s*\(|\bPython\.h\b")),
-    Wire("libraries", "finds functions of other libraries at run time", None, frozenset(), re.compile(r"\bdlopen\b|\bdlsym\b")),
-    Wire("install", "installs packages", None, frozenset({"pip", "ensurepip"}), re.compile(r"\bpip3?\s+install\b")),
+    Wire(
+        "python",
+        "calls Python from native code",
+        None,
+        frozenset(),
+        re.compile(r"\bPy[A-Z]\w*_\w+\s*\(|\bPython\.h\b"),
+    ),
+    Wire(
+        "libraries",
+        "finds functions of other libraries at run time",
+        None,
+        frozenset(),
+        re.compile(r"\bdlopen\b|\bdlsym\b"),
+    ),
+    Wire(
+        "install",
+        "installs packages",
+        None,
+        frozenset({"pip", "ensurepip"}),
+        re.compile(r"\bpip3?\s+install\b"),
+    ),
 )
 
-_PATCHED_ROOTS = {"torch", "time", "triton", "json", "socket", "struct", "gc", "os", "sys", "builtins", "select", "io"}
+_PATCHED_ROOTS = {
+    "torch",
+    "time",
+    "triton",
+    "json",
+    "socket",
+    "struct",
+    "gc",
+    "os",
+    "sys",
+    "builtins",
+    "select",
+    "io",
+}
 _FLAGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
 """Settings that may be changed: they act on the candidate's own process alone."""
 
@@ -97,7 +133,12 @@ def _touches(node: ast.AST, wire: Wire) -> str | None:
         read = _dotted(node)
         if read and wire.calls.fullmatch(read):
             return read
-    if wire.text and isinstance(node, ast.Constant) and isinstance(node.value, str) and (found := wire.text.search(node.value)):
+    if (
+        wire.text
+        and isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and (found := wire.text.search(node.value))
+    ):
         return found.group().strip()
     return None
 
@@ -113,7 +154,12 @@ def _patches(node: ast.AST) -> str | None:
         name = _dotted(target) if isinstance(target, ast.Attribute) else None
         if name and name.split(".")[0] in _PATCHED_ROOTS and not _FLAGS.fullmatch(name):
             return name
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr") and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("setattr", "delattr")
+        and node.args
+    ):
         name = _dotted(node.args[0])
         if name and name.split(".")[0] in _PATCHED_ROOTS:
             return f"{node.func.id}({name}, ...)"

@@ -42,8 +42,14 @@ class Source:
                 self._meant |= {alias.asname: alias.name for alias in node.names if alias.asname}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 self._modules.add(node.module)
-                self._meant |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and (meant := self.name(node.value)):
+                self._meant |= {
+                    alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+                }
+            elif (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and (meant := self.name(node.value))
+            ):
                 self._meant.setdefault(node.targets[0].id, meant)
 
     def name(self, node: ast.AST) -> str:
@@ -56,7 +62,9 @@ class Source:
 
     def languages(self) -> dict[str, Language]:
         """Those it uses, by name, in the order of the registry; plain torch when it is none of them."""
-        names = {self.name(node) for node in self.nodes} if self.nodes else set(re.findall(r"[\w.]+", self.code))
+        names = (
+            {self.name(node) for node in self.nodes} if self.nodes else set(re.findall(r"[\w.]+", self.code))
+        )
         if "*" in self._meant:  # a name may be from any module that is imported so
             names |= {f"{module}.{name}" for module in self._modules for name in names}
         names |= self._modules
@@ -94,7 +102,9 @@ def without_comments(source: str) -> str:
         return source
 
 
-_LAUNCH_BOUNDS = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
+_LAUNCH_BOUNDS = re.compile(
+    r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
+)
 _CUDA_KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&]|\\n)*?\b(\w+)\s*\(")
 
 

@@ -30,7 +30,9 @@ def architecture() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        raise BuildError("no GPU here and KERNELPRO_CUDA_ARCH is not set: set it to the compute capability, e.g. 90a")
+        raise BuildError(
+            "no GPU here and KERNELPRO_CUDA_ARCH is not set: set it to the compute capability, e.g. 90a"
+        )
     major, minor = torch.cuda.get_device_capability()
     return architecture_name(major, minor)
 
@@ -46,7 +48,9 @@ def command(flags: Sequence[str] = ()) -> list[str]:
         raise BuildError(missing() or "no nvcc")
     arch = architecture()
     home = Path(found).resolve().parent.parent
-    stubs = [f"-L{path}" for path in (home / "lib64/stubs", *home.glob("targets/*/lib/stubs")) if path.is_dir()]
+    stubs = [
+        f"-L{path}" for path in (home / "lib64/stubs", *home.glob("targets/*/lib/stubs")) if path.is_dir()
+    ]
     return [
         found,
         "-std=c++17",

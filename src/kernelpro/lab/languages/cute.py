@@ -31,8 +31,15 @@ def cute(source: str, flags: Sequence[str] = ()) -> Library:
     if root is None:
         raise BuildError(missing() or "no CUTLASS headers")
     signatures(source)
-    headers = [f"-I{root / 'include'}", f"-I{root / 'tools/util/include'}", "--expt-relaxed-constexpr", "-DNDEBUG"]
-    return Library(build("cute", source, ".cu", plain.command([*headers, *flags])), source, plain.current_stream)
+    headers = [
+        f"-I{root / 'include'}",
+        f"-I{root / 'tools/util/include'}",
+        "--expt-relaxed-constexpr",
+        "-DNDEBUG",
+    ]
+    return Library(
+        build("cute", source, ".cu", plain.command([*headers, *flags])), source, plain.current_stream
+    )
 
 
 def missing() -> str | None:

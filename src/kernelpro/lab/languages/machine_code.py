@@ -30,7 +30,9 @@ def fingerprint(source: str, artifacts: bytes) -> str:
         return ""
     try:
         with opened(artifacts) as tar:
-            built = [member for member in tar if member.name.endswith(".so") and not member.name.startswith(CACHE)]
+            built = [
+                member for member in tar if member.name.endswith(".so") and not member.name.startswith(CACHE)
+            ]
             libraries = [tar.extractfile(member) for member in built]
             images = [digest(*_executed(library.read())) for library in libraries if library]
         return digest(_around(source), *sorted(images)) if images and digest() not in images else ""
@@ -74,10 +76,14 @@ def _sections(image: bytes) -> Iterator[bytes]:
         if machine == _EM_CUDA:
             matters = image.startswith(_FOR_GPU, texts + name)
         else:
-            matters = bool(flags & _LOADED) and kind != _NOTE and not image.startswith(_WITH_LINES, texts + name)
+            matters = (
+                bool(flags & _LOADED) and kind != _NOTE and not image.startswith(_WITH_LINES, texts + name)
+            )
         if matters:
             content = b"" if kind == _NO_BITS else image[offset : offset + length]
-            yield content + struct.pack("<QI", length, info >> 24)  # a kernel's registers stand in the upper byte
+            yield content + struct.pack(
+                "<QI", length, info >> 24
+            )  # a kernel's registers stand in the upper byte
 
 
 class _Blank(ast.NodeTransformer):

@@ -57,9 +57,13 @@ _SCALARS: dict[str, Any] = {
 _STREAMS = {"cudaStream_t", "CUstream"}
 _STATUS_TYPES = {"int", "cudaError_t", "CUresult"}
 
-_EXTERN = re.compile(r'extern\s*"C"\s+(?P<ret>[\w:]+(?:\s+[\w:]+)*?[\s*&]+)(?P<name>\w+)\s*\((?P<params>[^()]*)\)')
+_EXTERN = re.compile(
+    r'extern\s*"C"\s+(?P<ret>[\w:]+(?:\s+[\w:]+)*?[\s*&]+)(?P<name>\w+)\s*\((?P<params>[^()]*)\)'
+)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_QUALIFIER = re.compile(r"\b(const|volatile|restrict|__restrict__|__restrict|struct|std::|static|inline|__host__)\b|std::")
+_QUALIFIER = re.compile(
+    r"\b(const|volatile|restrict|__restrict__|__restrict|struct|std::|static|inline|__host__)\b|std::"
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ def signatures(source: str) -> dict[str, Signature]:
         returns = _QUALIFIER.sub("", match["ret"]).strip()
         found[match["name"]] = Signature(match["name"], returns in _STATUS_TYPES, tuple(params))
     if not found:
-        raise BuildError('no extern "C" function in the source: declare a launcher such as extern "C" int launch(...)')
+        raise BuildError(
+            'no extern "C" function in the source: declare a launcher such as extern "C" int launch(...)'
+        )
     return found
 
 
@@ -97,11 +103,15 @@ def _parameter(text: str, function: str) -> Parameter:
     if "*" in bare or "[" in bare:
         return Parameter(re.sub(r"[*\[\]\d\s]", " ", bare).split()[-1], "pointer")
     words = bare.split()
-    kind, name = (bare, "argument") if bare in _SCALARS or bare in _STREAMS else (" ".join(words[:-1]), words[-1])
+    kind, name = (
+        (bare, "argument") if bare in _SCALARS or bare in _STREAMS else (" ".join(words[:-1]), words[-1])
+    )
     if kind in _STREAMS:
         return Parameter(name, "stream")
     if kind not in _SCALARS:
-        raise BuildError(f"{function}: parameter '{text}' has a type that cannot be passed; use pointers, {', '.join(_SCALARS)}")
+        raise BuildError(
+            f"{function}: parameter '{text}' has a type that cannot be passed; use pointers, {', '.join(_SCALARS)}"
+        )
     return Parameter(name, kind)
 
 
@@ -128,14 +138,18 @@ def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Pa
         text.write_text(source, encoding="utf-8")
         made = Path(scratch) / "kernel.so"
         try:
-            done = subprocess.run([*command, str(text), "-o", str(made)], capture_output=True, text=True, errors="replace")
+            done = subprocess.run(
+                [*command, str(text), "-o", str(made)], capture_output=True, text=True, errors="replace"
+            )
         except FileNotFoundError:
             raise BuildError(f"compiler not found: {command[0]}") from None
         (directory / f"{stem}.log").write_text(done.stderr, encoding="utf-8")
         if done.returncode or not made.exists():
             raise BuildError(_condense(done.stderr.replace(str(text), f"kernel{suffix}"), done.returncode))
         text.rename(directory / f"{stem}{suffix}")  # profiles quote its lines
-        (directory / f"{stem}.command").write_text(json.dumps(list(command)))  # and have it compiled again, with remarks
+        (directory / f"{stem}.command").write_text(
+            json.dumps(list(command))
+        )  # and have it compiled again, with remarks
         made.rename(library)
     return library
 
@@ -144,7 +158,10 @@ def _condense(stderr: str, code: int, limit: int = 4000) -> str:
     """The compiler's errors with their context, warnings left out, at most `limit` characters."""
     lines = stderr.splitlines()
     keep = [
-        i + j for i, line in enumerate(lines) if re.search(r"\berror\b|\bfatal\b|undefined reference", line) for j in range(-1, 4)
+        i + j
+        for i, line in enumerate(lines)
+        if re.search(r"\berror\b|\bfatal\b|undefined reference", line)
+        for j in range(-1, 4)
     ]
     chosen = [lines[i] for i in sorted(set(keep)) if 0 <= i < len(lines)] or lines[-20:]
     return ("\n".join(chosen)[:limit]) or f"the compiler ended with code {code} and no message"
@@ -184,14 +201,18 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
     import torch
 
     function.restype = ctypes.c_int if signature.returns_status else None
-    function.argtypes = [ctypes.c_void_p if p.kind in ("pointer", "stream") else _SCALARS[p.kind] for p in signature.parameters]
+    function.argtypes = [
+        ctypes.c_void_p if p.kind in ("pointer", "stream") else _SCALARS[p.kind] for p in signature.parameters
+    ]
     names = [p.name for p in signature.parameters if p.kind != "stream"]
     slots = [i for i, p in enumerate(signature.parameters) if p.kind == "stream"]
     tensor = torch.Tensor
 
     def call(*arguments: Any) -> None:
         if len(arguments) != len(names):
-            raise LaunchError(f"{signature.name} takes {len(names)} arguments ({', '.join(names)}), got {len(arguments)}")
+            raise LaunchError(
+                f"{signature.name} takes {len(names)} arguments ({', '.join(names)}), got {len(arguments)}"
+            )
         values = [a.data_ptr() if isinstance(a, tensor) else a for a in arguments]
         for slot in slots:
             values.insert(slot, stream() if stream else 0)

@@ -23,7 +23,9 @@ def kernel_names(source: Source) -> set[str]:
 
     found = set()
     for node in source.nodes:
-        if isinstance(node, ast.FunctionDef) and any(is_jit(part) for given in node.decorator_list for part in ast.walk(given)):
+        if isinstance(node, ast.FunctionDef) and any(
+            is_jit(part) for given in node.decorator_list for part in ast.walk(given)
+        ):
             found.add(node.name)
         elif isinstance(node, ast.Call) and is_jit(node.func):
             found |= {argument.id for argument in node.args if isinstance(argument, ast.Name)}
@@ -43,6 +45,8 @@ LANGUAGE = Language(
     marker=re.compile(r"triton\b"),
     kernels=kernel_names,
     missing=lambda: (
-        None if importlib.util.find_spec("triton") else "Triton is not installed: pip install triton (Linux with an NVIDIA GPU)"
+        None
+        if importlib.util.find_spec("triton")
+        else "Triton is not installed: pip install triton (Linux with an NVIDIA GPU)"
     ),
 )

@@ -85,7 +85,9 @@ class WithoutData(TorchFunctionMode):
         named = named or {}
         if function is torch.device:
             return function(*arguments, **named)
-        return function(*map(_elsewhere, arguments), **{name: _elsewhere(value) for name, value in named.items()})
+        return function(
+            *map(_elsewhere, arguments), **{name: _elsewhere(value) for name, value in named.items()}
+        )
 
 
 def _address(tensor: Any) -> int:

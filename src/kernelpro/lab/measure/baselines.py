@@ -16,7 +16,7 @@ import torch
 
 from kernelpro.lab.measure.participant import TRIES, Participant
 from kernelpro.lab.measure.timing import CERTAIN, Kind, Rounds, Sample, lower, median_interval, ratio_interval
-from kernelpro.lab.sandbox.answers import Expected, Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected, Expected
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
@@ -51,14 +51,16 @@ class Baselines:
             self.participant.ask({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
             self.participant.connect(self.call_timeout)
             self.participant.tell({"op": "rehearse", "variants": self.variants})
-        except Verdictable as error:
-            raise BadInput(f"the reference cannot be loaded in a process of its own: {error.reason}") from None
+        except CandidateRejected as error:
+            raise BadInput(
+                f"the reference cannot be loaded in a process of its own: {error.reason}"
+            ) from None
 
     def warm_up(self, seed: int) -> None:
         """Wait for the compilers, then call every variant once. One that failed is left out, with a note."""
         try:
             answer = self.participant.hear("rehearse", self.first_timeout)
-        except Verdictable as error:
+        except CandidateRejected as error:
             raise BadInput(f"the baselines do not compile: {error.reason}") from None
         self.seeds = answer["seeds"]
         for variant, reason in answer["failed"].items():
@@ -83,7 +85,9 @@ class Baselines:
                 return True
         return False
 
-    def call(self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, ahead: bool = True) -> Sample:
+    def call(
+        self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, ahead: bool = True
+    ) -> Sample:
         """Under the protocol. `ahead`: launched ahead where that can be."""
         return self._call(variant, inputs, sealed, ahead and variant in self.ahead)
 
@@ -91,7 +95,7 @@ class Baselines:
         try:
             self.participant.prepare_round(self.first_timeout, variant=variant)
             return self.participant.call(inputs, self.expected, self.call_timeout, sealed, ahead).sample
-        except Verdictable as error:
+        except CandidateRejected as error:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
@@ -101,7 +105,12 @@ class Baselines:
             inputs, sealed = self.inputs(seed), self.seals and number % 2 == 0
             order = [*self.variants, _CONTROL]
             random.shuffle(order)
-            self.rounds.add({name: self.call(self._controlled if name == _CONTROL else name, inputs, sealed) for name in order})
+            self.rounds.add(
+                {
+                    name: self.call(self._controlled if name == _CONTROL else name, inputs, sealed)
+                    for name in order
+                }
+            )
         self.anchor = min(self.variants, key=lambda name: self.time(name).value)
 
     @property
@@ -122,9 +131,15 @@ class Baselines:
         """
         found: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
-            alike = [name for name in self.variants if kind == "single" or (name in self.ahead) == (self.anchor in self.ahead)]
+            alike = [
+                name
+                for name in self.variants
+                if kind == "single" or (name in self.ahead) == (self.anchor in self.ahead)
+            ]
             beyond = {name: self.rounds.protocol(name, kind) for name in alike}
-            found[kind] = max(0.0, *(median_interval(beyond[self.anchor] - other, CERTAIN).low for other in beyond.values()))
+            found[kind] = max(
+                0.0, *(median_interval(beyond[self.anchor] - other, CERTAIN).low for other in beyond.values())
+            )
         return found if ahead else dict.fromkeys(found, found["single"])
 
     def time(self, variant: str) -> Interval:
@@ -139,4 +154,9 @@ class Baselines:
 
     def control(self) -> Interval:
         """A baseline against itself: what this machine calls equal today."""
-        return lower([ratio_interval(self.rounds.log_ratio(_CONTROL, self._controlled, kind)) for kind in self.rounds.kinds])
+        return lower(
+            [
+                ratio_interval(self.rounds.log_ratio(_CONTROL, self._controlled, kind))
+                for kind in self.rounds.kinds
+            ]
+        )

@@ -23,9 +23,9 @@ from kernelpro.lab.measure import environment, physics
 from kernelpro.lab.measure.bursts import MOST_CALLS
 from kernelpro.lab.measure.participant import PLACES, Flusher, Participant
 from kernelpro.lab.measure.stopwatch import Stopwatch
-from kernelpro.lab.sandbox.answers import Expected, Verdictable
+from kernelpro.lab.sandbox.answers import CandidateRejected, Expected
 from kernelpro.lab.sandbox.builds import Builds
-from kernelpro.lab.sandbox.cell import Limits, Nursery
+from kernelpro.lab.sandbox.cell import Limits, SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, layout
 from kernelpro.lab.tasks import paths, work
 from kernelpro.lab.tasks.reference import Reference, unload
@@ -41,7 +41,9 @@ _BURST_SHARE = 0.15
 class Bench:
     """Set up once for a task on one device; `close` cleans up at any point."""
 
-    def __init__(self, task: Task, target: Target, options: Options, nursery: Nursery, builds: Builds):
+    def __init__(
+        self, task: Task, target: Target, options: Options, nursery: SandboxLauncher, builds: Builds
+    ):
         self.task, self.target, self.options = task, target, options
         self.nursery, self.builds = nursery, builds
         self.preparation = Stopwatch()
@@ -54,13 +56,17 @@ class Bench:
             report("loading the reference")
             if self.target == "cuda":
                 if not torch.cuda.is_available():
-                    raise BadInput("no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU")
+                    raise BadInput(
+                        "no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU"
+                    )
                 torch.zeros(1, device="cuda")
             self.seed = secrets.randbits(48)
             self.secret = random.Random(secrets.token_bytes(16))
             self.reference = Reference(self.task, self.target, self.seed)
             if how := self.reference.differs_from_asker():
-                why = "something that it reads was changed since; make that an input, an attribute or a buffer"
+                why = (
+                    "something that it reads was changed since; make that an input, an attribute or a buffer"
+                )
                 raise BadInput(
                     f"task {self.task.name}: it does not compute in a worker what it does where it was given ({how}): {why}"
                 )
@@ -111,7 +117,9 @@ class Bench:
     def _sets(self, most: int) -> int:
         """So many buffer sets as there is room for; a CPU, whose calls are made one by one, needs one."""
         each = self._region_bytes + self.expected.nbytes
-        return max(1, min(most, int(_BURST_SHARE * self._free_bytes() / each))) if self.target == "cuda" else 1
+        return (
+            max(1, min(most, int(_BURST_SHARE * self._free_bytes() / each))) if self.target == "cuda" else 1
+        )
 
     def _allocated(self, sets: int) -> list[Region]:
         """So many buffer sets, or none."""
@@ -139,7 +147,12 @@ class Bench:
                 slot.view(region.raw).copy_(tensor)
 
     def start_request(self) -> dict[str, Any]:
-        return {"op": "start", "device": self.target, "threads": torch.get_num_threads(), "tf32": self.precision == "tf32"}
+        return {
+            "op": "start",
+            "device": self.target,
+            "threads": torch.get_num_threads(),
+            "tf32": self.precision == "tf32",
+        }
 
     def admit_reference(self, variants: Collection[str], sets: int | None = None) -> Participant:
         """A child for the reference itself, which may keep what compilers make for it; with buffers for inputs, or none."""
@@ -151,7 +164,9 @@ class Bench:
         try:
             if regions:
                 self._fill(regions)
-            cell = self.nursery.start("baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules)
+            cell = self.nursery.start(
+                "baseline", shared=_fds(regions), environment=environment, trusted=[cache], modules=modules
+            )
         except BaseException:  # also Ctrl-C: nothing stays allocated
             self.release(regions)
             raise
@@ -159,15 +174,21 @@ class Bench:
 
     def admit(self, role: str = "candidate", allow: tuple[str, ...] = ()) -> Participant:
         """A fresh child in its cell, started, with nothing of the candidate in it yet. `allow`: see Nursery.start."""
-        if self.target == "cpu":  # a file keeps more than its bytes (times, attributes, a position): none is for the next child
+        if (
+            self.target == "cpu"
+        ):  # a file keeps more than its bytes (times, attributes, a position): none is for the next child
             self.release(self._candidate_regions)
             self._candidate_regions = []
         if not self._candidate_regions:
             self._candidate_regions = self._allocated(max(2, self._sets(MOST_CALLS)))
-        memory = int(self.options.memory_gib * 2**30) or int(0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        memory = int(self.options.memory_gib * 2**30) or int(
+            0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        )
         limits = Limits(memory, address_space=self.target == "cpu")
         cell = self.nursery.start(role, limits, _fds(self._candidate_regions), _threads(), allow=allow)
-        participant = Participant(cell, self.target, self._candidate_regions, self._form, self._slots, self._flusher)
+        participant = Participant(
+            cell, self.target, self._candidate_regions, self._form, self._slots, self._flusher
+        )
         try:
             participant.ask(self.start_request(), self.options.call_timeout)
         except BaseException:  # also Ctrl-C: no child is left behind
@@ -181,9 +202,19 @@ class Bench:
         form = tree.pack(self.reference.init_inputs, leaves)
         artifacts = self.builds.get(candidate, self.target, self.options, self.task)
         buffer = io.BytesIO()
-        bundle = {"artifacts": artifacts, "init_form": form, "init_leaves": leaves, "state": self.reference.state()}
+        bundle = {
+            "artifacts": artifacts,
+            "init_form": form,
+            "init_leaves": leaves,
+            "state": self.reference.state(),
+        }
         torch.save(bundle, buffer)
-        return {"op": "load", "source": candidate.source, "seed": self.seed, "mode": self.task.mode}, buffer.getvalue()
+        return {
+            "op": "load",
+            "source": candidate.source,
+            "seed": self.seed,
+            "mode": self.task.mode,
+        }, buffer.getvalue()
 
     def load(self, participant: Participant, candidate: Candidate) -> Any:
         """Load the candidate and map its inputs; returns how its parameters were given. Nothing of the last one is alive."""
@@ -192,12 +223,18 @@ class Bench:
         answer = participant.ask(request, self.options.build_timeout, tail)
         given = answer.get("parameters")
         if given not in ("by name", "by seed", "none"):
-            raise Verdictable(Status.CHEATING, "the answer to 'load' was forged")
-        weights = {name: list(tensor.shape) for name, tensor in self.reference.state().items() if tensor.is_floating_point()}
-        if given == "by seed" and self.task.form == "module" and weights:  # no seed makes the weights that it brings
+            raise CandidateRejected(Status.CHEATING, "the answer to 'load' was forged")
+        weights = {
+            name: list(tensor.shape)
+            for name, tensor in self.reference.state().items()
+            if tensor.is_floating_point()
+        }
+        if (
+            given == "by seed" and self.task.form == "module" and weights
+        ):  # no seed makes the weights that it brings
             held = ", ".join(f"{name} {shape}" for name, shape in weights.items())
             why = f"the module's own weights are given by name, and some do not fit the candidate's: the module has {held[:500]}"
-            raise Verdictable(Status.WRONG, why)
+            raise CandidateRejected(Status.WRONG, why)
         participant.connect(self.options.call_timeout)
         return given
 

@@ -24,7 +24,7 @@ import torch
 
 from kernelpro.lab.measure import timing
 from kernelpro.lab.measure.participant import TRIES, Participant
-from kernelpro.lab.sandbox.answers import Burst, Expected, Verdictable
+from kernelpro.lab.sandbox.answers import Burst, CandidateRejected, Expected
 from kernelpro.records import Effort
 
 LONGEST_MS = 2.0
@@ -94,11 +94,13 @@ class Bursts:
                 asked = [self._pair(calls) for _ in range(_PAIRS)]
                 pairs += [pair for pair in asked if pair[0].wall_ms <= plain_ms + granted]
                 made += len(asked)
-        except torch.OutOfMemoryError:  # the judge's own, who holds all inputs, outputs and answers of a burst
+        except (
+            torch.OutOfMemoryError
+        ):  # the judge's own, who holds all inputs, outputs and answers of a burst
             torch.cuda.empty_cache()
             self.silence = "the device's memory does not do for bursts"
             return None
-        except Verdictable as error:
+        except CandidateRejected as error:
             if "out of memory" not in error.reason:
                 raise
             self.silence = "its memory does not do for bursts"
@@ -126,7 +128,9 @@ class Bursts:
         return bursts[1], bursts[calls]
 
     def _burst(self, calls: int) -> Burst:
-        if len(self._fresh) < calls:  # those that every candidate is asked about come first: their inputs and answers are at hand
+        if (
+            len(self._fresh) < calls
+        ):  # those that every candidate is asked about come first: their inputs and answers are at hand
             self._fresh += random.sample(self._next[:_CALLS], _CALLS)
             del self._next[:_CALLS]
         seeds = [self._fresh.pop() for _ in range(calls)]
@@ -145,4 +149,6 @@ def _are_few(pairs: list[tuple[Burst, Burst]], made: int) -> bool:
 
 
 def _per_call(pairs: list[tuple[Burst, Burst]], calls: int) -> torch.Tensor:
-    return torch.tensor([(many.wall_ms - one.wall_ms) / (calls - 1) for one, many in pairs], dtype=torch.float64)
+    return torch.tensor(
+        [(many.wall_ms - one.wall_ms) / (calls - 1) for one, many in pairs], dtype=torch.float64
+    )

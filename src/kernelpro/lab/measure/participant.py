@@ -32,8 +32,8 @@ import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.measure.timing import Sample
-from kernelpro.lab.sandbox.answers import Answer, Burst, Expected, Loop, Verdictable, validated
-from kernelpro.lab.sandbox.cell import MOST_PROCESSES, Cell
+from kernelpro.lab.sandbox.answers import Answer, Burst, CandidateRejected, Expected, Loop, validated
+from kernelpro.lab.sandbox.cell import MOST_PROCESSES, SandboxedProcess
 from kernelpro.lab.sandbox.memory import DeviceReader, HostReader, Region, Slot, Unreadable
 from kernelpro.lab.sandbox.wire import Garbled, Gone, Late
 from kernelpro.records import Status
@@ -66,7 +66,7 @@ class Flusher:
 class Participant:
     def __init__(
         self,
-        cell: Cell,
+        cell: SandboxedProcess,
         device: str,
         regions: list[Region],
         form: tree.Form,
@@ -75,7 +75,13 @@ class Participant:
         trusted: bool = False,
     ):
         """`trusted`: nobody looks for what else it may have started or taken."""
-        self.cell, self.device, self.regions, self._slots, self._trusted = cell, device, regions, slots, trusted
+        self.cell, self.device, self.regions, self._slots, self._trusted = (
+            cell,
+            device,
+            regions,
+            slots,
+            trusted,
+        )
         self._flusher = flusher
         self._reader: Any = DeviceReader() if device == "cuda" else HostReader(cell.pid)
         self.ran_ms: list[float] = []
@@ -96,7 +102,9 @@ class Participant:
         """Map the input regions in the child."""
         regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self.regions]
         slots, gate = [s.to_json() for s in self._slots], self.regions[0].gate
-        answer = self.ask({"op": "inputs", "regions": regions, "slots": slots, "form": self._form, "gate": gate}, seconds)
+        answer = self.ask(
+            {"op": "inputs", "regions": regions, "slots": slots, "form": self._form, "gate": gate}, seconds
+        )
         self.ahead = answer.get("gated") is True and self.regions[0].has_gate()
 
     def ask(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
@@ -108,7 +116,7 @@ class Participant:
         try:
             self.cell.channel.send(request, tail)
         except Gone:
-            raise Verdictable(Status.CRASHED, self._obituary(request["op"])) from None
+            raise CandidateRejected(Status.CRASHED, self._obituary(request["op"])) from None
 
     def hear(self, operation: str, seconds: float) -> dict[str, Any]:
         try:
@@ -116,12 +124,16 @@ class Participant:
         except Late:
             if len(self.cell.family()) > MOST_PROCESSES:
                 how = f"it started more than {MOST_PROCESSES} processes and was killed"
-                raise Verdictable(Status.CRASHED, f"{_WORDS[operation]}: {how}") from None
-            raise Verdictable(Status.TIMED_OUT, f"{_WORDS[operation]}: took more than {seconds:g} s and was killed") from None
+                raise CandidateRejected(Status.CRASHED, f"{_WORDS[operation]}: {how}") from None
+            raise CandidateRejected(
+                Status.TIMED_OUT, f"{_WORDS[operation]}: took more than {seconds:g} s and was killed"
+            ) from None
         except Gone:
-            raise Verdictable(Status.CRASHED, self._obituary(operation)) from None
+            raise CandidateRejected(Status.CRASHED, self._obituary(operation)) from None
         except Garbled as error:
-            raise Verdictable(Status.CHEATING, f"the answer to '{operation}' was forged: {error}") from None
+            raise CandidateRejected(
+                Status.CHEATING, f"the answer to '{operation}' was forged: {error}"
+            ) from None
         if answer.get("ok") is not True:
             raise self._failure(answer)
         return answer
@@ -132,16 +144,16 @@ class Participant:
         said = f"; last words: {last[-1][:300]}" if last else ""
         return f"{_WORDS[operation]}: the process {how}{said}"
 
-    def _failure(self, answer: dict[str, Any]) -> Verdictable:
+    def _failure(self, answer: dict[str, Any]) -> CandidateRejected:
         stage, message = str(answer.get("stage")), str(answer.get("error"))[:_LONGEST_MESSAGE]
         if self.cell.overrun:
-            return Verdictable(Status.CRASHED, self.cell.overrun)
+            return CandidateRejected(Status.CRASHED, self.cell.overrun)
         if stage == "build":
-            return Verdictable(Status.BUILD_FAILED, message)
+            return CandidateRejected(Status.BUILD_FAILED, message)
         if stage in _AUTHORED:
             how = message if message.startswith("called sys.exit(") else f"raised {message}"
-            return Verdictable(Status.CRASHED, f"{_AUTHORED[stage]} {how}")
-        return Verdictable(Status.CRASHED, f"{_WORDS.get(stage, stage)}: {message}")
+            return CandidateRejected(Status.CRASHED, f"{_AUTHORED[stage]} {how}")
+        return CandidateRejected(Status.CRASHED, f"{_WORDS.get(stage, stage)}: {message}")
 
     def prepare(self, seconds: float, **extra: Any) -> None:
         self.cell.thaw()
@@ -157,7 +169,12 @@ class Participant:
         self.prepare(seconds, warm=True, keep=self.kept, **extra)
 
     def call(
-        self, inputs: list[torch.Tensor], expected: Expected, seconds: float, sealed: bool = False, ahead: bool = False
+        self,
+        inputs: list[torch.Tensor],
+        expected: Expected,
+        seconds: float,
+        sealed: bool = False,
+        ahead: bool = False,
     ) -> Answer:
         """One call under the protocol, after `prepare`. `ahead`: a sealed one is launched before its inputs are there."""
         chosen = random.randrange(len(self.regions))
@@ -195,12 +212,14 @@ class Participant:
                 self._halt()
             else:
                 samples = [self._reader.peek(slot) for slot, _ in slots]
-                told = time.perf_counter()  # right after the first look at the output: who can make that wait gains nothing
+                told = (
+                    time.perf_counter()
+                )  # right after the first look at the output: who can make that wait gains nothing
                 self._freeze()
                 outputs = [self._reader.read(slot) for slot, _ in slots]
                 self._hold_against(outputs, samples)
         except Unreadable as error:
-            raise Verdictable(Status.CHEATING, str(error)) from None
+            raise CandidateRejected(Status.CHEATING, str(error)) from None
         self._check_unmodified(chosen, inputs)
         self.ran_ms.append(ran)
         own, wall = float(answer["own_ms"]) + ran, 1e3 * (told - begun) + ran
@@ -249,7 +268,7 @@ class Participant:
         if not self.cell.channel.waiting():
             return False
         if self.hear(operation, _LAUNCH_SECONDS).get("launched") is not True:
-            raise Verdictable(Status.CHEATING, f"the answer to '{operation}' was forged")
+            raise CandidateRejected(Status.CHEATING, f"the answer to '{operation}' was forged")
         return True
 
     def _hear_result(self, operation: str, seconds: float) -> dict[str, Any]:
@@ -257,7 +276,9 @@ class Participant:
         answer = self.hear(operation, seconds)
         return self.hear(operation, seconds) if answer.get("launched") is True else answer  # that came late
 
-    def burst(self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float, ahead: bool = False) -> Burst | None:
+    def burst(
+        self, batch: list[list[torch.Tensor]], expected: Expected, seconds: float, ahead: bool = False
+    ) -> Burst | None:
         """Several calls in a row (CUDA), after `prepare`; the clock stops when the last output has been read. `ahead`: they are
         launched before their inputs are there, and before the clock starts.
 
@@ -284,7 +305,7 @@ class Participant:
             return None
         claims, host = answer.get("outputs"), answer.get("host_ms")
         if not isinstance(claims, list) or len(claims) != len(self.regions) or not isinstance(host, float):
-            raise Verdictable(Status.CHEATING, "the description of the output was forged")
+            raise CandidateRejected(Status.CHEATING, "the description of the output was forged")
         *earlier, newest = claims[: len(batch)]
         try:
             slots = [validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": newest}, expected)]
@@ -292,13 +313,19 @@ class Participant:
             last = [self._reader.read(slot, handle) for slot, handle in slots[-1]]
             told = time.perf_counter()
             self._halt()
-            slots = [validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier] + slots
+            slots = [
+                validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in earlier
+            ] + slots
             held = [(slot.offset, handle) for call in slots for slot, handle in call if slot.span()]
             if len(set(held)) < len(held):
-                raise Verdictable(Status.CHEATING, "outputs of different calls are said to lie in the same place")
-            outputs = [[self._reader.read(slot, handle) for slot, handle in call] for call in slots[:-1]] + [last]
+                raise CandidateRejected(
+                    Status.CHEATING, "outputs of different calls are said to lie in the same place"
+                )
+            outputs = [[self._reader.read(slot, handle) for slot, handle in call] for call in slots[:-1]] + [
+                last
+            ]
         except Unreadable as error:
-            raise Verdictable(Status.CHEATING, str(error)) from None
+            raise CandidateRejected(Status.CHEATING, str(error)) from None
         for chosen, inputs in zip(sets, batch, strict=True):
             self._check_unmodified(chosen, inputs)
         return Burst(outputs, 1e3 * (told - begun), host, self.launched)
@@ -317,7 +344,7 @@ class Participant:
         sets, begun = self._looping
         if self.cell.channel.waiting():
             self.hear("loop", seconds)  # tells what went wrong, if something did
-            raise Verdictable(Status.CHEATING, "it stopped making calls before it was told to")
+            raise CandidateRejected(Status.CHEATING, "it stopped making calls before it was told to")
         told = time.perf_counter()
         self.tell({"op": "stop"})
         answer = self.hear("loop", seconds)
@@ -325,8 +352,13 @@ class Participant:
         self.hear("stop", seconds)
         self.cell.freeze()
         calls, claims = answer.get("calls"), answer.get("outputs")
-        if type(calls) is not int or calls < 1 or not isinstance(claims, list) or len(claims) != min(calls, sets):
-            raise Verdictable(Status.CHEATING, "the account of a loop was forged")
+        if (
+            type(calls) is not int
+            or calls < 1
+            or not isinstance(claims, list)
+            or len(claims) != min(calls, sets)
+        ):
+            raise CandidateRejected(Status.CHEATING, "the account of a loop was forged")
         slots = [validated({"own_ms": 1.0, "native_ms": 0.0, "outputs": claim}, expected) for claim in claims]
         return Loop(calls, ended - begun, ended - told, slots)
 
@@ -338,7 +370,7 @@ class Participant:
             else:
                 outputs = [self._reader.read(slot) for slot, _ in loop.claims[chosen]]
         except Unreadable as error:
-            raise Verdictable(Status.CHEATING, str(error)) from None
+            raise CandidateRejected(Status.CHEATING, str(error)) from None
         self._check_unmodified(chosen, inputs)
         return outputs
 
@@ -348,11 +380,11 @@ class Participant:
             return
         for before, (slot, handle) in zip(answer.outputs, answer.slots, strict=True):
             if not torch.equal(_bits(before), _bits(self._reader.read(slot, handle))):
-                raise Verdictable(Status.CHEATING, "the output changed after it was handed over")
+                raise CandidateRejected(Status.CHEATING, "the output changed after it was handed over")
 
     def _freeze(self) -> None:
         if not self.cell.freeze() and not self._trusted:
-            raise Verdictable(Status.CHEATING, "it does not stand still when it is stopped")
+            raise CandidateRejected(Status.CHEATING, "it does not stand still when it is stopped")
 
     def _halt(self) -> None:
         """A child that is alone is told to stop: on a GPU the host has little to do. What it started is seen to stand still."""
@@ -386,13 +418,17 @@ class Participant:
             whole = torch.empty(0, dtype=torch.uint8).set_(output.untyped_storage())
             for place, seen in early.items():
                 if bytes(whole[place : place + len(seen)].tolist()) != seen:
-                    raise Verdictable(Status.CHEATING, "the output was still changing after the call had returned")
+                    raise CandidateRejected(
+                        Status.CHEATING, "the output was still changing after the call had returned"
+                    )
 
     def _check_unmodified(self, chosen: int, inputs: list[torch.Tensor]) -> None:
         raw = self.regions[chosen].raw
         for index, (slot, tensor) in enumerate(zip(self._slots, inputs, strict=True)):
             if not torch.equal(_bits(slot.view(raw)), _bits(tensor)):
-                raise Verdictable(Status.WRONG, f"modifies its input {index}, which the reference leaves alone")
+                raise CandidateRejected(
+                    Status.WRONG, f"modifies its input {index}, which the reference leaves alone"
+                )
 
     def close(self) -> None:
         self.cell.kill()
@@ -409,7 +445,9 @@ class Participant:
 def device_bytes_of_others() -> int:
     """Device memory in use that is not this process's through torch."""
     free, total = torch.cuda.mem_get_info()
-    own = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]  # memory_reserved takes ten times as long
+    own = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"][
+        "current"
+    ]  # memory_reserved takes ten times as long
     return int(total - free - own)
 
 

@@ -42,11 +42,20 @@ class Ceilings:
             self,
             bandwidth=max(self.bandwidth, other.bandwidth),
             cached_bandwidth=max(self.cached_bandwidth, other.cached_bandwidth),
-            rates={unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0)) for unit in self.rates | other.rates},
+            rates={
+                unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0))
+                for unit in self.rates | other.rates
+            },
         )
 
 
-_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+_DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp64": torch.float64,
+}
 
 
 def unit(device: str, precision: str, dtype: torch.dtype) -> str:
@@ -74,7 +83,9 @@ def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> flo
         moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
         seconds = max(0.0, moved) / (ceilings.bandwidth * _GRANTED_BANDWIDTH)
     else:
-        seconds = (work.read_bytes + work.written_bytes) / (ceilings.cached_bandwidth * 2 * _GRANTED_BANDWIDTH)
+        seconds = (work.read_bytes + work.written_bytes) / (
+            ceilings.cached_bandwidth * 2 * _GRANTED_BANDWIDTH
+        )
     best = max(ceilings.rates[unit], ceilings.rates.get("tf32", 0.0) / 3)
     if unit not in ("fp32", "tf32"):
         best = max(ceilings.rates.values())
@@ -144,7 +155,9 @@ def _copy_rate(device: str, nbytes: int, synchronize: Callable[[], object], inne
     return 2 * nbytes * inner / _best_seconds(copies, 10, synchronize)
 
 
-def _matrix_rate(device: str, size: int, dtype: torch.dtype, synchronize: Callable[[], object], inner: int) -> float:
+def _matrix_rate(
+    device: str, size: int, dtype: torch.dtype, synchronize: Callable[[], object], inner: int
+) -> float:
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
 
     def products() -> None:
@@ -166,7 +179,9 @@ def _measure_cuda() -> Ceilings:
     sync = torch.cuda.synchronize
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     rates = {unit: _rate("cuda", unit) for unit in ("fp32", "tf32", "bf16")}
-    return Ceilings(_copy_rate("cuda", 2 << 30, sync, 4), _copy_rate("cuda", cache // 4, sync, 50), cache, rates)
+    return Ceilings(
+        _copy_rate("cuda", 2 << 30, sync, 4), _copy_rate("cuda", cache // 4, sync, 50), cache, rates
+    )
 
 
 def _measure_cpu() -> Ceilings:

@@ -60,7 +60,9 @@ class Race:
         if self._is_short:
             return [self._bench.new_seed() for _ in range(count)]
         some = _more_than(count)
-        self._later += [self._bench.new_seed() for _ in range((turn + 1) * some - len(self.seeds) - len(self._later))]
+        self._later += [
+            self._bench.new_seed() for _ in range((turn + 1) * some - len(self.seeds) - len(self._later))
+        ]
         return self._bench.secret.sample((self.seeds + self._later)[turn * some : (turn + 1) * some], count)
 
     def for_bursts(self) -> list[int]:
@@ -97,7 +99,9 @@ class Race:
             rounds = self._rounds(participant, alive, self._passes())
         if self.slowed(rounds):
             seeds = self.for_calls_alone()
-            rounds.alone["candidate"] = [self._call(participant, seed, number % 2 == 0) for number, seed in enumerate(seeds)]
+            rounds.alone["candidate"] = [
+                self._call(participant, seed, number % 2 == 0) for number, seed in enumerate(seeds)
+            ]
         return rounds, self._errors, self._excess
 
     def _rounds(self, participant: Participant, alive: Callable[[], None], first: int = 0) -> Rounds:
@@ -112,33 +116,46 @@ class Race:
             if self._is_hopeless(rounds) or (self.ahead and self._has_head_start(rounds)):
                 break
         if not self._are_enough(rounds):
-            raise BadInput("the GPU is throttling: too few rounds were undisturbed; let it cool and try again")
+            raise BadInput(
+                "the GPU is throttling: too few rounds were undisturbed; let it cool and try again"
+            )
         return rounds
 
     def _has_head_start(self, rounds: Rounds) -> bool:
         corrections = self._baselines.excess_protocol_ms(self.ahead)
-        return self._are_enough(rounds) and timing.has_head_start(rounds, "candidate", self._baselines.anchor, corrections)
+        return self._are_enough(rounds) and timing.has_head_start(
+            rounds, "candidate", self._baselines.anchor, corrections
+        )
 
     def slowed(self, rounds: Rounds) -> list[str]:
         """Baselines that were held back, or took longer beside the candidate than before it came, where that makes a difference."""
         if self._bench.target == "cpu":  # its speed depends on who else is at work meanwhile
             return []
         before = self._baselines.rounds
-        return [n for n in self._beside() if n in rounds.held_back or timing.was_slowed(rounds, before, n, "candidate")]
+        return [
+            n
+            for n in self._beside()
+            if n in rounds.held_back or timing.was_slowed(rounds, before, n, "candidate")
+        ]
 
     def time_alone(self, names: list[str], rounds: Rounds) -> None:
         """Baselines again, when the candidate is gone: it may have left something running."""
         for name in names:
             rounds.alone[name] = [
-                self._baselines.call(name, self._bench.inputs(seed), number % 2 == 0) for number, seed in enumerate(self._alone)
+                self._baselines.call(name, self._bench.inputs(seed), number % 2 == 0)
+                for number, seed in enumerate(self._alone)
             ]
 
     def _are_enough(self, rounds: Rounds) -> bool:
         """Of each kind of call."""
         kinds: tuple[Kind, ...] = ("single", "queued") if self._baselines.seals else ("single",)
-        return rounds.kinds == kinds and all(len(rounds.of("candidate", kind)) * 2 * len(kinds) >= _FEWEST_ROUNDS for kind in kinds)
+        return rounds.kinds == kinds and all(
+            len(rounds.of("candidate", kind)) * 2 * len(kinds) >= _FEWEST_ROUNDS for kind in kinds
+        )
 
-    def _pass(self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]) -> None:
+    def _pass(
+        self, participant: Participant, rounds: Rounds, seeds: list[int], alive: Callable[[], None]
+    ) -> None:
         count = len(seeds)
         # On the CPU everything in the cell is frozen while inputs are written; a GPU's kernels run on.
         sealed = self._some_sealed(count) if self._baselines.seals else set()
@@ -151,7 +168,9 @@ class Race:
                 if name == "candidate":
                     samples[name] = self._call(participant, seed, index in sealed)
                 else:
-                    samples[name] = self._baselines.call(name, self._bench.inputs(seed), index in sealed, self.ahead)
+                    samples[name] = self._baselines.call(
+                        name, self._bench.inputs(seed), index in sealed, self.ahead
+                    )
             if self._throttled():
                 rounds.discarded += 1
             else:
@@ -161,7 +180,9 @@ class Race:
 
     def _some_sealed(self, count: int) -> set[int]:
         """Half of the rounds, two of each four: however early they end, there are some of both kinds."""
-        return {first + index for first in range(0, count, 4) for index in self._bench.secret.sample(range(4), 2)}
+        return {
+            first + index for first in range(0, count, 4) for index in self._bench.secret.sample(range(4), 2)
+        }
 
     def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
         seconds = self._bench.options.call_timeout

@@ -121,7 +121,11 @@ class Rounds:
         """The same, where `steady` was timed beside two others, to link them: in single calls by its queued ones, which a host does
         not make differ from one time to the next."""
         single = kind != self.kinds[-1]
-        return (self.own(steady).median() / self.own(other, kind)).log() if single else self.log_ratio(steady, other, kind)
+        return (
+            (self.own(steady).median() / self.own(other, kind)).log()
+            if single
+            else self.log_ratio(steady, other, kind)
+        )
 
     def deciding(self, slow: str, fast: str) -> Kind:
         """The kind of calls in which `fast` gains less."""
@@ -151,11 +155,15 @@ class Rounds:
         is no part of it: as it was for a baseline, but no more than usual for the other, which may have worked meanwhile."""
         usual = min(self.usual_filling, self.filling(name, kind), self.filling(baseline, kind))
         pairs = zip(self.of(name, kind), self.of(baseline, kind), strict=True)
-        return torch.tensor([(a.wall - a.own - usual) - (b.wall - b.own - b.filling) for a, b in pairs], dtype=torch.float64)
+        return torch.tensor(
+            [(a.wall - a.own - usual) - (b.wall - b.own - b.filling) for a, b in pairs], dtype=torch.float64
+        )
 
     def protocol(self, name: str, kind: Kind) -> torch.Tensor:
         """Per round, what lies between the two clocks but for the writing of inputs."""
-        return torch.tensor([sample.wall - sample.own - sample.filling for sample in self.of(name, kind)], dtype=torch.float64)
+        return torch.tensor(
+            [sample.wall - sample.own - sample.filling for sample in self.of(name, kind)], dtype=torch.float64
+        )
 
     def filling(self, name: str, kind: Kind | None = None) -> float:
         """Milliseconds, mostly."""
@@ -189,7 +197,9 @@ def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -
     if link is not None:
         medians, value = medians + bootstrap_medians(link, seed=1), value + float(link.median())
     found = interval(medians, value)
-    return Interval(math.exp(found.value), math.exp(found.low - SYSTEMATIC), math.exp(found.high + SYSTEMATIC))
+    return Interval(
+        math.exp(found.value), math.exp(found.low - SYSTEMATIC), math.exp(found.high + SYSTEMATIC)
+    )
 
 
 @dataclass(frozen=True)
@@ -240,12 +250,16 @@ def compare_clocks(
     sealed = median_interval(exposed) if len(exposed) else None
     slack = SLACK_MS[device] + SLACK_SHARE * own
     lie = ""
-    most = slack + (PROCESS_MS if short else 0.0)  # beyond, the parent's clock is sure; below, bursts decide, or it is counted
+    most = slack + (
+        PROCESS_MS if short else 0.0
+    )  # beyond, the parent's clock is sure; below, bursts decide, or it is counted
     if median_interval(differences, CERTAIN).low > most:
         shown = float(rounds.own(name, "single").median())
         lie = f"its own clock shows {shown:.4f} ms, but {hidden.value:.4f} ms more pass until its output is there"
     elif sealed and _surely_early(exposed, hidden.value, slack):
-        lie = f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
+        lie = (
+            f"calls take {sealed.value:.4f} ms longer when inputs are shown only after the clock has started"
+        )
     slope, beyond = None, 0.0
     if slopes is not None:
         slope, least = median_interval(slopes), median_interval(slopes, CERTAIN).low
@@ -272,11 +286,16 @@ def has_head_start(rounds: Rounds, name: str, baseline: str, corrections_ms: Map
     """Whether sealed calls on a GPU seem to take longer than others: it works before it is told to, or its process was given the
     device while it waited for its gate. Where calls are launched ahead, those that are not tell which."""
     differences, exposed = _differences(rounds, name, baseline, corrections_ms)
-    slack, hidden = SLACK_MS["cuda"] + SLACK_SHARE * float(rounds.own(name).median()), float(differences.median())
+    slack, hidden = (
+        SLACK_MS["cuda"] + SLACK_SHARE * float(rounds.own(name).median()),
+        float(differences.median()),
+    )
     return _surely_early(exposed, hidden, slack) or _seems_early(float(exposed.median()), hidden, slack)
 
 
-def _differences(rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]) -> list[torch.Tensor]:
+def _differences(
+    rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]
+) -> list[torch.Tensor]:
     """What is hidden in single calls and in sealed ones."""
     return [rounds.hidden(name, baseline, kind) + corrections_ms.get(kind, 0.0) for kind in _SEALED]
 
@@ -307,11 +326,15 @@ def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
     gains, others = [], []
     for kind in rounds.kinds:
         gains.append(float(rounds.log_ratio(slow, fast, kind).median()))
-        others.append(gains[-1] + float((before.own(slow, kind).median() / rounds.own(slow, kind).median()).log()))
+        others.append(
+            gains[-1] + float((before.own(slow, kind).median() / rounds.own(slow, kind).median()).log())
+        )
     return min(others) < min(gains) + math.log(ALIKE)
 
 
-def at_its_best(speedup: Interval, baseline_share: float, candidate_share: float, least: float = ALIKE) -> Interval:
+def at_its_best(
+    speedup: Interval, baseline_share: float, candidate_share: float, least: float = ALIKE
+) -> Interval:
     """The interval where a baseline, and less so the candidate, takes only a share of its time when the other is not at work.
 
     A candidate may have left something running. What slows both down alike (6 % in some runs of a product of matrices) is no
@@ -336,7 +359,12 @@ def charged(speedup: Interval, own_ms: float, extra_ms: float) -> Interval:
 
 
 def speedup(
-    rounds: Rounds, slow: str, fast: str, links: Mapping[Kind, torch.Tensor], clocks: Clocks, charge_ms: float = 0.0
+    rounds: Rounds,
+    slow: str,
+    fast: str,
+    links: Mapping[Kind, torch.Tensor],
+    clocks: Clocks,
+    charge_ms: float = 0.0,
 ) -> Interval:
     """The lower of what single calls and queued ones show. `links`: `slow` stands for another, how many times slower than it."""
     found = []
@@ -344,15 +372,23 @@ def speedup(
         ms = float(rounds.own(fast, kind).median())
         timed = rounds.kinds[-1] if links else kind
         logs = rounds.log_link(slow, fast, kind) if links else rounds.log_ratio(slow, fast, kind)
-        counted = charged(widened(ratio_interval(logs, links.get(kind)), ms, clocks.widen_ms[kind]), ms, charge_ms)
+        counted = charged(
+            widened(ratio_interval(logs, links.get(kind)), ms, clocks.widen_ms[kind]), ms, charge_ms
+        )
         least = 1.0 if timed == "queued" and slow in rounds.held_back else ALIKE
-        found.append(at_its_best(counted, rounds.share_alone(slow, timed, trusted=True), rounds.share_alone(fast, kind), least))
+        found.append(
+            at_its_best(
+                counted, rounds.share_alone(slow, timed, trusted=True), rounds.share_alone(fast, kind), least
+            )
+        )
     return lower(found)
 
 
 def lower(found: list[Interval]) -> Interval:
     """Each of its ends."""
-    return Interval(*(min(ends) for ends in zip(*((each.value, each.low, each.high) for each in found), strict=True)))
+    return Interval(
+        *(min(ends) for ends in zip(*((each.value, each.low, each.high) for each in found), strict=True))
+    )
 
 
 def decide(speedup: Interval) -> str:

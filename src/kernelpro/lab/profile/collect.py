@@ -33,8 +33,8 @@ from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.profile import cpu, facts, ncu, sass, timeline, timeline_nsys
 from kernelpro.lab.profile.trace import Trace
 from kernelpro.lab.sandbox import gpu
-from kernelpro.lab.sandbox.answers import Verdictable
-from kernelpro.lab.sandbox.cell import Cell, Limits
+from kernelpro.lab.sandbox.answers import CandidateRejected
+from kernelpro.lab.sandbox.cell import Limits, SandboxedProcess
 from kernelpro.lab.sandbox.wire import Garbled, Gone, Late
 from kernelpro.records import Candidate, Counters, Kernel, Line, Profile, Skipped, Timeline
 
@@ -99,7 +99,9 @@ class Collector:
             )
             participant.cell.thaw()
             return (
-                self._watch_cpu(participant, profile) if bench.target == "cpu" else self._watch_gpu(participant, profile, counters)
+                self._watch_cpu(participant, profile)
+                if bench.target == "cpu"
+                else self._watch_gpu(participant, profile, counters)
             )
         finally:
             participant.close()
@@ -122,7 +124,7 @@ class Collector:
         """An answer, or a note on why there is none. A dead child is the end of the profile."""
         try:
             return participant.ask(request, self._bench.options.build_timeout)
-        except Verdictable as error:
+        except CandidateRejected as error:
             if participant.cell.has_ended():
                 raise
             self._skipped.append(Skipped(what, error.reason.splitlines()[0][:300]))
@@ -162,7 +164,9 @@ class Collector:
             for kernel in kernels
         ]
         compiler = {"warnings": static.get("warnings", []), "configuration": static.get("configuration", {})}
-        compiler["sources"] = {f"kernel{Path(name).suffix}": text for name, text in static.get("sources", {}).items()}
+        compiler["sources"] = {
+            f"kernel{Path(name).suffix}": text for name, text in static.get("sources", {}).items()
+        }
         return replace(profile, kernels=tuple(kernels), timeline=line, compiler=compiler, power=power)
 
     def _trace(self, participant: Participant, counters: Counters) -> Trace | None:
@@ -189,7 +193,7 @@ class Collector:
             time.sleep(0.02)
         try:
             participant.hear("sustain", self._bench.options.build_timeout)
-        except Verdictable as error:
+        except CandidateRejected as error:
             self._skipped.append(Skipped("power", error.reason[:300]))
         found: dict[str, float] = {}
         for name, unit in (("sm_mhz", 1.0), ("power_mw", 1e-3)):
@@ -203,7 +207,9 @@ class Collector:
             if limit is not None:
                 found[name] = limit
         if "watts" not in found:
-            self._skipped.append(Skipped("power", "NVML gives no reading here", "install the driver's libnvidia-ml"))
+            self._skipped.append(
+                Skipped("power", "NVML gives no reading here", "install the driver's libnvidia-ml")
+            )
         return found
 
     def _watch_cpu(self, participant: Participant, profile: Profile) -> Profile:
@@ -212,7 +218,10 @@ class Collector:
             static = self._ask(participant, "machine code", {"op": "disassemble"}) or {}
         self._report("watching threads and counters")
         with self._clock("watch"), self._bench.quiet():
-            watched = self._ask(participant, "threads", {"op": "watch", "set": 0, "seconds": _WATCHED_SECONDS}) or {}
+            watched = (
+                self._ask(participant, "threads", {"op": "watch", "set": 0, "seconds": _WATCHED_SECONDS})
+                or {}
+            )
         dynamic, code = watched.get("watched", {}), static.get("static", {})
         for part in (dynamic, code):
             self._skipped += [Skipped.from_json(note) for note in part.pop("skipped", ())]
@@ -246,7 +255,7 @@ class Collector:
     ) -> tuple[list[dict[str, Any]], bytes]:
         """Run commands, for so many seconds each, in a cell that holds the bundle; what they printed, a tar of what they left."""
         memory = int(0.75 * _host_bytes())
-        cell: Cell = self._bench.nursery.start(
+        cell: SandboxedProcess = self._bench.nursery.start(
             "subject",
             Limits(memory, address_space=False),
             environment={"PYTHONPATH": _here()},
@@ -278,7 +287,9 @@ class Collector:
             ended = self._ncu(program, counters, names)
         if len(ended) < 2 or ended[1]["code"]:
             refused = ncu.refusal(ended[-1]["out"] + ended[-1]["err"])
-            if counters.references and refused.enable != ncu.PERMISSION:  # they may be what failed, or took too long
+            if (
+                counters.references and refused.enable != ncu.PERMISSION
+            ):  # they may be what failed, or took too long
                 self._skipped.append(Skipped("compare", refused.why))
                 return self._counted(profile, replace(counters, references=()))
             self._skipped.append(refused)
@@ -294,7 +305,11 @@ class Collector:
             self._skipped.append(Skipped("ncu", f"{cut}: later ones are not counted"))
         for name, counted in zip(counters.references, found[1:], strict=True):
             if not counted:
-                why = f"{cut}, which the kernels before it used up" if cut else "it did not run under ncu, or has no kernel"
+                why = (
+                    f"{cut}, which the kernels before it used up"
+                    if cut
+                    else "it did not run under ncu, or has no kernel"
+                )
                 self._skipped.append(Skipped(f"compare {name}", why))
         bare = replace(profile, timeline=None, source="", compiler={}, power={}, graph=())
         references = {
@@ -311,7 +326,9 @@ class Collector:
         target = [sys.executable, "-m", "kernelpro.lab.profile.target", "bundle.pt", "ncu"]
 
         def run(without: frozenset[str]) -> list[dict[str, Any]]:
-            commands = ncu.commands(program, target, counters.metrics, counters.lines, names, _launches(counters), without)
+            commands = ncu.commands(
+                program, target, counters.metrics, counters.lines, names, _launches(counters), without
+            )
             ended: list[dict[str, Any]] = self._execute(commands, counters.references)[0]
             return ended
 
@@ -323,7 +340,10 @@ class Collector:
 
     def _timed_by_ncu(self, profile: Profile, counted: dict[str, ncu.Counted]) -> Profile:
         """The kernels that ran, with their times under ncu; those in the machine code give their facts."""
-        own, code = authored_kernels(self._candidate.source), {kernel.name: kernel.code for kernel in profile.kernels}
+        own, code = (
+            authored_kernels(self._candidate.source),
+            {kernel.name: kernel.code for kernel in profile.kernels},
+        )
         kernels = [
             replace(
                 kernel,
@@ -343,7 +363,10 @@ class Collector:
             return timeline_nsys.absent()
         target = [sys.executable, "-m", "kernelpro.lab.profile.target", "bundle.pt", "nsys"]
         report, database = Path("trace.nsys-rep"), Path("trace.sqlite")
-        commands = [timeline_nsys.profile_argv(program, report, target), timeline_nsys.export_argv(program, report, database)]
+        commands = [
+            timeline_nsys.profile_argv(program, report, target),
+            timeline_nsys.export_argv(program, report, database),
+        ]
         ended, blob = self._execute(commands, (), (str(database), str(report), "trace.qdstrm"))
         with tempfile.TemporaryDirectory(prefix="kernelpro-nsys-") as folder:
             with contextlib.suppress(tarfile.TarError, OSError):  # one that was forged says nothing
@@ -352,7 +375,9 @@ class Collector:
             return timeline_nsys.outcome(Path(folder), ended[-1]["code"], said)
 
 
-def with_counts(profile: Profile, counted: dict[str, ncu.Counted], lines: dict[str, tuple[Line, ...]]) -> Profile:
+def with_counts(
+    profile: Profile, counted: dict[str, ncu.Counted], lines: dict[str, tuple[Line, ...]]
+) -> Profile:
     """The profile with each kernel's counters and worst lines."""
     kernels = []
     for kernel in profile.kernels:
@@ -367,7 +392,10 @@ def _ended(answer: dict[str, Any]) -> list[dict[str, Any]]:
     told = answer.get("ended")
     form = {"code": int, "out": str, "err": str}
     lines = told if isinstance(told, list) else []
-    if lines and all(isinstance(one, dict) and all(isinstance(one.get(k), kind) for k, kind in form.items()) for one in lines):
+    if lines and all(
+        isinstance(one, dict) and all(isinstance(one.get(k), kind) for k, kind in form.items())
+        for one in lines
+    ):
         return lines
     return [{"code": 1, "out": "", "err": str(answer.get("error"))}]
 
@@ -407,7 +435,9 @@ def counted_only(counted: dict[str, ncu.Counted]) -> tuple[Kernel, ...]:
 
 def _of_the_code(code: sass.Static, time_ms: float) -> list[Kernel]:
     """Kernels of which only the machine code is known: one for each symbol, in equal parts of a call."""
-    names = list(dict.fromkeys(facts["signature"] for variants in code.kernels.values() for facts in variants))
+    names = list(
+        dict.fromkeys(facts["signature"] for variants in code.kernels.values() for facts in variants)
+    )
     return [Kernel(name, 1e3 * time_ms / len(names), 1, 1 / len(names)) for name in names]
 
 

@@ -64,7 +64,9 @@ _ENOUGH_SAMPLES = 500
 
 
 def analyse(
-    files: Mapping[str, bytes], sources: Mapping[str, str], commands: Mapping[str, Sequence[str]] | None = None
+    files: Mapping[str, bytes],
+    sources: Mapping[str, str],
+    commands: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """The static half: `files` are shared libraries by name, `sources` C++ texts by name, `commands` what each of those was
     built with, where it is not the usual.
@@ -86,7 +88,9 @@ def analyse(
         code = {name: body for name, body in code.items() if MARK not in body}
         for name, source in sources.items():
             try:
-                made, text = cpu_remarks.rebuild(source, Path(name).name, (commands or {}).get(name, ()), folder)
+                made, text = cpu_remarks.rebuild(
+                    source, Path(name).name, (commands or {}).get(name, ()), folder
+                )
                 twin = cpu_code.disassemble(made)
             except OSError as error:
                 enable = "install g++ or clang++" if isinstance(error, cpu_remarks.NoCompiler) else ""
@@ -96,13 +100,23 @@ def analyse(
             if same is None and not files:
                 same = name
             if same is None:
-                skipped.append(Skipped(f"lines and remarks of {name}", "no library was built from it with the usual flags"))
+                skipped.append(
+                    Skipped(
+                        f"lines and remarks of {name}", "no library was built from it with the usual flags"
+                    )
+                )
                 continue
             code[same] = twin
             found = cpu_remarks.parse(text, Path(name).name)
-            remarks += [{"file": Path(name).name, "line": remark.line, "reason": remark.reason} for remark in found]
+            remarks += [
+                {"file": Path(name).name, "line": remark.line, "reason": remark.reason} for remark in found
+            ]
     for name, body in code.items():
-        functions += [{"file": Path(name).name} | cpu_code.facts(function, walked) for function, walked in body.items() if walked]
+        functions += [
+            {"file": Path(name).name} | cpu_code.facts(function, walked)
+            for function, walked in body.items()
+            if walked
+        ]
     return {"functions": functions, "remarks": remarks, "skipped": [s.to_json() for s in skipped]}
 
 
@@ -141,7 +155,10 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         while (now := time.perf_counter()) - begun < 3 * seconds:
             if now - begun >= seconds and (sampler is None or sampler.count() >= _ENOUGH_SAMPLES):
                 break
-            native, before = METER.seconds, METER.calls  # around the call alone: the sampler is native as well
+            native, before = (
+                METER.seconds,
+                METER.calls,
+            )  # around the call alone: the sampler is native as well
             call()
             walls.append(time.perf_counter() - now)
             inside.append(METER.seconds - native)
@@ -169,7 +186,9 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         "samples": seen,
         "counters": {name: value / calls for name, value in counters.values.items()},
     }
-    result |= _threads({t: s - threads.get(t, 0.0) for t, s in spent.items()}, user + system, wall, calls, seen)
+    result |= _threads(
+        {t: s - threads.get(t, 0.0) for t, s in spent.items()}, user + system, wall, calls, seen
+    )
     result |= _alone(call, seconds / 4)
     return result | {"skipped": [s.to_json() for s in skipped]}
 
@@ -206,7 +225,9 @@ def _thread_seconds() -> dict[str, float]:
     return found
 
 
-def _threads(spent: Mapping[str, float], total: float, wall: float, calls: int, samples: Mapping[str, Any]) -> dict[str, Any]:
+def _threads(
+    spent: Mapping[str, float], total: float, wall: float, calls: int, samples: Mapping[str, Any]
+) -> dict[str, Any]:
     """Work of each thread: its CPU time by the share of its samples that lay neither in OpenMP's runtime, where threads
     wait busily, nor in the interpreter."""
     rows = []
@@ -217,10 +238,14 @@ def _threads(spent: Mapping[str, float], total: float, wall: float, calls: int, 
     rows.sort(reverse=True)
     busiest = rows[0][0] if rows else 0.0
     effective = sum(work for work, _ in rows) / busiest if busiest > 0 else 1.0
-    if sum(spent.values()) < 0.8 * total:  # most of the work was done by threads that have ended: only the sum is known
+    if (
+        sum(spent.values()) < 0.8 * total
+    ):  # most of the work was done by threads that have ended: only the sum is known
         effective = max(effective, total / wall)
     return {
-        "threads": [{"cpu_ms": 1e3 * s / calls, "work_ms": 1e3 * w / calls} for w, s in rows if s > 0.01 * rows[0][1]],
+        "threads": [
+            {"cpu_ms": 1e3 * s / calls, "work_ms": 1e3 * w / calls} for w, s in rows if s > 0.01 * rows[0][1]
+        ],
         "effective_threads": effective,
     }
 

@@ -24,7 +24,13 @@ KINDS = (
 FAR_BYTES = 1024
 """Steps from which an access counts as far from the one before. Rows of a tile that is held in cache are shorter; rows of a
 matrix in memory are longer, and hardware prefetchers, which stay within a page, lose them."""
-_LEFT_BY_THE_LINKER = {"call_weak_fn", "deregister_tm_clones", "register_tm_clones", "__do_global_dtors_aux", "frame_dummy"}
+_LEFT_BY_THE_LINKER = {
+    "call_weak_fn",
+    "deregister_tm_clones",
+    "register_tm_clones",
+    "__do_global_dtors_aux",
+    "frame_dummy",
+}
 _X86, _ARM = 62, 183
 """e_machine of an ELF file."""
 _STACK = {"sp", "x29", "rsp", "rbp"}
@@ -37,7 +43,15 @@ def disassemble(library: Path) -> dict[str, list[Instruction]]:
     machine = int.from_bytes(library.read_bytes()[18:20], "little")
     if machine not in (_X86, _ARM):
         raise OSError(f"machine code of an unknown kind (e_machine {machine})")
-    command = ["objdump", "-d", "-l", "--no-show-raw-insn", "-j", ".text", *(["-M", "intel"] if machine == _X86 else [])]
+    command = [
+        "objdump",
+        "-d",
+        "-l",
+        "--no-show-raw-insn",
+        "-j",
+        ".text",
+        *(["-M", "intel"] if machine == _X86 else []),
+    ]
     done = subprocess.run([*command, str(library)], capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise OSError(f"objdump: {done.stderr.strip()[:300]}")
@@ -181,11 +195,22 @@ def _strides(body: Sequence[Instruction], written: Counter[str]) -> tuple[int, i
             steps[register] = "register" if fixed else None
     strided = strided_bytes = streamed = streamed_bytes = 0
     for instruction in body:
-        if not instruction.memory or not instruction.floats or not instruction.kinds & {"load", "store", "gather"}:
+        if (
+            not instruction.memory
+            or not instruction.floats
+            or not instruction.kinds & {"load", "store", "gather"}
+        ):
             continue
-        moved = [(steps[r], _scale(instruction.memory, r)) for r in registers(instruction.memory) if r in written]
-        far = any(step == "register" or (isinstance(step, int) and abs(step * scale) >= FAR_BYTES) for step, scale in moved)
-        if (far and instruction.size <= 8) or ("gather" in instruction.kinds and _by_register(instruction, body)):
+        moved = [
+            (steps[r], _scale(instruction.memory, r)) for r in registers(instruction.memory) if r in written
+        ]
+        far = any(
+            step == "register" or (isinstance(step, int) and abs(step * scale) >= FAR_BYTES)
+            for step, scale in moved
+        )
+        if (far and instruction.size <= 8) or (
+            "gather" in instruction.kinds and _by_register(instruction, body)
+        ):
             strided, strided_bytes = strided + 1, strided_bytes + instruction.size
         elif moved:
             streamed, streamed_bytes = streamed + 1, streamed_bytes + instruction.size
@@ -197,9 +222,15 @@ def _by_register(gather: Instruction, body: Sequence[Instruction]) -> bool:
     parts = registers(gather.memory)
     if len(parts) > 1:
         return True
-    constants = {registers(i.operands[0])[0] for i in body if i.name == "mov" and i.operands[-1].startswith(("#", "0x"))}
+    constants = {
+        registers(i.operands[0])[0]
+        for i in body
+        if i.name == "mov" and i.operands[-1].startswith(("#", "0x"))
+    }
     found = (i for i in body if parts and parts[0] in i.writes and i.name in ("add", "lea"))
-    return any(len({r for operand in i.operands[1:] for r in registers(operand)} - constants) > 1 for i in found)
+    return any(
+        len({r for operand in i.operands[1:] for r in registers(operand)} - constants) > 1 for i in found
+    )
 
 
 def _scale(address: str, register: str) -> int:
@@ -240,6 +271,10 @@ def _updates(body: Sequence[Instruction]) -> int:
     """Floating-point values that are loaded from, changed and stored to one and the same address off the stack."""
 
     def addresses(kind: str) -> set[str]:
-        return {i.memory.replace(" ", "") for i in body if kind in i.kinds and i.floats and not _STACK & set(registers(i.memory))}
+        return {
+            i.memory.replace(" ", "")
+            for i in body
+            if kind in i.kinds and i.floats and not _STACK & set(registers(i.memory))
+        }
 
     return len((addresses("load") & addresses("store")) - {""})

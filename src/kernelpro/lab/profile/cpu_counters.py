@@ -12,7 +12,14 @@ from contextlib import contextmanager
 
 from kernelpro.records import Skipped
 
-EVENTS = {"cycles": 0, "instructions": 1, "cache_references": 2, "cache_misses": 3, "branches": 4, "branch_misses": 5}
+EVENTS = {
+    "cycles": 0,
+    "instructions": 1,
+    "cache_references": 2,
+    "cache_misses": 3,
+    "branches": 4,
+    "branch_misses": 5,
+}
 """PERF_COUNT_HW_* by name."""
 _NUMBERS = {"x86_64": 298, "aarch64": 241}
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 1, 1 << 5, 1 << 6
@@ -48,7 +55,9 @@ class Counters:
                 for descriptor in group:
                     libc.ioctl(descriptor, _DISABLE, 0)
                     value, enabled, counted = struct.unpack("QQQ", os.read(descriptor, 24))
-                    self.values[name] = self.values.get(name, 0.0) + (value * enabled / counted if counted else 0.0)
+                    self.values[name] = self.values.get(name, 0.0) + (
+                        value * enabled / counted if counted else 0.0
+                    )
                     os.close(descriptor)
         if opened:
             self.skipped = None
@@ -56,7 +65,9 @@ class Counters:
     def _open(self, config: int, thread: int) -> int:
         number = _NUMBERS.get(platform.machine())
         if number is None:
-            self.skipped = Skipped("hardware counters", f"perf_event_open is not known on {platform.machine()}")
+            self.skipped = Skipped(
+                "hardware counters", f"perf_event_open is not known on {platform.machine()}"
+            )
             return -1
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR
         attributes = struct.pack("IIQQQQQIIQ", 0, 64, config, 0, 0, _TIMES, flags, 0, 0, 0)
@@ -65,8 +76,14 @@ class Counters:
         if descriptor < 0:
             code = ctypes.get_errno()
             if code in (errno.EACCES, errno.EPERM, errno.ENOSYS):
-                self.skipped = Skipped("hardware counters", f"the kernel refuses perf_event_open ({os.strerror(code)})", _ENABLING)
+                self.skipped = Skipped(
+                    "hardware counters",
+                    f"the kernel refuses perf_event_open ({os.strerror(code)})",
+                    _ENABLING,
+                )
             else:
                 why = f"this machine offers none ({os.strerror(code)}), as virtual machines often do"
-                self.skipped = Skipped("hardware counters", why, "run on the bare machine, or give the virtual one its PMU")
+                self.skipped = Skipped(
+                    "hardware counters", why, "run on the bare machine, or give the virtual one its PMU"
+                )
         return int(descriptor)

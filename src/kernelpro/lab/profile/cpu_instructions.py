@@ -25,8 +25,12 @@ _SCALABLE = re.compile(r"\bz\d+\.([bhsd])\b")
 _X86_BITS = {"xmm": 128, "ymm": 256, "zmm": 512}
 _X86_NARROW = {f"e{r}": f"r{r}" for r in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
 _X86_NO_RESULT = re.compile(r"cmp|test|v?u?comi\w+|j\w+|ret|nop\w*|push|prefetch\w*|call")
-_ARM_NO_RESULT = re.compile(r"cmp|cmn|tst|ccmp|ccmn|fc?cmpe?|b|bl|blr|br|ret|nop|cbn?z|tbn?z|b\..*|st.*|prfm|dmb|dsb")
-_REGISTER = re.compile(r"\b([xyz]mm\d+|[vqdshbz]\d+|[xw]\d+|[xw]zr|sp|r\d+[dwb]?|[re](?:ax|bx|cx|dx|si|di|bp|sp))\b")
+_ARM_NO_RESULT = re.compile(
+    r"cmp|cmn|tst|ccmp|ccmn|fc?cmpe?|b|bl|blr|br|ret|nop|cbn?z|tbn?z|b\..*|st.*|prfm|dmb|dsb"
+)
+_REGISTER = re.compile(
+    r"\b([xyz]mm\d+|[vqdshbz]\d+|[xw]\d+|[xw]zr|sp|r\d+[dwb]?|[re](?:ax|bx|cx|dx|si|di|bp|sp))\b"
+)
 _BYTES = {"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64}
 _ARM_BYTES = {"b": 1, "h": 2, "s": 4, "w": 4, "d": 8, "x": 8, "q": 16}
 
@@ -103,7 +107,9 @@ class Instruction:
             found.add("integer_division")
         elif re.fullmatch(r"v?cvt(ss2sd|sd2ss|ps2pd|pd2ps)x?", name):
             found.add("convert")
-        elif re.search(r"gather|scatter", name) or (re.fullmatch(r"v?insertps|v?pinsr[dq]", name) and "[" in text):
+        elif re.search(r"gather|scatter", name) or (
+            re.fullmatch(r"v?insertps|v?pinsr[dq]", name) and "[" in text
+        ):
             found.add("gather")
         if "[" in text and name not in ("lea", "nop", "nopw"):
             found.add("store" if self.operands and "[" in self.operands[0] and "mov" in name else "load")
@@ -136,7 +142,9 @@ class Instruction:
             return next((_BYTES[w] for w in re.findall(r"\b([XYZDQ]?(?:MM)?WORD|BYTE) PTR", text)), 4)
         if shape := re.search(r"\{v\d+\.(\d*)([bhsd])", text):
             return int(shape[1] or 1) * _ARM_BYTES[shape[2]]
-        return _ARM_BYTES.get(self.operands[0][:1], 16) * (2 if self.name in ("ldp", "stp", "ldnp", "stnp") else 1)
+        return _ARM_BYTES.get(self.operands[0][:1], 16) * (
+            2 if self.name in ("ldp", "stp", "ldnp", "stnp") else 1
+        )
 
     @cached_property
     def floats(self) -> bool:
@@ -152,7 +160,9 @@ class Instruction:
         if self.arm:
             if not _ARM_NO_RESULT.fullmatch(self.name):
                 count = 2 if self.name in ("ldp", "ldnp", "ldpsw") else 1
-                found.update(r for operand in self.operands[:count] if "[" not in operand for r in registers(operand))
+                found.update(
+                    r for operand in self.operands[:count] if "[" not in operand for r in registers(operand)
+                )
             if self.memory and (self.operands[-1].endswith("!") or not self.operands[-1].endswith("]")):
                 found.update(registers(self.memory)[:1])
         elif not _X86_NO_RESULT.fullmatch(self.name) and "[" not in self.operands[0]:
@@ -179,7 +189,9 @@ class Instruction:
 
 def registers(text: str) -> tuple[str, ...]:
     """Registers in an operand under one name for all their widths: x1 and w1 are x1; s0, q0 and ymm0 are v0."""
-    return tuple(_whole(name) for name in _REGISTER.findall(re.sub(r"(?<=[vz]\d)\.\w+|(?<=[vz]\d\d)\.\w+", "", text)))
+    return tuple(
+        _whole(name) for name in _REGISTER.findall(re.sub(r"(?<=[vz]\d)\.\w+|(?<=[vz]\d\d)\.\w+", "", text))
+    )
 
 
 def _whole(name: str) -> str:

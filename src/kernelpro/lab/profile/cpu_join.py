@@ -20,7 +20,10 @@ _MATH = re.compile(
 )
 _LIBRARIES = (
     ("math", ("libm.", "libm-", "libmvec")),
-    ("torch", ("libtorch_cpu", "libtorch.", "libc10", "libopenblas", "libarm_compute", "libmkl", "libtorch_cuda")),
+    (
+        "torch",
+        ("libtorch_cpu", "libtorch.", "libc10", "libopenblas", "libarm_compute", "libmkl", "libtorch_cuda"),
+    ),
     ("memory", ("libc.", "libc-", "ld-linux", "libstdc++")),
 )
 
@@ -28,7 +31,12 @@ _LIBRARIES = (
 def vector_bits() -> int:
     """The widest vector of this machine, as /proc/cpuinfo knows it."""
     flags = next(
-        (row for row in Path("/proc/cpuinfo").read_text().splitlines() if row.lower().startswith(("flags", "features"))), ""
+        (
+            row
+            for row in Path("/proc/cpuinfo").read_text().splitlines()
+            if row.lower().startswith(("flags", "features"))
+        ),
+        "",
     )
     words = flags.split()
     if "sve" in words:
@@ -37,11 +45,15 @@ def vector_bits() -> int:
     return 512 if "avx512f" in words else 256 if "avx" in words else 128
 
 
-def join(static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> dict[str, Any]:
+def join(
+    static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """`Profile.cpu`: loops with their share of the time that was not spent waiting. `sources` give the text of each loop's line."""
     texts = {Path(name).name: text.splitlines() for name, text in (sources or {}).items()}
     samples = dynamic.get("samples", {})
-    addresses = {f: {int(a): n for a, n in counts.items()} for f, counts in samples.get("addresses", {}).items()}
+    addresses = {
+        f: {int(a): n for a, n in counts.items()} for f, counts in samples.get("addresses", {}).items()
+    }
     working = sum(samples.get("modules", {}).values())
     known = {function["file"] for function in static["functions"]}
     sampled = samples.get("count", 0) >= _FEWEST_SAMPLES and working > 0 and bool(known & addresses.keys())
@@ -57,8 +69,16 @@ def join(static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping
         vector = [set(loop["lines"]) for loop in function["loops"] if loop["innermost"] and loop["bits"]]
         for loop in function["loops"]:
             where = _where(loop["lines"], texts)
-            entry = {"file": function["file"], "function": function["name"], "where": where, "text": _text(where, texts)}
-            if not any(o is not loop and o["begin"] <= loop["begin"] and loop["end"] <= o["end"] for o in function["loops"]):
+            entry = {
+                "file": function["file"],
+                "function": function["name"],
+                "where": where,
+                "text": _text(where, texts),
+            }
+            if not any(
+                o is not loop and o["begin"] <= loop["begin"] and loop["end"] <= o["end"]
+                for o in function["loops"]
+            ):
                 own = share(function["file"], loop["begin"], loop["end"]) if sampled else 0.0
                 sweeps.append((entry | {"share": own}, set(loop["calls"])))
             if loop["innermost"]:
@@ -68,7 +88,9 @@ def join(static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping
                 entry["remainder"] = not loop["bits"] and any(lines & other for other in vector)
                 entry["math"] = sorted(name for name in loop["calls"] if _MATH.fullmatch(name))
                 entry["reasons"] = _reasons(lines, static["remarks"])
-                entry["share"] = share(function["file"], loop["begin"], loop["end"]) if sampled else _cost(entry)
+                entry["share"] = (
+                    share(function["file"], loop["begin"], loop["end"]) if sampled else _cost(entry)
+                )
                 loops.append(entry)
     if not sampled and (total := sum(loop["share"] for loop in loops)) > 0:
         for loop in loops:
@@ -90,7 +112,12 @@ def join(static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping
 
 def _outermost(sweeps: Sequence[tuple[dict[str, Any], set[str]]]) -> list[dict[str, Any]]:
     """Loops of functions that are called in a loop belong to that one: they walk over a block of the data, again and again."""
-    callers = {name: index for index, (sweep, calls) in enumerate(sweeps) for name in calls if name != sweep["function"]}
+    callers = {
+        name: index
+        for index, (sweep, calls) in enumerate(sweeps)
+        for name in calls
+        if name != sweep["function"]
+    }
     found: dict[int, dict[str, Any]] = {}
     for index, (sweep, _) in enumerate(sweeps):
         at, seen = index, {index}
@@ -106,16 +133,26 @@ def _cost(loop: Mapping[str, Any]) -> float:
     """Static weight of a loop; the scalar rest of a vector loop hardly runs."""
     mix = loop["mix"]
     divisions = mix.get("division", 0) + mix.get("integer_division", 0)
-    return 0.0 if loop["remainder"] else loop["instructions"] + _DIVISION_COST * divisions + _CALL_COST * mix.get("call", 0)
+    return (
+        0.0
+        if loop["remainder"]
+        else loop["instructions"] + _DIVISION_COST * divisions + _CALL_COST * mix.get("call", 0)
+    )
 
 
 def _shares(modules: Mapping[str, int], own: set[str]) -> dict[str, float]:
     total = sum(modules.values())
     found: Counter[str] = Counter()
     for name, count in modules.items():
-        kind = "native" if name in own else next((k for k, names in _LIBRARIES if name.startswith(names)), "host")
+        kind = (
+            "native"
+            if name in own
+            else next((k for k, names in _LIBRARIES if name.startswith(names)), "host")
+        )
         found[kind] += count
-    return {kind: found[kind] / total if total else 0.0 for kind in ("native", "math", "torch", "memory", "host")}
+    return {
+        kind: found[kind] / total if total else 0.0 for kind in ("native", "math", "torch", "memory", "host")
+    }
 
 
 def _where(lines: Mapping[str, int], texts: Mapping[str, Sequence[str]]) -> str:
@@ -130,4 +167,8 @@ def _text(where: str, texts: Mapping[str, Sequence[str]]) -> str:
 
 
 def _reasons(lines: set[str], remarks: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(f"{r['reason']} (line {r['line']})" for r in remarks if f"{r['file']}:{r['line']}" in lines))
+    return list(
+        dict.fromkeys(
+            f"{r['reason']} (line {r['line']})" for r in remarks if f"{r['file']}:{r['line']}" in lines
+        )
+    )

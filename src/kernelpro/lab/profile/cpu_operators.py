@@ -46,7 +46,10 @@ class _Clock(Watcher):
 def observe(call: Callable[[], object]) -> list[dict[str, Any]]:
     """By name, longest first: `name`, `count` and `ms` of one call, the fastest of several."""
     small = _watched(_small)
-    least = {scaled: statistics.median(one.seconds for one in small if one.scaled is scaled) for scaled in (False, True)}
+    least = {
+        scaled: statistics.median(one.seconds for one in small if one.scaled is scaled)
+        for scaled in (False, True)
+    }
     best, begun, calls = _watched(call), time.perf_counter(), 1
     while calls < _FEWEST or (calls < _MOST and time.perf_counter() - begun < _SECONDS):
         best, calls = min(best, _watched(call), key=lambda run: sum(one.seconds for one in run)), calls + 1

@@ -16,7 +16,9 @@ from kernelpro.lab.languages.cpp import command
 from kernelpro.lab.languages.native import BuildError
 
 _GCC = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: missed:\s*(?P<text>.*)$")
-_CLANG = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: (?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$")
+_CLANG = re.compile(
+    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: (?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$"
+)
 _NOISE = re.compile(
     r"couldn't vectorize loop|statement clobbers memory: __builtin_GOMP|vectorization is not profitable|loop not vectorized$"
     r"|Loop costings|statement clobbers memory: .*omp_get|^failed:? *$"
@@ -29,12 +31,18 @@ _WORDS = (
         "it may write what it reads",
     ),
     (r"not consecutive access|complicated access pattern|strided|gather", "its accesses are not consecutive"),
-    (r"reorder floating-point|[Ii]n-order reduction|reduction", "the order of a floating-point sum must be kept"),
+    (
+        r"reorder floating-point|[Ii]n-order reduction|reduction",
+        "the order of a floating-point sum must be kept",
+    ),
     (
         r"number of iterations cannot be computed|could not determine number of loop iterations|multiple exits",
         "its number of turns is not known",
     ),
-    (r"relevant stmt not supported|no vectype|op not supported|unsupported", "an operation has no vector form"),
+    (
+        r"relevant stmt not supported|no vectype|op not supported|unsupported",
+        "an operation has no vector form",
+    ),
 )
 """Phrases of g++ and clang++ in words that a person knows; others are passed on as they are."""
 
@@ -91,11 +99,20 @@ def rebuild(source: str, name: str, built: Sequence[str], folder: Path) -> tuple
     made = folder / f"{name}.so"
     version = subprocess.run([usual[0], "--version"], capture_output=True, text=True, errors="replace").stdout
     clang = "clang" in version
-    asked = ["-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"] if clang else ["-fopt-info-vec-missed"]
+    asked = (
+        ["-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"]
+        if clang
+        else ["-fopt-info-vec-missed"]
+    )
     tables = "-gline-tables-only" if clang else "-g1"
     told = [*usual, tables, *asked, str(written), "-o", str(made)]
     done = subprocess.run(told, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        said = next((row.replace(str(written), name) for row in done.stderr.splitlines() if "error" in row), "")
-        raise OSError(f"{Path(usual[0]).name} ended with code {done.returncode}" + (f": {said.strip()[:200]}" if said else ""))
+        said = next(
+            (row.replace(str(written), name) for row in done.stderr.splitlines() if "error" in row), ""
+        )
+        raise OSError(
+            f"{Path(usual[0]).name} ended with code {done.returncode}"
+            + (f": {said.strip()[:200]}" if said else "")
+        )
     return made, done.stderr

@@ -126,7 +126,9 @@ class Sampler:
     def running(self, threads: Sequence[str]) -> Iterator[None]:
         tids = torch.tensor([int(name) for name in threads], dtype=torch.int64)
         period = _PERIOD_NS * max(1, len(threads) // 8)
-        self._library.kernelpro_sampling_begin(self._places, self._threads, self._spent, _MOST, tids, len(tids), period)
+        self._library.kernelpro_sampling_begin(
+            self._places, self._threads, self._spent, _MOST, tids, len(tids), period
+        )
         try:
             yield
         finally:
@@ -162,7 +164,9 @@ class Sampler:
         return {
             "count": taken,
             "modules": dict(modules.most_common()),
-            "threads": {str(thread): {state: counts[state] for state in _STATES} for thread, counts in threads.items()},
+            "threads": {
+                str(thread): {state: counts[state] for state in _STATES} for thread, counts in threads.items()
+            },
             "addresses": {name: dict(counts) for name, counts in addresses.items()},
         }
 

@@ -130,10 +130,14 @@ def _append(blocks: list[Block], guard: str | None, opcode: str, operands: str, 
     base = opcode.partition(".")[0]
     if base == "CALL" and (called := _CALLED.search(operands)):
         block.targets.append(called[1])
-    elif base in _JUMPS and ".DIV" not in opcode:  # .DIV: taken by diverged warps only, to a copy of the code that follows
+    elif (
+        base in _JUMPS and ".DIV" not in opcode
+    ):  # .DIV: taken by diverged warps only, to a copy of the code that follows
         block.targets += _TARGET.findall(operands)
         # A condition is a guard, or a predicate before the target. A jump through a table that could not be read goes on.
-        block.falls = guard is not None or not block.targets or (base == "BRA" and not operands.startswith("`("))
+        block.falls = (
+            guard is not None or not block.targets or (base == "BRA" and not operands.startswith("`("))
+        )
     elif base in _ENDS:
         block.falls = guard is not None
     else:
@@ -145,7 +149,9 @@ def facts(blocks: list[Block], trigonometry: bool) -> dict[str, Any]:
     """`instructions`, `mix`, `widths`, `loops` and `where` of a kernel; `trigonometry`: whether its cubin has sin, cos or tan."""
     after = _successors(blocks)
     order = _reverse_postorder(after)
-    loops = [loop for loop in _loops(after, order) if _works(_mix(_instructions(blocks, loop.body)), trigonometry)]
+    loops = [
+        loop for loop in _loops(after, order) if _works(_mix(_instructions(blocks, loop.body)), trigonometry)
+    ]
     hot: list[Instruction] = []
     told = []
     for loop in loops:
@@ -202,7 +208,12 @@ def _asks(loop: list[Instruction]) -> bool:
     """Whether a loop does nothing but look at the same places in memory until somebody has changed them, and does not sleep."""
     mix = _mix(loop)
     asks = [i for i in loop if i.kind in _ASKS]
-    if not asks or not mix.keys() <= _ASKING or mix.get("fma32", 0) > len(asks) or any(i.opcode == "NANOSLEEP" for i in loop):
+    if (
+        not asks
+        or not mix.keys() <= _ASKING
+        or mix.get("fma32", 0) > len(asks)
+        or any(i.opcode == "NANOSLEEP" for i in loop)
+    ):
         return False
     if any(i.kind == "global_load" and ".STRONG" not in i.opcode for i in loop):
         return False  # what another thread writes is not seen by it
@@ -233,7 +244,8 @@ def _target(instruction: Instruction) -> str:
 def _successors(blocks: list[Block]) -> list[list[int]]:
     at = {block.label: i for i, block in enumerate(blocks) if block.label}
     return [
-        [at[target] for target in block.targets if target in at] + ([i + 1] if block.falls and i + 1 < len(blocks) else [])
+        [at[target] for target in block.targets if target in at]
+        + ([i + 1] if block.falls and i + 1 < len(blocks) else [])
         for i, block in enumerate(blocks)
     ]
 

@@ -47,7 +47,9 @@ _MOST_LINES = 20
 _LEAST_STALL, _LEAST_SHARE = 0.05, 0.10
 """Of a line's samples: for a reason to be told, for an instruction to be shown."""
 _MOST_INSTRUCTIONS = 4
-PERMISSION = "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module, or run as root (CAP_SYS_ADMIN)"
+PERMISSION = (
+    "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module, or run as root (CAP_SYS_ADMIN)"
+)
 
 
 def find() -> str | None:
@@ -56,8 +58,12 @@ def find() -> str | None:
     if given is not None:
         return given or None
     places = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    found = shutil.which("ncu") or next((p for home in places if home and os.access(p := f"{home}/bin/ncu", os.X_OK)), None)
-    return found or next((str(path) for path in sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)), None)
+    found = shutil.which("ncu") or next(
+        (p for home in places if home and os.access(p := f"{home}/bin/ncu", os.X_OK)), None
+    )
+    return found or next(
+        (str(path) for path in sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)), None
+    )
 
 
 def commands(
@@ -87,7 +93,9 @@ def commands(
 
 def unknown(text: str, metrics: tuple[str, ...]) -> frozenset[str]:
     """Metrics that were asked for and that ncu's errors name: it then counts nothing at all."""
-    named = {word for line in text.splitlines() if "==ERROR==" in line for word in re.findall(r"[\w.:]+", line)}
+    named = {
+        word for line in text.splitlines() if "==ERROR==" in line for word in re.findall(r"[\w.:]+", line)
+    }
     return frozenset(named & {*ALWAYS, *PARTS, *metrics})
 
 
@@ -108,7 +116,11 @@ class Counted:
 def refusal(text: str) -> Skipped:
     """Why ncu gave nothing, in words."""
     if "ERR_NVGPUCTRPERM" in text:
-        return Skipped("ncu", "the driver does not let this user read performance counters (ERR_NVGPUCTRPERM)", PERMISSION)
+        return Skipped(
+            "ncu",
+            "the driver does not let this user read performance counters (ERR_NVGPUCTRPERM)",
+            PERMISSION,
+        )
     if "No kernels were profiled" in text:
         return Skipped("ncu", "it saw no kernel", "")
     told = [line for line in text.splitlines() if "==ERROR==" in line or "Error" in line]
@@ -127,9 +139,14 @@ def read_raw(text: str, entries: int) -> list[dict[str, Counted]]:
             continue
         if not 0 <= entry < entries:
             continue
-        values = {key: number for key, cell in row.items() if "__" in key and (number := _number(cell)) is not None}
+        values = {
+            key: number for key, cell in row.items() if "__" in key and (number := _number(cell)) is not None
+        }
         grid, block = (_extents(row.get(column)) for column in ("Grid Size", "Block Size"))
-        _merge(found[entry].setdefault(name, Counted(name)), Counted(name, values.get(TIME, 0.0), 1, grid, block, values))
+        _merge(
+            found[entry].setdefault(name, Counted(name)),
+            Counted(name, values.get(TIME, 0.0), 1, grid, block, values),
+        )
     return found
 
 
@@ -232,7 +249,9 @@ def _block(block: str, sources: dict[str, str]) -> tuple[str, list[Line]]:
     if head is None or MARKER in kernel:
         return "", []
     reasons = {i: _reason(match[1]) for i, name in enumerate(head) if (match := _STALL.fullmatch(name))}
-    text = next((content for name, content in sources.items() if os.path.basename(name) == file), "").splitlines()
+    text = next(
+        (content for name, content in sources.items() if os.path.basename(name) == file), ""
+    ).splitlines()
     lines: list[Line] = []
     for row in rows[rows.index(head) + 1 :]:
         count = sum(_number(row[i]) or 0.0 for i in reasons) if len(row) == len(head) else 0.0
@@ -240,10 +259,18 @@ def _block(block: str, sources: dict[str, str]) -> tuple[str, list[Line]]:
             continue
         if row[0]:
             shares = {reason: (_number(row[i]) or 0.0) / count for i, reason in reasons.items()}
-            stalls = dict(sorted(((r, s) for r, s in shares.items() if s >= _LEAST_STALL), key=lambda item: -item[1]))
+            stalls = dict(
+                sorted(((r, s) for r, s in shares.items() if s >= _LEAST_STALL), key=lambda item: -item[1])
+            )
             number = int(row[0])
-            shown = text[number - 1] if 0 < number <= len(text) else row[1].replace("<Unable to open source file>", "")
+            shown = (
+                text[number - 1]
+                if 0 < number <= len(text)
+                else row[1].replace("<Unable to open source file>", "")
+            )
             lines.append(Line(f"{file}:{number}", shown.strip(), count, stalls))
         elif lines and count >= _LEAST_SHARE * lines[-1].share:
-            lines[-1] = replace(lines[-1], sass=(*lines[-1].sass, " ".join(row[3].split()))[:_MOST_INSTRUCTIONS])
+            lines[-1] = replace(
+                lines[-1], sass=(*lines[-1].sass, " ".join(row[3].split()))[:_MOST_INSTRUCTIONS]
+            )
     return kernel, lines

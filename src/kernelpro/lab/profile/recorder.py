@@ -85,11 +85,15 @@ class Recorder(cupti.Recorder):
         if code:
             text = ctypes.c_char_p()
             self._cupti.cuptiGetResultString(code, ctypes.byref(text))
-            raise Unavailable(f"CUPTI: {what} failed with error {code} ({(text.value or b'unknown').decode()})")
+            raise Unavailable(
+                f"CUPTI: {what} failed with error {code} ({(text.value or b'unknown').decode()})"
+            )
 
     def _complete(self, context: Any, stream: int, buffer: int, size: int, valid: int) -> None:
         record = ctypes.c_void_p()
-        while not self._cupti.cuptiActivityGetNextRecord(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)):
+        while not self._cupti.cuptiActivityGetNextRecord(
+            ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
+        ):
             event = self._decode(record.value or 0)
             if event and event.end_ns:  # a record without an end was not timed
                 self._events.append(event)
@@ -114,14 +118,26 @@ class Recorder(cupti.Recorder):
         if kind == _MEMCPY:
             f = _fields(address, "CUpti_ActivityMemcpy")
             way = COPY_KINDS.get(f["copyKind"], "other")
-            return Event("copy", way, f["start"], f["end"], nbytes=f["bytes"], copy_kind=way, correlation=f["correlationId"])
+            return Event(
+                "copy",
+                way,
+                f["start"],
+                f["end"],
+                nbytes=f["bytes"],
+                copy_kind=way,
+                correlation=f["correlationId"],
+            )
         if kind == _MEMSET:
             f = _fields(address, "CUpti_ActivityMemset")
-            return Event("memset", "memset", f["start"], f["end"], nbytes=f["bytes"], correlation=f["correlationId"])
+            return Event(
+                "memset", "memset", f["start"], f["end"], nbytes=f["bytes"], correlation=f["correlationId"]
+            )
         if kind in _DOMAIN:
             f = _fields(address, "CUpti_ActivityAPI")
             name = self._api(_DOMAIN[kind], f["cbid"])
-            return Event("api", name, f["start"], f["end"], correlation=f["correlationId"], thread=f["threadId"])
+            return Event(
+                "api", name, f["start"], f["end"], correlation=f["correlationId"], thread=f["threadId"]
+            )
         return None
 
     def _api(self, domain: int, number: int) -> str:
@@ -206,14 +222,18 @@ def read_chrome(data: dict[str, Any]) -> tuple[list[tuple[str, int, int]], list[
         elif kind == "kernel":
             grid, block = tuple(more.get("grid", ())), tuple(more.get("block", ()))
             registers, shared = int(more.get("registers per thread", 0)), int(more.get("shared memory", 0))
-            events.append(Event("kernel", name, start, end, grid, block, registers, 0, shared, correlation=linked))
+            events.append(
+                Event("kernel", name, start, end, grid, block, registers, 0, shared, correlation=linked)
+            )
         elif kind == "gpu_memcpy":  # "Memcpy DtoH (Device -> Pageable)"
             way = next((known for known in COPY_KINDS.values() if known in name.split()), "other")
             events.append(Event("copy", way, start, end, nbytes=nbytes, copy_kind=way, correlation=linked))
         elif kind == "gpu_memset":
             events.append(Event("memset", "memset", start, end, nbytes=nbytes, correlation=linked))
         elif kind in ("cuda_runtime", "cuda_driver"):
-            events.append(Event("api", api_name(name), start, end, correlation=linked, thread=int(row.get("tid", 0))))
+            events.append(
+                Event("api", api_name(name), start, end, correlation=linked, thread=int(row.get("tid", 0)))
+            )
     return ranges, sorted(events, key=lambda event: event.start_ns)
 
 

@@ -36,10 +36,14 @@ def read(log: str) -> Remarks:
             function = match[1]
         elif match := _SPILLS.search(line):
             stack, stores, loads = map(int, match.groups())
-            remarks.resources.setdefault(function, {}).update(stack=stack, spill_stores=stores, spill_loads=loads)
+            remarks.resources.setdefault(function, {}).update(
+                stack=stack, spill_stores=stores, spill_loads=loads
+            )
         elif match := _USED.search(line):
             shared = _SMEM.search(line)
-            remarks.resources.setdefault(entry, {}).update(registers=int(match[1]), shared=int(shared[1]) if shared else 0)
+            remarks.resources.setdefault(entry, {}).update(
+                registers=int(match[1]), shared=int(shared[1]) if shared else 0
+            )
         elif _REMARK.search(line) and not _BOILERPLATE.match(line):
             match = _FUNCTION.search(line)
             place = remarks.on_kernels.setdefault(match[1], []) if match else remarks.others

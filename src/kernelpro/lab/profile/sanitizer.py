@@ -29,7 +29,16 @@ _ERROR = re.compile(r"Invalid |Malloc/Free error|.*\b(misaligned|out of bounds|e
 _MOST_LINES = 6
 _SECONDS = 90.0
 """Enough for a kernel that fails early; one that does not is not worth a device's time."""
-_OPTIONS = ("--tool", "memcheck", "--print-limit", "3", "--show-backtrace", "device", "--report-api-errors", "no")
+_OPTIONS = (
+    "--tool",
+    "memcheck",
+    "--print-limit",
+    "3",
+    "--show-backtrace",
+    "device",
+    "--report-api-errors",
+    "no",
+)
 
 
 def find() -> str | None:
@@ -37,8 +46,12 @@ def find() -> str | None:
     given = os.environ.get("KERNELPRO_SANITIZER")
     if given is not None:
         return given or None
-    places = [f"{home}/bin/compute-sanitizer" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    return shutil.which("compute-sanitizer") or next((path for path in places if os.access(path, os.X_OK)), None)
+    places = [
+        f"{home}/bin/compute-sanitizer" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home
+    ]
+    return shutil.which("compute-sanitizer") or next(
+        (path for path in places if os.access(path, os.X_OK)), None
+    )
 
 
 def helps(verdict: Verdict) -> bool:
@@ -52,8 +65,12 @@ def command(program: str) -> list[str]:
 
 def digest(text: str) -> str:
     """The first error in one line; empty where none was reported."""
-    lines = [line.removeprefix(_PREFIX.rstrip()) for line in text.splitlines() if line.startswith(_PREFIX.rstrip())]
-    start = next((at for at, line in enumerate(lines) if line.startswith(" ") and _ERROR.match(line.strip())), None)
+    lines = [
+        line.removeprefix(_PREFIX.rstrip()) for line in text.splitlines() if line.startswith(_PREFIX.rstrip())
+    ]
+    start = next(
+        (at for at, line in enumerate(lines) if line.startswith(" ") and _ERROR.match(line.strip())), None
+    )
     if start is None:
         return ""
     told = [lines[start].strip()]

@@ -84,16 +84,28 @@ def analyse(files: dict[str, bytes], source: str = "") -> Static:
     are Triton's. `source` is the candidate's text; it gives each kernel the line of its definition.
     """
     static = Static()
-    logs = {_stem(name): remarks.read(data.decode(errors="replace")) for name, data in files.items() if name.endswith(".log")}
+    logs = {
+        _stem(name): remarks.read(data.decode(errors="replace"))
+        for name, data in files.items()
+        if name.endswith(".log")
+    }
     for log in logs.values():
         static.warnings += [text for text in log.others if text not in static.warnings]
     if tool("nvdisasm") is None:
         static.skipped.append(Skipped("machine code", "nvdisasm not found", _INSTALL["nvdisasm"]))
         _reported(static, list(logs.values()), source)
         return static
-    found = [(name, cubin) for name, data in sorted(files.items()) for cubin in cubins(name, data, static.skipped)]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # nvdisasm starts slowly (0.6 s), an autotuner leaves dozens
-        read = list(threads.map(lambda one: _read(one[0], one[1], _text(files, one[0], ".ptx"), static.skipped), found))
+    found = [
+        (name, cubin) for name, data in sorted(files.items()) for cubin in cubins(name, data, static.skipped)
+    ]
+    with ThreadPoolExecutor(
+        min(8, os.cpu_count() or 1)
+    ) as threads:  # nvdisasm starts slowly (0.6 s), an autotuner leaves dozens
+        read = list(
+            threads.map(
+                lambda one: _read(one[0], one[1], _text(files, one[0], ".ptx"), static.skipped), found
+            )
+        )
     names = demangled({symbol for kernels in read for symbol in kernels})
     for (name, _), kernels in zip(found, read, strict=True):
         told = [logs[_stem(name)]] if _stem(name) in logs else list(logs.values())
@@ -106,13 +118,22 @@ def analyse(files: dict[str, bytes], source: str = "") -> Static:
 
 def _reported(static: Static, logs: list[remarks.Remarks], source: str) -> None:
     """What the compiler alone says of its kernels; there is no `mix` then."""
-    entries = {symbol: facts for log in logs for symbol, facts in log.resources.items() if "registers" in facts}
+    entries = {
+        symbol: facts for log in logs for symbol, facts in log.resources.items() if "registers" in facts
+    }
     names = demangled(entries)
     for symbol, facts in entries.items():
         _add(static, symbol, names[symbol], dict(facts), logs, source)
 
 
-def _add(static: Static, symbol: str, signature: str, facts: dict[str, Any], logs: list[remarks.Remarks], source: str) -> None:
+def _add(
+    static: Static,
+    symbol: str,
+    signature: str,
+    facts: dict[str, Any],
+    logs: list[remarks.Remarks],
+    source: str,
+) -> None:
     facts["warnings"] = [text for log in logs for text in log.on_kernels.get(symbol, [])]
     facts |= {"symbol": symbol, "signature": signature, "anchor": _definition(plain_name(symbol), source)}
     static.kernels.setdefault(plain_name(symbol), []).append(facts)
@@ -129,7 +150,12 @@ def match(static: Static, name: str, registers: int, block: int, dynamic_shared:
     def likeness(facts: dict[str, Any]) -> tuple[bool, bool, int, int]:
         agrees = (facts.get("threads") == block) + (facts.get("dynamic_shared") == dynamic_shared)
         same = name in (facts["symbol"], facts["signature"])
-        return same, arguments(facts["signature"]) == wanted, agrees, -abs(facts.get("registers", 0) - registers)
+        return (
+            same,
+            arguments(facts["signature"]) == wanted,
+            agrees,
+            -abs(facts.get("registers", 0) - registers),
+        )
 
     return max(static.kernels.get(plain_name(name), []), key=likeness, default={})
 
@@ -173,7 +199,11 @@ def _read(name: str, cubin: bytes, ptx: str, skipped: list[Skipped]) -> dict[str
     reserved = _RESERVED_SHARED if architecture and int(architecture[1] or architecture[2]) >= 90 else 0
     for symbol, registers, stack, shared in _RESOURCES.findall(usage):
         if symbol in kernels:
-            kernels[symbol] |= {"registers": int(registers), "stack": int(stack), "shared": max(0, int(shared) - reserved)}
+            kernels[symbol] |= {
+                "registers": int(registers),
+                "stack": int(stack),
+                "shared": max(0, int(shared) - reserved),
+            }
     return kernels
 
 
@@ -183,7 +213,9 @@ def _run(name: str, arguments: Sequence[str], folder: str, what: str, skipped: l
     try:
         if path is None:
             raise OSError(f"{name} not found")
-        done = subprocess.run([path, *arguments], cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        done = subprocess.run(
+            [path, *arguments], cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
         if not done.returncode:
             return done.stdout
         why = f"{name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"

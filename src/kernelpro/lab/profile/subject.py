@@ -49,7 +49,9 @@ class Subject(Worker):
 
         index = request["set"]
         self._warm(index)
-        return {"trace": recorder.observe(lambda: self._call(index), torch.cuda.synchronize, request["calls"])}, b""
+        return {
+            "trace": recorder.observe(lambda: self._call(index), torch.cuda.synchronize, request["calls"])
+        }, b""
 
     def sustain(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         self._warm(request["set"])
@@ -88,7 +90,11 @@ class Subject(Worker):
             "kernels": static.kernels,
             "warnings": static.warnings,
             "skipped": [skipped.to_json() for skipped in static.skipped],
-            "sources": {name: data.decode(errors="replace") for name, data in files.items() if name.endswith((".cu", ".cpp"))},
+            "sources": {
+                name: data.decode(errors="replace")
+                for name, data in files.items()
+                if name.endswith((".cu", ".cpp"))
+            },
             "configuration": _chosen_configurations(),
         }
         return answer, b""
@@ -101,14 +107,18 @@ class Subject(Worker):
         for argv in request["commands"]:
             begun = time.monotonic()
             try:
-                done = subprocess.run(argv, capture_output=True, timeout=request["seconds"], stdin=subprocess.DEVNULL)
+                done = subprocess.run(
+                    argv, capture_output=True, timeout=request["seconds"], stdin=subprocess.DEVNULL
+                )
                 code, out, err = done.returncode, done.stdout, done.stderr
             except subprocess.TimeoutExpired as error:
                 code, out, err = 124, error.stdout or b"", (error.stderr or b"") + b"\ntimed out"
             except OSError as error:
                 code, out, err = 127, b"", str(error).encode()
             texts = [text[-_TEXT_BYTES:].decode(errors="replace") for text in (out, err)]
-            ended.append({"code": code, "out": texts[0], "err": texts[1], "seconds": time.monotonic() - begun})
+            ended.append(
+                {"code": code, "out": texts[0], "err": texts[1], "seconds": time.monotonic() - begun}
+            )
             if code:
                 break
         buffer = io.BytesIO()
@@ -133,7 +143,9 @@ def _code_files() -> dict[str, bytes]:
 def _chosen_configurations() -> dict[str, str]:
     """What Triton's autotuners in the candidate's module decided."""
     chosen = {}
-    for name, value in vars(sys.modules.get("candidate", object())).items() if "candidate" in sys.modules else ():
+    for name, value in (
+        vars(sys.modules.get("candidate", object())).items() if "candidate" in sys.modules else ()
+    ):
         best = getattr(value, "best_config", None)
         if best is not None:
             chosen[name] = str(best)

@@ -82,7 +82,9 @@ def demangled(symbols: Iterable[str]) -> dict[str, str]:
     if filt is None or not any(symbol.startswith("_Z") for symbol in wanted):
         return dict(zip(wanted, wanted, strict=True))
     try:
-        done = subprocess.run([filt], input="\n".join(wanted), capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            [filt], input="\n".join(wanted), capture_output=True, text=True, timeout=SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired):
         return dict(zip(wanted, wanted, strict=True))
     lines = done.stdout.splitlines()

@@ -70,7 +70,9 @@ def busy_ns(events: Iterable[Event]) -> int:
 def launches(events: Iterable[Event]) -> int:
     """Starts of kernels by the host. The kernels of a graph carry the correlation of its one launch."""
     kernels = [event for event in events if event.kind == "kernel"]
-    return len({event.correlation for event in kernels if event.correlation}) + sum(not event.correlation for event in kernels)
+    return len({event.correlation for event in kernels if event.correlation}) + sum(
+        not event.correlation for event in kernels
+    )
 
 
 def outermost(apis: Iterable[Event]) -> list[list[Event]]:
@@ -78,21 +80,28 @@ def outermost(apis: Iterable[Event]) -> list[list[Event]]:
     groups: dict[int, list[list[Event]]] = defaultdict(list)
     for event in sorted(apis, key=lambda e: (e.start_ns, -e.end_ns, not e.name.startswith("cuda"))):
         own = groups[event.thread]
-        if own and (event.end_ns <= own[-1][0].end_ns or (event.correlation and event.correlation == own[-1][0].correlation)):
+        if own and (
+            event.end_ns <= own[-1][0].end_ns
+            or (event.correlation and event.correlation == own[-1][0].correlation)
+        ):
             own[-1].append(event)
         else:
             own.append([event])
     return [group for own in groups.values() for group in own]
 
 
-def _apis(groups: list[list[Event]], device: list[Event], calls: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+def _apis(
+    groups: list[list[Event]], device: list[Event], calls: int
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     returned = {event.correlation for event in device if event.copy_kind in ("DtoH", "AtoH")} - {0}
     syncs: dict[str, float] = defaultdict(float)
     apis: dict[str, dict[str, float]] = defaultdict(lambda: {"count": 0.0, "us": 0.0})
     for group in groups:
         outer = group[0]
         took = outer.end_ns - outer.start_ns
-        if _SYNCS.fullmatch(outer.name) or (_BLOCKING_COPY.match(outer.name) and any(e.correlation in returned for e in group)):
+        if _SYNCS.fullmatch(outer.name) or (
+            _BLOCKING_COPY.match(outer.name) and any(e.correlation in returned for e in group)
+        ):
             syncs[outer.name] += 1 / calls
         elif not _QUERY.match(outer.name) or took >= _QUERY_NS:
             apis[outer.name]["count"] += 1 / calls
@@ -106,7 +115,12 @@ def _copies(device: list[Event], calls: int) -> tuple[Copy, ...]:
         if event.kind != "kernel":
             kinds[event.copy_kind or "memset"].append(event)
     made = [
-        Copy(kind, len(own) / calls, sum(e.nbytes for e in own) / calls, sum(e.end_ns - e.start_ns for e in own) / 1e3 / calls)
+        Copy(
+            kind,
+            len(own) / calls,
+            sum(e.nbytes for e in own) / calls,
+            sum(e.end_ns - e.start_ns for e in own) / 1e3 / calls,
+        )
         for kind, own in kinds.items()
     ]
     return tuple(sorted(made, key=lambda copy: -copy.microseconds))
@@ -127,7 +141,17 @@ def _kernels(device: list[Event], calls: int) -> list[Kernel]:
         grid, block, registers, static, dynamic = max(spent, key=lambda key: spent[key])
         time = sum(spent.values())
         made.append(
-            Kernel(readable(name), time / 1e3 / calls, len(own) / calls, time / total, grid, block, registers, static, dynamic)
+            Kernel(
+                readable(name),
+                time / 1e3 / calls,
+                len(own) / calls,
+                time / total,
+                grid,
+                block,
+                registers,
+                static,
+                dynamic,
+            )
         )
     return sorted(made, key=lambda kernel: -kernel.share)
 

@@ -35,7 +35,9 @@ def find(root: Path = Path("/")) -> str | None:
     if named := shutil.which("nsys"):
         return named
     for place in _PLACES:
-        if found := sorted(root.glob(place), key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))]):
+        if found := sorted(
+            root.glob(place), key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))]
+        ):
             return str(found[-1])
     return None
 
@@ -76,7 +78,10 @@ def perform(call: Callable[[], object], synchronize: Callable[[], object], calls
 
 
 def nsys(
-    run: Callable[[list[str]], tuple[int, str]], target: Sequence[str], folder: Path, binary: str | None = None
+    run: Callable[[list[str]], tuple[int, str]],
+    target: Sequence[str],
+    folder: Path,
+    binary: str | None = None,
 ) -> Trace | Skipped:
     """The trace of a target that calls `perform`. `run` executes a command that may write to `folder`; gives status and output."""
     binary = binary or find()
@@ -91,7 +96,10 @@ def nsys(
 
 
 def absent() -> Skipped:
-    return _skipped("nsys was not found", "install Nsight Systems (nsight-systems-cli), or trace with CUPTI, which needs nothing")
+    return _skipped(
+        "nsys was not found",
+        "install Nsight Systems (nsight-systems-cli), or trace with CUPTI, which needs nothing",
+    )
 
 
 def outcome(folder: Path, status: int, said: str) -> Trace | Skipped:
@@ -106,7 +114,10 @@ def outcome(folder: Path, status: int, said: str) -> Trace | Skipped:
     except (sqlite3.Error, TypeError, ValueError) as error:
         return _skipped(f"nsys's database cannot be read: {error}", "use a version of nsys from 2023 on")
     if not trace.calls:
-        return _skipped(f"the trace holds no complete call; the target said: {_end(said)}", "the target must call `perform`")
+        return _skipped(
+            f"the trace holds no complete call; the target said: {_end(said)}",
+            "the target must call `perform`",
+        )
     return trace
 
 
@@ -118,7 +129,9 @@ def unfinished(folder: Path, status: int, said: str) -> Skipped:
         sure = "" if lacking else "perhaps "
         why = f"nsys recorded, but its importer (QdstrmImporter) left no report: {library} is {sure}missing"
         package = (
-            "libdw1 (Debian, Ubuntu) or elfutils-libs (Fedora)" if library.startswith("libdw") else f"the package with {library}"
+            "libdw1 (Debian, Ubuntu) or elfutils-libs (Fedora)"
+            if library.startswith("libdw")
+            else f"the package with {library}"
         )
         return _skipped(why, f"install {package}, or trace with CUPTI")
     return _skipped(f"nsys ended with status {status} and left no report: {_end(said)}")
@@ -147,11 +160,15 @@ def _kernels(db: sqlite3.Connection, text: dict[int, str]) -> Iterator[Event]:
     used = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")
     columns = ("start", "end", "correlationId", "mangledName", "demangledName", *shape, *used)
     for start, end, linked, mangled, plain, *numbers in _rows(db, "CUPTI_ACTIVITY_KIND_KERNEL", *columns):
-        name = text.get(mangled) or text.get(plain, "?")  # nsys's own demangling differs from everybody else's
+        name = text.get(mangled) or text.get(
+            plain, "?"
+        )  # nsys's own demangling differs from everybody else's
         sizes = [number or 0 for number in numbers]
         registers, static, dynamic = sizes[6:]
         grid, block = tuple(sizes[:3]), tuple(sizes[3:6])
-        yield Event("kernel", name, start, end, grid, block, registers, static, dynamic, correlation=linked or 0)
+        yield Event(
+            "kernel", name, start, end, grid, block, registers, static, dynamic, correlation=linked or 0
+        )
 
 
 def _copies(db: sqlite3.Connection) -> Iterator[Event]:
@@ -160,7 +177,9 @@ def _copies(db: sqlite3.Connection) -> Iterator[Event]:
     ):
         way = COPY_KINDS.get(kind, "other")
         yield Event("copy", way, start, end, nbytes=nbytes or 0, copy_kind=way, correlation=linked or 0)
-    for start, end, linked, nbytes in _rows(db, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "correlationId", "bytes"):
+    for start, end, linked, nbytes in _rows(
+        db, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "correlationId", "bytes"
+    ):
         yield Event("memset", "memset", start, end, nbytes=nbytes or 0, correlation=linked or 0)
 
 
@@ -169,7 +188,9 @@ def _apis(db: sqlite3.Connection, text: dict[int, str]) -> Iterator[Event]:
     for start, end, linked, key, thread in _rows(
         db, "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "end", "correlationId", "nameId", "globalTid"
     ):
-        yield Event("api", api_name(text.get(key, "?")), start, end, correlation=linked or 0, thread=thread or 0)
+        yield Event(
+            "api", api_name(text.get(key, "?")), start, end, correlation=linked or 0, thread=thread or 0
+        )
 
 
 def _rows(db: sqlite3.Connection, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:

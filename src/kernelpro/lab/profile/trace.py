@@ -15,7 +15,18 @@ from typing import Any, Literal, NamedTuple
 
 CALL, WAIT = "kernelpro-call", "kernelpro-wait"
 """Ranges that a tracer marks: one call until the device has finished it, and inside it our own waiting for that."""
-COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+COPY_KINDS = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
 """CUpti_ActivityMemcpyKind; nsys's ENUM_CUDA_MEMCPY_OPER has the same numbers."""
 
 
@@ -86,7 +97,10 @@ def _event(row: Any) -> Event:
     ):
         raise ValueError(f"no event: {row!r:.80}")
     numbers = (made.start_ns, made.end_ns, *made[6:10], *made[11:], *made.grid, *made.block)
-    if not all(isinstance(number, int) and 0 <= number < 1 << 64 for number in numbers) or made.end_ns < made.start_ns:
+    if (
+        not all(isinstance(number, int) and 0 <= number < 1 << 64 for number in numbers)
+        or made.end_ns < made.start_ns
+    ):
         raise ValueError(f"no event: {row!r:.80}")
     return made._replace(grid=tuple(made.grid), block=tuple(made.block))
 
@@ -97,7 +111,10 @@ def api_name(name: str) -> str:
 
 
 def repeat(
-    call: Callable[[], object], synchronize: Callable[[], object], calls: int, mark: Callable[[str], AbstractContextManager[object]]
+    call: Callable[[], object],
+    synchronize: Callable[[], object],
+    calls: int,
+    mark: Callable[[str], AbstractContextManager[object]],
 ) -> None:
     """Run the calls to be traced, each between marks. A first one stays unmarked: it bears the tracer's own start."""
     call()

@@ -18,7 +18,7 @@ _MOST_STRIDED = 16
 """An output may be a view into storage this many times its own size."""
 
 
-class Verdictable(Exception):
+class CandidateRejected(Exception):
     """The candidate has decided its own verdict."""
 
     def __init__(self, status: Status, reason: str):
@@ -98,17 +98,25 @@ def validated(answer: dict[str, Any], expected: Expected) -> list[tuple[Slot, st
     except (KeyError, TypeError, ValueError):
         sane = False
     if not sane:
-        raise Verdictable(Status.CHEATING, "the description of the output was forged")
+        raise CandidateRejected(Status.CHEATING, "the description of the output was forged")
     if len(claims) != len(expected.shapes):
-        raise Verdictable(Status.WRONG, f"returns {len(claims)} tensors, should be {len(expected.shapes)}")
+        raise CandidateRejected(
+            Status.WRONG, f"returns {len(claims)} tensors, should be {len(expected.shapes)}"
+        )
     for index, ((slot, _), (shape, dtype)) in enumerate(zip(claims, expected.shapes, strict=True)):
         if slot.shape != shape:
-            raise Verdictable(Status.WRONG, f"output {index} has shape {list(slot.shape)}, should be {list(shape)}")
+            raise CandidateRejected(
+                Status.WRONG, f"output {index} has shape {list(slot.shape)}, should be {list(shape)}"
+            )
         if DTYPES[slot.dtype] != dtype:
-            raise Verdictable(Status.WRONG, f"output {index} is {slot.dtype}, should be {str(dtype).removeprefix('torch.')}")
+            raise CandidateRejected(
+                Status.WRONG, f"output {index} is {slot.dtype}, should be {str(dtype).removeprefix('torch.')}"
+            )
         size = dtype.itemsize
         for extent in shape:
             size *= extent
         if slot.span() > _MOST_STRIDED * size + (1 << 20):
-            raise Verdictable(Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor")
+            raise CandidateRejected(
+                Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor"
+            )
     return claims

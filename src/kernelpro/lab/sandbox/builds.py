@@ -24,8 +24,8 @@ import torch
 from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.languages import Source, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
-from kernelpro.lab.sandbox.answers import Verdictable
-from kernelpro.lab.sandbox.cell import Limits, Nursery
+from kernelpro.lab.sandbox.answers import CandidateRejected
+from kernelpro.lab.sandbox.cell import Limits, SandboxLauncher
 from kernelpro.lab.sandbox.wire import Garbled, Gone, Late
 from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
@@ -34,7 +34,7 @@ _MOST_KEPT = 256
 
 
 class Builds:
-    def __init__(self, nursery: Nursery, workers: int | None = None):
+    def __init__(self, nursery: SandboxLauncher, workers: int | None = None):
         self._nursery = nursery
         self._pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) - 1))
         self._jobs: dict[tuple[str, str, str], Future[bytes]] = {}
@@ -42,7 +42,9 @@ class Builds:
         """By candidate: what went wrong beside its compilers. The judge finds that out for itself."""
         self._lock = threading.Lock()
 
-    def begin(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> Future[bytes]:
+    def begin(
+        self, candidate: Candidate, target: str, options: Options, task: Task | None = None
+    ) -> Future[bytes]:
         """Start building in the background; the same candidate is never built twice. Triton's kernels are compiled for a task."""
         task = task if target == "cuda" and torch.cuda.is_available() and _is_triton(candidate) else None
         with self._lock:
@@ -68,7 +70,9 @@ class Builds:
             artifacts = self._compile(candidate, target, options, task)
         if is_something(artifacts):
             partial = kept.with_suffix(f".{os.getpid()}")
-            with contextlib.suppress(OSError):  # a full or read-only disk costs a build the next time, nothing else
+            with contextlib.suppress(
+                OSError
+            ):  # a full or read-only disk costs a build the next time, nothing else
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 partial.write_bytes(artifacts)
                 partial.replace(kept)
@@ -83,14 +87,24 @@ class Builds:
         given = io.BytesIO()
         torch.save({"task": task}, given)
         try:
-            request = {"op": "build", "source": candidate.source, "device": triton_ahead.facts() if task else None}
+            request = {
+                "op": "build",
+                "source": candidate.source,
+                "device": triton_ahead.facts() if task else None,
+            }
             cell.channel.send(request, given.getvalue())
             answer, artifacts = cell.channel.receive(options.build_timeout)
         except Late:
-            if task and not _BUILDS.search(without_comments(candidate.source)):  # its first real call compiles what is missing
-                self.notes[candidate.id] = f"compiling ahead took more than {options.build_timeout:.0f} s and was given up"
+            if task and not _BUILDS.search(
+                without_comments(candidate.source)
+            ):  # its first real call compiles what is missing
+                self.notes[candidate.id] = (
+                    f"compiling ahead took more than {options.build_timeout:.0f} s and was given up"
+                )
                 return b""
-            raise Verdictable(Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed") from None
+            raise CandidateRejected(
+                Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed"
+            ) from None
         except (Gone, Garbled):
             self.notes[candidate.id] = f"the build {cell.how_it_ended()}"
             return b""  # whatever killed it will happen again where it is judged
@@ -98,7 +112,7 @@ class Builds:
             cell.kill()
         if answer.get("ok") is not True:
             if answer.get("stage") == "build":
-                raise Verdictable(Status.BUILD_FAILED, str(answer.get("error")))
+                raise CandidateRejected(Status.BUILD_FAILED, str(answer.get("error")))
             self.notes[candidate.id] = str(answer.get("error"))
             return b""
         if "note" in answer:
@@ -145,4 +159,7 @@ def _toolchain() -> str:
 def _architecture() -> dict[str, str]:
     """Compilers in a cell without a GPU are told which one to build for."""
     major, minor = torch.cuda.get_device_capability()
-    return {"KERNELPRO_CUDA_ARCH": architecture_name(major, minor), "TORCH_CUDA_ARCH_LIST": f"{major}.{minor}"}
+    return {
+        "KERNELPRO_CUDA_ARCH": architecture_name(major, minor),
+        "TORCH_CUDA_ARCH_LIST": f"{major}.{minor}",
+    }

@@ -29,8 +29,26 @@ from kernelpro.lab.sandbox import jail, processes
 from kernelpro.lab.sandbox.wire import Channel, Gone, Late
 
 LEVELS = ("namespaces", "landlock", "process")
-_KEEP = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "LANG", "LC_ALL", "CC", "CXX", "CUDAHOSTCXX", "OMP_NUM_THREADS")
-_KEEP_CUDA = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "KERNELPRO_CUTLASS", "KERNELPRO_CUDA_ARCH")
+_KEEP = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LIBRARY_PATH",
+    "CPATH",
+    "LANG",
+    "LC_ALL",
+    "CC",
+    "CXX",
+    "CUDAHOSTCXX",
+    "OMP_NUM_THREADS",
+)
+_KEEP_CUDA = (
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "TORCH_CUDA_ARCH_LIST",
+    "KERNELPRO_CUTLASS",
+    "KERNELPRO_CUDA_ARCH",
+)
 _OWN = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
@@ -41,7 +59,17 @@ _OWN = {
 oneDNN would leave a list of what it compiled in /tmp. torch's allocator on ARM gives memory back that has not been used for 10 ms,
 and some judged calls are further apart than that: their temporaries would be mapped anew, which takes up to three times as long as
 the call itself does in a program that makes one after the other."""
-_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "localtime", "os-release")
+_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "passwd",
+    "group",
+    "nsswitch.conf",
+    "localtime",
+    "os-release",
+)
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "tty")
 _SCRATCH_BYTES = 2 << 30
 _FILE_BYTES = 1 << 30
@@ -70,7 +98,9 @@ def readable_paths() -> list[str]:
     paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     paths |= {str(Path(__file__).resolve().parents[3])}
     paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
-    if (found := importlib.util.find_spec("torch")) and found.origin:  # where installers link instead of copying
+    if (
+        found := importlib.util.find_spec("torch")
+    ) and found.origin:  # where installers link instead of copying
         paths.add(str(Path(found.origin).resolve().parents[1]))
     for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
         paths |= set(filter(None, os.environ.get(name, "").split(":")))
@@ -89,7 +119,7 @@ def clean_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _KEEP + _KEEP_CUDA if name in os.environ} | _OWN
 
 
-class Nursery:
+class SandboxLauncher:
     """The zygote and what it takes to ask it for children."""
 
     def __init__(self, level: str = "auto"):
@@ -119,10 +149,17 @@ class Nursery:
 
     def _spawn_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = clean_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "TRITON_CACHE_DIR": self._seed}
+        environment = clean_environment() | {
+            "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+            "TRITON_CACHE_DIR": self._seed,
+        }
         command = [sys.executable, "-m", "kernelpro.lab.sandbox.zygote", str(theirs.fileno())]
         self._zygote = subprocess.Popen(
-            command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=self._folder.name
+            command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder.name,
         )
         theirs.close()
         self._requests, self._ready = ours, False
@@ -138,7 +175,9 @@ class Nursery:
             if self._requests.recv(16) != b"ready":
                 raise CannotStart("the process that starts children died; see its message above")
         except TimeoutError:
-            raise CannotStart(f"the process that starts children was not ready within {_START_SECONDS:.0f} s") from None
+            raise CannotStart(
+                f"the process that starts children was not ready within {_START_SECONDS:.0f} s"
+            ) from None
         self._requests.settimeout(None)
         self._ready = True
 
@@ -167,7 +206,7 @@ class Nursery:
         allow: tuple[str, ...] = (),
         own_tmp: bool = False,
         modules: tuple[str, ...] = (),
-    ) -> Cell:
+    ) -> SandboxedProcess:
         """A new child in its own cell, ready for requests.
 
         With `trusted`, it may read everything and write below these paths: the same walls, so that both
@@ -182,7 +221,12 @@ class Nursery:
             scratch.mkdir()
         level = level or self.level
         home = str(scratch)
-        own = {"HOME": home, "TMPDIR": f"{home}/tmp", "XDG_CACHE_HOME": f"{home}/cache", "TRITON_CACHE_DIR": f"{home}/triton"}
+        own = {
+            "HOME": home,
+            "TMPDIR": f"{home}/tmp",
+            "XDG_CACHE_HOME": f"{home}/cache",
+            "TRITON_CACHE_DIR": f"{home}/triton",
+        }
         own |= {"TORCH_EXTENSIONS_DIR": f"{home}/extensions", "KERNELPRO_BUILD_DIR": f"{home}/builds"}
         request = {
             "role": role,
@@ -195,7 +239,9 @@ class Nursery:
             "env": clean_environment() | own | (environment or {}),
             "readable": readable_paths() if trusted is None else ["/"],
             "writable": writable_paths() + (trusted or []),
-            "scratch_bytes": min(_SCRATCH_BYTES, limits.memory_bytes // 4) if limits else _SCRATCH_BYTES,  # it lies in memory
+            "scratch_bytes": min(_SCRATCH_BYTES, limits.memory_bytes // 4)
+            if limits
+            else _SCRATCH_BYTES,  # it lies in memory
             "file_bytes": _FILE_BYTES,
             "processes": 2 * MOST_PROCESSES,
             "memory_bytes": limits.memory_bytes if limits and limits.address_space else None,
@@ -212,7 +258,7 @@ class Nursery:
             os.close(log_write)
             os.close(status_write)
         lent = frozenset(os.fstat(fd).st_ino for fd in shared)
-        return Cell(Channel(control), log_read, status_read, scratch, level, limits, lent)
+        return SandboxedProcess(Channel(control), log_read, status_read, scratch, level, limits, lent)
 
     def close(self) -> None:
         self._zygote.kill()
@@ -221,7 +267,7 @@ class Nursery:
         self._folder.cleanup()
 
 
-class Cell:
+class SandboxedProcess:
     """One child with its descendants."""
 
     def __init__(
@@ -278,7 +324,11 @@ class Cell:
                 self.overrun = f"started more than {MOST_PROCESSES} processes"
             elif (held := self._memory(family, seldom)) > self._limits.memory_bytes:
                 self.overrun = f"took {held / 2**30:.1f} GiB of memory; {self._limits.memory_bytes / 2**30:.1f} GiB are allowed"
-            elif self.level != "namespaces" and seldom and processes.stored_bytes(self._scratch) > _SCRATCH_BYTES:
+            elif (
+                self.level != "namespaces"
+                and seldom
+                and processes.stored_bytes(self._scratch) > _SCRATCH_BYTES
+            ):
                 self.overrun = f"wrote more than {_SCRATCH_BYTES / 2**30:.0f} GiB"  # there only files by themselves are limited
             if self.overrun:
                 self._slay()

@@ -166,7 +166,9 @@ class Worker:
                 model = factory(*init)
             if not callable(model):
                 raise TypeError("ModelNew() gave an object that cannot be called")
-            given = parameters.give(model, bundle["state"]) if isinstance(model, torch.nn.Module) else "by seed"
+            given = (
+                parameters.give(model, bundle["state"]) if isinstance(model, torch.nn.Module) else "by seed"
+            )
             if isinstance(model, torch.nn.Module):
                 model = model.to(self._device)
                 model.train(request["mode"] == "train")
@@ -242,7 +244,9 @@ class Worker:
         times = {"own_ms": milliseconds, "native_ms": 1e3 * METER.seconds}
         try:
             return {**times, "outputs": self._places(self._outputs)}, b""
-        except gpu.GpuError:  # memory that cannot be lent is copied: now, and inside the timed call from the next one on
+        except (
+            gpu.GpuError
+        ):  # memory that cannot be lent is copied: now, and inside the timed call from the next one on
             self._must_copy = True
             self._outputs = _copied(self._outputs)
             torch.cuda.synchronize()
@@ -324,7 +328,12 @@ class Worker:
 
     def _place(self, leaf: torch.Tensor) -> dict[str, Any]:
         """Where an output lies, and by which handle its memory can be mapped."""
-        where: dict[str, Any] = {"shape": leaf.shape, "stride": leaf.stride(), "dtype": dtype_name(leaf.dtype), "handle": ""}
+        where: dict[str, Any] = {
+            "shape": leaf.shape,
+            "stride": leaf.stride(),
+            "dtype": dtype_name(leaf.dtype),
+            "handle": "",
+        }
         if leaf.device.type != self._device:
             raise Failed("call", f"an output is on {leaf.device}, not on {self._device}")
         if self._device == "cpu" or not leaf.numel():
@@ -367,7 +376,9 @@ class Worker:
     def build(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Import the source so that its compilers run; give back what they made."""
         torch.set_num_threads(1)
-        with contextlib.suppress(ImportError, AttributeError):  # a Triton that is built otherwise; the rest is built all the same
+        with contextlib.suppress(
+            ImportError, AttributeError
+        ):  # a Triton that is built otherwise; the rest is built all the same
             triton_ahead.compile_only(request.get("device"))
         try:
             module = import_source(request["source"])
@@ -376,7 +387,9 @@ class Worker:
                 raise
             return {"note": str(error)}, pack_artifacts()
         if request.get("device"):
-            with contextlib.suppress(BaseException):  # whatever a candidate raises: it is found out where it is judged
+            with contextlib.suppress(
+                BaseException
+            ):  # whatever a candidate raises: it is found out where it is judged
                 _call_without_data(module, torch.load(io.BytesIO(tail), weights_only=False)["task"])
         return {}, pack_artifacts()
 
@@ -442,10 +455,17 @@ class Baseline(Worker):
             try:
                 self._choose(variant)
                 with torch.no_grad():
-                    written[variant] = self._rehearsed(variant, tree.unpack(form, [leaf.clone() for leaf in leaves]))
-            except Exception as error:  # whatever a compiler raises, the variant is left out and the reason told
+                    written[variant] = self._rehearsed(
+                        variant, tree.unpack(form, [leaf.clone() for leaf in leaves])
+                    )
+            except (
+                Exception
+            ) as error:  # whatever a compiler raises, the variant is left out and the reason told
                 failed[variant] = explain(error)
-        return {"failed": failed, "seeds": {variant: source for variant, source in written.items() if source}}, b""
+        return {
+            "failed": failed,
+            "seeds": {variant: source for variant, source in written.items() if source},
+        }, b""
 
     def _rehearsed(self, variant: str, values: list[Any]) -> str:
         if variant in MODES:

@@ -20,7 +20,9 @@ _BUFFER_BYTES = 8 << 20
 _Requested = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
 )
-_Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_Completed = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
 
 
 class Unavailable(RuntimeError):
@@ -29,7 +31,9 @@ class Unavailable(RuntimeError):
 
 def _library() -> Any:
     """The CUPTI that torch has loaded, or one that the loader finds."""
-    loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcupti.so" in line}
+    loaded = {
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcupti.so" in line
+    }
     for name in (*sorted(loaded), "libcupti.so"):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
@@ -43,7 +47,10 @@ class Recorder:
         self._cupti = _library()
         self._buffers: dict[int, Any] = {}
         self.microseconds: dict[str, float] = {}
-        self._callbacks = (_Requested(self._request), _Completed(self._complete))  # must outlive the registration
+        self._callbacks = (
+            _Requested(self._request),
+            _Completed(self._complete),
+        )  # must outlive the registration
         self._check(self._cupti.cuptiActivityRegisterCallbacks(*self._callbacks), "register")
 
     def _check(self, code: int, what: str) -> None:
@@ -58,10 +65,14 @@ class Recorder:
 
     def _complete(self, context: Any, stream: int, buffer: int, size: int, valid: int) -> None:
         record = ctypes.c_void_p()
-        while not self._cupti.cuptiActivityGetNextRecord(ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)):
+        while not self._cupti.cuptiActivityGetNextRecord(
+            ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
+        ):
             address = record.value or 0
             if ctypes.c_uint32.from_address(address).value in _KERNEL_KINDS:
-                start, end = (ctypes.c_uint64.from_address(address + offset).value for offset in (_START, _END))
+                start, end = (
+                    ctypes.c_uint64.from_address(address + offset).value for offset in (_START, _END)
+                )
                 text = ctypes.c_char_p.from_address(address + _NAME).value or b"?"
                 name = text.decode(errors="replace")
                 self.microseconds[name] = self.microseconds.get(name, 0.0) + (end - start) / 1e3

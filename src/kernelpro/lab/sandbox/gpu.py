@@ -100,14 +100,22 @@ def _order(name: str, stream: int, pointer: int, value: int) -> None:
     function = getattr(_driver(), name, None)
     if function is None:
         raise GpuError(f"this driver has no {name}")
-    _check(function(ctypes.c_void_p(stream), ctypes.c_uint64(pointer), ctypes.c_uint32(value), ctypes.c_uint(0)), name)
+    _check(
+        function(ctypes.c_void_p(stream), ctypes.c_uint64(pointer), ctypes.c_uint32(value), ctypes.c_uint(0)),
+        name,
+    )
 
 
 class _Interface:
     """Just enough of the CUDA array interface for torch to wrap a raw pointer."""
 
     def __init__(self, pointer: int, nbytes: int):
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
 
 
 def as_bytes(pointer: int, nbytes: int) -> Any:

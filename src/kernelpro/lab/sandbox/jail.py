@@ -25,7 +25,13 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 4, 36, 38, 22
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = (
+    1,
+    4,
+    36,
+    38,
+    22,
+)
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = (
     0x00020000,
     0x04000000,
@@ -34,7 +40,16 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID, _CLON
     0x20000000,
     0x40000000,
 )
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)
 _KERNELS_OWN = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")]
 """Settings of the whole machine."""
 
@@ -66,7 +81,10 @@ def prctl(option: int, value: int) -> None:
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     arguments = [None if a is None else a.encode() for a in (source, target, kind)]
-    _check(_libc.mount(*arguments, ctypes.c_ulong(flags), None if data is None else data.encode()), f"mount {target}")
+    _check(
+        _libc.mount(*arguments, ctypes.c_ulong(flags), None if data is None else data.encode()),
+        f"mount {target}",
+    )
 
 
 def unshare() -> None:
@@ -86,7 +104,9 @@ def loopback() -> None:
         fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
 
 
-def private_mounts(scratch: str, scratch_bytes: int, writable: list[str], instead_of_tmp: list[str] | None = None) -> None:
+def private_mounts(
+    scratch: str, scratch_bytes: int, writable: list[str], instead_of_tmp: list[str] | None = None
+) -> None:
     """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process; all else but `writable` is read-only.
 
     With `instead_of_tmp` also an own /tmp, in which only these paths of the other one are left.
@@ -103,10 +123,14 @@ def private_mounts(scratch: str, scratch_bytes: int, writable: list[str], instea
         Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
     with contextlib.suppress(OSError):  # in another one it would have all capabilities again
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
-    for place in _KERNELS_OWN if os.geteuid() == 0 else ():  # root outside is root to them, whatever the namespace
+    for place in (
+        _KERNELS_OWN if os.geteuid() == 0 else ()
+    ):  # root outside is root to them, whatever the namespace
         if os.path.exists(place):
             _mount(place, place, None, _MS_BIND | _MS_REC)
-            _mount(place, place, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+            _mount(
+                place, place, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+            )
 
 
 def _all_read_only(but: list[str]) -> None:
@@ -117,7 +141,10 @@ def _all_read_only(but: list[str]) -> None:
     try:
         _set_mount("/", read_only)
     except JailError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):  # Linux before 5.12, or a container that does not know the call
+        if error.errno not in (
+            errno.ENOSYS,
+            errno.EPERM,
+        ):  # Linux before 5.12, or a container that does not know the call
             raise
         return
     for path in but:
@@ -126,7 +153,10 @@ def _all_read_only(but: list[str]) -> None:
 
 def _set_mount(path: str, attributes: bytes) -> None:
     size = ctypes.c_size_t(len(attributes))
-    _check(_libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, size), f"mount_setattr {path}")
+    _check(
+        _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, size),
+        f"mount_setattr {path}",
+    )
 
 
 def drop_capabilities() -> None:
@@ -136,7 +166,11 @@ def drop_capabilities() -> None:
 
 
 def _own_tmp(nbytes: int, kept: list[str]) -> None:
-    held = {path: os.open(path, os.O_PATH) for path in sorted(kept) if path.startswith("/tmp/") and os.path.isdir(path)}
+    held = {
+        path: os.open(path, os.O_PATH)
+        for path in sorted(kept)
+        if path.startswith("/tmp/") and os.path.isdir(path)
+    }
     _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={nbytes},mode=0700")
     for path, fd in held.items():
         os.makedirs(path, exist_ok=True)
@@ -178,10 +212,15 @@ def landlock(readable: list[str], writable: list[str], tcp: bool = False) -> Non
         raise JailError(errno.ENOSYS, "Landlock is not in this kernel")
     handled = _ALL_FS[min(abi, 3)]
     attributes = struct.pack(
-        "<QQQ", handled, _NET_TCP if abi >= 4 and not tcp else 0, _SCOPE_ABSTRACT_AND_SIGNAL if abi >= 6 else 0
+        "<QQQ",
+        handled,
+        _NET_TCP if abi >= 4 and not tcp else 0,
+        _SCOPE_ABSTRACT_AND_SIGNAL if abi >= 6 else 0,
     )
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    ruleset = _check(_libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "landlock ruleset")
+    ruleset = _check(
+        _libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "landlock ruleset"
+    )
     for paths, rights in ((readable, _EXECUTE | _READ_FILE | _READ_DIR), (writable, handled)):
         for path in paths:
             try:

@@ -93,7 +93,9 @@ class Region:
         else:
             self.fd = os.memfd_create("kernelpro-inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self.fd, whole)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(
+                self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            )
             self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
 
     def has_gate(self) -> bool:
@@ -211,7 +213,9 @@ class DeviceReader:
             if slot.offset < 0 or slot.offset + slot.span() > size:
                 raise Unreadable("output lies outside the memory that it names")
             if not slot.span():
-                return Slot(0, slot.shape, slot.stride, slot.dtype).view(torch.empty(0, dtype=torch.uint8, device="cuda"))
+                return Slot(0, slot.shape, slot.stride, slot.dtype).view(
+                    torch.empty(0, dtype=torch.uint8, device="cuda")
+                )
             raw = gpu.as_bytes(base + slot.offset, slot.span()).clone()
         except (gpu.GpuError, ValueError) as error:
             raise Unreadable(f"output memory cannot be mapped: {error}") from None

@@ -28,7 +28,10 @@ def state(pid: int) -> str:
 
 def moves(pid: int) -> bool:
     """Whether a thread of it is not stopped, dead or gone."""
-    return any((read(f"/proc/{pid}/task/{t}/stat").rpartition(")")[2].strip()[:1] or "X") not in "TtZX" for t in threads_of(pid))
+    return any(
+        (read(f"/proc/{pid}/task/{t}/stat").rpartition(")")[2].strip()[:1] or "X") not in "TtZX"
+        for t in threads_of(pid)
+    )
 
 
 def alive(pid: int) -> bool:
@@ -56,7 +59,11 @@ def bind(thread: int, cores: set[int]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(child) for thread in threads_of(pid) for child in read(f"/proc/{pid}/task/{thread}/children").split()]
+    return [
+        int(child)
+        for thread in threads_of(pid)
+        for child in read(f"/proc/{pid}/task/{thread}/children").split()
+    ]
 
 
 def status_kib(pid: int, field: str) -> int:

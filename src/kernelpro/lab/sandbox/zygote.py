@@ -64,7 +64,9 @@ def _warm_triton() -> None:
     Hashing the installation (its key is kept), importing the rest of the package, and compiling its driver
     module, which goes into the zygote's own cache directory; each cell gets a copy of that.
     """
-    with contextlib.suppress(Exception):  # no Triton, or one that is built otherwise: the children will do it themselves
+    with contextlib.suppress(
+        Exception
+    ):  # no Triton, or one that is built otherwise: the children will do it themselves
         from triton.runtime.build import platform_key
         from triton.runtime.cache import triton_key
 
@@ -129,7 +131,14 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
         if request["level"] == "namespaces":
             kept = [*request["readable"], request["seed"]] if request["own_tmp"] else None
             jail.private_mounts(scratch, request["scratch_bytes"], request["writable"], kept)
-        for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "KERNELPRO_BUILD_DIR"):
+        for name in (
+            "HOME",
+            "TMPDIR",
+            "XDG_CACHE_HOME",
+            "TRITON_CACHE_DIR",
+            "TORCH_EXTENSIONS_DIR",
+            "KERNELPRO_BUILD_DIR",
+        ):
             if path := os.environ.get(name):
                 os.makedirs(path, exist_ok=True)
         if request["seed"] and os.path.isdir(request["seed"]):
@@ -144,7 +153,9 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
             if "socket" in allow:
                 jail.loopback()
             tmp = ["/tmp"] if inside and request["own_tmp"] else []
-            jail.landlock(request["readable"], [*request["writable"], *tmp, scratch, proc], tcp="socket" in allow)
+            jail.landlock(
+                request["readable"], [*request["writable"], *tmp, scratch, proc], tcp="socket" in allow
+            )
             if inside:
                 jail.drop_capabilities()
             jail.seccomp(allow)
@@ -153,7 +164,9 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
 
         child.run(request["role"], socket.socket(fileno=control), shared)
         os._exit(0)
-    except BaseException:  # the last stop of a forked process: whatever it is must not run on into the zygote's loop
+    except (
+        BaseException
+    ):  # the last stop of a forked process: whatever it is must not run on into the zygote's loop
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(71)

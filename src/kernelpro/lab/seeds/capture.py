@@ -67,7 +67,9 @@ def capture(reference: Reference, variant: str) -> Captured:
     return described(reference, model, values, result, seen)
 
 
-def described(reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[Seen]) -> Captured:
+def described(
+    reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[Seen]
+) -> Captured:
     """Where the arguments and results of the graph come from that was seen in this call of the model; raises NoSeed.
 
     Of a live module parameters and buffers are known by name; its class is needed only for what has no name of that kind.
@@ -90,7 +92,11 @@ def _described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen
     loose = {} if by_name else _loose(model)
     known = _inputs(values, parameters) | loose | {_key(tensor): text for text, _, tensor in named}
     arguments = tuple(_expression(value, known) for value in once.inputs)
-    outputs = {_key(value): f"outputs[{i}]" for i, value in enumerate(once.outputs) if isinstance(value, torch.Tensor)}
+    outputs = {
+        _key(value): f"outputs[{i}]"
+        for i, value in enumerate(once.outputs)
+        if isinstance(value, torch.Tensor)
+    }
     weights = named if by_name and any(text in arguments for text, _, _ in named) else []
     return Captured(
         code=once.graph.source_code,
@@ -127,7 +133,9 @@ def watching() -> Iterator[list[Seen]]:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    why = next((line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), lines[0])
+    why = next(
+        (line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), lines[0]
+    )
     return f"torch.compile makes no single graph of the model: {why[:200]}"
 
 
@@ -143,7 +151,11 @@ def _settings(graph: Any) -> dict[str, dict[str, int]]:
             launchers = getattr(kernel, "launchers", ())
             if isinstance(launchers, list) and len(launchers) == 1:
                 chosen = launchers[0].config
-                found[name] = {**chosen.kwargs, "num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+                found[name] = {
+                    **chosen.kwargs,
+                    "num_warps": chosen.num_warps,
+                    "num_stages": chosen.num_stages,
+                }
     return found
 
 
@@ -161,7 +173,9 @@ def _expression(value: Any, known: dict[_Key, str]) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
     if (found := known.get(_key(value))) is None:
-        raise NoSeed(f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in the module")
+        raise NoSeed(
+            f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in the module"
+        )
     return found
 
 

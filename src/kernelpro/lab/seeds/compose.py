@@ -61,10 +61,14 @@ def put_together(captured: Captured, task: Task, variant: str, device: str) -> s
     """The compiler's code as one file: imports, the reference where its parameters are needed, kernels, calls, the model."""
     parts = unwrap(captured.code, captured.constants, captured.settings)
     if len(parts.arguments) != len(captured.arguments):
-        raise NoSeed(f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}")
+        raise NoSeed(
+            f"the compiler's code takes {len(parts.arguments)} arguments and was given {len(captured.arguments)}"
+        )
     stateful = not captured.weights and any(text.startswith("self.") for text in captured.arguments)
     own = ["import os", "import torch", "from kernelpro import runtime"] if parts.cpp else ["import torch"]
-    imports = sorted(dict.fromkeys([*own, *parts.imports]), key=lambda text: not text.startswith(("import", "from")))
+    imports = sorted(
+        dict.fromkeys([*own, *parts.imports]), key=lambda text: not text.startswith(("import", "from"))
+    )
     first, text = _reference_text(task) if stateful else ([], "")
     sections = [_title(variant, device, parts), "\n".join([*first, *imports])]
     sections += [text] if text else []
@@ -84,14 +88,18 @@ def as_it_is(reference: Reference) -> str:
     else:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.is_made_of_init_inputs():
-        raise NoSeed("constructed with `init_inputs`, its class has other weights; give what the module was constructed with")
+        raise NoSeed(
+            "constructed with `init_inputs`, its class has other weights; give what the module was constructed with"
+        )
     first, text = _reference_text(task)
     return "\n\n".join((title, "\n".join([*first, "import torch"]), text, body)) + "\n"
 
 
 def _title(variant: str, device: str, parts: Parts) -> str:
     mode = "" if variant == "compile" else f" ({variant.replace('_', '-')})"
-    lines = [f"# Written by torch.compile{mode} of torch {torch.__version__} for {device}: kernels and order of calls."]
+    lines = [
+        f"# Written by torch.compile{mode} of torch {torch.__version__} for {device}: kernels and order of calls."
+    ]
     if outside := sorted(set(_OUTSIDE.findall(parts.body)) - _NO_LIBRARY):
         lines.append(f"# library-calls: {', '.join(outside)}")
     return "\n".join(lines)
@@ -105,7 +113,9 @@ def _reference_text(task: Task) -> tuple[list[str], str]:
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         if future or (isinstance(node, ast.FunctionDef) and node.name in _RECIPE):
             first += [ast.unparse(node)] if future else []
-            lines[node.lineno - 1 : node.end_lineno] = [None] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+            lines[node.lineno - 1 : node.end_lineno] = [None] * (
+                (node.end_lineno or node.lineno) - node.lineno + 1
+            )
     return first, re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
 
 
@@ -129,7 +139,11 @@ def _flags() -> list[str]:
         from torch._inductor.cpu_vec_isa import pick_vec_isa
 
         isa = pick_vec_isa()
-        chosen = [f for f in CppTorchOptions(vec_isa=isa).get_cflags() if re.match(r"std=|f(?!PIC|openmp|no-omit)", f)]
+        chosen = [
+            f
+            for f in CppTorchOptions(vec_isa=isa).get_cflags()
+            if re.match(r"std=|f(?!PIC|openmp|no-omit)", f)
+        ]
         macros = [f"D{name.strip()}" for name in isa.build_macro()]
         arch = isa.build_arch_flags().split()
     except (ImportError, AttributeError) as error:
@@ -151,5 +165,8 @@ def _model(base: str, captured: Captured, device: str) -> str:
         lines += ["    def __init__(self, *init):", "        super().__init__(*init)"]
         lines += [f'        {text} = {text}.to("{device}")' for text in captured.loose] + [""]
     lines += [f"    def forward({', '.join(('self', *captured.parameters))}):"]
-    lines += [f"        outputs = compiled_call({', '.join(captured.arguments)})", f"        return {captured.result}"]
+    lines += [
+        f"        outputs = compiled_call({', '.join(captured.arguments)})",
+        f"        return {captured.result}",
+    ]
     return "\n".join(lines)

@@ -28,7 +28,9 @@ _EXTERN = {
 """Library calls under the names that people know; the others keep the compiler's."""
 _TUNED = ("pointwise", "reduction", "persistent_reduction")
 """Decorators under which a kernel tries several configurations when it is first called."""
-_RANDOM = re.compile(r"\baten\.(rand\w*|bernoulli)|\binductor_seeds?\b|\bnormalized_rand_cpu\b|\brandn_cpu\b|\btl\.randn?\b")
+_RANDOM = re.compile(
+    r"\baten\.(rand\w*|bernoulli)|\binductor_seeds?\b|\bnormalized_rand_cpu\b|\brandn_cpu\b|\btl\.randn?\b"
+)
 
 
 @dataclass
@@ -56,7 +58,9 @@ def unwrap(code: str, constants: Iterable[str], settings: Mapping[str, Mapping[s
             name, kind, text = kernel
             names.append(name)
             if kind == "triton":
-                preamble += _take_triton(parts, name, _settled(text, name, settings[name]) if name in settings else text)
+                preamble += _take_triton(
+                    parts, name, _settled(text, name, settings[name]) if name in settings else text
+                )
             else:
                 parts.cpp.append(_take_cpp(name, text))
         elif isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_alias(statement):
@@ -77,7 +81,9 @@ def _kernel(statement: ast.stmt) -> tuple[str, str, str] | None:
     kind = function.removeprefix("async_compile.")
     if kind not in ("triton", "cpp_pybinding"):
         raise NoSeed(f"the compiler made a kernel of a kind that cannot be written down ({kind})")
-    texts = [a.value for a in statement.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    texts = [
+        a.value for a in statement.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+    ]
     return ast.unparse(statement.targets[0]), kind, texts[-1]
 
 
@@ -90,10 +96,14 @@ def _settled(text: str, name: str, settings: Mapping[str, int]) -> str:
     """The kernel with one configuration: nobody has to look for it again, and one sees which it is."""
     function = next(s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name == name)
     call = function.decorator_list[0]
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in [f"triton_heuristics.{kind}" for kind in _TUNED]:
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in [
+        f"triton_heuristics.{kind}" for kind in _TUNED
+    ]:
         return text
     kept = {
-        k.arg: ast.get_source_segment(text, k.value) for k in call.keywords if k.arg in ("filename", "triton_meta", "inductor_meta")
+        k.arg: ast.get_source_segment(text, k.value)
+        for k in call.keywords
+        if k.arg in ("filename", "triton_meta", "inductor_meta")
     }
     told = {"config": dict(settings)} | kept
     lines = text.splitlines()
@@ -141,7 +151,9 @@ def _take_calls(parts: Parts, module: ast.Module, code: str, native: list[str]) 
     body = textwrap.dedent("\n".join(lines))
     for name in native:
         body = re.sub(rf"\b{name}\(", f"{LIBRARY}.{name}(", body)
-    parts.body = re.sub(r"\bextern_kernels\.(\w+)", lambda m: f"torch.{m[1]}" if m[1] in _EXTERN else m[0], body)
+    parts.body = re.sub(
+        r"\bextern_kernels\.(\w+)", lambda m: f"torch.{m[1]}" if m[1] in _EXTERN else m[0], body
+    )
 
 
 def _needed(preamble: list[ast.stmt], parts: Parts, defined: set[str]) -> list[str]:
@@ -157,7 +169,9 @@ def _needed(preamble: list[ast.stmt], parts: Parts, defined: set[str]) -> list[s
         text = ast.unparse(statement)
         binds = _bound(statement)
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            statement.names = [alias for alias in statement.names if (alias.asname or alias.name).split(".")[0] in used]
+            statement.names = [
+                alias for alias in statement.names if (alias.asname or alias.name).split(".")[0] in used
+            ]
             text = ast.unparse(statement) if statement.names else ""
         elif binds and not binds & used:
             text = ""

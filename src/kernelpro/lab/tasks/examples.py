@@ -23,7 +23,9 @@ def told(result: Any) -> Told:
     """Of each output its shape and elements at equal distances."""
     leaves: list[torch.Tensor] = []
     tree.pack(result, leaves)
-    return [(list(leaf.shape), leaf.detach().flatten()[:: max(1, leaf.numel() // _MOST)].cpu()) for leaf in leaves]
+    return [
+        (list(leaf.shape), leaf.detach().flatten()[:: max(1, leaf.numel() // _MOST)].cpu()) for leaf in leaves
+    ]
 
 
 def dumps(found: Told) -> str:
@@ -41,8 +43,13 @@ def difference(one: Told, other: Told) -> str:
     if [shape for shape, _ in one] != [shape for shape, _ in other]:
         return f"outputs of shapes {[shape for shape, _ in other]}, not {[shape for shape, _ in one]}"
     for index, ((_, mine), (_, theirs)) in enumerate(zip(one, other, strict=True)):
-        a, b = (torch.nan_to_num((torch.view_as_real(t) if t.is_complex() else t).double()) for t in (mine, theirs))
-        others = float(((a - b).abs() > _FAR * a.square().mean().sqrt()).double().mean()) if a.numel() else 0.0
+        a, b = (
+            torch.nan_to_num((torch.view_as_real(t) if t.is_complex() else t).double())
+            for t in (mine, theirs)
+        )
+        others = (
+            float(((a - b).abs() > _FAR * a.square().mean().sqrt()).double().mean()) if a.numel() else 0.0
+        )
         if others > _FEW:
             return f"{others:.0%} of the elements of output {index} are others"
     return ""

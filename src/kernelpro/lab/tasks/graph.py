@@ -54,9 +54,13 @@ def operator_graph(reference: Reference, seed: int) -> Graph:
                 nodes.append(_leaf(node.name, "parameter", value, str(spec.target)))
             else:
                 nodes.append(_constant(node.name, _value(program, str(spec.target)), str(spec.target), name))
-        elif node.op == "call_function" and (node.users or value is not None):  # what gives nothing only checks something
+        elif node.op == "call_function" and (
+            node.users or value is not None
+        ):  # what gives nothing only checks something
             nodes.append(_operation(node, name))
-    outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    outputs = [
+        spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT
+    ]
     single = bool(program.call_spec.out_spec and program.call_spec.out_spec.is_leaf())
     known = {node.name for node in nodes}
     if not (single or _is_flat(program)) or not known.issuperset(outputs):
@@ -85,14 +89,23 @@ def _named(arguments: list[Any]) -> Iterator[str]:
 
 def _exported(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram:
     try:
-        with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with (
+            torch.no_grad(),
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")  # and what it prints of a graph that it cannot trace
             program = torch.export.export(reference.model(), arguments, strict=False)
             if any(_writes(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
     except Exception as error:  # torch.export raises whatever the model and its own passes raise
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise BadInput(f"task {reference.task.name}: its operators cannot be traced: {reason[:_REASON]}") from None
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
+        raise BadInput(
+            f"task {reference.task.name}: its operators cannot be traced: {reason[:_REASON]}"
+        ) from None
     return program
 
 
@@ -148,7 +161,9 @@ def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:
     if same is None:
         why = "is a constant tensor that is neither a parameter nor a persistent buffer (register_buffer makes it one)"
         raise BadInput(f"task {task}: {target} {why}")
-    return Node(name, "aten.full.default", _shape(value), _dtype(value), args=(list(value.shape), _plain(same, task)))
+    return Node(
+        name, "aten.full.default", _shape(value), _dtype(value), args=(list(value.shape), _plain(same, task))
+    )
 
 
 def _shape(value: torch.Tensor) -> tuple[int, ...]:

@@ -19,7 +19,10 @@ _FEWEST_SPIKES = 8
 
 def transform(leaves: list[torch.Tensor], distribution: str, seed: int) -> list[torch.Tensor]:
     """The floating tensors under a distribution; others as they are."""
-    return [_one(leaf, distribution, seed + i) if leaf.is_floating_point() else leaf for i, leaf in enumerate(leaves)]
+    return [
+        _one(leaf, distribution, seed + i) if leaf.is_floating_point() else leaf
+        for i, leaf in enumerate(leaves)
+    ]
 
 
 def _one(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
@@ -33,6 +36,8 @@ def _one(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
         powers = low + (high - low) * torch.rand(count, generator=generator, device=leaf.device)
         places, which = torch.unique(where, return_inverse=True)
         factors = torch.zeros(len(places), dtype=torch.float64, device=leaf.device)
-        factors.scatter_reduce_(0, which, torch.exp2(powers.double()), "amax")  # a place drawn twice stays reproducible
+        factors.scatter_reduce_(
+            0, which, torch.exp2(powers.double()), "amax"
+        )  # a place drawn twice stays reproducible
         return leaf.clone().put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
     return leaf * {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution]

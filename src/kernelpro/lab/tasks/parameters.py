@@ -101,7 +101,9 @@ def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"
     """
     if not state:
         return "none"
-    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    own = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
     fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
     needed = {name for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()}
     there = {_place(state[name]) for name in fitting}

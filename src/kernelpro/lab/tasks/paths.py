@@ -12,7 +12,11 @@ def told() -> dict[str, str]:
     """For the environment of a worker: the script's folder, and what was added to the path."""
     installed = (f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
     found = dict.fromkeys(os.path.abspath(path) for path in sys.path)
-    return {NAME: os.pathsep.join(path for path in found if os.path.isdir(path) and not path.startswith(installed))}
+    return {
+        NAME: os.pathsep.join(
+            path for path in found if os.path.isdir(path) and not path.startswith(installed)
+        )
+    }
 
 
 def passed_on() -> dict[str, str]:

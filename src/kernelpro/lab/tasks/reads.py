@@ -21,7 +21,17 @@ _SHAPE_ALONE = ("_like", "new_")
 """Ends and beginnings of the names of operators that take of a tensor its shape and type only."""
 _UNSURE = ("grid_sampler", "nll_loss", "searchsorted", "upsample_")
 """Beginnings of operators whose first argument is read in part, and which part is not worth finding out."""
-_FRESH = {"copy_", "fill_", "zero_", "index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "scatter_", "masked_fill_"}
+_FRESH = {
+    "copy_",
+    "fill_",
+    "zero_",
+    "index_put_",
+    "_index_put_impl_",
+    "index_copy_",
+    "index_fill_",
+    "scatter_",
+    "masked_fill_",
+}
 _FRESH |= {"masked_scatter_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"}
 """They write without reading what was there."""
 
@@ -55,10 +65,21 @@ _CHOICES: dict[str, Callable[[Tensor, Any], None]] = {
     **dict.fromkeys(_ROWS, _rows),
     **dict.fromkeys(("index", "index_put", "index_put_", "_index_put_impl_"), _cells),
     **dict.fromkeys(
-        ("index_select", "index_add_", "index_reduce_", "index_copy", "index_copy_", "index_fill", "index_fill_"), _along
+        (
+            "index_select",
+            "index_add_",
+            "index_reduce_",
+            "index_copy",
+            "index_copy_",
+            "index_fill",
+            "index_fill_",
+        ),
+        _along,
     ),
     **dict.fromkeys(("gather", "scatter", "scatter_", "scatter_add_", "scatter_reduce_"), _places),
-    **dict.fromkeys(("masked_select", "masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_"), _masked),
+    **dict.fromkeys(
+        ("masked_select", "masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_"), _masked
+    ),
     "take": _flat,
 }
 """Which elements of its first argument an operator fetches, or writes to."""
@@ -77,7 +98,11 @@ class Part:
     def add(self, view: Tensor, chosen: Tensor | None = None) -> None:
         """The elements under this view of the memory, or those of them that are chosen."""
         memory = view.untyped_storage().nbytes() // view.element_size()
-        if chosen is None and view.numel() == memory and torch.ops.aten.is_non_overlapping_and_dense.default(view):
+        if (
+            chosen is None
+            and view.numel() == memory
+            and torch.ops.aten.is_non_overlapping_and_dense.default(view)
+        ):
             self.all = True
         if self.all:
             return
@@ -101,7 +126,9 @@ class Source:
     """The memory of inputs or parameters, and what a call does to it."""
 
     def __init__(self, tensor: Tensor, sparse: bool):
-        self._memory = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+        self._memory = tensor.as_strided(
+            (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0
+        )
         self._sparse = sparse
         """Whether elements of zero need not be read."""
         self._read, self._written = Part(), Part()
@@ -137,7 +164,10 @@ class Source:
     def _bytes(self, mask: Tensor | None, sparse: bool) -> int:
         if mask is None:
             return 0
-        return int(torch.count_nonzero(mask & (self._memory != 0) if sparse else mask)) * self._memory.element_size()
+        return (
+            int(torch.count_nonzero(mask & (self._memory != 0) if sparse else mask))
+            * self._memory.element_size()
+        )
 
 
 class Reads:
@@ -145,7 +175,10 @@ class Reads:
 
     def __init__(self, inputs: Sequence[Tensor], parameters: Sequence[Tensor]):
         self._sources: dict[int, Source] = {}
-        for tensor, sparse in [*((t, t.is_floating_point()) for t in inputs), *((t, False) for t in parameters)]:
+        for tensor, sparse in [
+            *((t, t.is_floating_point()) for t in inputs),
+            *((t, False) for t in parameters),
+        ]:
             if tensor.layout is torch.strided and tensor.numel():
                 self._sources.setdefault(tensor.untyped_storage()._cdata, Source(tensor, sparse)).hold(tensor)
 
@@ -198,14 +231,22 @@ def tensors(value: Any) -> list[Tensor]:
     return [t for item in value for t in tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
-def _known_part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> tuple[Tensor, Tensor | None] | None:
+def _known_part(
+    name: str, position: int, tensor: Tensor, args: Any, result: Any
+) -> tuple[Tensor, Tensor | None] | None:
     try:
         return _part(name, position, tensor, args, result)
-    except (RuntimeError, IndexError, TypeError):  # arguments in a form that nobody foresaw, or no room for a mask
+    except (
+        RuntimeError,
+        IndexError,
+        TypeError,
+    ):  # arguments in a form that nobody foresaw, or no room for a mask
         return None
 
 
-def _part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> tuple[Tensor, Tensor | None] | None:
+def _part(
+    name: str, position: int, tensor: Tensor, args: Any, result: Any
+) -> tuple[Tensor, Tensor | None] | None:
     """What an operator reads of this argument, or writes to: a view of it, and which of its elements, where not all.
 
     None where that is not known. Of a tensor without content (`meta`) it is all."""
@@ -222,7 +263,9 @@ def _part(name: str, position: int, tensor: Tensor, args: Any, result: Any) -> t
     if name.startswith(_UNSURE):
         return (tensor, None) if name.startswith("upsample") and result.numel() > tensor.numel() else None
     if name in ("tril", "triu"):
-        return tensor, getattr(torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device), name)(*args[1:])
+        return tensor, getattr(torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device), name)(
+            *args[1:]
+        )
     if name == "convolution" and not args[6]:
         return _one_each(tensor, args[1].shape[2:], args[3], args[5]), None
     if name in _POOLS:
@@ -247,7 +290,9 @@ def _fetched(name: str, tensor: Tensor, args: Any) -> tuple[Tensor, Tensor] | No
     return tensor, ~chosen if name in _REPLACE else chosen
 
 
-def _one_each(tensor: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
+def _one_each(
+    tensor: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
     """Where windows leap over elements, one element for each window; else the tensor."""
     steps: list[slice] = []
     for axis, size in enumerate(kernel):

@@ -51,7 +51,9 @@ class Reference:
         found = getattr(self._module, name, None)
         if not callable(found):
             what = f"class {name}" if name == self.task.entry else f"function {name}"
-            raise BadInput(f"task {self.task.name}: no {what}; a task defines Model, get_inputs and get_init_inputs")
+            raise BadInput(
+                f"task {self.task.name}: no {what}; a task defines Model, get_inputs and get_init_inputs"
+            )
         return found
 
     def _guarded(self, what: str, make: Any) -> Any:
@@ -60,7 +62,9 @@ class Reference:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput(f"task {self.task.name}: {what} raised {type(error).__name__}: {str(error)[:300]}") from error
+            raise BadInput(
+                f"task {self.task.name}: {what} raised {type(error).__name__}: {str(error)[:300]}"
+            ) from error
 
     def _make_init(self) -> list[Any]:
         if self.task.form != "kernelbench":
@@ -89,7 +93,11 @@ class Reference:
         if not self.task.outputs:
             return ""
         content = _load_payload(self.task, self._module)
-        model = self._moved(content["module"], None) if self.task.form == "module" else getattr(self._module, self.task.entry)
+        model = (
+            self._moved(content["module"], None)
+            if self.task.form == "module"
+            else getattr(self._module, self.task.entry)
+        )
         leaves: list[torch.Tensor] = []
         form = tree.pack(content["inputs"], leaves)
 
@@ -109,7 +117,9 @@ class Reference:
             made = type(self._built)(*self.init_inputs).state_dict()
         except Exception:  # whatever a constructor raises that gets something else than it wants
             return False
-        return {name: t.shape for name, t in made.items()} == {name: t.shape for name, t in self._built.state_dict().items()}
+        return {name: t.shape for name, t in made.items()} == {
+            name: t.shape for name, t in self._built.state_dict().items()
+        }
 
     def state(self) -> parameters.State:
         """Parameters and buffers by name, on the CPU."""
@@ -196,7 +206,9 @@ def load_source(task: Task) -> ModuleType:
         raise BadInput(f"task {task.name}: syntax error in line {error.lineno}: {error.msg}") from None
     except Exception as error:
         del sys.modules[name]
-        raise BadInput(f"task {task.name}: importing it raised {type(error).__name__}: {str(error)[:300]}") from error
+        raise BadInput(
+            f"task {task.name}: importing it raised {type(error).__name__}: {str(error)[:300]}"
+        ) from error
     return module
 
 
@@ -223,14 +235,20 @@ class _Unpickler(pickle.Unpickler):
                 found = getattr(found, part)
         except AttributeError:
             return super().find_class(module, name)
-        return found if getattr(found, "__module__", None) == self._home.__name__ else super().find_class(module, name)
+        return (
+            found
+            if getattr(found, "__module__", None) == self._home.__name__
+            else super().find_class(module, name)
+        )
 
 
 def _load_payload(task: Task, module: ModuleType) -> dict[str, Any]:
     try:
         content = _Unpickler(base64.b64decode(task.payload), module).load()
     except Exception as error:
-        raise BadInput(f"task {task.name}: its payload cannot be loaded ({type(error).__name__}: {error})") from error
+        raise BadInput(
+            f"task {task.name}: its payload cannot be loaded ({type(error).__name__}: {error})"
+        ) from error
     return dict(content)
 
 

@@ -50,7 +50,9 @@ class _Counter(Watcher):
         formula = flop_registry.get(function._overloadpacket)
         if formula is not None:
             count = formula(*args, **(kwargs or {}), out_val=result)
-            matrices = [a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2 and a.is_floating_point()]
+            matrices = [
+                a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2 and a.is_floating_point()
+            ]
             densities = [float(torch.count_nonzero(m)) / max(m.numel(), 1) for m in matrices[-2:]]
             work = count * min(densities, default=1.0)
             self.flops += work

@@ -53,7 +53,9 @@ class Constraint:
     def __init__(self, text: str, line: int):
         self.text, self.line = text, line
         if len(text) > _MOST_CHARACTERS:
-            raise BadInput(f"line {line}: a constraint of more than {_MOST_CHARACTERS} characters; split it into several")
+            raise BadInput(
+                f"line {line}: a constraint of more than {_MOST_CHARACTERS} characters; split it into several"
+            )
         try:
             self._tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -103,7 +105,9 @@ class Constraint:
                 inner = node.values
             case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
                 inner = [node.left, *node.comparators]
-            case ast.Call(func=ast.Name(id=name)) if name in _CALLS and len(node.args) > 1 and not node.keywords:
+            case ast.Call(func=ast.Name(id=name)) if (
+                name in _CALLS and len(node.args) > 1 and not node.keywords
+            ):
                 inner = node.args
             case _ if literal(node) is not None:
                 inner = []
@@ -120,7 +124,9 @@ def _compute(node: ast.expr, point: Mapping[str, Value]) -> Any:
         case ast.Name():
             return point[node.id]
         case ast.BinOp():
-            return _ARITHMETIC[type(node.op)](_number(_compute(node.left, point)), _number(_compute(node.right, point)))
+            return _ARITHMETIC[type(node.op)](
+                _number(_compute(node.left, point)), _number(_compute(node.right, point))
+            )
         case ast.UnaryOp(op=ast.Not()):
             return not _compute(node.operand, point)
         case ast.UnaryOp():

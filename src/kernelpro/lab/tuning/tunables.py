@@ -207,7 +207,9 @@ class _Places:
 
     def span(self, node: ast.expr) -> _Span:
         assert node.end_lineno is not None and node.end_col_offset is not None
-        return _Span(self._of_bytes(node.lineno, node.col_offset), self._of_bytes(node.end_lineno, node.end_col_offset))
+        return _Span(
+            self._of_bytes(node.lineno, node.col_offset), self._of_bytes(node.end_lineno, node.end_col_offset)
+        )
 
     def _of_bytes(self, line: int, column: int) -> int:
         return self.of_characters(line, len(self._lines[line - 1].encode()[:column].decode()))
@@ -218,11 +220,15 @@ def _slot(tree: ast.Module, places: _Places, line: int, comment: _Span, text: st
     target, node = _assignment(assigned[0]) if len(assigned) == 1 else (None, None)
     value = constraints.literal(node) if node else None
     if target is None or node is None or value is None:
-        raise BadInput(f"line {line}: `# tune:` belongs behind one module-level constant, as in `BLOCK = 128  # tune: 64, 128`")
+        raise BadInput(
+            f"line {line}: `# tune:` belongs behind one module-level constant, as in `BLOCK = 128  # tune: 64, 128`"
+        )
     texts = _values(target, line, text)
     kinds = {_kind(one) for one in (*texts, value)}
     if len(kinds) > 1:
-        raise BadInput(f"line {line}: the values of {target} are of different kinds: {' and '.join(sorted(kinds))}")
+        raise BadInput(
+            f"line {line}: the values of {target} are of different kinds: {' and '.join(sorted(kinds))}"
+        )
     if value not in texts:
         raise BadInput(f"line {line}: {target} is {value!r}, which is not among its values to try: {text}")
     return _Slot(target, places.span(node), comment, texts, value)
@@ -280,4 +286,6 @@ def _require_constant(tree: ast.Module, name: str) -> None:
             found.append(node.lineno)
         waiting.extend(ast.iter_child_nodes(node))
     if len(found) > 1:
-        raise BadInput(f"line {max(found)}: {name} is a tunable, but assigned again here (first in line {min(found)})")
+        raise BadInput(
+            f"line {max(found)}: {name} is a tunable, but assigned again here (first in line {min(found)})"
+        )

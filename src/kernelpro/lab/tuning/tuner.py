@@ -89,7 +89,9 @@ class Tuned:
     """In the order of judging."""
 
 
-def tune(source: str, passed: Verdict, judge: Judge, budget: int, rng: random.Random, ahead: int = 1) -> Tuned:
+def tune(
+    source: str, passed: Verdict, judge: Judge, budget: int, rng: random.Random, ahead: int = 1
+) -> Tuned:
     """The best point of the tunables that `source` declares; `passed` is the verdict on it as it is.
 
     At most `budget` points are judged quickly, then at most three normally; `ahead` are announced before the first of them is
@@ -108,7 +110,16 @@ def tune(source: str, passed: Verdict, judge: Judge, budget: int, rng: random.Ra
 class _Search:
     """What is known so far, and the moves that follow from it."""
 
-    def __init__(self, source: str, declared: Declared, passed: Verdict, judge: Judge, budget: int, rng: random.Random, ahead: int):
+    def __init__(
+        self,
+        source: str,
+        declared: Declared,
+        passed: Verdict,
+        judge: Judge,
+        budget: int,
+        rng: random.Random,
+        ahead: int,
+    ):
         self._source, self._declared, self._judge, self._rng = source, declared, judge, rng
         self._left, self._ahead = budget, max(1, ahead)
         self._log: list[Trial] = []
@@ -125,7 +136,9 @@ class _Search:
 
     def is_done(self) -> bool:
         floor = self._default.verdict.floor_ms
-        return bool(floor and self._default.ms and self._default.speed * self._default.ms / floor <= self._bar)
+        return bool(
+            floor and self._default.ms and self._default.speed * self._default.ms / floor <= self._bar
+        )
 
     # --- exploring -----------------------------------------------------------------------------------
 
@@ -212,7 +225,9 @@ class _Search:
             else:
                 self._failed.update(trial.point.items())
 
-    def _judged(self, points: Iterator[dict[str, Value]], effort: Literal["quick", "normal"]) -> Iterator[Trial]:
+    def _judged(
+        self, points: Iterator[dict[str, Value]], effort: Literal["quick", "normal"]
+    ) -> Iterator[Trial]:
         """One after the other, the next few announced."""
         waiting: deque[tuple[dict[str, Value], str]] = deque()
         while True:
@@ -224,7 +239,12 @@ class _Search:
             point, text = waiting.popleft()
             limit = self._limit() if effort == "quick" else 0.0
             verdict = self._judge.judge(text, TuneOptions(effort, limit))
-            trial = Trial(point, effort, verdict, verdict.speedup.get(self._against) if verdict.status is Status.PASSED else None)
+            trial = Trial(
+                point,
+                effort,
+                verdict,
+                verdict.speedup.get(self._against) if verdict.status is Status.PASSED else None,
+            )
             self._log.append(trial)
             yield trial
 
@@ -261,4 +281,10 @@ class _Search:
         return self._tuned(winner, f"{winner.speed / self._default.speed:.2f}x as fast as the default")
 
     def _tuned(self, trial: Trial, why: str) -> Tuned:
-        return Tuned(tunables.frozen(self._source, trial.point), trial, trial is not self._default, why, tuple(self._log))
+        return Tuned(
+            tunables.frozen(self._source, trial.point),
+            trial,
+            trial is not self._default,
+            why,
+            tuple(self._log),
+        )

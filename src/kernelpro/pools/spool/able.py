@@ -14,9 +14,13 @@ from kernelpro.records import BadInput
 def check(devices: Iterable[Device]) -> None:
     """Bad input where there is no torch, or none that can use the GPU. In a process of its own: this one has no torch in it."""
     if importlib.util.find_spec("torch") is None:
-        raise BadInput(f"{sys.executable} has no torch: install it there (pip install torch), or use a Python that has it")
+        raise BadInput(
+            f"{sys.executable} has no torch: install it there (pip install torch), or use a Python that has it"
+        )
     if any(device.gpu for device in devices):
-        tried = subprocess.run([sys.executable, "-c", "import torch; torch.cuda.init()"], capture_output=True, text=True)
+        tried = subprocess.run(
+            [sys.executable, "-c", "import torch; torch.cuda.init()"], capture_output=True, text=True
+        )
         if tried.returncode:
             why = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise BadInput(

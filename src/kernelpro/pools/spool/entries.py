@@ -32,7 +32,11 @@ class Posted(Record):
     @property
     def words(self) -> str:
         """For people."""
-        parts = [self.job.kind, self.job.task.name if self.job.task else "", self.job.candidate.name if self.job.candidate else ""]
+        parts = [
+            self.job.kind,
+            self.job.task.name if self.job.task else "",
+            self.job.candidate.name if self.job.candidate else "",
+        ]
         return " ".join(filter(None, parts))
 
 
@@ -51,7 +55,9 @@ class Answered(Record):
 
 def post(job: Job, match: str = "") -> Posted:
     """The same question has the same key: names and ids are the asker's own affair."""
-    asked = replace(job, id="", task=None, candidate=None, sanitize=False)  # the verdict is the same without the last
+    asked = replace(
+        job, id="", task=None, candidate=None, sanitize=False
+    )  # the verdict is the same without the last
     about = (job.task and job.task.id, job.candidate and job.candidate.id)
     return Posted(digest("job", asked.said(), *(part or "" for part in about), match), match, job)
 

@@ -130,7 +130,9 @@ class Folder:
 
     def reopen(self, posted: Posted, answered: Answered) -> None:
         """A result that is a failure is set aside: asked again, the job is done again."""
-        self.set_aside(self._result_file(posted.key), f"{posted.words} could not be done: {failure(answered.result)}")
+        self.set_aside(
+            self._result_file(posted.key), f"{posted.words} could not be done: {failure(answered.result)}"
+        )
 
     def keep(self, answered: Answered) -> bool:
         """False where there was a result already, which stands."""
@@ -154,7 +156,11 @@ class Folder:
 
     def _keys(self) -> list[str]:
         """Of all jobs, oldest first."""
-        entries = [(entry.stat().st_mtime, entry.name) for entry in os.scandir(self.path / "jobs") if entry.name[0] != "."]
+        entries = [
+            (entry.stat().st_mtime, entry.name)
+            for entry in os.scandir(self.path / "jobs")
+            if entry.name[0] != "."
+        ]
         return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
 
     def tidy(self) -> None:
@@ -173,7 +179,10 @@ class Folder:
             if isinstance(found, Answered) and self.job(found.key) and self.keep(found):
                 path.unlink(missing_ok=True)
             else:
-                self.set_aside(path, "its job has a result already" if self.job(found.key) else "there is no such job here")
+                self.set_aside(
+                    path,
+                    "its job has a result already" if self.job(found.key) else "there is no such job here",
+                )
 
     def _job_file(self, key: str) -> Path:
         return self.path / "jobs" / f"{key}.json"
@@ -262,7 +271,11 @@ class Folder:
     def hardware(self, posted: Posted) -> str:
         """What the jobs of this task are timed on; empty while that is open."""
         try:
-            return (self.path / "hardware" / posted.group).read_text(encoding="utf-8").strip() if posted.group else ""
+            return (
+                (self.path / "hardware" / posted.group).read_text(encoding="utf-8").strip()
+                if posted.group
+                else ""
+            )
         except FileNotFoundError:
             return ""
 

@@ -26,11 +26,17 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Do the jobs of a KernelPro spool. Needs Python and torch alone.")
+    parser = argparse.ArgumentParser(
+        description="Do the jobs of a KernelPro spool. Needs Python and torch alone."
+    )
     parser.add_argument("spool", type=Path, help="a spool's folder, or a file with its jobs")
     parser.add_argument("--once", action="store_true", help="end when there is nothing more to do")
-    parser.add_argument("--seconds", type=float, default=0.0, help="end in time, with nothing half done, after so many")
-    parser.add_argument("--lease", type=float, default=120.0, help="seconds without a sign of life until others take our jobs")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="end in time, with nothing half done, after so many"
+    )
+    parser.add_argument(
+        "--lease", type=float, default=120.0, help="seconds without a sign of life until others take our jobs"
+    )
     parser.add_argument("--match", default="", help="only devices whose name contains this")
     parser.add_argument("--sandbox", default="auto", choices=("auto", "namespaces", "landlock", "process"))
     given = parser.parse_args()

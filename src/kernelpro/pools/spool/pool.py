@@ -40,7 +40,9 @@ class _Asked:
 class Spool(Pool):
     """With `wait`, futures are fulfilled as results appear; without, what is not there is `Outstanding`."""
 
-    def __init__(self, path: Path, wait: bool = True, match: str = "", say: Callable[[str], None] = lambda line: None):
+    def __init__(
+        self, path: Path, wait: bool = True, match: str = "", say: Callable[[str], None] = lambda line: None
+    ):
         self._folder = Folder(path, say)
         self._folder.tidy()
         self._wait, self._match, self._say = wait, match, say
@@ -128,7 +130,9 @@ class Spool(Pool):
         self._folder.tidy()
         for asked in waiting:
             if not asked.answer.done():
-                self._folder.put(asked.posted)  # it may have been damaged, or withdrawn by another who asked for it
+                self._folder.put(
+                    asked.posted
+                )  # it may have been damaged, or withdrawn by another who asked for it
         for holder in self._folder.sick():
             if holder.worker not in self._sick:
                 self._sick.add(holder.worker)
@@ -140,7 +144,11 @@ class Spool(Pool):
                 asked.answer.set_exception(why)
 
     def _out_of_reach(self, error: OSError) -> BadInput:
-        return error if isinstance(error, BadInput) else BadInput(f"spool:{self._folder.path} cannot be used: {error.strerror}")
+        return (
+            error
+            if isinstance(error, BadInput)
+            else BadInput(f"spool:{self._folder.path} cannot be used: {error.strerror}")
+        )
 
     def _follow(self, waiting: list[_Asked]) -> None:
         """Tell the askers how far their jobs are, where that has changed."""

@@ -39,7 +39,9 @@ def asked(source: Path) -> list[Posted]:
             if isinstance(entry, Posted):
                 found[entry.key] = entry
     if not found:
-        raise BadInput(f"{source} holds no job: give a spool's folder, or a file that `kernelpro spool pack` wrote")
+        raise BadInput(
+            f"{source} holds no job: give a spool's folder, or a file that `kernelpro spool pack` wrote"
+        )
     return list(found.values())
 
 
@@ -89,7 +91,11 @@ def _lines(source: Path) -> Iterator[tuple[Path, int, str]]:
     if source.is_dir():
         rooms = [source / room for room in ("jobs", "results")]
         inside = [path for room in [source, *rooms] if room.is_dir() for path in sorted(room.iterdir())]
-        paths = [path for path in inside if path.is_file() and path.suffix in (".json", ".jsonl") and path.name[0] != "."]
+        paths = [
+            path
+            for path in inside
+            if path.is_file() and path.suffix in (".json", ".jsonl") and path.name[0] != "."
+        ]
         if not paths:
             raise BadInput(f"{source} holds neither jobs nor results")
     else:
@@ -99,7 +105,9 @@ def _lines(source: Path) -> Iterator[tuple[Path, int, str]]:
             content = path.read_bytes().decode("utf-8", errors="replace")
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}") from None
-        yield from ((path, number, text) for number, text in enumerate(content.split("\n"), 1) if text.strip())
+        yield from (
+            (path, number, text) for number, text in enumerate(content.split("\n"), 1) if text.strip()
+        )
 
 
 def _write(out: Path, text: str) -> None:

@@ -124,12 +124,16 @@ def _say_what_is_left(folder: Folder, takers: list[_Taker], terms: Terms, say: S
     left, held = folder.open_jobs(), folder.holders()
     others = sum(posted.key in held for posted in left)
     foreign = sum(not any(folder.suits(posted, taker.device) for taker in takers) for posted in left)
-    notes = [f"{others} with other workers"] * bool(others) + [f"{foreign} for other hardware"] * bool(foreign)
+    notes = [f"{others} with other workers"] * bool(others) + [f"{foreign} for other hardware"] * bool(
+        foreign
+    )
     say(f"{done} jobs done, {len(left)} left" + (f" ({', '.join(notes)})" if notes else ""))
     first = _MARGIN * _FIRST_GUESS
     if terms.seconds and not done and len(left) > others + foreign and _usable(terms.seconds) <= first:
         enough = first + 2 * _FAREWELL
-        say(f"--seconds {terms.seconds:g} is too short to begin: a first job may take {first:.0f} s; give {enough:.0f} or more")
+        say(
+            f"--seconds {terms.seconds:g} is too short to begin: a first job may take {first:.0f} s; give {enough:.0f} or more"
+        )
 
 
 @dataclass
@@ -143,11 +147,26 @@ class _Held:
 
 class _Taker:
     def __init__(
-        self, folder: Folder, device: Device, terms: Terms, say: Say, stop: threading.Event, deadline: float, results: Path | None
+        self,
+        folder: Folder,
+        device: Device,
+        terms: Terms,
+        say: Say,
+        stop: threading.Event,
+        deadline: float,
+        results: Path | None,
     ):
         self.device, self.done, self.well = device, 0, False
-        self._folder, self._terms, self._stop, self._deadline, self._results = folder, terms, stop, deadline, results
-        self._name = f"{socket.gethostname()}-{os.getpid()}" + (f"-{device.gpu.uuid[:12]}" if device.gpu else "")
+        self._folder, self._terms, self._stop, self._deadline, self._results = (
+            folder,
+            terms,
+            stop,
+            deadline,
+            results,
+        )
+        self._name = f"{socket.gethostname()}-{os.getpid()}" + (
+            f"-{device.gpu.uuid[:12]}" if device.gpu else ""
+        )
         self._place = f"{socket.gethostname()}-{device.label}"
         self._say: Say = lambda text: say(f"{self._name}: {text}")
         self._held: dict[str, _Held] = {}
@@ -247,14 +266,18 @@ class _Taker:
         if len(self._held) >= _MOST_AHEAD or not self._enough_time():
             return 0
         held = self._folder.holders()
-        suiting = [p for p in self._folder.open_jobs() if p.key not in held and self._folder.suits(p, self.device)]
+        suiting = [
+            p for p in self._folder.open_jobs() if p.key not in held and self._folder.suits(p, self.device)
+        ]
         share = math.ceil((len(suiting) + len(self._held)) / max(1, len(self._folder.workers())))
         wanted, taken = min(share, _MOST_AHEAD) - len(self._held), 0
         busy = {posted.group for key in held if (posted := self._folder.job(key))}
         for posted in sorted(suiting, key=lambda p: (p.group != self._group, p.group in busy)):
             if taken >= wanted:
                 break
-            if lease := self._folder.take(posted, self._holder(self._folder.suits(posted, self.device) or "")):
+            if lease := self._folder.take(
+                posted, self._holder(self._folder.suits(posted, self.device) or "")
+            ):
                 taken += 1
                 self._begin(pool, posted, lease)
         return taken

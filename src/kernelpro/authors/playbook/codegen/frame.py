@@ -41,18 +41,33 @@ def candidate(
     """
     parameters = [t for t in program.tensors if t.role == "parameter"]
     lines = [f'"""{title}"""', design.line(), "", "import torch", "import torch.nn as nn", ""]
-    lines += [f"{name} = {value}  # tune: {', '.join(map(str, values))}" for name, (value, values) in tunables.items()]
+    lines += [
+        f"{name} = {value}  # tune: {', '.join(map(str, values))}"
+        for name, (value, values) in tunables.items()
+    ]
     lines += [head.strip("\n")]
     lines += [_OWN.rstrip("\n")] if parameters else []
-    lines += ["", "", "class ModelNew(nn.Module):", "    def __init__(self, *arguments):", "        super().__init__()"]
+    lines += [
+        "",
+        "",
+        "class ModelNew(nn.Module):",
+        "    def __init__(self, *arguments):",
+        "        super().__init__()",
+    ]
     lines += [f"        _own(self, {t.where!r}, {tuple(t.shape)}, torch.{t.dtype})" for t in parameters]
     lines += ["", "    def forward(self, *inputs):"]
-    lines += [f"        {pointer(t)} = inputs{_place(t.where)}.contiguous()" for t in program.tensors if t.role == "input"]
+    lines += [
+        f"        {pointer(t)} = inputs{_place(t.where)}.contiguous()"
+        for t in program.tensors
+        if t.role == "input"
+    ]
     lines += [f"        {pointer(t)} = {_attribute(t.where)}" for t in parameters]
     device = _device(program)
     for tensor in program.tensors:
         if tensor.role in ("output", "temporary"):
-            lines.append(f"        {tensor.name} = torch.empty({tuple(tensor.shape)}, dtype=torch.{tensor.dtype}{device})")
+            lines.append(
+                f"        {tensor.name} = torch.empty({tuple(tensor.shape)}, dtype=torch.{tensor.dtype}{device})"
+            )
     lines += [f"        {line}" for line in call]
     results = ", ".join(program.outputs)
     lines += [f"        return {results}" if program.single else f"        return ({results},)"]

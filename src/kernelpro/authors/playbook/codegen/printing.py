@@ -68,7 +68,9 @@ class Printer(ABC):
             return self.special(node, names)
         return self.operator(node.op, [self.text(arg, names) for arg in node.args], node)
 
-    def block(self, roots: Iterable[Expr], names: Names, wanted: Callable[[Expr], bool] = lambda node: True) -> list[str]:
+    def block(
+        self, roots: Iterable[Expr], names: Names, wanted: Callable[[Expr], bool] = lambda node: True
+    ) -> list[str]:
         """Lines that name what the roots need more than once, and the roots themselves; `names` grows by them.
 
         Nodes for which `wanted` is false are named by somebody else, or printed where they are used.

@@ -51,7 +51,13 @@ class Kernel:
 
 class Nest(ABC):
     def __init__(self, kernel: Kernel, stage: Stage, how: StageDesign, place: int):
-        self.kernel, self.printer, self.stage, self.how, self.place = kernel, kernel.printer, stage, how, place
+        self.kernel, self.printer, self.stage, self.how, self.place = (
+            kernel,
+            kernel.printer,
+            stage,
+            how,
+            place,
+        )
         self.passes = passes(stage)
 
     @abstractmethod
@@ -73,13 +79,17 @@ class Nest(ABC):
 
     def element(self, one: Pass, names: Names, into: str) -> list[str]:
         """What is done for one element of a pass; a reduction goes to the variable of its name with `into` behind it."""
-        lines = self.printer.block([*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], names)
+        lines = self.printer.block(
+            [*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], names
+        )
         lines += [f"kept{node.number}[{flat(one.loops)}] = {names[node]};" for node in one.keeps]
         for step in one.steps:
             if isinstance(step, Store):
                 lines.append(self.kernel.store(step, names))
             else:
-                lines.append(f"{step.name}{into} = {combined(step.kind, step.name + into, self.term(step, names))};")
+                lines.append(
+                    f"{step.name}{into} = {combined(step.kind, step.name + into, self.term(step, names))};"
+                )
         return lines
 
     def term(self, step: Reduce, names: Names) -> str:
@@ -124,7 +134,10 @@ class Rows(Nest):
         if self.how.order == "tiles":
             return self._in_tiles(outer[:-1], outer[-1])
         if not outer and self._only_stores():
-            return ["#pragma omp for simd schedule(static)", *nest(self.passes[0].loops, self.element(self.passes[0], {}, ""))]
+            return [
+                "#pragma omp for simd schedule(static)",
+                *nest(self.passes[0].loops, self.element(self.passes[0], {}, "")),
+            ]
         body = self.row()
         if len(outer) == 1:
             return self.over(outer[0].extent, outer[0].name, body)
@@ -132,14 +145,21 @@ class Rows(Nest):
 
     def _only_stores(self) -> bool:
         roots = [step.value for step in self.stage.steps]
-        return len(self.passes) == 1 and bool(self.passes[0].loops) and not self.stage.reduces and not scans_of(roots)
+        return (
+            len(self.passes) == 1
+            and bool(self.passes[0].loops)
+            and not self.stage.reduces
+            and not scans_of(roots)
+        )
 
     def _in_tiles(self, lead: tuple[Var, ...], last: Var) -> list[str]:
         """Squares of rows and columns, so that lines of memory that go across the rows are used up while they are in cache."""
         tile = self.kernel.tunable(f"TILE{self.place}", self.how.tile, _TILES)
         blocks = f"(({last.extent} + {tile} - 1) / {tile})"
         body = [f"const long block = turn / {blocks};", *unflattened("block", lead)]
-        body += [f"const long first = turn % {blocks} * {tile}, end = smaller(first + {tile}, {last.extent}L);"]
+        body += [
+            f"const long first = turn % {blocks} * {tile}, end = smaller(first + {tile}, {last.extent}L);"
+        ]
         for one in self.passes:
             names: Names = {}
             *rest, var = one.loops
@@ -147,9 +167,16 @@ class Rows(Nest):
                 f"const long stop = smaller(start + {tile}, {var.extent}L);",
                 f"for (long {last.name} = first; {last.name} < end; ++{last.name}) {{",
             ]
-            inside += ["#pragma omp simd", f"    for (long {var.name} = start; {var.name} < stop; ++{var.name}) {{"]
+            inside += [
+                "#pragma omp simd",
+                f"    for (long {var.name} = start; {var.name} < stop; ++{var.name}) {{",
+            ]
             inside += [*indented(self.element(one, names, ""), 2), "    }", "}"]
-            across = [f"for (long start = 0; start < {var.extent}; start += {tile}) {{", *indented(inside), "}"]
+            across = [
+                f"for (long start = 0; start < {var.extent}; start += {tile}) {{",
+                *indented(inside),
+                "}",
+            ]
             body += nest(tuple(rest), across)
         return self.over(f"{prod(v.extent for v in lead)} * {blocks}", "turn", body)
 
@@ -173,8 +200,13 @@ class Rows(Nest):
         scans = scans_of(roots)
         lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
         if self.how.lanes > 1 and not scans and not one.guards:
-            return lines + self._in_vectors(one, names | kept, fetch=self.how.ahead and number == len(self.passes) - 1)
-        lines += [f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};" for scan in scans]
+            return lines + self._in_vectors(
+                one, names | kept, fetch=self.how.ahead and number == len(self.passes) - 1
+            )
+        lines += [
+            f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};"
+            for scan in scans
+        ]
         lines += [f"{_held(r, one)} {r.name}_sum = {identity(r.kind, _held(r, one))};" for r in _reduces(one)]
         own = names | kept
         body = [f"if ({self._outside(guard)}) continue;" for guard in one.guards]
@@ -188,7 +220,9 @@ class Rows(Nest):
             if isinstance(step, Store):
                 lines.append(self.kernel.store(step, names))
             else:
-                lines.append(f"const {computed(step.value.dtype)} {step.name} = {self.printer.text(step.value, names)};")
+                lines.append(
+                    f"const {computed(step.value.dtype)} {step.name} = {self.printer.text(step.value, names)};"
+                )
         return lines
 
     def _outside(self, guard: Guard) -> str:
@@ -202,18 +236,25 @@ class Rows(Nest):
         ahead = self._fetched(var) if fetch else []
         if not reduces and not ahead:
             return nest(one.loops, self.element(one, names, ""), vector=True)
-        lanes = self.kernel.tunable(f"LANES{self.place}", self.how.lanes, _LANES) if reduces else str(max(_LANES))
+        lanes = (
+            self.kernel.tunable(f"LANES{self.place}", self.how.lanes, _LANES) if reduces else str(max(_LANES))
+        )
         lines = []
         for r in reduces:
             if r.name in self._bases:
                 lines += self._near(r, one, names)
             kind = _held(r, one, self.how.lanes)
-            lines += [f"{kind} {r.name}_part[{lanes}];", f"for (auto& part : {r.name}_part) part = {identity(r.kind, kind)};"]
+            lines += [
+                f"{kind} {r.name}_part[{lanes}];",
+                f"for (auto& part : {r.name}_part) part = {identity(r.kind, kind)};",
+            ]
         body = self.element(one, dict(names), "_part[j]")
         whole = f"{var.extent} / {lanes} * {lanes}"
         inner = [f"for (long i = 0; i < {whole}; i += {lanes}) {{"]
         if ahead:
-            inner += indented([f"for (long line = i; line < i + {lanes}; line += {_LINE}) {{", *indented(ahead), "}"])
+            inner += indented(
+                [f"for (long line = i; line < i + {lanes}; line += {_LINE}) {{", *indented(ahead), "}"]
+            )
         inner += ["#pragma omp simd"]
         inner += indented(loop("j", lanes, [f"const long {var.name} = i + j;", *body]))
         inner += ["}"]
@@ -248,9 +289,19 @@ class Rows(Nest):
             return []
         last = self.stage.outer[-1]
         new = {last: variable(last) + 1, var: variable(Var("line", var.extent))}
-        found = {node.data for step in one.steps for node in step.value.walk() if node.op == "load" and _streams(node, var, last)}
-        along = [(name, index.substituted(new, lambda value: value)) for name, index in sorted(found, key=repr)]
-        return [f"__builtin_prefetch(&{self.printer.load(name, self.printer.index(index), 'float32')});" for name, index in along]
+        found = {
+            node.data
+            for step in one.steps
+            for node in step.value.walk()
+            if node.op == "load" and _streams(node, var, last)
+        }
+        along = [
+            (name, index.substituted(new, lambda value: value)) for name, index in sorted(found, key=repr)
+        ]
+        return [
+            f"__builtin_prefetch(&{self.printer.load(name, self.printer.index(index), 'float32')});"
+            for name, index in along
+        ]
 
 
 class Strips(Nest):
@@ -258,12 +309,17 @@ class Strips(Nest):
 
     def lines(self) -> list[str]:
         *lead, last = self.stage.outer
-        strip = self.kernel.tunable(f"STRIP{self.place}", self.how.strip, [w for w in STRIPS if w <= self.how.strip])
+        strip = self.kernel.tunable(
+            f"STRIP{self.place}", self.how.strip, [w for w in STRIPS if w <= self.how.strip]
+        )
         names: Names = {}
         body = [f"const long first = turn % (({last.extent} + {strip} - 1) / {strip}) * {strip};"]
         body += [f"const long width = smaller(long({strip}), {last.extent} - first);"]
         if lead:
-            body += [f"const long row = turn / (({last.extent} + {strip} - 1) / {strip});", *unflattened("row", tuple(lead))]
+            body += [
+                f"const long row = turn / (({last.extent} + {strip} - 1) / {strip});",
+                *unflattened("row", tuple(lead)),
+            ]
         for node in self._rows():
             names[node] = f"{node.data}[j]"
         for one in self.passes:
@@ -277,7 +333,9 @@ class Strips(Nest):
         roots = [s.value for s in self.stage.steps] + [t.value for t in self.stage.totals]
         return {node for root in roots for node in root.walk() if node.op == "row"}
 
-    def _along(self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True) -> list[str]:
+    def _along(
+        self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True
+    ) -> list[str]:
         """Over the rows of the strip."""
         pragma = ["#pragma omp simd"] if vector else []
         return [

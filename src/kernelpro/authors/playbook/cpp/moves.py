@@ -34,7 +34,10 @@ def seeds(program: Program) -> list[Seed]:
     found = [
         Seed("All operators in one pass over each row, rows spread over the cores, plain loops.", first),
         Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered),
-        Seed("Vector loops; what several passes compute is kept in a row buffer.", changed(program, ordered, _keep) or ordered),
+        Seed(
+            "Vector loops; what several passes compute is kept in a row buffer.",
+            changed(program, ordered, _keep) or ordered,
+        ),
     ]
     return seeds_apart(found)
 
@@ -86,7 +89,9 @@ def _across(stage: Stage) -> bool:
         for node in step.value.walk():
             if inner and node.op == "load" and node.data[1].is_affine and inner in node.variables:
                 along += abs(node.data[1].coefficient(inner)) == 1
-                across += abs(node.data[1].coefficient(inner)) > 1 and abs(node.data[1].coefficient(last)) == 1
+                across += (
+                    abs(node.data[1].coefficient(inner)) > 1 and abs(node.data[1].coefficient(last)) == 1
+                )
     return across > along
 
 
@@ -102,13 +107,19 @@ def _tiles(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     for step in stage.steps:
         inner = step.loops[-1]
         for node in step.value.walk():
-            if node.op == "load" and node.data[1].coefficient(last) == 1 and node.data[1].coefficient(inner) > 1:
+            if (
+                node.op == "load"
+                and node.data[1].coefficient(last) == 1
+                and node.data[1].coefficient(inner) > 1
+            ):
                 return {"order": "tiles"}
     return None
 
 
 def _only_stores(stage: Stage) -> bool:
-    return not (stage.product or stage.reduces or _scanning(stage)) and all(step.loops for step in stage.steps)
+    return not (stage.product or stage.reduces or _scanning(stage)) and all(
+        step.loops for step in stage.steps
+    )
 
 
 def _ahead(stage: Stage, how: StageDesign) -> dict[str, Any] | None:

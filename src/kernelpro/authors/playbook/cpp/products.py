@@ -22,7 +22,9 @@ class Products(Rows):
 
     def lines(self) -> list[str]:
         assert self.stage.product
-        return self._in_blocks(self.stage.product) if self.how.packed else self._row_by_row(self.stage.product)
+        return (
+            self._in_blocks(self.stage.product) if self.how.packed else self._row_by_row(self.stage.product)
+        )
 
     def _value(self, value: Expr, names: Names) -> tuple[list[str], str]:
         lines = self.printer.block([] if value.op in LEAVES else [value], names)
@@ -40,7 +42,12 @@ class Products(Rows):
             made += nest((depth,), [*before, f"const {kind} factor = {a};", *update])
         else:
             pragma = ["#pragma omp simd reduction(+ : dot)"] if self.how.lanes > 1 else []
-            dot = [f"{kind} dot = 0;", *pragma, *nest((depth,), [*before, *inside, f"dot += {a} * {b};"]), f"{at} = dot;"]
+            dot = [
+                f"{kind} dot = 0;",
+                *pragma,
+                *nest((depth,), [*before, *inside, f"dot += {a} * {b};"]),
+                f"{at} = dot;",
+            ]
             made += nest((column,), dot)
         return self.over(self.stage.rows, "row", [*unflattened("row", self.stage.outer), *made, *self.row()])
 
@@ -48,21 +55,45 @@ class Products(Rows):
         self.kernel.blocked = True
         kind, name, row = computed(product.left.dtype), product.name, self.stage.outer[-1]
         columns, depth = product.column.extent, product.depth.extent
-        batches, panels, padded = prod(v.extent for v in product.batch), f"panels({columns})", -(-columns // _WIDEST) * _WIDEST
-        self.kernel.scratch[f"packed_{name}"] = ("float64" if kind == "double" else "float32", batches * depth * padded)
+        batches, panels, padded = (
+            prod(v.extent for v in product.batch),
+            f"panels({columns})",
+            -(-columns // _WIDEST) * _WIDEST,
+        )
+        self.kernel.scratch[f"packed_{name}"] = (
+            "float64" if kind == "double" else "float32",
+            batches * depth * padded,
+        )
         rows = self.kernel.tunable(f"BLOCK{self.place}", self.how.block, _BLOCKS)
         chunk = self.kernel.tunable(f"DEPTH{self.place}", self.how.depth, _DEPTHS)
         blocks = f"(({row.extent} + {rows} - 1) / {rows})"
-        body = [f"const long first = turn % {blocks} * {rows}, height = smaller(long({rows}), {row.extent} - first);"]
+        body = [
+            f"const long first = turn % {blocks} * {rows}, height = smaller(long({rows}), {row.extent} - first);"
+        ]
         body += [f"const long batch = turn / {blocks};", *unflattened("batch", product.batch)]
-        body += [f"static thread_local {kind} block[({rows} + HEIGHT) * {padded}], left[({rows} + HEIGHT) * {chunk}];"]
+        body += [
+            f"static thread_local {kind} block[({rows} + HEIGHT) * {padded}], left[({rows} + HEIGHT) * {chunk}];"
+        ]
         body += [f"for (long from = 0; from < {depth}; from += {chunk}) {{"]
-        body += indented([f"const long deep = smaller(long({chunk}), {depth} - from);", *self._pack_left(product, row, chunk)])
-        tile = [f"multiply(left + tile * {chunk}, right, block + tile * {padded} + panel * WIDTH, deep, {padded}, from == 0);"]
-        along = [f"const {kind}* right = packed_{name} + ((batch * {panels} + panel) * {depth} + from) * WIDTH;"]
+        body += indented(
+            [
+                f"const long deep = smaller(long({chunk}), {depth} - from);",
+                *self._pack_left(product, row, chunk),
+            ]
+        )
+        tile = [
+            f"multiply(left + tile * {chunk}, right, block + tile * {padded} + panel * WIDTH, deep, {padded}, from == 0);"
+        ]
+        along = [
+            f"const {kind}* right = packed_{name} + ((batch * {panels} + panel) * {depth} + from) * WIDTH;"
+        ]
         along += ["for (long tile = 0; tile < height; tile += HEIGHT) {", *indented(tile), "}"]
         body += indented(loop("panel", panels, along)) + ["}"]
-        each = [f"const long {row.name} = first + r;", f"const {kind}* {name} = block + r * {padded};", *self.row()]
+        each = [
+            f"const long {row.name} = first + r;",
+            f"const {kind}* {name} = block + r * {padded};",
+            *self.row(),
+        ]
         body += loop("r", "height", each)
         return [*self._pack_right(product), *self.over(f"{batches} * {blocks}", "turn", body)]
 
@@ -73,13 +104,20 @@ class Products(Rows):
         inner = [*before, f"left[tile * {chunk} + ({at} - from) * HEIGHT + r] = {text};"]
         lines = [f"const long {row.name} = smaller(first + tile + r, {row.extent - 1}L);"]
         lines += [f"for (long {at} = from; {at} < from + deep; ++{at}) {{", *indented(inner), "}"]
-        return ["for (long tile = 0; tile < height; tile += HEIGHT) {", *indented(loop("r", "HEIGHT", lines)), "}"]
+        return [
+            "for (long tile = 0; tile < height; tile += HEIGHT) {",
+            *indented(loop("r", "HEIGHT", lines)),
+            "}",
+        ]
 
     def _pack_right(self, product: Product) -> list[str]:
         """Panels of a few columns, each as it is read; beyond the last column its values come again."""
         before, text = self._value(product.right, {})
         column, depth, panels = product.column, product.depth, f"panels({product.column.extent})"
-        inner = [*before, f"packed_{product.name}[(turn * {depth.extent} + {depth.name}) * WIDTH + j] = {text};"]
+        inner = [
+            *before,
+            f"packed_{product.name}[(turn * {depth.extent} + {depth.name}) * WIDTH + j] = {text};",
+        ]
         place = f"const long {column.name} = smaller(turn % {panels} * WIDTH + j, {column.extent - 1}L);"
         body = [f"const long batch = turn / {panels};", *unflattened("batch", product.batch)]
         if _step(product.right, depth) == 1:

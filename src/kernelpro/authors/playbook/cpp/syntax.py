@@ -23,7 +23,23 @@ STORED = {
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _CALLS = {
-    **{op: f"std::{op}" for op in ("exp", "expm1", "log", "log1p", "sqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "trunc")},
+    **{
+        op: f"std::{op}"
+        for op in (
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "sqrt",
+            "tanh",
+            "erf",
+            "sin",
+            "cos",
+            "floor",
+            "ceil",
+            "trunc",
+        )
+    },
     "abs": "std::fabs",
     "round": "std::nearbyint",
     "pow": "std::pow",
@@ -71,7 +87,11 @@ class CppPrinter(Printer):
             return f"{value}" if abs(value) < 2**31 else f"{value}LL"
         kind = computed(dtype)
         if not math.isfinite(value) or (kind == "float" and abs(value) > 3.4028235e38):
-            return "NAN" if value != value else f"{'-' if value < 0 else ''}{'INFINITY' if kind == 'float' else 'HUGE_VAL'}"
+            return (
+                "NAN"
+                if value != value
+                else f"{'-' if value < 0 else ''}{'INFINITY' if kind == 'float' else 'HUGE_VAL'}"
+            )
         return repr(float(value)) if kind == "double" else _float(value)
 
     def load(self, tensor: str, index: str, dtype: str) -> str:

@@ -15,7 +15,16 @@ from kernelpro.authors.playbook.codegen.writer import Writer
 from kernelpro.authors.playbook.cpp import moves
 from kernelpro.authors.playbook.cpp.loops import Kernel, Rows, Strips, indented
 from kernelpro.authors.playbook.cpp.products import MICRO, Products
-from kernelpro.authors.playbook.cpp.syntax import BFLOAT, HALF, PRELUDE, STORED, CppPrinter, identity, maths, wide
+from kernelpro.authors.playbook.cpp.syntax import (
+    BFLOAT,
+    HALF,
+    PRELUDE,
+    STORED,
+    CppPrinter,
+    identity,
+    maths,
+    wide,
+)
 from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
 
@@ -34,7 +43,9 @@ def write(program: Program, design: Design) -> str:
     used = [t for t in program.tensors if t.role not in ("parameter", "input") or t.name in program.read]
     used += [Tensor(name, (size,), dtype, "temporary") for name, (dtype, size) in kernel.scratch.items()]
     source = "\n".join([_head(kernel, used), *_function(program, used, body)])
-    return frame.candidate(program, design, _TITLE, _library(source, kernel), _call(used, kernel), kernel.tunables)
+    return frame.candidate(
+        program, design, _TITLE, _library(source, kernel), _call(used, kernel), kernel.tunables
+    )
 
 
 def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str]:
@@ -71,7 +82,9 @@ def _library(source: str, kernel: Kernel) -> str:
 
 
 def _call(used: Sequence[Tensor], kernel: Kernel) -> list[str]:
-    scratch = [f"{name} = torch.empty({size}, dtype=torch.{dtype})" for name, (dtype, size) in kernel.scratch.items()]
+    scratch = [
+        f"{name} = torch.empty({size}, dtype=torch.{dtype})" for name, (dtype, size) in kernel.scratch.items()
+    ]
     return [*scratch, f"lib.run({', '.join(frame.pointer(t) for t in used)})"]
 
 

@@ -86,12 +86,20 @@ class Columns(Sweep):
         for node in scans:
             kind, name, op = computed(node.dtype), f"s{node.number}", OPERATORS[node.data[0]]
             lines += [f"__shared__ {kind} lanes_{name}[LANES > 1 ? {self.threads} * {self.across} : 1];"]
-            lines += [self.array(kind, name), *self.for_rows([f"{name}[j] = {identity(node.data[0], kind)};"])]
+            lines += [
+                self.array(kind, name),
+                *self.for_rows([f"{name}[j] = {identity(node.data[0], kind)};"]),
+            ]
             inner = dict(own)
             value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
-            first += [*value, f"{name}[j] = {op}::of({name}[j], {kind}({self.printer.text(node.args[0], inner)}));"]
+            first += [
+                *value,
+                f"{name}[j] = {op}::of({name}[j], {kind}({self.printer.text(node.args[0], inner)}));",
+            ]
             own[node] = f"{name}[j]"
         once = turns.in_steps([*loads, *turns.over_turns(turns.over_elements(["{", *indented(first), "}"]))])
-        befores = [f"before<{OPERATORS[n.data[0]]}, LANES, WIDTH>(s{n.number}, lanes_s{n.number});" for n in scans]
+        befores = [
+            f"before<{OPERATORS[n.data[0]]}, LANES, WIDTH>(s{n.number}, lanes_s{n.number});" for n in scans
+        ]
         lines += ["if constexpr (LANES > 1) {", *indented([*once, *befores]), "}"]
         return [*lines, *turns.in_steps([*loads, *turns.over_turns(turns.piece(own, first))])]

@@ -12,7 +12,9 @@ from kernelpro.authors.playbook.ir.stages import Stage, Store
 
 def is_flat(stage: Stage) -> bool:
     """Nothing but stores along the same loops, and no order among their turns."""
-    plain = all(isinstance(step, Store) and not any(n.op == "scan" for n in step.value.walk()) for step in stage.steps)
+    plain = all(
+        isinstance(step, Store) and not any(n.op == "scan" for n in step.value.walk()) for step in stage.steps
+    )
     return plain and not stage.totals and len({step.loops for step in stage.steps}) == 1
 
 
@@ -40,5 +42,8 @@ def write_flat(writing: Writing, stage: Stage, how: StageDesign, place: int) -> 
     turns.begin()
     lines = writing.printer.block(fixed([step.value for step in stage.steps], set(loops), set()), names)
     writing.add(
-        f"stage{place}", [*lines, *turns.lines(names)], f"(({pieces} + {each} * {threads} - 1) / ({each} * {threads}))", threads
+        f"stage{place}",
+        [*lines, *turns.lines(names)],
+        f"(({pieces} + {each} * {threads} - 1) / ({each} * {threads}))",
+        threads,
     )

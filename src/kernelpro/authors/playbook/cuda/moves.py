@@ -50,13 +50,19 @@ def seeds(program: Program) -> list[Seed]:
     best, wider, plain = (_all(program, choose) for choose in (_best, _wider, _plain))
     if any(contraction(stage) for stage in program.stages):
         found = [
-            Seed("Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.", best),
+            Seed(
+                "Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.",
+                best,
+            ),
             Seed("The same with smaller tiles, and more of them at the same time.", wider),
             Seed("Multiply-add instead of tensor cores.", plain),
         ]
         return seeds_apart(found)
     found = [
-        Seed("One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.", best),
+        Seed(
+            "One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.",
+            best,
+        ),
         Seed("The same with more threads at a row, and fewer elements for each.", wider),
         Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", plain),
     ]
@@ -90,7 +96,11 @@ def _wider(stage: Stage, program: Program) -> StageDesign:
         return product_moves.smaller(stage)
     how = _best(stage, program)
     if is_flat(stage):
-        return replace(how, threads=512, tile=64) if how.order == "tiles" else replace(how, threads=512, together=1)
+        return (
+            replace(how, threads=512, tile=64)
+            if how.order == "tiles"
+            else replace(how, threads=512, together=1)
+        )
     if how.order == "strips":
         return replace(how, lanes=min(32, 2 * how.lanes))
     if how.order == "tiles":
@@ -109,9 +119,13 @@ def _plain(stage: Stage, program: Program) -> StageDesign:
 def _flat(stage: Stage, program: Program) -> StageDesign:
     if crossing(stage):
         return StageDesign(order="tiles")
-    pieces = stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector(stage, program))
+    pieces = (
+        stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector(stage, program))
+    )
     loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
-    return StageDesign(vector=vector, together=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1)
+    return StageDesign(
+        vector=vector, together=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1
+    )
 
 
 def _rows(stage: Stage, program: Program) -> StageDesign:
@@ -133,12 +147,16 @@ def _columns(stage: Stage, program: Program) -> StageDesign:
     if (length <= 64 and len(passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reduces):
         return StageDesign(order="strips", vector=vector if stage.rows >= _BUSY * vector else 1)
     several = len([one for one in passes(stage) if one.loops]) > 1
-    lanes = max(power_of_two(_BUSY * vector / stage.rows), power_of_two(length * vector / 32) if several else 1)
+    lanes = max(
+        power_of_two(_BUSY * vector / stage.rows), power_of_two(length * vector / 32) if several else 1
+    )
     lanes = max(1, min(lanes, _THREADS * vector // _SIDE_BY_SIDE, 32, power_of_two(length / 4)))
     how = StageDesign(order="strips", lanes=lanes, vector=vector, keep=several)
     blocks = max(1, stage.rows * lanes // (_THREADS * vector))
     if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
-        return replace(how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False)
+        return replace(
+            how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False
+        )
     return how
 
 
@@ -199,7 +217,9 @@ def _along_rows(change: Change) -> Apply:
 def _widen(program: Program, design: Design) -> Design | None:
     def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
         vector = _vector(stage, program)
-        return {"vector": vector} if how.vector < vector and how.order != "tiles" and not stage.product else None
+        return (
+            {"vector": vector} if how.vector < vector and how.order != "tiles" and not stage.product else None
+        )
 
     return changed(program, design, change)
 
@@ -210,17 +230,29 @@ def _tile(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _overlap(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     made = _windows(stage) if how.order != "tiles" and slide(stage) else None
-    return {"order": "tiles", "threads": made.threads, "together": made.together} if made and made.together > 1 else None
+    return (
+        {"order": "tiles", "threads": made.threads, "together": made.together}
+        if made and made.together > 1
+        else None
+    )
 
 
 def _turn(program: Program, design: Design) -> Design | None:
     """Only where the addresses say so."""
 
     def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-        if multiplies(stage, how) or is_flat(stage) or not stage.outer or how.order in ("tiles", _order(stage)):
+        if (
+            multiplies(stage, how)
+            or is_flat(stage)
+            or not stage.outer
+            or how.order in ("tiles", _order(stage))
+        ):
             return None
         made = _best(stage, program)
-        return {field: getattr(made, field) for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")}
+        return {
+            field: getattr(made, field)
+            for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")
+        }
 
     return changed(program, design, change)
 

@@ -44,7 +44,9 @@ class Operand:
         for deeply, loops in ((True, self.depth), (False, self.loops)):
             for node in (node for node in self.value.walk() if node.op == "load"):
                 vector = 1 if self.guards else 16 // max(2, itemsize(node.dtype))
-                while vector > 1 and (size(loops) % vector or not self._turns(deeply, vector).is_whole(node.data[1])):
+                while vector > 1 and (
+                    size(loops) % vector or not self._turns(deeply, vector).is_whole(node.data[1])
+                ):
                     vector //= 2
                 best = max(best, (vector, node.data[1].coefficient(loops[-1]) == 1, deeply))
         return best[2], best[0]
@@ -89,7 +91,11 @@ class Operand:
         lines = [f"using {kind} = Tile<{self.type}, {self.side}, DEEP, {laid}, {self.pad}>;"]
         count = f"{self._count} = ({pieces} + THREADS - 1) / THREADS"
         lines += [f"constexpr int {pieces} = {self.side} * DEEP / {self.vector}, {count};"]
-        return lines if self.copied else [*lines, f"{self._held} {self.name}_next[{self._count}][{self.vector}];"]
+        return (
+            lines
+            if self.copied
+            else [*lines, f"{self._held} {self.name}_next[{self._count}][{self.vector}];"]
+        )
 
     @property
     def _count(self) -> str:
@@ -113,10 +119,26 @@ class Operand:
                 there = f"{turns.whole} || ({turns.inside})"
                 body = [f"copy<{bytes_}>({self._at}, {address}, {there});"]
                 return self._over([*turns.here, *self._if_piece(body)])
-            body = [f"read({self.name}_next[u], {address});"] if self.vector > 1 else [f"{self.name}_next[u][0] = *({address});"]
-            return self._over([*turns.here, *self._nothing(), f"if ({turns.whole} || ({turns.inside})) {{", *indented(body), "}"])
+            body = (
+                [f"read({self.name}_next[u], {address});"]
+                if self.vector > 1
+                else [f"{self.name}_next[u][0] = *({address});"]
+            )
+            return self._over(
+                [
+                    *turns.here,
+                    *self._nothing(),
+                    f"if ({turns.whole} || ({turns.inside})) {{",
+                    *indented(body),
+                    "}",
+                ]
+            )
         lines = turns.loads(names)
-        return ["{", *indented([*lines, *self._over(self._nothing()), *turns.over_turns(turns.piece(names))]), "}"]
+        return [
+            "{",
+            *indented([*lines, *self._over(self._nothing()), *turns.over_turns(turns.piece(names))]),
+            "}",
+        ]
 
     def put(self) -> list[str]:
         """From registers to buffer `slot`."""
@@ -127,7 +149,10 @@ class Operand:
             body = [f"lay({self._at}, {held});"]
         else:
             other = f"{self.name}s[slot * {self.name.capitalize()}::SIZE + {self.name.capitalize()}::at(s, d + j)]"
-            body = ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {other} = {self.type}({held}[j]);"]
+            body = [
+                "#pragma unroll",
+                f"for (int j = 0; j < {self.vector}; ++j) {other} = {self.type}({held}[j]);",
+            ]
         return self._over([*turns.here[:2], *self._if_piece(body)])
 
     @property
@@ -140,7 +165,10 @@ class Operand:
         return [f"if ({pieces} % THREADS == 0 || piece < {pieces}) {{", *indented(body), "}"]
 
     def _nothing(self) -> list[str]:
-        return ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {self.name}_next[u][j] = {self._held}(0.0f);"]
+        return [
+            "#pragma unroll",
+            f"for (int j = 0; j < {self.vector}; ++j) {self.name}_next[u][j] = {self._held}(0.0f);",
+        ]
 
     def _over(self, body: list[str]) -> list[str]:
         return ["#pragma unroll", f"for (int u = 0; u < {self._count}; ++u) {{", *indented(body), "}"]
@@ -153,7 +181,10 @@ class Operand:
         at_side = variable(side) if deeply else variable(side) * vector + j
         at_deep = variable(deep) * vector + j if deeply else variable(deep)
         places = {**self.batch, **along(self.loops, at_side), **along(self.depth, at_deep)}
-        line, (across, within) = f"({'DEEP' if deeply else self.side} / {vector})", ("s", "d") if deeply else ("d", "s")
+        line, (across, within) = (
+            f"({'DEEP' if deeply else self.side} / {vector})",
+            ("s", "d") if deeply else ("d", "s"),
+        )
         if deeply:
             at = (f"{self.first} + s", f"start / {vector} + place")
         else:
@@ -166,7 +197,9 @@ class Operand:
         whole = f"({rows} % {self.side} == 0 && {terms} % DEEP == 0 && {pieces} % THREADS == 0)"
         one_pass = Pass((*self.loops, *self.depth), [], [self.value])
         kept = {self.value: f"{self.name}_next[u][j]"}
-        turns = Turns(self.writing, one_pass, vector, places, whole, inside, here, self._count, self._count, "", kept)
+        turns = Turns(
+            self.writing, one_pass, vector, places, whole, inside, here, self._count, self._count, "", kept
+        )
         turns.begin()
         if self.guards:
             turns.whole = "false"

@@ -24,7 +24,9 @@ _DEEP = 512
 def best(stage: Stage) -> StageDesign:
     """Tensor cores, and tiles as large as leaves enough of them."""
     of = _of(stage)
-    copied = size(of.depth) % 8 == size(of.columns) % 8 == 0  # other tiles go through registers, of which there are too few
+    copied = (
+        size(of.depth) % 8 == size(of.columns) % 8 == 0
+    )  # other tiles go through registers, of which there are too few
     down, over, deep = 128, 128, 64 if itemsize(of.left.dtype) == 2 and copied else 32
     while _blocks(of, down, over) < _BLOCKS and max(down, over) > 64:
         down, over = (down, over // 2) if over >= down else (down // 2, over)
@@ -93,14 +95,22 @@ def _on_tensor_cores(program: Program, design: Design) -> Design | None:
 def _larger(how: StageDesign) -> dict[str, Any] | None:
     if how.down * how.over >= 128 * 256:
         return None
-    return {"over": 2 * how.over, "threads": 256} if how.over <= how.down else {"down": 2 * how.down, "threads": 256}
+    return (
+        {"over": 2 * how.over, "threads": 256}
+        if how.over <= how.down
+        else {"down": 2 * how.down, "threads": 256}
+    )
 
 
 def _smaller(how: StageDesign) -> dict[str, Any] | None:
     if how.down * how.over <= 32 * 64:
         return None
     threads = 128 if how.down * how.over <= 128 * 128 else how.threads
-    return {"over": how.over // 2, "threads": threads} if how.over > how.down else {"down": how.down // 2, "threads": threads}
+    return (
+        {"over": how.over // 2, "threads": threads}
+        if how.over > how.down
+        else {"down": how.down // 2, "threads": threads}
+    )
 
 
 def _deeper(how: StageDesign) -> dict[str, Any] | None:

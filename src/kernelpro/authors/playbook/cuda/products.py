@@ -17,7 +17,14 @@ from kernelpro.authors.playbook.cuda.operands import Operand
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.turns import Turns, Writing
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import Contraction, alone, along, contraction, size, without_product
+from kernelpro.authors.playbook.fusion.contractions import (
+    Contraction,
+    alone,
+    along,
+    contraction,
+    size,
+    without_product,
+)
 from kernelpro.authors.playbook.fusion.hidden import hidden
 from kernelpro.authors.playbook.fusion.passes import Pass
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
@@ -40,7 +47,11 @@ def multiplies(stage: Stage, how: StageDesign) -> bool:
 
 def on_tensor_cores(of: Contraction, how: StageDesign, precision: str) -> bool:
     """Where types and precision allow it, and the design wants it."""
-    return how.order == "tiles" and of.left.dtype in _KINDS and (of.left.dtype != "float32" or precision == "tf32")
+    return (
+        how.order == "tiles"
+        and of.left.dtype in _KINDS
+        and (of.left.dtype != "float32" or precision == "tf32")
+    )
 
 
 def fitted(of: Contraction, how: StageDesign) -> StageDesign:
@@ -60,7 +71,9 @@ class Products:
         found = contraction(stage)
         assert found, "the caller has looked"
         if found.left.dtype not in FLOATING or found.left.dtype != found.right.dtype:
-            raise NoIdea(f"products of {found.left.dtype} and {found.right.dtype}: the playbook has none for CUDA")
+            raise NoIdea(
+                f"products of {found.left.dtype} and {found.right.dtype}: the playbook has none for CUDA"
+            )
         self._writing, self._stage, self._place, self._of = writing, stage, place, found
         writing.hidden = hidden(stage.values)
         self._how = fitted(found, how)
@@ -69,7 +82,9 @@ class Products:
         self._batch, self._row = Var("batch", size(found.batch)), Var("row", size(found.rows))
         batch = along(found.batch, variable(self._batch))
         shared = (found.depth, batch, self._mma)
-        self._left = Operand(writing, "left", found.left, "DOWN", "first_row", found.rows, *shared, found.guards)
+        self._left = Operand(
+            writing, "left", found.left, "DOWN", "first_row", found.rows, *shared, found.guards
+        )
         self._right = Operand(writing, "right", found.right, "OVER", "first_column", found.columns, *shared)
 
     def write(self) -> Stage | None:
@@ -83,8 +98,12 @@ class Products:
         assert product
         count = self._stage.rows * columns
         made = self._writing.parts(f"made_{product.name}", self._split * count, product.left.dtype)
-        value = Expr("product", (), self._writing.tensors[made].dtype, (product.name, variable(product.column)), 0)
-        outer = flatten([variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer])
+        value = Expr(
+            "product", (), self._writing.tensors[made].dtype, (product.name, variable(product.column)), 0
+        )
+        outer = flatten(
+            [variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer]
+        )
         index = variable(Var("share", self._split)) * count + outer * columns + variable(product.column)
         self._write([Store(made, index, value, (product.column,))], {value: self._element})
         return without_product(self._stage, made, self._split)
@@ -95,9 +114,18 @@ class Products:
         writing, place, how = self._writing, self._place, self._how
         writing.begin()
         deepest = 64 if itemsize(self._of.left.dtype) > 2 else 128
-        writing.tunable(f"DOWN{place}", how.down, _SMALLEST, max(min(256, power_of_two(self._row.extent)), _SMALLEST))
-        writing.tunable(f"OVER{place}", how.over, _SMALLEST, max(min(256, power_of_two(size(self._of.columns))), _SMALLEST))
-        writing.tunable(f"DEEP{place}", how.deep, 16, max(min(deepest, power_of_two(size(self._of.depth))), 16))
+        writing.tunable(
+            f"DOWN{place}", how.down, _SMALLEST, max(min(256, power_of_two(self._row.extent)), _SMALLEST)
+        )
+        writing.tunable(
+            f"OVER{place}",
+            how.over,
+            _SMALLEST,
+            max(min(256, power_of_two(size(self._of.columns))), _SMALLEST),
+        )
+        writing.tunable(
+            f"DEEP{place}", how.deep, 16, max(min(deepest, power_of_two(size(self._of.depth))), 16)
+        )
         writing.tunables[f"STAGES{place}"] = (how.stages, sorted({2, 3, 4, how.stages}))
         threads = writing.tunable(f"THREADS{place}", how.threads, 64, 512)
         shared = self._shared()
@@ -110,7 +138,11 @@ class Products:
         body = [*self._where(), *self._left.header(), *self._right.header(), *self._buffers()]
         body += [*self._loop(), *self._after(steps, names)]
         tiles = [f"(({self._row.extent} + DOWN{place} - 1) / DOWN{place})"]
-        tiles += [f"(({size(self._of.columns)} + OVER{place} - 1) / OVER{place})", str(self._batch.extent), str(self._split)]
+        tiles += [
+            f"(({size(self._of.columns)} + OVER{place} - 1) / OVER{place})",
+            str(self._batch.extent),
+            str(self._split),
+        ]
         writing.add(f"product{place}", body, " * ".join(tiles), threads, shared)
 
     def _shared(self) -> str:
@@ -164,18 +196,31 @@ class Products:
     def _loop(self) -> list[str]:
         operands = (self._left, self._right)
         copied, put = any(one.copied for one in operands), [line for one in operands for line in one.put()]
-        fetch = ["const Int start = Int(first_tile + tile) * DEEP;", *(line for one in operands for line in one.fetch())]
+        fetch = [
+            "const Int start = Int(first_tile + tile) * DEEP;",
+            *(line for one in operands for line in one.fetch()),
+        ]
         lines = ["const auto fetch = [&](int tile, [[maybe_unused]] int slot) {", *indented(fetch), "};"]
         lines += ["const auto put = [&](int slot) {", *indented(put), "};"] if put else []
         first = ["if (tile < tiles) {", "    fetch(tile, tile);", *(["    put(tile);"] if put else []), "}"]
         close = ["commit();"] if copied else []
         lines += ["for (int tile = 0; tile < STAGES - 1; ++tile) {", *indented([*first, *close]), "}"]
-        body = [*(["arrived<STAGES - 2>();"] if copied else []), "__syncthreads();", "const int next = tile + STAGES - 1;"]
+        body = [
+            *(["arrived<STAGES - 2>();"] if copied else []),
+            "__syncthreads();",
+            "const int next = tile + STAGES - 1;",
+        ]
         body += ["if (next < tiles) fetch(next, next % STAGES);", *close]
         body += ["const Left::T* const left = lefts + tile % STAGES * Left::SIZE;"]
         body += ["const Right::T* const right = rights + tile % STAGES * Right::SIZE;", *self._multiply()]
         body += ["if (next < tiles) put(next % STAGES);"] if put else []
-        return [*lines, "#pragma unroll 1", "for (int tile = 0; tile < tiles; ++tile) {", *indented(body), "}"]
+        return [
+            *lines,
+            "#pragma unroll 1",
+            "for (int tile = 0; tile < tiles; ++tile) {",
+            *indented(body),
+            "}",
+        ]
 
     def _multiply(self) -> list[str]:
         if self._mma:
@@ -240,4 +285,10 @@ class Products:
         turns = Turns(self._writing, one, vector, places, whole, inside, here, "COUNT", str(_AHEAD))
         body = [*turns.loads(names), *turns.over_turns(turns.piece(names))]
         count = f"constexpr int COUNT = {lines} * {wide} / {vector};"
-        return [count, "#pragma unroll", f"for (int c = 0; c < COUNT; c += {_AHEAD}) {{", *indented(body), "}"]
+        return [
+            count,
+            "#pragma unroll",
+            f"for (int c = 0; c < COUNT; c += {_AHEAD}) {{",
+            *indented(body),
+            "}",
+        ]

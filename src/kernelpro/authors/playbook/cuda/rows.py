@@ -80,7 +80,13 @@ class Rows(Sweep):
             value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
             value += [f"{name}[u][j] = {kind}({self.printer.text(node.args[0], inner)});"]
             nothing = [f"{name}[u][j] = {identity(node.data[0], kind)};"]
-            filled = [f"if ({turns.whole} || ({turns.inside})) {{", *indented(value), "} else {", *indented(nothing), "}"]
+            filled = [
+                f"if ({turns.whole} || ({turns.inside})) {{",
+                *indented(value),
+                "} else {",
+                *indented(nothing),
+                "}",
+            ]
             summed = [f"if (j > 0) {name}[u][j] = {op}::of({name}[u][j > 0 ? j - 1 : 0], {name}[u][j]);"]
             last = [f"before_{name}[u] = {name}[u][{turns.vector - 1}];"]
             body += [f"{kind} {name}[{turns.ahead}][{turns.vector}], before_{name}[{turns.ahead}];"]

@@ -37,10 +37,14 @@ def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
 def can_split(stage: Stage) -> bool:
     """Whether every number of a row comes from a loop without order."""
     looped = [step for step in stage.reduces if step.loops]
-    return bool(looped) and len(looped) == len(stage.reduces) and not any(scans_of(one) for one in passes(stage))
+    return (
+        bool(looped) and len(looped) == len(stage.reduces) and not any(scans_of(one) for one in passes(stage))
+    )
 
 
-def _split(writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[Pass]) -> Sweep:
+def _split(
+    writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[Pass]
+) -> Sweep:
     shares = writing.tunable(f"SPLIT{place}", how.split, 1, 256)
     most, known = max(writing.tunables[shares][1]), list[Reduce]()
     for number, one in enumerate(one for one in made if one.loops):
@@ -66,7 +70,9 @@ def _finish(writing: Writing, stage: Stage, place: int, blocks: str) -> None:
         lines += [f"{kind} {total.name} = {identity(total.kind, kind)};"]
         added = combined(total.kind, total.name, f"{part}[i]")
         lines += [f"for (int i = threadIdx.x; i < {blocks}; i += {_FINISHERS}) {total.name} = {added};"]
-        lines += [f"{total.name} = joined<{OPERATORS[total.kind]}, {_FINISHERS}>({total.name}, warps_{total.name});"]
+        lines += [
+            f"{total.name} = joined<{OPERATORS[total.kind]}, {_FINISHERS}>({total.name}, warps_{total.name});"
+        ]
     stores = [line for step in stage.after for line in writing.store(step, {})]
     lines += ["if (threadIdx.x == 0) {", *indented(stores), "}"]
     writing.add(f"stage{place}_totals", lines, "1", str(_FINISHERS))

@@ -54,8 +54,20 @@ class Sweep(ABC):
         shares: str = "",
         tuned: bool = True,
     ):
-        self.writing, self.printer, self.stage, self.how, self.place = writing, writing.printer, stage, how, place
-        self.passes, self.split, self.known, self.shares, self.tuned = chosen, split, list(known), shares or split, tuned
+        self.writing, self.printer, self.stage, self.how, self.place = (
+            writing,
+            writing.printer,
+            stage,
+            how,
+            place,
+        )
+        self.passes, self.split, self.known, self.shares, self.tuned = (
+            chosen,
+            split,
+            list(known),
+            shares or split,
+            tuned,
+        )
         """split: blocks that share a row here; shares: those that did so before, and left their parts of `known`."""
         self.kept: dict[Expr, str] = {}
         self.in_registers = False
@@ -170,11 +182,15 @@ class Sweep(ABC):
             self.writing.written.add(part)
             self.stand()
             inner = self.printer.block([total.value] if total.value.op not in LEAVES else [], own)
-            inner += [f"{total.name} = {combined(total.kind, total.name, f'{kind}({self.printer.text(total.value, own)})')};"]
+            inner += [
+                f"{total.name} = {combined(total.kind, total.name, f'{kind}({self.printer.text(total.value, own)})')};"
+            ]
             lines += [f"__shared__ {kind} warps_{total.name}[({self.threads} + 31) / 32];"]
             lines += [f"{kind} {total.name} = {identity(total.kind, kind)};"]
             lines += ["if (live && lane == 0) {", *indented(self.for_rows(inner)), "}"]
-            lines += [f"{total.name} = joined<{OPERATORS[total.kind]}, {self.threads}>({total.name}, warps_{total.name});"]
+            lines += [
+                f"{total.name} = joined<{OPERATORS[total.kind]}, {self.threads}>({total.name}, warps_{total.name});"
+            ]
             lines += [f"if (threadIdx.x == 0) {part}[blockIdx.x] = {total.name};"]
         return lines
 
@@ -191,7 +207,9 @@ class Sweep(ABC):
         lines += self._places_for(one, number)
         turns = self._turns(number, one, before)
         if turns.ahead != turns.count:
-            lines += [f"constexpr int AHEAD{number} = COUNT{number} < {self._ahead(one)} ? COUNT{number} : {self._ahead(one)};"]
+            lines += [
+                f"constexpr int AHEAD{number} = COUNT{number} < {self._ahead(one)} ? COUNT{number} : {self._ahead(one)};"
+            ]
         reduces = [step for step in one.steps if isinstance(step, Reduce)]
         for step in reduces:
             kind = computed(step.value.dtype)
@@ -212,7 +230,18 @@ class Sweep(ABC):
             lines += self.for_rows(inner) if self.of_row else ["{", *indented(inner), "}"]
         stores = Pass((), [step for step in one.steps if isinstance(step, Store)])
         if stores.steps:
-            turns = Turns(self.writing, stores, self.across, self.places(None), "true", "true", (), "1", "1", self.of_row)
+            turns = Turns(
+                self.writing,
+                stores,
+                self.across,
+                self.places(None),
+                "true",
+                "true",
+                (),
+                "1",
+                "1",
+                self.of_row,
+            )
             lines += ["if (lane == 0) {", *indented(turns.piece(dict(names))), "}"]
         return lines
 
@@ -253,7 +282,12 @@ class Sweep(ABC):
         )
 
     def _ahead(self, one: Pass) -> int:
-        loads = {node for step in one.steps for node in step.value.walk() if node.op == "load" and node.variables & set(one.loops)}
+        loads = {
+            node
+            for step in one.steps
+            for node in step.value.walk()
+            if node.op == "load" and node.variables & set(one.loops)
+        }
         return max(1, _ON_THE_WAY // (self.vector(one) * max(1, len(loads))))
 
     # --- what is kept between passes ---------------------------------------------------------------------------
@@ -299,6 +333,10 @@ def _keep_loads(made: list[Pass], writing: Writing) -> None:
                 continue
             for number, first in enumerate(made[:place]):
                 own = dict.fromkeys(kept_before(made, number), "")
-                if first.loops == later.loops and not first.guards and node in set(needed([s.value for s in first.steps], own)):
+                if (
+                    first.loops == later.loops
+                    and not first.guards
+                    and node in set(needed([s.value for s in first.steps], own))
+                ):
                     first.keeps.append(node)
                     break

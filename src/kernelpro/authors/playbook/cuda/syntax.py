@@ -71,7 +71,11 @@ class CudaPrinter(CppPrinter):
         if kind == "float" and op in self._quick:
             return f"{self._quick[op]}({given})"
         if op in _CALLED:
-            return f"{_FLOAT.get(op, f'{op}f')}({given})" if kind == "float" else f"{_DOUBLE.get(op, op)}({given})"
+            return (
+                f"{_FLOAT.get(op, f'{op}f')}({given})"
+                if kind == "float"
+                else f"{_DOUBLE.get(op, op)}({given})"
+            )
         return super().operator(op, args, node)
 
     def special(self, node: Expr, names: Names) -> str:

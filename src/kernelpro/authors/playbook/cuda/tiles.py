@@ -28,7 +28,12 @@ def crossing(stage: Stage) -> tuple[Var, Var, list[Expr]] | None:
     if len(loops) < 2:
         return None
     *others, inner = loops
-    nodes = {node for step in stage.steps for node in step.value.walk() if node.op == "load" and node.data[1].is_affine}
+    nodes = {
+        node
+        for step in stage.steps
+        for node in step.value.walk()
+        if node.op == "load" and node.data[1].is_affine
+    }
     for other in others:
         found = [n for n in nodes if n.data[1].coefficient(other) == 1 and n.data[1].coefficient(inner) > 1]
         if found:
@@ -64,7 +69,9 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     lines = _header(inner, other, side, threads)
     for node in loads:
         tile = f"tile{node.number}"
-        lines += [f"__shared__ {computed(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"]
+        lines += [
+            f"__shared__ {computed(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"
+        ]
         body = [f"{tile}[y + u * STEP][x] = {writing.printer.text(node, {})};"]
         inside = [f"if ({turns.whole} || ({turns.inside})) {{", *indented(body), "}"]
         here = "const Int p = left + y + u * STEP, q = top + x;"

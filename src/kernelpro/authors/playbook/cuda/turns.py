@@ -70,7 +70,10 @@ class Writing:
 
     def tunable(self, name: str, value: int, least: int, most: int) -> str:
         """A constant of the kernels that may be searched: half of it and twice as much are worth a try."""
-        self.tunables[name] = (value, sorted({value, *(near for near in (value // 2, value * 2) if least <= near <= most)}))
+        self.tunables[name] = (
+            value,
+            sorted({value, *(near for near in (value // 2, value * 2) if least <= near <= most)}),
+        )
         return name
 
     def parts(self, name: str, size: int, dtype: str) -> str:
@@ -159,7 +162,10 @@ class Turns:
             names[node] = f"{name}[u][j]" if node.variables & self._moving else f"{name}[u]"
         each = {node: f"[{self.vector}]" if node.variables & self._moving else "" for node in loads}
         nothing = {node: " = {}" if node in self.writing.hidden else "" for node in loads}
-        lines = [f"{computed(node.dtype)} v{node.number}[{self.ahead}]{each[node]}{nothing[node]};" for node in loads]
+        lines = [
+            f"{computed(node.dtype)} v{node.number}[{self.ahead}]{each[node]}{nothing[node]};"
+            for node in loads
+        ]
         return lines + (self.over_turns(body) if body else [])
 
     def begin(self) -> None:
@@ -182,7 +188,9 @@ class Turns:
     def piece(self, names: Names, first: Sequence[str] = ()) -> list[str]:
         """Everything that is done with one piece whose loads have arrived; for each element, `first` comes first."""
         own, one = dict(names), self.one
-        lines = self.printer.block([*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], own)
+        lines = self.printer.block(
+            [*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], own
+        )
         lines += [f"{self.kept[node]} = {self.printer.text(node, own)};" for node in one.keeps]
         before, after = [], []
         for place, step in enumerate(one.steps):
@@ -199,14 +207,21 @@ class Turns:
             else:
                 lines += self.writing.store(step, own)
         if one.guards:
-            lines = [f"if ({' && '.join(self.holds(guard) for guard in one.guards)}) {{", *indented(lines), "}"]
+            lines = [
+                f"if ({' && '.join(self.holds(guard) for guard in one.guards)}) {{",
+                *indented(lines),
+                "}",
+            ]
         opened = ["{", *indented(first), "}"] if first else []
         return [*before, *self.over_elements([*opened, *lines]), *after]
 
     def holds(self, guard: Guard) -> str:
         text, (low, high) = self.printer.index(guard.index), guard.index.bounds
         below = f"{text} >= 0" if low < 0 else ""
-        return " && ".join(filter(None, [below, f"{text} < {guard.size}" if high >= guard.size else ""])) or "true"
+        return (
+            " && ".join(filter(None, [below, f"{text} < {guard.size}" if high >= guard.size else ""]))
+            or "true"
+        )
 
     # --- addresses ---------------------------------------------------------------------------------------------
 
@@ -239,8 +254,12 @@ class Turns:
         tensor, index = node.data
         self.writing.aligned.add(tensor)
         ends = (constant(0), constant(self.vector - 1))
-        found = [most(self.printer.placed(part), self._j, *ends) for part in self.writing.hidden.get(node, ())]
-        shown = sorted(f"{super(CudaPrinter, self.printer).index(part)} >= 0" for part in found if part is not None)
+        found = [
+            most(self.printer.placed(part), self._j, *ends) for part in self.writing.hidden.get(node, ())
+        ]
+        shown = sorted(
+            f"{super(CudaPrinter, self.printer).index(part)} >= 0" for part in found if part is not None
+        )
         where = f"if ({' && '.join(shown)}) " if shown else ""
         return f"{where}read({into}, {self.address(tensor, index, names)});"
 

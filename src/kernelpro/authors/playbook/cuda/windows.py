@@ -49,7 +49,12 @@ def slide(stage: Stage) -> Slide | None:
     """How the windows of a stage overlap from one row of outputs to the next; None where it has none, or none that do, and for
     products."""
     looped = [one for one in passes(stage) if one.loops]
-    if len(looped) != 1 or contraction(stage) or stage.totals or not all(isinstance(step, Reduce) for step in looped[0].steps):
+    if (
+        len(looped) != 1
+        or contraction(stage)
+        or stage.totals
+        or not all(isinstance(step, Reduce) for step in looped[0].steps)
+    ):
         return None
     return next(_slides(stage, looped[0]), None)
 
@@ -80,7 +85,11 @@ def outputs(stage: Stage, together: int) -> int:
     if not found:
         return 1
     others = prod(var.extent for one in passes(stage) for var in one.loops if var != found.along)
-    fits = (n for n in range(together, 0, -1) if found.down.extent % n == 0 and n * found.rows(n) * others <= _MOST)
+    fits = (
+        n
+        for n in range(together, 0, -1)
+        if found.down.extent % n == 0 and n * found.rows(n) * others <= _MOST
+    )
     return next(fits, 1)
 
 
@@ -98,7 +107,9 @@ class Windows(Columns):
         found[self._slide.down] = found[self._slide.down] * self.across + j
         if one and one.loops:
             turn = variable(Var("turn", self._slide.rows(self.across)))
-            found |= {var: variable(var) for var in one.loops} | {self._slide.along: turn - j * self._slide.stride}
+            found |= {var: variable(var) for var in one.loops} | {
+                self._slide.along: turn - j * self._slide.stride
+            }
         return found
 
     def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
@@ -108,9 +119,14 @@ class Windows(Columns):
         lines = []
         for step in reduces:
             kind = computed(step.value.dtype)
-            lines += [self.array(kind, step.name), *self.for_rows([f"{step.name}[j] = {identity(step.kind, kind)};"])]
+            lines += [
+                self.array(kind, step.name),
+                *self.for_rows([f"{step.name}[j] = {identity(step.kind, kind)};"]),
+            ]
         self.stand(one)
-        turns = Turns(self.writing, one, self.across, self.places(one), "true", "true", (), "1", "1", self.of_row)
+        turns = Turns(
+            self.writing, one, self.across, self.places(one), "true", "true", (), "1", "1", self.of_row
+        )
         shared, own = [node for node in _loads(one) if self._slide.shares(node.data[1])], dict(names)
         row = [f"const bool inside = {' && '.join(map(turns.holds, one.guards))};"] if one.guards else []
         for node in shared:
@@ -118,17 +134,26 @@ class Windows(Columns):
             text = self.printer.text(node, own)
             row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if one.guards else text};")
             own[node] = name
-        each = self.printer.block([step.value for step in reduces if step.value.op not in LEAVES], inner := dict(own))
+        each = self.printer.block(
+            [step.value for step in reduces if step.value.op not in LEAVES], inner := dict(own)
+        )
         for step in reduces:
             value = f"{computed(step.value.dtype)}({self.printer.text(step.value, inner)})"
             if one.guards and not (step.kind == "sum" and _vanishes(step.value, shared)):
                 value = f"inside ? {value} : {identity(step.kind, computed(step.value.dtype))}"
             each.append(f"{step.name}[j] = {combined(step.kind, f'{step.name}[j]', value)};")
         turn = f"turn - {self._slide.stride} * j"
-        row += self.for_rows([f"if ({turn} >= 0 && {turn} < {self._slide.along.extent}) {{", *indented(each), "}"])
+        row += self.for_rows(
+            [f"if ({turn} >= 0 && {turn} < {self._slide.along.extent}) {{", *indented(each), "}"]
+        )
         loops = [(var.name, var.extent) for var in one.loops if var != self._slide.along]
         for name, extent in reversed([("turn", self._slide.rows(self.across)), *loops]):
-            row = ["#pragma unroll", f"for (int {name} = 0; {name} < {extent}; ++{name}) {{", *indented(row), "}"]
+            row = [
+                "#pragma unroll",
+                f"for (int {name} = 0; {name} < {extent}; ++{name}) {{",
+                *indented(row),
+                "}",
+            ]
         return [*lines, *row]
 
 

@@ -57,7 +57,10 @@ def write(program: Program, design: Design) -> str:
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
         if multiplies(stage, how):
-            left, how = Products(writing, stage, how, place, design).write(), replace(how, order="rows", split=1)
+            left, how = (
+                Products(writing, stage, how, place, design).write(),
+                replace(how, order="rows", split=1),
+            )
         if left:
             _write(writing, left, how, place)
     program = replace(program, tensors=(*program.tensors, *writing.scratch))
@@ -68,7 +71,9 @@ def write(program: Program, design: Design) -> str:
     limits = "".join(f"# tune-if: {limit}\n" for limit in writing.constraints)
     head = f'{limits}from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
     call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]
-    return frame.candidate(program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables)
+    return frame.candidate(
+        program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables
+    )
 
 
 def _write(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
@@ -85,7 +90,11 @@ def _head(program: Program, writing: Writing) -> str:
     """The functions that are used, and no others."""
     body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
     parts = [headers({t.dtype for t in program.tensors})]
-    parts += [f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};", "", PRELUDE]
+    parts += [
+        f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};",
+        "",
+        PRELUDE,
+    ]
     for word, text in _WORDS:
         parts += [text] if word in body else []
     return "\n".join(parts)
@@ -94,7 +103,9 @@ def _head(program: Program, writing: Writing) -> str:
 def _kernels(writing: Writing) -> list[str]:
     lines = []
     for kernel in writing.kernels:
-        lines += [f"__global__ void __launch_bounds__({kernel.threads}) {kernel.name}({_parameters(writing, kernel)}) {{"]
+        lines += [
+            f"__global__ void __launch_bounds__({kernel.threads}) {kernel.name}({_parameters(writing, kernel)}) {{"
+        ]
         lines += [*indented(kernel.body), "}", ""]
     return lines
 
@@ -109,11 +120,14 @@ def _parameters(writing: Writing, kernel: Kernel) -> str:
 def _launcher(writing: Writing, used: list[str]) -> list[str]:
     written = {name for kernel in writing.kernels for name in kernel.written}
     given = [
-        f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}" for name in used
+        f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}"
+        for name in used
     ]
     body = []
     wide = [
-        f"size_t({writing.pointer(n)})" for n in used if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")
+        f"size_t({writing.pointer(n)})"
+        for n in used
+        if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")
     ]
     if wide:
         body += [f"if (({' | '.join(wide)}) % 16) return cudaErrorMisalignedAddress;"]
@@ -125,7 +139,9 @@ def _launcher(writing: Writing, used: list[str]) -> list[str]:
                 f"if ({kernel.name}_memory) return {kernel.name}_memory;",
             ]
         arguments = ", ".join(writing.pointer(name) for name in kernel.used)
-        body += [f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"]
+        body += [
+            f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"
+        ]
     return [
         f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{',
         *indented([*body, "return cudaGetLastError();"]),

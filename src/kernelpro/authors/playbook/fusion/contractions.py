@@ -40,7 +40,12 @@ def contraction(stage: Stage) -> Contraction | None:
         p = stage.product
         return Contraction(p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), (p.depth,), ())
     reduces = stage.reduces
-    if len(reduces) != 1 or stage.totals or reduces[0].kind != "sum" or any(s.loops for s in stage.steps if isinstance(s, Store)):
+    if (
+        len(reduces) != 1
+        or stage.totals
+        or reduces[0].kind != "sum"
+        or any(s.loops for s in stage.steps if isinstance(s, Store))
+    ):
         return None
     return _shared(stage, reduces[0])
 
@@ -54,11 +59,15 @@ def _shared(stage: Stage, step: Reduce) -> Contraction | None:
     if guarded - left.variables or step.value.dtype != left.dtype or left.dtype != right.dtype:
         return None
     outer = set(stage.outer)
-    if (left.variables | right.variables) & outer != outer or not set(step.loops) <= left.variables & right.variables:
+    if (left.variables | right.variables) & outer != outer or not set(
+        step.loops
+    ) <= left.variables & right.variables:
         return None
     batch, rows, columns = list[Var](), list[Var](), list[Var]()
     for var in stage.outer:
-        side = batch if var in left.variables & right.variables else rows if var in left.variables else columns
+        side = (
+            batch if var in left.variables & right.variables else rows if var in left.variables else columns
+        )
         side.append(var)
     if min(size(loops) for loops in (rows, columns, step.loops)) < _SMALLEST:
         return None

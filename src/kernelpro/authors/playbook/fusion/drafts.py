@@ -47,7 +47,9 @@ class Draft:
     def over(self, shape: tuple[int, ...]) -> Loops:
         """Loops of those extents; the same for all steps, so that they can share a pass."""
         if shape not in self.loops:
-            self.loops[shape] = tuple(Var(f"i{len(self.loops)}_{place}", size) for place, size in enumerate(shape))
+            self.loops[shape] = tuple(
+                Var(f"i{len(self.loops)}_{place}", size) for place, size in enumerate(shape)
+            )
         return self.loops[shape]
 
     def mappings(self, shape: tuple[int, ...]) -> Iterator[tuple[Indices, Loops]]:
@@ -71,8 +73,20 @@ class Draft:
 class Attempt:
     """Asks for elements on behalf of a draft; what it finds is taken over only if all of it fits."""
 
-    def __init__(self, draft: Draft, home: Callable[[Anchor], Draft], temporary: Callable[[Anchor], str], loops: Loops = ()):
-        self.pool, self._draft, self._home, self._temporary, self._loops = draft.pool, draft, home, temporary, loops
+    def __init__(
+        self,
+        draft: Draft,
+        home: Callable[[Anchor], Draft],
+        temporary: Callable[[Anchor], str],
+        loops: Loops = (),
+    ):
+        self.pool, self._draft, self._home, self._temporary, self._loops = (
+            draft.pool,
+            draft,
+            home,
+            temporary,
+            loops,
+        )
         self.after = False
         """All rows are done: totals are there, rows are not."""
         self.touched: set[Anchor] = set()
@@ -96,7 +110,9 @@ class Attempt:
         if home.order > self._draft.order:
             raise Misfit
         self.wanted.append(value)
-        return self.pool.make("load", dtype=value.dtype, data=(self._temporary(value), flatten(indices, value.shape)))
+        return self.pool.make(
+            "load", dtype=value.dtype, data=(self._temporary(value), flatten(indices, value.shape))
+        )
 
     def _own(self, value: Anchor, indices: Indices) -> Expr:
         draft = self._draft
@@ -110,14 +126,22 @@ class Attempt:
             raise Misfit
         if isinstance(value, Scan):
             return self._running(value, indices)
-        if isinstance(value, Matmul) and draft.product and flatten(indices[:-1], value.shape[:-1]) == draft.row:
+        if (
+            isinstance(value, Matmul)
+            and draft.product
+            and flatten(indices[:-1], value.shape[:-1]) == draft.row
+        ):
             return self.pool.make("product", dtype=value.dtype, data=(draft.product.name, indices[-1]))
         raise Misfit
 
     def _running(self, value: Scan, indices: Indices) -> Expr:
         along, others = indices[value.dim], (*indices[: value.dim], *indices[value.dim + 1 :])
         sizes = (*value.shape[: value.dim], *value.shape[value.dim + 1 :])
-        if len(self._loops) != 1 or along != variable(self._loops[0]) or flatten(others, sizes) != self._draft.row:
+        if (
+            len(self._loops) != 1
+            or along != variable(self._loops[0])
+            or flatten(others, sizes) != self._draft.row
+        ):
             raise Misfit
         body = self.element(value.sources[0], indices)
         if any(node.op == "scan" for node in body.walk()):
@@ -137,7 +161,9 @@ def pieces(loops: Loops, make: Callable[[Indices, Loops], Expr]) -> list[tuple[E
             var, at = straddled(split, own)
             for start, size in ((0, at), (at, var.extent - at)):  # halves share a loop, and with it a pass
                 part = Var(f"{var.name}_{size}", size)
-                inner = tuple(i if v != var else _moved(i, var, part, start) for i, v in zip(indices, own, strict=True))
+                inner = tuple(
+                    i if v != var else _moved(i, var, part, start) for i, v in zip(indices, own, strict=True)
+                )
                 waiting.append((inner, tuple(part if v == var else v for v in own)))
     return made
 
@@ -146,7 +172,12 @@ def straddled(split: Straddle, loops: Sequence[Var]) -> tuple[Var, int]:
     """The loop that must be split, and where."""
     if len(split.index.terms) == 1:
         ((var, factor),) = split.index.terms
-        if factor == 1 and isinstance(var, Var) and var in loops and 0 < split.bound - split.index.constant < var.extent:
+        if (
+            factor == 1
+            and isinstance(var, Var)
+            and var in loops
+            and 0 < split.bound - split.index.constant < var.extent
+        ):
             return var, split.bound - split.index.constant
     raise Misfit
 

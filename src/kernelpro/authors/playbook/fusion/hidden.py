@@ -22,7 +22,9 @@ def hidden(roots: Iterable[Expr]) -> dict[Expr, Where]:
         own = known[node]
         for place, arg in enumerate((*node.args, *loaded_numbers(node))):
             chosen = _where(node.args[0], place == 1) if node.op == "select" and place else _EVERYWHERE
-            here = _EVERYWHERE if node.op == "scan" else own | chosen  # a running sum is made of what lies before it
+            here = (
+                _EVERYWHERE if node.op == "scan" else own | chosen
+            )  # a running sum is made of what lies before it
             known[arg] = known[arg] & here if arg in known else here
     return {node: where for node, where in known.items() if node.op == "load" and where}
 

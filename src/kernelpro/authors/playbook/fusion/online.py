@@ -28,13 +28,17 @@ def centred(made: list[Pass]) -> tuple[list[Pass], dict[str, Follower]]:
     left, followers = joined(made, ("centred",))
     for one in left:
         one.steps = [
-            replace(step, value=followers[step.name].base.value) if isinstance(step, Reduce) and step.name in followers else step
+            replace(step, value=followers[step.name].base.value)
+            if isinstance(step, Reduce) and step.name in followers
+            else step
             for step in one.steps
         ]
     return left, followers
 
 
-def joined(made: list[Pass], kinds: tuple[str, ...] = ("scaled", "centred")) -> tuple[list[Pass], dict[str, Follower]]:
+def joined(
+    made: list[Pass], kinds: tuple[str, ...] = ("scaled", "centred")
+) -> tuple[list[Pass], dict[str, Follower]]:
     """The passes with followers of these kinds moved to their bases, and the followers by name."""
     followers: dict[str, Follower] = {}
     left: list[Pass] = []
@@ -42,7 +46,9 @@ def joined(made: list[Pass], kinds: tuple[str, ...] = ("scaled", "centred")) -> 
         own = Pass(one.loops)
         for step in one.steps:
             tried = ((p, _found(step, p, followers)) for p in left if p.loops == one.loops and not p.guards)
-            home, found = next(((p, found) for p, found in tried if found and found.kind in kinds), (None, None))
+            home, found = next(
+                ((p, found) for p, found in tried if found and found.kind in kinds), (None, None)
+            )
             if home and found and isinstance(step, Reduce):
                 home.steps.append(step)
                 followers[step.name] = found
@@ -57,7 +63,9 @@ def _found(step: Reduce | Store, one: Pass, followers: dict[str, Follower]) -> F
     if not isinstance(step, Reduce) or step.kind != "sum" or step.guards:
         return None
     rows = {node.data for node in step.value.walk() if node.op == "row"}
-    base = next((s for s in one.steps if isinstance(s, Reduce) and {s.name} == rows and s.name not in followers), None)
+    base = next(
+        (s for s in one.steps if isinstance(s, Reduce) and {s.name} == rows and s.name not in followers), None
+    )
     if base is None:
         return None
     return _scaled(step, base) or _centred(step, base)
@@ -78,7 +86,12 @@ def _scaled(step: Reduce, base: Reduce) -> Follower | None:
 
 def _centred(step: Reduce, base: Reduce) -> Follower | None:
     value = step.value
-    if base.kind != "sum" or value.op != "mul" or value.args[0] is not value.args[1] or value.args[0].op != "sub":
+    if (
+        base.kind != "sum"
+        or value.op != "mul"
+        or value.args[0] is not value.args[1]
+        or value.args[0].op != "sub"
+    ):
         return None
     x, mean = value.args[0].args
     if x is not base.value or mean.op != "mul" or mean.args[0].op != "row" or mean.args[1].op != "const":

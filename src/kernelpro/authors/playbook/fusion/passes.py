@@ -12,7 +12,9 @@ from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.ir.indices import Var
 from kernelpro.authors.playbook.ir.stages import Guard, Reduce, Stage, Store
 
-HEAVY = frozenset({"exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "fmod"})
+HEAVY = frozenset(
+    {"exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "fmod"}
+)
 """Operators that cost more than reading their result from the nearest cache."""
 
 
@@ -39,7 +41,10 @@ def passes(stage: Stage) -> list[Pass]:
         first = max(needs, default=-1) + 1
         guards = step.guards if isinstance(step, Reduce) else ()
         alone = any(node.op == "scan" for node in step.value.walk())
-        place = next((i for i in range(first, len(made)) if made[i].loops == step.loops and made[i].guards == guards), None)
+        place = next(
+            (i for i in range(first, len(made)) if made[i].loops == step.loops and made[i].guards == guards),
+            None,
+        )
         if place is None or alone:
             made.append(Pass(step.loops))
             place = len(made) - 1
@@ -54,7 +59,14 @@ def keep(made: list[Pass]) -> None:
     heavy or of more than one read."""
     for place, later in enumerate(made):
         for node in _tops(later):
-            first = next((p for p in made[:place] if p.loops == later.loops and not p.guards and node in _nodes(_roots(p))), None)
+            first = next(
+                (
+                    p
+                    for p in made[:place]
+                    if p.loops == later.loops and not p.guards and node in _nodes(_roots(p))
+                ),
+                None,
+            )
             if first is not None and node not in first.keeps and _dear(node, made[:place], later.loops):
                 first.keeps.append(node)
 
@@ -64,7 +76,9 @@ def kept_before(made: list[Pass], place: int) -> set[Expr]:
 
 
 def scans_of(roots: Iterable[Expr]) -> list[Expr]:
-    return sorted({node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number)
+    return sorted(
+        {node for root in roots for node in root.walk() if node.op == "scan"}, key=lambda node: node.number
+    )
 
 
 def fixed(roots: Iterable[Expr], inner: set[Var], known: Container[Expr]) -> list[Expr]:
@@ -93,7 +107,11 @@ def _nodes(roots: Iterable[Expr]) -> set[Expr]:
 def _tops(one: Pass) -> list[Expr]:
     """The pass's values of the row, those nearest to its results first."""
     inner = set(one.loops)
-    found = {node.number: node for node in _nodes(_roots(one)) if node.variables & inner and node.op not in (*LEAVES, "cast")}
+    found = {
+        node.number: node
+        for node in _nodes(_roots(one))
+        if node.variables & inner and node.op not in (*LEAVES, "cast")
+    }
     return [found[number] for number in sorted(found, reverse=True)]
 
 

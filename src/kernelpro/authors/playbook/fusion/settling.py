@@ -23,7 +23,11 @@ def settled(draft: Draft) -> Stage:
         stage = _merged(stage, draft.pool, partial(_now, like=loops))
     stage = _with_rows(_flat(stage, draft.pool), draft.pool)
     stage = _multiplied(stage, draft.pool)
-    return replace(stage, outer=_lasting(stage.outer, bool(stage.product)), steps=tuple(_trimmed(step) for step in stage.steps))
+    return replace(
+        stage,
+        outer=_lasting(stage.outer, bool(stage.product)),
+        steps=tuple(_trimmed(step) for step in stage.steps),
+    )
 
 
 def _multiplied(stage: Stage, pool: Pool) -> Stage:
@@ -43,7 +47,9 @@ def _multiplied(stage: Stage, pool: Pool) -> Stage:
                 made[node] = node
         return made[root]
 
-    return replace(stage, steps=tuple(replace(step, value=expr(step.value, set(step.loops))) for step in stage.steps))
+    return replace(
+        stage, steps=tuple(replace(step, value=expr(step.value, set(step.loops))) for step in stage.steps)
+    )
 
 
 def _lasting(loops: Loops, product: bool = False) -> Loops:
@@ -137,7 +143,14 @@ def _rewritten(stage: Stage, pool: Pool, new: Mapping[Var, Index], loops: Mappin
 
     product = stage.product
     if product:
-        product = Product(product.name, expr(product.left), expr(product.right), product.column, product.depth, product.batch)
+        product = Product(
+            product.name,
+            expr(product.left),
+            expr(product.right),
+            product.column,
+            product.depth,
+            product.batch,
+        )
     return Stage(
         over(stage.outer),
         tuple(step(s) for s in stage.steps),

@@ -66,7 +66,9 @@ def broadcast_shape(values: Sequence[Value]) -> tuple[int, ...]:
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
 
 
-def elementwise(make: Callable[..., Expr], *sources: Value, dtype: str = "", shape: Sequence[int] | None = None) -> Value:
+def elementwise(
+    make: Callable[..., Expr], *sources: Value, dtype: str = "", shape: Sequence[int] | None = None
+) -> Value:
     """`make(pool, *elements)` with the elements cast to the result's type, which is the widest unless it is given."""
     kind = dtype or widest(sources)
 
@@ -110,7 +112,12 @@ def select(condition: Value, yes: Value, no: Value, dtype: str) -> Value:
 
 def compare(name: str, a: Value, b: Value) -> Value:
     kind = widest([a, b])
-    return uncast(lambda pool, x, y: pool.make(name, pool.cast(x, kind), pool.cast(y, kind), dtype="bool"), a, b, dtype="bool")
+    return uncast(
+        lambda pool, x, y: pool.make(name, pool.cast(x, kind), pool.cast(y, kind), dtype="bool"),
+        a,
+        b,
+        dtype="bool",
+    )
 
 
 def convert(a: Value, dtype: str) -> Value:
@@ -144,7 +151,11 @@ def reduce(kind: Any, source: Value, dims: Sequence[int], keepdim: bool = False,
 def kept(whole: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
     """A reduction's result with ones for the dimensions that it went over."""
     others = [d for d in range(len(shape)) if d not in dims]
-    return Viewed(whole, [1 if d in dims else s for d, s in enumerate(shape)], lambda indices: tuple(indices[d] for d in others))
+    return Viewed(
+        whole,
+        [1 if d in dims else s for d, s in enumerate(shape)],
+        lambda indices: tuple(indices[d] for d in others),
+    )
 
 
 def _chunk(size: int) -> int:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from kernelpro.authors.playbook.graph.calls import Call, Handler, compare, convert, elementwise, number, op, select, uncast
+from kernelpro.authors.playbook.graph.calls import (
+    Call,
+    Handler,
+    compare,
+    convert,
+    elementwise,
+    number,
+    op,
+    select,
+    uncast,
+)
 from kernelpro.authors.playbook.graph.shapes import sliced
 from kernelpro.authors.playbook.graph.values import Value
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, Pool
@@ -19,8 +29,12 @@ class _Math:
 
     def _do(self, name: str, left: _Math | float, right: _Math | float) -> _Math:
         kind = self.expr.dtype
-        a, b = (side.expr if isinstance(side, _Math) else self.pool.const(side, kind) for side in (left, right))
-        return _Math(self.pool, self.pool.make(name, a, b, dtype="bool" if name in ("gt", "lt", "ge", "le") else kind))
+        a, b = (
+            side.expr if isinstance(side, _Math) else self.pool.const(side, kind) for side in (left, right)
+        )
+        return _Math(
+            self.pool, self.pool.make(name, a, b, dtype="bool" if name in ("gt", "lt", "ge", "le") else kind)
+        )
 
     def __add__(self, other: _Math | float) -> _Math:
         return self._do("add", self, other)
@@ -128,20 +142,37 @@ FORMULAS: Mapping[str, Formula] = {
 _UNARY = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
 _ROUNDED = ("floor", "ceil", "round", "trunc")
 _COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
-_LOGICAL = {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or", "__and__": "and", "__or__": "or"}
+_LOGICAL = {
+    "logical_and": "and",
+    "logical_or": "or",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "__and__": "and",
+    "__or__": "or",
+}
 
 
 def _formula(name: str) -> Handler:
     def handler(call: Call) -> Value:
         numbers = call.node.args[1:]
         named = {"approximate": call.node.kwargs["approximate"]} if "approximate" in call.node.kwargs else {}
-        if not call.dtype.startswith(("float", "bfloat")) and name not in ("relu", "clamp", "clamp_min", "clamp_max", "square"):
+        if not call.dtype.startswith(("float", "bfloat")) and name not in (
+            "relu",
+            "clamp",
+            "clamp_min",
+            "clamp_max",
+            "square",
+        ):
             raise call.stop(f"of {call.dtype}")
         if any(isinstance(n, (dict, list)) for n in numbers):
             raise call.stop("with tensors for numbers")
         if {"min", "max"} & call.node.kwargs.keys():
             numbers = (call.get(1, "min"), call.get(2, "max"))
-        return elementwise(lambda pool, x: FORMULAS[name](_Math(pool, x), *numbers, **named).expr, call.value(0), dtype=call.dtype)
+        return elementwise(
+            lambda pool, x: FORMULAS[name](_Math(pool, x), *numbers, **named).expr,
+            call.value(0),
+            dtype=call.dtype,
+        )
 
     return handler
 
@@ -206,7 +237,9 @@ def _logical(name: str) -> Handler:
     def handler(call: Call) -> Value:
         if call.dtype != "bool":
             raise call.stop(f"of {call.dtype}")
-        return elementwise(lambda pool, a, b: pool.make(name, a, b), call.value(0), call.value(1), dtype="bool")
+        return elementwise(
+            lambda pool, a, b: pool.make(name, a, b), call.value(0), call.value(1), dtype="bool"
+        )
 
     return handler
 
@@ -226,7 +259,12 @@ def _remainder(call: Call) -> Value:
 def _addc(name: str) -> Handler:
     def handler(call: Call) -> Value:
         joint = op(name, call.value(1), call.value(2), dtype=call.dtype)
-        return op("add", call.value(0), op("mul", joint, number(call.get(3, "value", 1)), dtype=call.dtype), dtype=call.dtype)
+        return op(
+            "add",
+            call.value(0),
+            op("mul", joint, number(call.get(3, "value", 1)), dtype=call.dtype),
+            dtype=call.dtype,
+        )
 
     return handler
 
@@ -239,7 +277,9 @@ def _lerp(call: Call) -> Value:
 def _glu(call: Call) -> Value:
     source, dim = call.value(0), call.get(1, "dim", -1) % len(call.shape)
     half = source.shape[dim] // 2
-    gate = elementwise(lambda pool, x: FORMULAS["sigmoid"](_Math(pool, x)).expr, sliced(source, dim, half, half, 1))
+    gate = elementwise(
+        lambda pool, x: FORMULAS["sigmoid"](_Math(pool, x)).expr, sliced(source, dim, half, half, 1)
+    )
     return op("mul", sliced(source, dim, 0, half, 1), gate)
 
 

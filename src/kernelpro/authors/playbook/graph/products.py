@@ -7,10 +7,30 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from kernelpro.authors.playbook.graph.calls import Call, Handler, add, broadcast_shape, mul, number, op, reduce, select
+from kernelpro.authors.playbook.graph.calls import (
+    Call,
+    Handler,
+    add,
+    broadcast_shape,
+    mul,
+    number,
+    op,
+    reduce,
+    select,
+)
 from kernelpro.authors.playbook.graph.reductions import softmax
 from kernelpro.authors.playbook.graph.shapes import expanded, permuted, reshaped
-from kernelpro.authors.playbook.graph.values import Asking, Indices, Matmul, Padded, Positions, Reduction, Value, settled, solid
+from kernelpro.authors.playbook.graph.values import (
+    Asking,
+    Indices,
+    Matmul,
+    Padded,
+    Positions,
+    Reduction,
+    Value,
+    settled,
+    solid,
+)
 from kernelpro.authors.playbook.ir.expressions import Expr, Pool
 from kernelpro.authors.playbook.ir.stages import Guard
 
@@ -22,7 +42,9 @@ def matmul(left: Value, right: Value) -> Value:
     a, b = settled(a), settled(b)
     batch = broadcast_shape([_batch(a), _batch(b)])
     if a.shape[-2] == 1 or b.shape[-1] == 1:
-        pairs = mul(a, swapped(b)) if b.shape[-1] == 1 else mul(reshaped(a, (*a.shape[:-2], a.shape[-1], 1)), b)
+        pairs = (
+            mul(a, swapped(b)) if b.shape[-1] == 1 else mul(reshaped(a, (*a.shape[:-2], a.shape[-1], 1)), b)
+        )
         dots = reduce("sum", pairs, [len(pairs.shape) - (1 if b.shape[-1] == 1 else 2)])
         return reshaped(dots, _product_shape(left, right, batch))
     if len(b.shape) == 2 and len(a.shape) > 2:
@@ -63,12 +85,18 @@ def _linear(call: Call) -> Value:
 def _addmm(call: Call) -> Value:
     made = matmul(call.value(1), call.value(2))
     alpha, beta = call.node.kwargs.get("alpha", 1), call.node.kwargs.get("beta", 1)
-    return add(made if alpha == 1 else mul(made, alpha), call.value(0) if beta == 1 else mul(call.value(0), beta))
+    return add(
+        made if alpha == 1 else mul(made, alpha), call.value(0) if beta == 1 else mul(call.value(0), beta)
+    )
 
 
 def _attention(call: Call) -> Value:
     query, key, value = (call.value(i) for i in range(3))
-    mask, causal, scale = call.get(3, "attn_mask"), call.get(5, "is_causal", False), call.node.kwargs.get("scale")
+    mask, causal, scale = (
+        call.get(3, "attn_mask"),
+        call.get(5, "is_causal", False),
+        call.node.kwargs.get("scale"),
+    )
     if call.get(4, "dropout_p", 0.0) or call.node.kwargs.get("enable_gqa"):
         raise call.stop("with dropout or grouped queries")
     scores = mul(matmul(query, swapped(key)), 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -81,7 +109,9 @@ def _attention(call: Call) -> Value:
 
         scores = select(Positions(below, scores.shape, "bool"), scores, never, scores.dtype)
     if isinstance(mask, Value):
-        scores = select(mask, scores, never, scores.dtype) if mask.dtype == "bool" else op("add", scores, mask)
+        scores = (
+            select(mask, scores, never, scores.dtype) if mask.dtype == "bool" else op("add", scores, mask)
+        )
     return matmul(softmax(scores, len(scores.shape) - 1), value)
 
 
@@ -99,7 +129,9 @@ def _each(given: Any, count: int, default: int) -> list[int]:
 class _Window:
     """Where in the source the elements of an output's window lie."""
 
-    def __init__(self, sizes: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]):
+    def __init__(
+        self, sizes: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+    ):
         self._sizes, self._stride, self._padding, self._dilation = sizes, stride, padding, dilation
 
     def at(self, out: Indices, inner: Indices) -> Indices:
@@ -120,12 +152,18 @@ def _pool(kind: Any, dims: int) -> Handler:
         stride = [s or k for s, k in zip(stride, kernel, strict=True)]
         padding = _each(call.get(3, "padding"), dims, 0)
         dilation = _each(call.get(4, "dilation") if kind == "max" else None, dims, 1)
-        if kind == "sum" and any(padding) and (call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override")):
+        if (
+            kind == "sum"
+            and any(padding)
+            and (call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override"))
+        ):
             raise call.stop("that counts only what is inside")
         sizes = source.shape[-dims:]
         if any(
             (o - 1) * s - p + d * (k - 1) >= n + p
-            for o, s, p, d, k, n in zip(call.shape[-dims:], stride, padding, dilation, kernel, sizes, strict=True)
+            for o, s, p, d, k, n in zip(
+                call.shape[-dims:], stride, padding, dilation, kernel, sizes, strict=True
+            )
         ):
             raise call.stop("with ceil_mode")
         window = _Window(sizes, stride, padding, dilation)
@@ -159,7 +197,9 @@ def _adaptive(dims: int) -> Handler:
             return asking.element(source, (*outer[:lead], *window.at(outer[lead:], inner)))
 
         domain = (source.shape, tuple(range(lead, lead + dims))) if all(out == 1 for out in wanted) else None
-        return mul(Reduction("sum", call.shape, kernel, call.dtype, [source], body, domain=domain), 1 / prod(kernel))
+        return mul(
+            Reduction("sum", call.shape, kernel, call.dtype, [source], body, domain=domain), 1 / prod(kernel)
+        )
 
     return handler
 
@@ -187,7 +227,9 @@ def _conv(dims: int) -> Handler:
         def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
             return window.guards(outer[2:], inner[1:])
 
-        made: Value = Reduction("sum", call.shape, weight.shape[1:], call.dtype, [source, weight], body, guards)
+        made: Value = Reduction(
+            "sum", call.shape, weight.shape[1:], call.dtype, [source, weight], body, guards
+        )
         return add(made, reshaped(bias, (bias.shape[0], *(1,) * dims))) if isinstance(bias, Value) else made
 
     return handler

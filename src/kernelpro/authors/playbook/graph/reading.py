@@ -21,13 +21,28 @@ from kernelpro.authors.playbook.fusion.drafts import Attempt, Draft, Loops, Misf
 from kernelpro.authors.playbook.fusion.settling import settled
 from kernelpro.authors.playbook.graph import elementwise, products, reductions, shapes
 from kernelpro.authors.playbook.graph.calls import Call, Handler, Result
-from kernelpro.authors.playbook.graph.values import Anchor, Given, Indices, Matmul, Reduction, Scan, Stored, Straddle, Value
+from kernelpro.authors.playbook.graph.values import (
+    Anchor,
+    Given,
+    Indices,
+    Matmul,
+    Reduction,
+    Scan,
+    Stored,
+    Straddle,
+    Value,
+)
 from kernelpro.authors.playbook.ir.expressions import Expr, Pool
 from kernelpro.authors.playbook.ir.indices import Var, constant, flatten, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import Product, Program, Reduce, Store, Tensor, Total
 from kernelpro.records import Graph
 
-HANDLERS: dict[str, Handler] = {**elementwise.HANDLERS, **shapes.HANDLERS, **reductions.HANDLERS, **products.HANDLERS}
+HANDLERS: dict[str, Handler] = {
+    **elementwise.HANDLERS,
+    **shapes.HANDLERS,
+    **reductions.HANDLERS,
+    **products.HANDLERS,
+}
 _MOST_OPERATORS = 400
 """Longer chains are nested more deeply than they can be walked."""
 _TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
@@ -54,7 +69,9 @@ def operators(graph: Graph) -> dict[str, Result]:
             raise NoIdea(f"{node.op} is outside the playbook's families")
         made = HANDLERS[name](Call(node, values))
         if isinstance(made, Value) and tuple(made.shape) != tuple(node.shape):
-            raise NoIdea(f"{node.op} gives shape {list(node.shape)}, which the playbook reads as {list(made.shape)}")
+            raise NoIdea(
+                f"{node.op} gives shape {list(node.shape)}, which the playbook reads as {list(made.shape)}"
+            )
         values[node.name] = made
     return values
 
@@ -72,12 +89,21 @@ class _Reader:
         outputs = [self._output(name) for name in graph.outputs]
         for anchor in _anchors(outputs):
             self._place(anchor)
-        tensors = [Tensor(n.name, n.shape, n.dtype, n.op, n.where) for n in graph.nodes if n.op in ("input", "parameter")]  # type: ignore[arg-type]
+        tensors = [
+            Tensor(n.name, n.shape, n.dtype, n.op, n.where)
+            for n in graph.nodes
+            if n.op in ("input", "parameter")
+        ]  # type: ignore[arg-type]
         stored = [Tensor(f"out{i}", value.shape, value.dtype, "output") for i, value in enumerate(outputs)]
         for tensor, value in zip(stored, outputs, strict=True):
             self._store(value, tensor)
         stages = tuple(settled(draft) for draft in self._drafts if draft.steps or draft.totals)
-        taken = {step.tensor for stage in stages for step in (*stage.steps, *stage.after) if isinstance(step, Store)}
+        taken = {
+            step.tensor
+            for stage in stages
+            for step in (*stage.steps, *stage.after)
+            if isinstance(step, Store)
+        }
         temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in taken]
         return Program((*tensors, *stored, *temporaries), stages, tuple(t.name for t in stored), graph.single)
 
@@ -102,7 +128,11 @@ class _Reader:
         for draft in reversed(self._drafts):
             if draft.rows == prod(anchor.shape) and self._try(draft, lambda d: self._reduce(d, anchor)):
                 return
-            if prod(anchor.shape) == 1 and draft.rows == prod(anchor.inner) and self._try(draft, lambda d: self._total(d, anchor)):
+            if (
+                prod(anchor.shape) == 1
+                and draft.rows == prod(anchor.inner)
+                and self._try(draft, lambda d: self._total(d, anchor))
+            ):
                 return
         draft = self._begin(anchor.shape)
         self._reduce(draft, anchor, fresh=True)
@@ -140,7 +170,9 @@ class _Reader:
         shape, dims = anchor.domain
         loops = draft.over(anchor.inner)
         rest, inner = iter(outer), iter(variable(var) for var in loops)
-        draft.domains.append((shape, tuple(next(inner) if d in dims else next(rest) for d in range(len(shape))), loops))
+        draft.domains.append(
+            (shape, tuple(next(inner) if d in dims else next(rest) for d in range(len(shape))), loops)
+        )
 
     def _total(self, draft: Draft, anchor: Reduction) -> bool:
         attempt = self._attempt(draft)
@@ -207,7 +239,9 @@ class _Reader:
         draft.after.append(Store(tensor.name, constant(0), found, ()))
         return True
 
-    def _store_along(self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops, made_there: bool) -> bool:
+    def _store_along(
+        self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops, made_there: bool
+    ) -> bool:
         used: list[Attempt] = []
 
         def make(inner: Indices, own: Loops) -> Expr:
@@ -231,7 +265,9 @@ class _Reader:
             draft.steps.append(Store(tensor.name, place, found, own))
         return True
 
-    def _store_alone(self, value: Value, tensor: Tensor, region: tuple[tuple[int, int], ...], beside: Draft | None = None) -> Draft:
+    def _store_alone(
+        self, value: Value, tensor: Tensor, region: tuple[tuple[int, int], ...], beside: Draft | None = None
+    ) -> Draft:
         """A stage of its own for a region of the tensor (start and size of each dimension); several where it must be split, but
         regions of one size that are made of the same tensors share one (`beside`: the stage of the region before).
         """
@@ -248,7 +284,9 @@ class _Reader:
             try:
                 var, at = straddled(split, own)
             except Misfit:
-                raise NoIdea("parts that are joined are read in an order the playbook cannot follow") from None
+                raise NoIdea(
+                    "parts that are joined are read in an order the playbook cannot follow"
+                ) from None
             dim, (start, size) = own.index(var), region[own.index(var)]
             for part in ((start, at), (start + at, size - at)):
                 beside = self._store_alone(value, tensor, (*region[:dim], part, *region[dim + 1 :]), beside)
@@ -265,7 +303,9 @@ class _Reader:
         return draft
 
     def _begin(self, shape: tuple[int, ...]) -> Draft:
-        draft = Draft(len(self._drafts), tuple(Var(f"o{place}", size) for place, size in enumerate(shape)), self._pool)
+        draft = Draft(
+            len(self._drafts), tuple(Var(f"o{place}", size) for place, size in enumerate(shape)), self._pool
+        )
         self._drafts.append(draft)
         return draft
 

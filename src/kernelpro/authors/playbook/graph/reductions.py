@@ -80,7 +80,9 @@ def _first(source: Value, best: Value, dim: int, keepdim: bool) -> Value:
     def make(pool: Pool, indices: Indices) -> Expr:
         return pool.make("index", dtype="int64", data=indices[dim])
 
-    place = select(compare("eq", source, best), Positions(make, source.shape, "int64"), number(size - 1), "int64")
+    place = select(
+        compare("eq", source, best), Positions(make, source.shape, "int64"), number(size - 1), "int64"
+    )
     return reduce("min", place, [dim], keepdim)
 
 
@@ -116,7 +118,11 @@ def _variance(call: Call) -> Value:
     correction = call.node.kwargs.get("correction", 1)
     dims, keepdim = list(range(len(source.shape))), bool(call.node.kwargs.get("keepdim", False))
     if call.overload == "dim":
-        dims, correction, keepdim = _dims(call), int(call.get(2, "unbiased", True)), bool(call.get(3, "keepdim", False))
+        dims, correction, keepdim = (
+            _dims(call),
+            int(call.get(2, "unbiased", True)),
+            bool(call.get(3, "keepdim", False)),
+        )
     elif call.overload == "default":
         correction = int(call.get(1, "unbiased", True))
     else:
@@ -162,7 +168,11 @@ def _softmax(call: Call) -> Value:
 
 
 def _logsumexp(call: Call) -> Value:
-    source, dims, keepdim = convert(call.value(0), call.dtype), _dims(call), bool(call.get(2, "keepdim", False))
+    source, dims, keepdim = (
+        convert(call.value(0), call.dtype),
+        _dims(call),
+        bool(call.get(2, "keepdim", False)),
+    )
     top = reduce("max", source, dims, keepdim=True)
     total = reduce("sum", op("exp", sub(source, top)), dims, keepdim)
     return add(op("log", total), top if keepdim else reduce("max", source, dims))
@@ -213,7 +223,10 @@ def _group_norm(call: Call) -> Value:
     inner = prod(rest)
     split = reshaped(source, (batch, groups, channels // groups, inner))
     normed = reshaped(_standardised(split, (2, 3), call.get(4, "eps", 1e-5)), source.shape)
-    weight, bias = (_by_channel(_optional(call, place, name), len(source.shape)) for place, name in ((2, "weight"), (3, "bias")))
+    weight, bias = (
+        _by_channel(_optional(call, place, name), len(source.shape))
+        for place, name in ((2, "weight"), (3, "bias"))
+    )
     return _affine(normed, weight, bias)
 
 
@@ -222,14 +235,18 @@ def _instance_norm(call: Call) -> Value:
     if not call.get(5, "use_input_stats", True):
         raise call.stop("with running statistics")
     normed = _standardised(source, range(2, rank), call.get(7, "eps", 1e-5))
-    return _affine(normed, _by_channel(_optional(call, 1, "weight"), rank), _by_channel(_optional(call, 2, "bias"), rank))
+    return _affine(
+        normed, _by_channel(_optional(call, 1, "weight"), rank), _by_channel(_optional(call, 2, "bias"), rank)
+    )
 
 
 def _batch_norm(call: Call) -> Value | tuple[Value, ...]:
     source, rank = call.value(0), len(call.value(0).shape)
     name = call.node.op.split(".")[1]
     weight, bias = (_by_channel(_optional(call, p, n), rank) for p, n in ((1, "weight"), (2, "bias")))
-    centre, spread = (_by_channel(_optional(call, p, n), rank) for p, n in ((3, "running_mean"), (4, "running_var")))
+    centre, spread = (
+        _by_channel(_optional(call, p, n), rank) for p, n in ((3, "running_mean"), (4, "running_var"))
+    )
     training = call.get(5, "training", False) if name != "_native_batch_norm_legit_no_training" else False
     eps = call.get(6 if name == "_native_batch_norm_legit_no_training" else 7, "eps", 1e-5)
     if not training:
@@ -259,7 +276,9 @@ def _cross_entropy(call: Call) -> Value:
     dim = 1 if len(source.shape) > 1 else 0
     if target.dtype in FLOATING:
         loss = reduce("sum", mul(mul(log_softmax(source, dim), target), -1.0), [dim])
-        return mul(reduce("sum", loss, []), 1 / source.shape[0]) if how == _MEAN and dim else _reduced(loss, how)
+        return (
+            mul(reduce("sum", loss, []), 1 / source.shape[0]) if how == _MEAN and dim else _reduced(loss, how)
+        )
     return _likelihood(log_softmax(source, dim), target, dim, how, ignored)
 
 
@@ -282,7 +301,9 @@ def _nll(call: Call) -> Value:
     if _optional(call, 2, "weight"):
         raise call.stop("with class weights")
     dim = 1 if len(call.value(0).shape) > 1 else 0
-    return _likelihood(call.value(0), call.value(1), dim, call.get(3, "reduction", _MEAN), call.get(4, "ignore_index", -100))
+    return _likelihood(
+        call.value(0), call.value(1), dim, call.get(3, "reduction", _MEAN), call.get(4, "ignore_index", -100)
+    )
 
 
 def _difference(call: Call) -> Value:
@@ -302,7 +323,9 @@ def _huber(call: Call) -> Value:
     bend, off = call.get(3, "beta", 1.0), _difference(call)
     size, scale = op("abs", off), 1.0 if "huber" in call.node.op else 1 / bend
     near, far = mul(squared(off), 0.5 * scale), mul(sub(size, 0.5 * bend), bend * scale)
-    return _reduced(select(compare("lt", size, number(bend)), near, far, call.dtype), call.get(2, "reduction", _MEAN))
+    return _reduced(
+        select(compare("lt", size, number(bend)), near, far, call.dtype), call.get(2, "reduction", _MEAN)
+    )
 
 
 def _kl(call: Call) -> Value:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelpro.authors.playbook.graph.calls import Call, Handler, broadcast_shape, convert, number, select
-from kernelpro.authors.playbook.graph.values import Asking, Indices, Joined, Looked, Padded, Positions, Value, Viewed, broadcast
+from kernelpro.authors.playbook.graph.values import (
+    Asking,
+    Indices,
+    Joined,
+    Looked,
+    Padded,
+    Positions,
+    Value,
+    Viewed,
+    broadcast,
+)
 from kernelpro.authors.playbook.ir.expressions import Expr, Pool
 from kernelpro.authors.playbook.ir.indices import constant, loaded, reshape
 
@@ -16,12 +26,18 @@ def reshaped(source: Value, shape: Sequence[int]) -> Value:
 
 def permuted(source: Value, dims: Sequence[int]) -> Value:
     dims = [d % len(source.shape) for d in dims]
-    return Viewed(source, [source.shape[d] for d in dims], lambda indices: tuple(indices[dims.index(d)] for d in range(len(dims))))
+    return Viewed(
+        source,
+        [source.shape[d] for d in dims],
+        lambda indices: tuple(indices[dims.index(d)] for d in range(len(dims))),
+    )
 
 
 def sliced(source: Value, dim: int, start: int, size: int, step: int) -> Value:
     shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
-    return Viewed(source, shape, lambda indices: (*indices[:dim], indices[dim] * step + start, *indices[dim + 1 :]))
+    return Viewed(
+        source, shape, lambda indices: (*indices[:dim], indices[dim] * step + start, *indices[dim + 1 :])
+    )
 
 
 def selected(source: Value, dim: int, at: int) -> Value:
@@ -153,7 +169,10 @@ def _pad(call: Call) -> Value:
         kept = made.shape[dim] + min(before, 0) + min(after, 0)
         made = sliced(made, dim, max(-before, 0), kept, 1)
         shapes = [(*made.shape[:dim], size, *made.shape[dim + 1 :]) for size in (before, after)]
-        edges = [Positions(lambda pool, indices: pool.const(filler, call.dtype), shape, call.dtype) for shape in shapes]
+        edges = [
+            Positions(lambda pool, indices: pool.const(filler, call.dtype), shape, call.dtype)
+            for shape in shapes
+        ]
         parts = [edges[0]] * (before > 0) + [made] + [edges[1]] * (after > 0)
         whole = kept + max(before, 0) + max(after, 0)
         made = Joined(parts, dim, (*made.shape[:dim], whole, *made.shape[dim + 1 :]), call.dtype)
@@ -168,7 +187,9 @@ def _repeat_interleave(call: Call) -> Value:
     if not isinstance(times, int) or dim is None:
         raise call.stop("by a tensor, or flattened")
     dim %= len(source.shape)
-    return Viewed(source, call.shape, lambda indices: (*indices[:dim], indices[dim] // times, *indices[dim + 1 :]))
+    return Viewed(
+        source, call.shape, lambda indices: (*indices[:dim], indices[dim] // times, *indices[dim + 1 :])
+    )
 
 
 def _diagonal(call: Call) -> Value:
@@ -264,8 +285,30 @@ def _dropout(call: Call) -> Value:
     return call.value(0)
 
 
-_COPIES = ("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as", "detach_copy", "float", "half")
-_RESHAPES = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
+_COPIES = (
+    "contiguous",
+    "clone",
+    "detach",
+    "alias",
+    "lift_fresh_copy",
+    "to",
+    "_to_copy",
+    "type_as",
+    "detach_copy",
+    "float",
+    "half",
+)
+_RESHAPES = (
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "flatten",
+    "unflatten",
+    "squeeze",
+    "unsqueeze",
+    "view_as",
+    "reshape_as",
+)
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_COPIES, _same),

@@ -64,7 +64,10 @@ class Elementwise(Value):
         self._make = make
 
     def at(self, indices: Indices, asking: Asking) -> Expr:
-        return self._make(asking.pool, *(asking.element(source, broadcast(indices, source.shape)) for source in self.sources))
+        return self._make(
+            asking.pool,
+            *(asking.element(source, broadcast(indices, source.shape)) for source in self.sources),
+        )
 
 
 class Viewed(Value):
@@ -92,7 +95,9 @@ class Positions(Value):
 class Looked(Value):
     """The source, at an index that is the value of another tensor: `remap` is given the index to use."""
 
-    def __init__(self, source: Value, where: Value, shape: Sequence[int], remap: Callable[[Indices, Asking], Indices]):
+    def __init__(
+        self, source: Value, where: Value, shape: Sequence[int], remap: Callable[[Indices, Asking], Indices]
+    ):
         super().__init__(shape, source.dtype, [source, where])
         self._remap = remap
 

@@ -16,7 +16,24 @@ UNARY = (
     *("floor", "ceil", "round", "trunc", "not", "cast"),
 )
 """`cast` converts to its own dtype; `not` is logical; `round` goes to even."""
-BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "fmod", "lt", "le", "gt", "ge", "eq", "ne", "and", "or")
+BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "max",
+    "min",
+    "pow",
+    "fmod",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+    "and",
+    "or",
+)
 """Comparisons and logic have dtype bool; `div` of floating types only."""
 OTHER = ("select", "scan")
 """select: condition, then, else.  scan: data is (kind, Var): the sum, product, maximum or minimum of its argument
@@ -25,7 +42,9 @@ FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 
 def itemsize(dtype: str) -> int:
-    return {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}.get(dtype, 4)
+    return {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}.get(
+        dtype, 4
+    )
 
 
 class Expr:
@@ -88,7 +107,13 @@ class Pool:
         folded = self._folded(op, args, dtype)
         if folded is not None:
             return folded
-        key = (op, tuple(arg.number for arg in args), dtype, type(data), repr(data) if isinstance(data, float) else data)
+        key = (
+            op,
+            tuple(arg.number for arg in args),
+            dtype,
+            type(data),
+            repr(data) if isinstance(data, float) else data,
+        )
         if key not in self._known:
             self._known[key] = Expr(op, args, dtype, data, len(self._known))
         return self._known[key]
@@ -144,7 +169,9 @@ class Pool:
                 data = data.substituted(new, inner)
             elif node.op == "scan":
                 data = (data[0], _only(new[data[1]]) if data[1] in new else data[1])
-            made[node.number] = self.make(node.op, *(inner(a) for a in node.args), dtype=node.dtype, data=data)
+            made[node.number] = self.make(
+                node.op, *(inner(a) for a in node.args), dtype=node.dtype, data=data
+            )
         return made[root.number]
 
 

@@ -103,7 +103,11 @@ class Stage:
     @property
     def longest(self) -> tuple[Var, ...]:
         """The loops of the step that goes over most elements of a row."""
-        return max((step.loops for step in self.steps), key=lambda loops: prod(var.extent for var in loops), default=())
+        return max(
+            (step.loops for step in self.steps),
+            key=lambda loops: prod(var.extent for var in loops),
+            default=(),
+        )
 
     @property
     def width(self) -> int:

@@ -9,7 +9,9 @@ LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 def functions(used: set[str], maths: str) -> list[str]:
     """The functions that are used, and those they are made of, as a design's mathematics has them."""
-    known = {"library": FUNCTIONS, "own": {**FUNCTIONS, **FAST}, "cheap": {**FUNCTIONS, **FAST, **CHEAP}}[maths]
+    known = {"library": FUNCTIONS, "own": {**FUNCTIONS, **FAST}, "cheap": {**FUNCTIONS, **FAST, **CHEAP}}[
+        maths
+    ]
     wanted = used | ({"trunc_"} if "fmod_" in used else set())
     return [text for name, text in known.items() if name in wanted]
 
@@ -102,7 +104,9 @@ def log_(x):
 def divided(a, b):
     return libdevice.fast_dividef(a, b)
 """,
-    "tanh_": _TANH.format(power="tl.exp2(-2.8853900817779268 * a)", quotient="libdevice.fast_dividef(1.0 - t, 1.0 + t)"),
+    "tanh_": _TANH.format(
+        power="tl.exp2(-2.8853900817779268 * a)", quotient="libdevice.fast_dividef(1.0 - t, 1.0 + t)"
+    ),
 }
 """To a few units in the last place. `tl.exp` and `/` look after numbers below 1e-38 as well, and `tl.log` takes 27 instructions."""
 

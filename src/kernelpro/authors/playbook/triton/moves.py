@@ -11,7 +11,15 @@ from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.fusion.contractions import contraction
 from kernelpro.authors.playbook.ir.indices import Var
 from kernelpro.authors.playbook.ir.stages import Program, Stage, Store
-from kernelpro.authors.playbook.moves import CHEAP_MATHS, changed, exact_maths, own_maths, retreats, seeds_apart, staged
+from kernelpro.authors.playbook.moves import (
+    CHEAP_MATHS,
+    changed,
+    exact_maths,
+    own_maths,
+    retreats,
+    seeds_apart,
+    staged,
+)
 from kernelpro.authors.playbook.triton.rows import fits
 from kernelpro.authors.playbook.triton.tiles import across, broadcast_rows, elementwise
 
@@ -27,21 +35,30 @@ def seeds(program: Program) -> list[Seed]:
     """The first is the one to bet on."""
     best = Design("triton", tuple(first(stage) for stage in program.stages))
     found = [
-        Seed("A kernel a stage: rows in registers, 16-byte accesses, products on tensor cores, tiles that fit the shape.", best),
-        Seed("Half the threads, smaller tiles, more of them at the same time.", changed(program, best, _halve) or best),
+        Seed(
+            "A kernel a stage: rows in registers, 16-byte accesses, products on tensor cores, tiles that fit the shape.",
+            best,
+        ),
+        Seed(
+            "Half the threads, smaller tiles, more of them at the same time.",
+            changed(program, best, _halve) or best,
+        ),
         Seed(
             "Rows are gone over in stretches instead of kept, so that more of them are on the way.",
             changed(program, best, _again) or best,
         ),
         Seed(
-            "Threads have rows of their own where these are short, and share them where not.", changed(program, best, _turn) or best
+            "Threads have rows of their own where these are short, and share them where not.",
+            changed(program, best, _turn) or best,
         ),
     ]
     return seeds_apart(found)
 
 
 def safer(program: Program, design: Design) -> list[Design]:
-    careful = [replace(StageDesign(keep=False, vector=4, threads=128), order=how.order) for how in design.stages]
+    careful = [
+        replace(StageDesign(keep=False, vector=4, threads=128), order=how.order) for how in design.stages
+    ]
     steps = [
         exact_maths(design),
         design.everywhere(stages=2, down=64, over=64, deep=32, threads=128, together=1, split=1),
@@ -66,7 +83,9 @@ def first(stage: Stage) -> StageDesign:
 def _product(stage: Stage) -> StageDesign:
     found = contraction(stage)
     assert found
-    rows, columns, batch = (prod(v.extent for v in loops) for loops in (found.rows, found.columns, found.batch))
+    rows, columns, batch = (
+        prod(v.extent for v in loops) for loops in (found.rows, found.columns, found.batch)
+    )
     down, over, deep = (128, 128, 32) if found.left.dtype == "float32" else (128, 256, 64)
     while batch * -(-rows // down) * -(-columns // over) < _PROGRAMS // 4 and max(down, over) > 64:
         down, over = (down, over // 2) if over >= down else (down // 2, over)
@@ -96,7 +115,12 @@ def _rows(stage: Stage) -> StageDesign:
         together = min(64, power_of_two(rows))
         if padded * together <= _TILE * 4:
             return StageDesign(keep=True, together=together, threads=256)
-        return StageDesign(together=together, threads=256, vector=16, split=_split(-(-rows // together), width, _TILE // together))
+        return StageDesign(
+            together=together,
+            threads=256,
+            vector=16,
+            split=_split(-(-rows // together), width, _TILE // together),
+        )
     if fits(stage) and (rows >= _PROGRAMS // 4 or padded <= _TILE):
         together = min(max(_TILE // 2 // padded, 1), max(power_of_two(rows) // 256, 1))
         return StageDesign(keep=True, together=together, threads=min(max(padded * together // 16, 64), 1024))
@@ -114,7 +138,11 @@ def _window(stage: Stage) -> bool:
     """A few elements for each row, none of which is needed twice: threads had better have rows of their own."""
     once = len(stage.reduces) > 0 and not any(step.loops for step in stage.steps if isinstance(step, Store))
     depends = any(node.op == "row" for reduce in stage.reduces for node in reduce.value.walk())
-    short = stage.width <= 64 and (neighbours_are_rows(stage) or stage.reduces[0].loops[-1].extent < 16) if once else False
+    short = (
+        stage.width <= 64 and (neighbours_are_rows(stage) or stage.reduces[0].loops[-1].extent < 16)
+        if once
+        else False
+    )
     return short and not depends
 
 
@@ -126,7 +154,10 @@ def neighbours_are_rows(stage: Stage) -> bool:
         for node in step.value.walk():
             if node.op == "load" and node.variables & set(loops) and stage.outer:
                 index = node.data[1]
-                found.append(index.coefficient(stage.outer[-1]) == 1 and not any(index.coefficient(var) == 1 for var in loops))
+                found.append(
+                    index.coefficient(stage.outer[-1]) == 1
+                    and not any(index.coefficient(var) == 1 for var in loops)
+                )
     return bool(found) and sum(found) * 2 > len(found)
 
 
@@ -151,11 +182,17 @@ def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     """More threads than a stretch would need: a whole row has to find room in their registers."""
     if how.keep or not _in_rows(stage, how) or not fits(stage) or elementwise(stage):
         return None
-    return {"keep": True, "split": 1, "threads": min(max(how.threads, power_of_two(stage.width) * how.together // 16), 1024)}
+    return {
+        "keep": True,
+        "split": 1,
+        "threads": min(max(how.threads, power_of_two(stage.width) * how.together // 16), 1024),
+    }
 
 
 def _again(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"keep": False, "vector": 8} if how.keep and _in_rows(stage, how) and not elementwise(stage) else None
+    return (
+        {"keep": False, "vector": 8} if how.keep and _in_rows(stage, how) and not elementwise(stage) else None
+    )
 
 
 def _share(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -166,7 +203,11 @@ def _share(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 
 def _together(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     room = 2 * how.together * (power_of_two(stage.width) if how.keep else 16) <= 4 * _TILE
-    return {"together": 2 * how.together} if _in_rows(stage, how) and room and 2 * how.together <= stage.rows else None
+    return (
+        {"together": 2 * how.together}
+        if _in_rows(stage, how) and room and 2 * how.together <= stage.rows
+        else None
+    )
 
 
 def _apart(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -195,7 +236,13 @@ def _turn(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     if how.order == "rows":
         return {"order": "strips", "vector": 2, "threads": 256} if stage.width <= 64 else None
     width = power_of_two(stage.width)
-    return {"order": "rows", "keep": width <= _TILE, "together": max(_TILE // 2 // width, 1), "threads": 256, "vector": 8}
+    return {
+        "order": "rows",
+        "keep": width <= _TILE,
+        "together": max(_TILE // 2 // width, 1),
+        "threads": 256,
+        "vector": 8,
+    }
 
 
 def _squares(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
@@ -210,14 +257,22 @@ def _on_tensor_cores(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 def _larger(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     if not _multiplies(stage, how) or how.down * how.over >= 128 * 256:
         return None
-    return {"over": 2 * how.over, "threads": 256} if how.over <= how.down else {"down": 2 * how.down, "threads": 256}
+    return (
+        {"over": 2 * how.over, "threads": 256}
+        if how.over <= how.down
+        else {"down": 2 * how.down, "threads": 256}
+    )
 
 
 def _smaller(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
     if not _multiplies(stage, how) or how.down * how.over <= 64 * 64:
         return None
     threads = 128 if how.down * how.over <= 128 * 128 else how.threads
-    return {"over": how.over // 2, "threads": threads} if how.over > how.down else {"down": how.down // 2, "threads": threads}
+    return (
+        {"over": how.over // 2, "threads": threads}
+        if how.over > how.down
+        else {"down": how.down // 2, "threads": threads}
+    )
 
 
 def _deeper(stage: Stage, how: StageDesign) -> dict[str, Any] | None:

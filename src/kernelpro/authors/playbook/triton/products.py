@@ -25,7 +25,13 @@ class Tiles:
     """One product, and in the same kernel the steps that need one of its elements at a time."""
 
     def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int, precision: str):
-        self._kernels, self._printer, self._stage, self._how, self._place = kernels, kernels.printer, stage, how, place
+        self._kernels, self._printer, self._stage, self._how, self._place = (
+            kernels,
+            kernels.printer,
+            stage,
+            how,
+            place,
+        )
         found = contraction(stage)
         assert found, "the caller has looked"
         self._of, self._precision = found, precision
@@ -45,7 +51,9 @@ class Tiles:
             name = self._stage.product.name
             count = self._batch.extent * self._row.extent * self._column.extent
             self._kernels.scratch(name, str(count), "float32")
-            row = flatten([variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer])
+            row = flatten(
+                [variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer]
+            )
             self._printer.products[name] = (row, self._column.extent)
             left = replace(self._stage, product=None)
         self._write(names, fused)
@@ -56,31 +64,45 @@ class Tiles:
     def _write(self, names: Names, fused: bool) -> None:
         place, kernels, printer = self._place, self._kernels, self._printer
         how, sides = self._how, (self._row.extent, self._column.extent, self._depth)
-        down, over, deep = (self._side(wanted, size) for wanted, size in zip((how.down, how.over, how.deep), sides, strict=True))
+        down, over, deep = (
+            self._side(wanted, size)
+            for wanted, size in zip((how.down, how.over, how.deep), sides, strict=True)
+        )
         constants = {
             "DOWN": kernels.tunable(f"DOWN{place}", down, self._sizes(self._row.extent, (64, 128, 256))),
             "OVER": kernels.tunable(f"OVER{place}", over, self._sizes(self._column.extent, (64, 128, 256))),
-            "DEEP": kernels.tunable(f"DEEP{place}", deep, self._sizes(self._depth, (32, 64, 128) if self._half else (16, 32, 64))),
+            "DEEP": kernels.tunable(
+                f"DEEP{place}", deep, self._sizes(self._depth, (32, 64, 128) if self._half else (16, 32, 64))
+            ),
             "GROUP": kernels.tunable(f"GROUP{place}", 8, (4, 8, 16)),
         }
         stages = kernels.tunable(f"STAGES{place}", how.stages, (2, 3, 4))
         kernels.threads(place, how.threads)
         fetched = f"(DOWN{place} + OVER{place}) * DEEP{place} * STAGES{place} * {2 if self._half else 4}"
         kernels.derived.append(f"# tune-if: {fetched} <= {_SHARED}")
-        masked = {var: any(size % n for n in kernels.tunables[f"{key}{place}"][1]) for var, size, key in self._sides()}
+        masked = {
+            var: any(size % n for n in kernels.tunables[f"{key}{place}"][1])
+            for var, size, key in self._sides()
+        }
         body = self._where()
         for var in (self._row, self._column):
             body += [f"{var.name}_in = {var.name} < {var.extent}"] if masked[var] else []
         body += ["acc = tl.zeros([DOWN, OVER], tl.float32)", f"for start in range(0, {self._depth}, DEEP):"]
         body += indented(
-            [*self._operand("a", masked), *self._operand("b", masked), f"acc = tl.dot(a, b, acc{self._how_precise()})"]
+            [
+                *self._operand("a", masked),
+                *self._operand("b", masked),
+                f"acc = tl.dot(a, b, acc{self._how_precise()})",
+            ]
         )
         printer.places = self._outer()
         printer.masks = {var: f"{var.name}_in" for var in (self._row, self._column) if masked[var]}
         body += self._after(names) if fused else self._raw()
         tiles = f"-(-{self._row.extent} // {constants['DOWN']}) * -(-{self._column.extent} // {constants['OVER']})"
         grid = f"{self._batch.extent} * ({tiles})" if self._batch.extent > 1 else tiles
-        kernels.add(f"product{place}", body, constants, grid, num_warps=f"THREADS{place} // 32", num_stages=stages)
+        kernels.add(
+            f"product{place}", body, constants, grid, num_warps=f"THREADS{place} // 32", num_stages=stages
+        )
 
     @property
     def _half(self) -> bool:
@@ -104,7 +126,10 @@ class Tiles:
             f"tiles_over = ({self._column.extent} + OVER - 1) // OVER",
         ]
         if self._batch.extent > 1:
-            lines += ["batch = number // (tiles_down * tiles_over)", "number = number % (tiles_down * tiles_over)"]
+            lines += [
+                "batch = number // (tiles_down * tiles_over)",
+                "number = number % (tiles_down * tiles_over)",
+            ]
         return [
             *lines,
             "first = number // (GROUP * tiles_over) * GROUP",
@@ -151,7 +176,9 @@ class Tiles:
         for step in self._stage.steps:
             if isinstance(step, Store):
                 printer.places.update(along(step.loops, variable(self._column)))
-                lines += printer.block([step.value] if step.value.op not in (*NAMELESS, "product") else [], names)
+                lines += printer.block(
+                    [step.value] if step.value.op not in (*NAMELESS, "product") else [], names
+                )
                 lines.append(printer.store(step.tensor, step.index, printer.text(step.value, names), names))
         return lines
 
@@ -160,4 +187,6 @@ class Tiles:
         name, mask = self._stage.product.name, " & ".join(self._printer.masks.values())
         self._printer.touched[name] = None
         start = f"batch * {self._row.extent * self._column.extent} + " if self._batch.extent > 1 else ""
-        return [f"tl.store({name} + {start}rows * {self._column.extent} + cols, acc{f', mask={mask}' if mask else ''})"]
+        return [
+            f"tl.store({name} + {start}rows * {self._column.extent} + cols, acc{f', mask={mask}' if mask else ''})"
+        ]

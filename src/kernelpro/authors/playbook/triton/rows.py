@@ -38,7 +38,9 @@ class Rows(Tile):
         for loops, width in self._widths.items():
             column = Var("cols" if len(self._widths) == 1 else f"cols{len(self._columns)}", width)
             self._columns[loops] = column
-            self.printer.places.update(zip(loops, unflatten(variable(column), [v.extent for v in loops]), strict=True))
+            self.printer.places.update(
+                zip(loops, unflatten(variable(column), [v.extent for v in loops]), strict=True)
+            )
         self._widest = max(self._widths.values(), default=1)
         self._whole = how.keep and fits(stage)
         self._followers: dict[str, online.Follower] = {}
@@ -62,7 +64,10 @@ class Rows(Tile):
             body = [*self._joined(done, names), *self._pass(one, names), *self._leave(one)]
             self._kernel(f"stage{self.place}_part{number}", body, shared=True, last=False)
             done.append(one)
-        names, rest = {}, [one for one in self._passes if one not in done and not (_reduces(one) and not one.loops)]
+        names, rest = (
+            {},
+            [one for one in self._passes if one not in done and not (_reduces(one) and not one.loops)],
+        )
         body = self._joined(done, names)
         shared = any(one.loops for one in rest)
         for one in rest:
@@ -80,8 +85,12 @@ class Rows(Tile):
         rows: Sequence[int] = [1]
         if not self._single:
             together = min(how.together, power_of_two(self.stage.rows))
-            tried = [r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)]
-            self._constants["ROWS"] = kernels.tunable(f"TOGETHER{place}", together, [r for r in tried if self._can_hold(r)])
+            tried = [
+                r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)
+            ]
+            self._constants["ROWS"] = kernels.tunable(
+                f"TOGETHER{place}", together, [r for r in tried if self._can_hold(r)]
+            )
             rows = kernels.tunables[f"TOGETHER{place}"][1]
         self._mask = self.mask_rows(rows)
         self._stretches: set[int] = set()
@@ -94,7 +103,9 @@ class Rows(Tile):
             self._constants["STRETCH"] = f"STRETCH{place}"
         if self._split > 1:
             split = self._split
-            self._constants["SPLIT"] = kernels.tunable(f"SPLIT{place}", split, [s for s in (split // 2, split, split * 2) if s > 1])
+            self._constants["SPLIT"] = kernels.tunable(
+                f"SPLIT{place}", split, [s for s in (split // 2, split, split * 2) if s > 1]
+            )
         for column in self._columns.values():
             if any(column.extent % length for length in self._lengths(column)):
                 self.printer.masks[column] = f"{column.name}_in"
@@ -105,16 +116,28 @@ class Rows(Tile):
     def _lengths(self, column: Var) -> Sequence[int]:
         """What a row is cut into: stretches, and as many of them as there are programs."""
         splits = self.kernels.tunables[f"SPLIT{self.place}"][1] if self._split > 1 else [1]
-        return [power_of_two(column.extent)] if self._whole else [length * split for length in self._stretches for split in splits]
+        return (
+            [power_of_two(column.extent)]
+            if self._whole
+            else [length * split for length in self._stretches for split in splits]
+        )
 
     def _kernel(self, name: str, body: list[str], shared: bool, last: bool) -> None:
         """`shared`: several programs share a row; `last`: totals are made here."""
         number = "block // SPLIT" if shared else "block"
-        lines = [f"rows = {number}" if self._single else f"rows = {number} * ROWS + tl.arange(0, ROWS)[:, None]", *self._mask]
+        lines = [
+            f"rows = {number}" if self._single else f"rows = {number} * ROWS + tl.arange(0, ROWS)[:, None]",
+            *self._mask,
+        ]
         lines += ["part = block % SPLIT"] if shared else []
         for column in self._columns.values() if self._whole else ():
-            lines += [f"{column.name} = {self._along(power_of_two(column.extent))}", *self._column_mask(column)]
-        blocks = str(self.stage.rows) if self._single else f"-(-{self.stage.rows} // {self._constants['ROWS']})"
+            lines += [
+                f"{column.name} = {self._along(power_of_two(column.extent))}",
+                *self._column_mask(column),
+            ]
+        blocks = (
+            str(self.stage.rows) if self._single else f"-(-{self.stage.rows} // {self._constants['ROWS']})"
+        )
         blocks += f" * {self._constants['SPLIT']}" if shared else ""
         if not last:
             body = [f"block = {self.kernels.program_number()}", *lines, *body]
@@ -155,8 +178,16 @@ class Rows(Tile):
                 lines += self._running(scan, names, length, "")
             lines += self.printer.block([s.value for s in one.steps if s.value.op not in NAMELESS], names)
             for step in one.steps:
-                text = self.store(step, names) if isinstance(step, Store) else self._number(one, step, names, length)
-                lines.append(text if isinstance(step, Store) else f"{step.name} = {self._reduced(step.kind, text, step.value)}")
+                text = (
+                    self.store(step, names)
+                    if isinstance(step, Store)
+                    else self._number(one, step, names, length)
+                )
+                lines.append(
+                    text
+                    if isinstance(step, Store)
+                    else f"{step.name} = {self._reduced(step.kind, text, step.value)}"
+                )
             return lines
         return self._stretches_of(one, names, column)
 
@@ -172,7 +203,9 @@ class Rows(Tile):
     def _number(self, one: Pass, step: Reduce, names: Names, length: str, nothing: str = "") -> str:
         """What the tile gives to a reduction: nothing where there is no element."""
         text = self._full(self.printer.number(step.kind, step.value, names), step.value, one.loops, length)
-        masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.within(one.guards)
+        masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.within(
+            one.guards
+        )
         nothing = nothing or identity(step.kind, held(step.kind, step.value))
         return f"tl.where({' & '.join(masks)}, {text}, {nothing})" if masks else text
 
@@ -182,7 +215,9 @@ class Rows(Tile):
         lines = self.printer.block(fixed(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
         reduces, scans = _reduces(one), scans_of(roots)
         following = {r.name: follower for r in reduces if (follower := self._followers.get(r.name))}
-        squares = {follower.base.name: name for name, follower in following.items() if follower.kind == "centred"}
+        squares = {
+            follower.base.name: name for name, follower in following.items() if follower.kind == "centred"
+        }
         tops = {follower.base.name for follower in following.values() if follower.kind == "scaled"}
         for r in reduces:
             by_row = r.name in tops or (r.name in following and r.name not in squares.values())
@@ -195,17 +230,25 @@ class Rows(Tile):
         for scan in scans:
             body += self._running(scan, own, "STRETCH", f"s{scan.number}")
             whole = self._number(one, Reduce("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
-            body.append(f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole, scan))}")
+            body.append(
+                f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole, scan))}"
+            )
         plain = [step for step in one.steps if not (isinstance(step, Reduce) and step.name in following)]
         body += self.printer.block([s.value for s in plain if s.value.op not in NAMELESS], own)
         for step in plain:
             if isinstance(step, Store):
                 body.append(self.store(step, own))
             elif step.name in squares:
-                body += self._average(step, self._number(one, step, own, "STRETCH", nothing=step.name), squares[step.name])
+                body += self._average(
+                    step, self._number(one, step, own, "STRETCH", nothing=step.name), squares[step.name]
+                )
             else:
                 text = self._number(one, step, own, "STRETCH")
-                body += _top(step, self._reduced("max", text, step.value)) if step.name in tops else [_added(step, text)]
+                body += (
+                    _top(step, self._reduced("max", text, step.value))
+                    if step.name in tops
+                    else [_added(step, text)]
+                )
         for step in reduces:
             if step.name in following and step.name not in squares.values():
                 body += self._scaled(one, step, own)
@@ -213,7 +256,9 @@ class Rows(Tile):
         for mean, name in squares.items():
             lines += self._averaged(mean, name, following[name].base.value, column)
         done = {*tops, *following, *squares}
-        return lines + [f"{r.name} = {self._reduced(r.kind, r.name, r.value)}" for r in reduces if r.name not in done]
+        return lines + [
+            f"{r.name} = {self._reduced(r.kind, r.name, r.value)}" for r in reduces if r.name not in done
+        ]
 
     def _over(self, column: Var, body: list[str]) -> list[str]:
         """The loop over the stretches of a row, or of the part of it that the program has."""
@@ -254,7 +299,9 @@ class Rows(Tile):
         lines, count, all_of_it = [], str(column.extent), f"{column.extent}.0"
         if self._split > 1:
             section = self._section(column)
-            lines += [f"{mean}_count = tl.minimum(tl.maximum({column.extent} - part * {section}, 0), {section})"]
+            lines += [
+                f"{mean}_count = tl.minimum(tl.maximum({column.extent} - part * {section}, 0), {section})"
+            ]
             count, all_of_it = f"{mean}_count", f"tl.maximum({mean}_count, 1)"
         return [
             *lines,
@@ -271,9 +318,15 @@ class Rows(Tile):
         """Each program's part of the row's numbers goes to memory."""
         lines, mask = [], self.printer.masks.get(self.row)
         for r in _reduces(one):
-            self.kernels.scratch(f"part_{r.name}", f"{self.stage.rows} * {self._constants['SPLIT']}", scratch_type(r.kind, r.value))
+            self.kernels.scratch(
+                f"part_{r.name}",
+                f"{self.stage.rows} * {self._constants['SPLIT']}",
+                scratch_type(r.kind, r.value),
+            )
             self.printer.touched[f"part_{r.name}"] = None
-            lines.append(f"tl.store(part_{r.name} + rows * SPLIT + part, {r.name}{f', mask={mask}' if mask else ''})")
+            lines.append(
+                f"tl.store(part_{r.name} + rows * SPLIT + part, {r.name}{f', mask={mask}' if mask else ''})"
+            )
         return lines
 
     def _joined(self, done: list[Pass], names: Names) -> list[str]:

@@ -16,7 +16,9 @@ from kernelpro.authors.playbook.ir.stages import Program
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_CALLS = {op: f"tl.{op}" for op in ("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "floor", "ceil", "abs")}
+_CALLS = {
+    op: f"tl.{op}" for op in ("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "floor", "ceil", "abs")
+}
 _OWN = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
 _FAST = {"exp": "exp_", "log": "log_", "div": "divided"}
 _CHEAP = {op: f"{op}_" for op in CHEAP}
@@ -164,7 +166,9 @@ class TritonPrinter(Printer):
         tensor = self._tensors[node.data[0]]
         return self._loaded(frame.pointer(tensor), node.data[1], names, tensor.size, node.dtype, within)
 
-    def _loaded(self, pointer: str, index: Index, names: Names, size: int, dtype: str, within: Sequence[str] = ()) -> str:
+    def _loaded(
+        self, pointer: str, index: Index, names: Names, size: int, dtype: str, within: Sequence[str] = ()
+    ) -> str:
         text = self.load(pointer, self.index(index, names), dtype)
         mask = " & ".join([*within, self.mask(index, names, size)]).removesuffix(" & ")
         return f"{text[:-1]}, mask={mask}, other=0)" if mask else text
@@ -186,7 +190,9 @@ class TritonPrinter(Printer):
         first = Var(f"({side.name} // {each} * {each})", side.extent)
         ends = (variable(first), variable(first) + (each - 1))
         found = [most(self.placed(index), side, *ends) for index in self.hidden.get(node, ())]
-        return sorted(f"({super(TritonPrinter, self).index(index)} >= 0)" for index in found if index is not None)
+        return sorted(
+            f"({super(TritonPrinter, self).index(index)} >= 0)" for index in found if index is not None
+        )
 
     def special(self, node: Expr, names: Names) -> str:
         if node.op == "product":
@@ -274,4 +280,8 @@ class TritonPrinter(Printer):
             return text
         if source.op == "index":
             return f"tl.cast({text}, {computed(node.dtype)})"
-        return f"{text}.to({computed(node.dtype)})" if text.isidentifier() else f"({text}).to({computed(node.dtype)})"
+        return (
+            f"{text}.to({computed(node.dtype)})"
+            if text.isidentifier()
+            else f"({text}).to({computed(node.dtype)})"
+        )

@@ -17,7 +17,14 @@ from kernelpro.authors.playbook.fusion.passes import Pass, fixed, passes, scans_
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import Index, Var, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import Guard, Program, Reduce, Stage, Store
-from kernelpro.authors.playbook.triton.syntax import TritonPrinter, begun, combined, held, identity, scratch_type
+from kernelpro.authors.playbook.triton.syntax import (
+    TritonPrinter,
+    begun,
+    combined,
+    held,
+    identity,
+    scratch_type,
+)
 
 _PROGRAMS = 1024
 """Programs that make a total: enough to fill a GPU, few enough for one program to add up."""
@@ -46,7 +53,9 @@ class Kernels:
 
     def threads(self, place: int, threads: int) -> Sequence[int]:
         """How many a program has; the values to try."""
-        self.tunable(f"THREADS{place}", threads, [t for t in (threads // 2, threads, threads * 2) if 32 <= t <= 1024])
+        self.tunable(
+            f"THREADS{place}", threads, [t for t in (threads // 2, threads, threads * 2) if 32 <= t <= 1024]
+        )
         return self.tunables[f"THREADS{place}"][1]
 
     def vector(self, place: int, vector: int) -> Sequence[int]:
@@ -62,13 +71,17 @@ class Kernels:
     def program_number(self) -> str:
         return "tl.program_id(0).to(tl.int64)" if self._long else "tl.program_id(0)"
 
-    def add(self, name: str, body: Sequence[str], constants: Mapping[str, str], grid: str, **options: str) -> None:
+    def add(
+        self, name: str, body: Sequence[str], constants: Mapping[str, str], grid: str, **options: str
+    ) -> None:
         """A kernel whose body was just printed, and its launch: the tensors that the body names become its arguments."""
         pointers = list(self.printer.touched)
         self.printer.touched.clear()
         arguments = ", ".join([*pointers, *(f"{key}: tl.constexpr" for key in constants)])
         self.sources.append("\n".join(["@triton.jit", f"def {name}({arguments}):", *indented(body), ""]))
-        given = ", ".join([*pointers, *constants.values(), *(f"{key}={value}" for key, value in options.items())])
+        given = ", ".join(
+            [*pointers, *constants.values(), *(f"{key}={value}" for key, value in options.items())]
+        )
         self.calls.append(f"{name}[({grid},)]({given})")
 
 
@@ -79,9 +92,17 @@ class Tile(ABC):
     """Of a number that each row has."""
 
     def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int):
-        self.kernels, self.printer, self.stage, self.how, self.place = kernels, kernels.printer, stage, how, place
+        self.kernels, self.printer, self.stage, self.how, self.place = (
+            kernels,
+            kernels.printer,
+            stage,
+            how,
+            place,
+        )
         self.row = Var("rows", stage.rows)
-        self.printer.places = dict(zip(stage.outer, unflatten(variable(self.row), [v.extent for v in stage.outer]), strict=True))
+        self.printer.places = dict(
+            zip(stage.outer, unflatten(variable(self.row), [v.extent for v in stage.outer]), strict=True)
+        )
         self.printer.masks = {}
         self.printer.hidden = hidden(stage.values)
 
@@ -124,7 +145,11 @@ class Tile(ABC):
         mask = " & ".join(part for part in (self.printer.masks.get(self.row, ""), extra) if part)
         for total in self.stage.totals:
             text = self.printer.text(total.value, names)
-            text = f"tl.where({mask}, {text}, {identity(total.kind, held(total.kind, total.value))})" if mask else text
+            text = (
+                f"tl.where({mask}, {text}, {identity(total.kind, held(total.kind, total.value))})"
+                if mask
+                else text
+            )
             lines.append(f"{total.name} = {combined(total.kind, total.name, text)}")
         return lines
 
@@ -135,7 +160,11 @@ class Tile(ABC):
         lines = []
         for total in self.stage.totals:
             self.printer.touched[f"all_{total.name}"] = None
-            text = total.name if self.shape == "[]" else self.printer.reduced(total.kind, total.name, total.value.dtype)
+            text = (
+                total.name
+                if self.shape == "[]"
+                else self.printer.reduced(total.kind, total.name, total.value.dtype)
+            )
             lines.append(f"tl.store(all_{total.name} + tl.program_id(0), {text})")
         return lines
 
@@ -152,7 +181,9 @@ class Tile(ABC):
         loop = ["for turn in range(0, (BLOCKS + PROGRAMS - 1) // PROGRAMS):", *indented(turn)]
         return [*self.start_totals(), *loop, *self.end_totals()], f"min({blocks}, {_PROGRAMS})"
 
-    def launch(self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str) -> None:
+    def launch(
+        self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str
+    ) -> None:
         if self.stage.totals:
             constants = {**constants, "BLOCKS": blocks, "PROGRAMS": grid}
         for total in self.stage.totals:
@@ -176,7 +207,9 @@ class Tile(ABC):
         names: Names = {}
         self.printer.masks = {}
         lines += self.once(Pass((), list(self.stage.after)), names)
-        self.kernels.add(f"stage{self.place}_totals", lines, {"COUNT": count, "BLOCK": "1024"}, "1", num_warps="4")
+        self.kernels.add(
+            f"stage{self.place}_totals", lines, {"COUNT": count, "BLOCK": "1024"}, "1", num_warps="4"
+        )
 
 
 class Flat(Tile):
@@ -185,10 +218,16 @@ class Flat(Tile):
     shape = "[BLOCK]"
 
     def write(self) -> None:
-        threads, vectors = self.kernels.threads(self.place, self.how.threads), self.kernels.vector(self.place, self.how.vector)
+        threads, vectors = (
+            self.kernels.threads(self.place, self.how.threads),
+            self.kernels.vector(self.place, self.how.vector),
+        )
         block = f"BLOCK{self.place}"
         self.kernels.derived.append(f"{block} = THREADS{self.place} * VECTOR{self.place}")
-        body = ["rows = block * BLOCK + tl.arange(0, BLOCK)", *self.mask_rows(t * v for t in threads for v in vectors)]
+        body = [
+            "rows = block * BLOCK + tl.arange(0, BLOCK)",
+            *self.mask_rows(t * v for t in threads for v in vectors),
+        ]
         names: Names = {}
         made = passes(self.stage)
         turns = sum(prod(var.extent for var in one.loops) for one in made if one.loops)
@@ -213,7 +252,9 @@ class Flat(Tile):
         for scan in running:
             body += self.printer.block([arg for arg in scan.args if arg.op not in NAMELESS], own)
             own[scan] = f"s{scan.number}"
-            body += [f"{own[scan]} = {combined(scan.data[0], own[scan], self.printer.text(scan.args[0], own))}"]
+            body += [
+                f"{own[scan]} = {combined(scan.data[0], own[scan], self.printer.text(scan.args[0], own))}"
+            ]
         inside = self.within(one.guards)
         body += [f"inside = {' & '.join(inside)}"] if inside else []
         body += self.printer.block([root for root in roots if root.op not in NAMELESS], own)
@@ -222,7 +263,11 @@ class Flat(Tile):
                 body.append(self.store(step, own))
                 continue
             text = self.printer.text(step.value, own)
-            text = f"tl.where(inside, {text}, {identity(step.kind, held(step.kind, step.value))})" if inside else text
+            text = (
+                f"tl.where(inside, {text}, {identity(step.kind, held(step.kind, step.value))})"
+                if inside
+                else text
+            )
             body.append(f"{step.name} = {combined(step.kind, step.name, text)}")
         for var in reversed(one.loops):
             body = [f"for {var.name} in {over}({var.extent}):", *indented(body)]
@@ -242,7 +287,9 @@ class Crossed(Tile):
         loops = (*self.stage.outer, *self.stage.steps[0].loops)
         others = [var for var in loops if var not in self._across]
         lead = Var("lead", prod(var.extent for var in others))
-        self.printer.places = dict(zip(others, unflatten(variable(lead), [v.extent for v in others]), strict=True))
+        self.printer.places = dict(
+            zip(others, unflatten(variable(lead), [v.extent for v in others]), strict=True)
+        )
         self.printer.masks = {}
         size = self.kernels.tunable(f"TOGETHER{self.place}", self.how.together, _SIDES)
         body, counts = [], []
@@ -260,7 +307,9 @@ class Crossed(Tile):
         body += self.once(Pass((), [*self.stage.steps]), {})
         self.kernels.threads(self.place, self.how.threads)
         grid = " * ".join([str(lead.extent), *counts])
-        self.kernels.add(f"stage{self.place}", body, {"SIDE": size}, grid, num_warps=f"THREADS{self.place} // 32")
+        self.kernels.add(
+            f"stage{self.place}", body, {"SIDE": size}, grid, num_warps=f"THREADS{self.place} // 32"
+        )
 
 
 def indented(lines: Iterable[str]) -> list[str]:
@@ -290,14 +339,20 @@ def _along(index: Index, stage: Stage, loops: tuple[Var, ...]) -> Var | None:
 
 def elementwise(stage: Stage) -> bool:
     """Nothing but stores along the same loops."""
-    same = len({step.loops for step in stage.steps}) == 1 and all(isinstance(step, Store) for step in stage.steps)
-    return same and not stage.totals and not stage.product and not scans_of([step.value for step in stage.steps])
+    same = len({step.loops for step in stage.steps}) == 1 and all(
+        isinstance(step, Store) for step in stage.steps
+    )
+    return (
+        same and not stage.totals and not stage.product and not scans_of([step.value for step in stage.steps])
+    )
 
 
 def regrouped(stage: Stage, rows: int) -> Stage:
     """An element-wise stage whose first `rows` loops are its rows, and the others those along a row."""
     loops = (*stage.outer, *stage.steps[0].loops)
-    steps = tuple(Store(s.tensor, s.index, s.value, loops[rows:]) for s in stage.steps if isinstance(s, Store))
+    steps = tuple(
+        Store(s.tensor, s.index, s.value, loops[rows:]) for s in stage.steps if isinstance(s, Store)
+    )
     return Stage(loops[:rows], steps)
 
 
@@ -308,6 +363,8 @@ def broadcast_rows(stage: Stage) -> int:
     nodes: list[Expr] = [node for step in stage.steps for node in step.value.walk() if node.op == "load"]
     for rows in range(1, len(loops)):
         rest = set(loops[rows:])
-        if prod(var.extent for var in rest) >= 256 and any(not node.variables & rest and node.variables for node in nodes):
+        if prod(var.extent for var in rest) >= 256 and any(
+            not node.variables & rest and node.variables for node in nodes
+        ):
             return rows
     return 0

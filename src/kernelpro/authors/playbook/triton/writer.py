@@ -18,7 +18,16 @@ from kernelpro.authors.playbook.triton import moves
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
 from kernelpro.authors.playbook.triton.products import Tiles
 from kernelpro.authors.playbook.triton.rows import Rows
-from kernelpro.authors.playbook.triton.tiles import Crossed, Flat, Kernels, Tile, across, broadcast_rows, elementwise, regrouped
+from kernelpro.authors.playbook.triton.tiles import (
+    Crossed,
+    Flat,
+    Kernels,
+    Tile,
+    across,
+    broadcast_rows,
+    elementwise,
+    regrouped,
+)
 
 _IMPORTS = "\nimport triton\nimport triton.language as tl\n"
 
@@ -35,7 +44,9 @@ def write(program: Program, design: Design) -> str:
     called = functions(kernels.printer.functions, design.maths)
     imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
     head = "\n".join([*kernels.derived, imports, "\n\n".join([*called, *kernels.sources])])
-    return frame.candidate(program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables)
+    return frame.candidate(
+        program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables
+    )
 
 
 def _tile(kernels: Kernels, stage: Stage, how: StageDesign, place: int) -> Tile:

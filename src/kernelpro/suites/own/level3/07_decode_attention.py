@@ -7,7 +7,9 @@ import torch.nn as nn
 class Model(nn.Module):
     def forward(self, q, k, v, lengths):
         beyond = torch.arange(k.shape[2], device=k.device) >= lengths[:, None]
-        scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(beyond[:, None, None], float("-inf"))
+        scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(
+            beyond[:, None, None], float("-inf")
+        )
         return torch.softmax(scores, dim=-1) @ v
 
 

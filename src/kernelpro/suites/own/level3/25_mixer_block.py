@@ -8,7 +8,9 @@ class Model(nn.Module):
     def __init__(self, patches, dim):
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2))
-        self.across = nn.Sequential(nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches))
+        self.across = nn.Sequential(
+            nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches)
+        )
         self.within = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x):
