@@ -39,11 +39,13 @@ from kernelpro.records.profiling import (
     Timeline,
 )
 from kernelpro.records.running import Action, Cost, Limits, Outcome, Point, Role, RunConfig, Stage, Step
+from kernelpro.records.study import BaselineSeed, Hardware, TaskFacts, Work
 
 __all__ = [
     "BASELINES",
     "Action",
     "BadInput",
+    "BaselineSeed",
     "Bound",
     "Candidate",
     "Copy",
@@ -56,6 +58,7 @@ __all__ = [
     "Finding",
     "Gain",
     "Graph",
+    "Hardware",
     "Interval",
     "Job",
     "Kernel",
@@ -82,8 +85,10 @@ __all__ = [
     "Step",
     "Target",
     "Task",
+    "TaskFacts",
     "Timeline",
     "Verdict",
+    "Work",
     "digest",
     "folders",
     "read_source",
