@@ -59,10 +59,10 @@ def searched(
         "cuda",
         "playbook",
         constants={"seeds": len(languages)},  # the other candidates answer what is said of their energy
-        limits=Limits(candidates, floor_share=0.0),
-        in_flight=len(languages),
+        limits=Limits(candidates, stop_at_floor=0.0),
+        concurrency=len(languages),
         tune_points=0,
-        compiler=False,
+        compile_seed=False,
         knowledge=False,
         languages=languages,
         finalists=0,  # the winner is held against its design below

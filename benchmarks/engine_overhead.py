@@ -52,11 +52,11 @@ def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[flo
 def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, Store]:
     """Seconds for a run over the same candidates. What comes once is left out: probing and studying the task, the compiler's own
     code, final judgements, and the profile of the winner."""
-    limits = Limits(candidates=count, floor_share=0.0)
+    limits = Limits(candidates=count, stop_at_floor=0.0)
     config = RunConfig(
         task, "cpu", f"files:{folder}", policy="best-of-n", limits=limits, options=OPTIONS, finalists=0
     )
-    store = Store.create(home, replace(config, compiler=False), "run")
+    store = Store.create(home, replace(config, compile_seed=False), "run")
     at: dict[str, float] = {}
 
     async def ask(job: Job) -> Result:

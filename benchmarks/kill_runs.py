@@ -93,9 +93,9 @@ def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
         target="cpu",
         author=f"files:{folder / 'candidates'}",
         policy=policy,
-        limits=Limits(candidates, floor_share=0.0),
+        limits=Limits(candidates, stop_at_floor=0.0),
         options=Options(effort="quick", baselines=("eager_fp32",)),
-        compiler=False,
+        compile_seed=False,
         finalists=0,
     )
     Store.create(home, config, "run").close()

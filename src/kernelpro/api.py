@@ -180,7 +180,7 @@ def optimize(
             {"code": model} if model else {},
             limits=limits or Limits(),
             options=chosen,
-            compiler=compiler,
+            compile_seed=compiler,
             roles=roles or {},
             prices=prices or {},
             objective=objective,

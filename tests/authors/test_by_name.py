@@ -80,8 +80,8 @@ def test_without_a_word_roles_have_their_usual_temperatures_or_none(tmp_path: Pa
         ),
         ({"models": {"plan": "inbox:x"}}, "--author team needs a model"),
         ({"models": {"code": "inbox:x", "design": "inbox:y"}}, "--role design:model: whoever writes code"),
-        ({"limits": Limits(money=1.0)}, "--price m=INPUT/OUTPUT"),
-        ({"limits": Limits(money=1.0), "prices": {"other": "1/1"}}, "--price m=INPUT/OUTPUT"),
+        ({"limits": Limits(dollars=1.0)}, "--price m=INPUT/OUTPUT"),
+        ({"limits": Limits(dollars=1.0), "prices": {"other": "1/1"}}, "--price m=INPUT/OUTPUT"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_asked(

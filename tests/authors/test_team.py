@@ -138,7 +138,7 @@ def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
     assert draft.source == SOURCE.replace(
         "        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n"
     )
-    assert (draft.plan, draft.promised, draft.advice, draft.cost.money) == (
+    assert (draft.plan, draft.promised, draft.advice, draft.cost.dollars) == (
         "fuse",
         1.4,
         "narrow_access",

@@ -19,16 +19,16 @@ def test_a_key_brings_a_model_that_may_spend_little() -> None:
     chosen = choose(None, {}, {"ANTHROPIC_API_KEY": "secret"})
     assert chosen.author == "team" and chosen.models["code"].startswith("anthropic:")
     assert "--author playbook" in chosen.why and "5 dollars" in chosen.why and "secret" not in chosen.why
-    assert chosen.capped(Limits(10)).money == 5.0
+    assert chosen.capped(Limits(10)).dollars == 5.0
     assert (
-        chosen.capped(Limits(10, money=1.0)).money == 1.0 and chosen.capped(Limits(10, tokens=9)).money == 0.0
+        chosen.capped(Limits(10, dollars=1.0)).dollars == 1.0 and chosen.capped(Limits(10, tokens=9)).dollars == 0.0
     )
 
 
 def test_a_server_is_configured_by_a_variable_which_goes_before_keys() -> None:
     server = "http://localhost:8000/v1#coder"
     chosen = choose(None, {}, {"KERNELPRO_MODEL": server, "OPENAI_API_KEY": "x"})
-    assert chosen.models == {"code": server} and chosen.capped(Limits(10)).money == 0.0
+    assert chosen.models == {"code": server} and chosen.capped(Limits(10)).dollars == 0.0
 
 
 def test_a_key_of_a_provider_without_a_model_of_its_own_asks_which() -> None:

@@ -133,7 +133,7 @@ def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixt
         "make it wider",
         "a = 2",
     ]
-    assert record["cost"]["money"] == pytest.approx(0.03)
+    assert record["cost"]["dollars"] == pytest.approx(0.03)
 
 
 def test_speed_against_energy_is_drawn_before_a_run_has_ended(

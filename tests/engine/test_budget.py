@@ -14,7 +14,7 @@ from kernelpro.records import BadInput, Cost, Limits, Step
 def test_each_limit_ends_the_run() -> None:
     assert "2 candidates" in _after(Limits(candidates=2), candidates=2).exhausted()
     assert _after(Limits(candidates=2), candidates=1).exhausted() == ""
-    assert "0.5 dollars" in _after(Limits(0, money=0.5), Step(1, 0, "seed", cost=Cost(0.5))).exhausted()
+    assert "0.5 dollars" in _after(Limits(0, dollars=0.5), Step(1, 0, "seed", cost=Cost(0.5))).exhausted()
     assert "100 tokens" in _after(Limits(0, tokens=100), Step(1, 0, "seed", cost=Cost(0, 60, 40))).exhausted()
     assert "device seconds" in Budget(Limits(0, device_seconds=3), device_seconds=4.0).exhausted()
     assert "wall seconds" in Budget(Limits(0, wall_seconds=10), spent_before=11).exhausted()
@@ -30,10 +30,10 @@ def _after(given: Limits, *steps: Step, candidates: int = 0) -> Budget:
 
 
 def test_the_floor_ends_it_too() -> None:
-    budget = Budget(Limits(floor_share=0.95))
+    budget = Budget(Limits(stop_at_floor=0.95))
     assert budget.at_the_floor(1.2, 1.0) == "" and budget.at_the_floor(None, 1.0) == ""
     assert "96% of the floor" in budget.at_the_floor(1.04, 1.0)
-    assert Budget(Limits(floor_share=0)).at_the_floor(1.0, 1.0) == ""
+    assert Budget(Limits(stop_at_floor=0)).at_the_floor(1.0, 1.0) == ""
 
 
 def test_limits_are_read_as_people_write_them() -> None:

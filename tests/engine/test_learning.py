@@ -50,7 +50,7 @@ class Script:
 
 def run(home: Path) -> dict[int, Assignment]:
     config = RunConfig(
-        Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(len(TIMES)), in_flight=1
+        Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(len(TIMES)), concurrency=1
     )
     author = Script()
     asyncio.run(Engine(Store.create(home, config, "demo"), Lab(), author).run())  # type: ignore[arg-type]

@@ -95,9 +95,9 @@ def pool() -> Iterator[Pool]:
 
 def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> RunConfig:
     """Quick to judge, and once: most tests here are about what happens before the final word."""
-    settings: dict[str, object] = {"finalists": 0, "compiler": False, "tune_points": 0}
+    settings: dict[str, object] = {"finalists": 0, "compile_seed": False, "tune_points": 0}
     settings["options"] = Options(effort="quick", baselines=("eager_fp32",))
-    settings["limits"] = Limits(candidates, floor_share=0.0)
+    settings["limits"] = Limits(candidates, stop_at_floor=0.0)
     return RunConfig(
         **({"task": TASK, "target": "cpu", "author": "script", "policy": policy} | settings | more)
     )  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ class Run:
 @pytest.fixture(scope="module")
 def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Run:
     """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others as well."""
-    store, author = Store.create(tmp_path_factory.mktemp("compiler"), config(compiler=True), "demo"), Script()
+    store, author = Store.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"), Script()
     return Run(store, run(store, pool, author)[0], author)
 
 
@@ -159,7 +159,7 @@ def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: Pool) -> N
 
 
 def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config("greedy", candidates=2, in_flight=1), "demo")
+    store = Store.create(tmp_path, config("greedy", candidates=2, concurrency=1), "demo")
     author = Script(kernel(30), kernel(5))
     run(store, pool, author)
     seed, improve = author.asked
@@ -188,7 +188,7 @@ def get_init_inputs():
 
 
 def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) -> None:
-    asked = config("greedy", candidates=3, in_flight=1, task=NORM, author="playbook", knowledge=False)
+    asked = config("greedy", candidates=3, concurrency=1, task=NORM, author="playbook", knowledge=False)
     store = Store.create(tmp_path, asked, "demo")
     outcome, engine = run(store, pool, Playbook())
     best = engine.steps[outcome.best or 0]
@@ -224,7 +224,7 @@ def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: P
 
 def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool: Pool) -> None:
     """As the playbook: it knows no move for what others wrote, and has few designs of its own."""
-    store = Store.create(tmp_path, config("greedy", candidates=6, in_flight=1), "demo")
+    store = Store.create(tmp_path, config("greedy", candidates=6, concurrency=1), "demo")
     store.keep_ground(GROUND | {"seeds": [{"name": "torch.compile", "source": kernel(3)}]})
     outcome, _ = run(store, pool, _Choosy(kernel(60), kernel(15)))
     assert [(s.action, s.parent, bool(s.source)) for s in store.steps()] == [

@@ -42,7 +42,7 @@ class Lab(KnownLab):
         return result
 
 
-def run(home: Path, lab: Lab, candidates: int = 9, in_flight: int = 2) -> tuple[Outcome, Store]:
+def run(home: Path, lab: Lab, candidates: int = 9, concurrency: int = 2) -> tuple[Outcome, Store]:
     limits = Limits(candidates)
     config = RunConfig(
         NORM,
@@ -52,7 +52,7 @@ def run(home: Path, lab: Lab, candidates: int = 9, in_flight: int = 2) -> tuple[
         tune_points=0,
         finalists=0,
         knowledge=False,
-        in_flight=in_flight,
+        concurrency=concurrency,
     )
     store = Store.create(home, config, "demo")
     return asyncio.run(Engine(store, lab, Playbook()).run()), store  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def run(home: Path, lab: Lab, candidates: int = 9, in_flight: int = 2) -> tuple[
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_no_more_designs_are_asked_for_than_there_are(compiled: bool, tmp_path: Path) -> None:
-    outcome, store = run(tmp_path, Lab(NORM, compiled), in_flight=1)
+    outcome, store = run(tmp_path, Lab(NORM, compiled), concurrency=1)
     steps = [step for step in store.steps() if step.author != "torch.compile"]
     assert [step.action for step in steps[:4]] == ["seed", "seed", "seed", "improve"], (
         "the fourth would be a step by nobody"
@@ -108,7 +108,7 @@ def test_steps_in_flight_take_different_moves_and_the_same_ones_whoever_is_faste
 ) -> None:
     taken = []
     for late in (0, 1):
-        _, store = run(tmp_path / str(late), Uneven(NORM, luck, late), candidates=24, in_flight=4)
+        _, store = run(tmp_path / str(late), Uneven(NORM, luck, late), candidates=24, concurrency=4)
         steps = store.steps()
         assert not [step.number for step in steps if "duplicate" in step.note]
         taken.append([(step.parent, step.plan, step.source) for step in steps])

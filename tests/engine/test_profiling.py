@@ -130,7 +130,7 @@ class Chain:
 
 
 def test_in_a_run_the_baseline_is_profiled_once_and_stands_beside_every_kernel(tmp_path: Path) -> None:
-    config = RunConfig(Task("", "t"), "cuda", "chain", policy="greedy", limits=Limits(4), in_flight=1)
+    config = RunConfig(Task("", "t"), "cuda", "chain", policy="greedy", limits=Limits(4), concurrency=1)
     store, lab = Store.create(tmp_path, config, "demo"), Lab()
     asyncio.run(Engine(store, lab, Chain()).run())  # type: ignore[arg-type]
     assert lab.compared[0] == ("compile",) and len(lab.compared) >= 3 and set(lab.compared[1:]) == {()}

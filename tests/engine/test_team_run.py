@@ -68,13 +68,13 @@ SILENCE = (Fail(500),) * 4
 """As often as one request is made again."""
 
 
-def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, in_flight: int = 1) -> Store:
+def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, concurrency: int = 1) -> Store:
     """`policy` as the command line names it."""
     name, constants = read(policy)
     config = RunConfig(
-        Task("", "t"), "cpu", "team", policy=name, constants=constants, in_flight=in_flight, finalists=0
+        Task("", "t"), "cpu", "team", policy=name, constants=constants, concurrency=concurrency, finalists=0
     )
-    return Store.create(home, replace(config, limits=Limits(candidates, floor_share=0.0)), "demo")
+    return Store.create(home, replace(config, limits=Limits(candidates, stop_at_floor=0.0)), "demo")
 
 
 def run(store: Store, spec: str) -> tuple[Outcome, Purse]:
@@ -140,7 +140,7 @@ def test_three_failures_in_a_row_end_the_run_with_a_winner_and_a_word(tmp_path: 
 
 def test_what_was_chosen_after_such_an_end_is_found_again(tmp_path: Path) -> None:
     """With several steps in flight a resumed run sees all results of before, also those that its first choice would have missed."""
-    store = begun(tmp_path, "greedy", candidates=4, in_flight=3)
+    store = begun(tmp_path, "greedy", candidates=4, concurrency=3)
     first, _, _ = served(store, design(0.5), design(0.4), *SILENCE * 8)
     assert first.unanswered
     for answers in ((design(0.3), design(0.25), *SILENCE * 8), (design(0.2), design(0.1))):
@@ -157,7 +157,7 @@ def test_what_was_chosen_after_such_an_end_is_found_again(tmp_path: Path) -> Non
 def test_what_no_question_will_survive_ends_the_run_and_loses_nothing(
     tmp_path: Path, status: int, said: str
 ) -> None:
-    store = begun(tmp_path, in_flight=2)
+    store = begun(tmp_path, concurrency=2)
     slow = Fail(429, {"Retry-After": "1"})
     with pytest.raises(BadInput, match=said):
         served(store, design(0.5), *(Fail(status), slow, design(0.4)))

@@ -48,7 +48,7 @@ def test_advice_is_kept_for_later_runs_where_they_may_learn(
     TrackRecord.load().add("of an earlier run", 2.0, 2.0)
     before = default_path().read_text()
     config = RunConfig(
-        Task("", "t"), "cuda", "obedient", policy="greedy", limits=Limits(2), in_flight=1, knowledge=knowledge
+        Task("", "t"), "cuda", "obedient", policy="greedy", limits=Limits(2), concurrency=1, knowledge=knowledge
     )
     store = Store.create(tmp_path, config, "demo")
     asyncio.run(Engine(store, Lab(), Obedient()).run())  # type: ignore[arg-type]

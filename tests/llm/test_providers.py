@@ -221,7 +221,7 @@ def test_money_is_right_to_the_cent(spec: str, tokens: tuple[int, int, int, int]
     purse = Purse()
     with scene(spec, Say(KERNEL, tokens), purse=purse) as (_, asked):
         reply = ask(asked)
-    assert purse.money == Decimal(dollars) and reply.cost.money == float(dollars)
+    assert purse.money == Decimal(dollars) and reply.cost.dollars == float(dollars)
 
 
 def test_many_small_answers_add_up_exactly() -> None:
@@ -245,15 +245,15 @@ def test_a_price_of_ones_own_goes_before_the_table() -> None:
         asked,
     ):
         reply = ask(asked)
-        assert reply.cost.money == 0.1 + 0.025 + 0.8 and reply.notes == ()
+        assert reply.cost.dollars == 0.1 + 0.025 + 0.8 and reply.notes == ()
     with scene("openai-chat:gpt-5", Say(KERNEL, (1_000_000, 1_000_000, 0, 0)), settings=own) as (_, asked):
-        assert ask(asked).cost.money == 2.0
+        assert ask(asked).cost.dollars == 2.0
 
 
 def test_an_unknown_price_is_noted_once_and_tokens_are_counted_all_the_same() -> None:
     with scene("URL#qwen3-coder", Say(KERNEL), Say(KERNEL)) as (_, asked):
         first, second = ask(asked), ask(asked, question("step-2/code"))
-    assert first.cost.money == 0 and first.cost.tokens_in == 100
+    assert first.cost.dollars == 0 and first.cost.tokens_in == 100
     assert len(first.notes) == 1 and "price is not known" in first.notes[0] and second.notes == ()
 
 

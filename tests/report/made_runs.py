@@ -45,7 +45,7 @@ CONFIG = RunConfig(
     "cpu",
     "team",
     {"code": "openai:gpt-x"},
-    limits=Limits(candidates=8, money=2.5),
+    limits=Limits(candidates=8, dollars=2.5),
     policy="greedy",
     seed=7,
     constants={"seeds": 2.0},

@@ -52,7 +52,7 @@ def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> No
 def test_what_it_cost_is_added_up(tmp_path: Path) -> None:
     store = made_runs.won(tmp_path)
     cost = gather(store)["cost"]
-    assert cost["money"] == pytest.approx(0.10) and (
+    assert cost["dollars"] == pytest.approx(0.10) and (
         cost["tokens_in"],
         cost["tokens_out"],
         cost["calls"],
@@ -84,13 +84,13 @@ def test_what_failed_was_paid_for_too_and_each_role_is_named(tmp_path: Path) -> 
         transcripts.append("m", question, exchange, error)
     data = gather(store)
     step = next(step for step in data["steps"] if step["number"] == 3)
-    elsewhere = sum(step["cost"]["money"] for step in data["steps"] if step["number"] != 3)
+    elsewhere = sum(step["cost"]["dollars"] for step in data["steps"] if step["number"] != 3)
     assert (
-        step["cost"]["money"] == 1.0
-        and data["cost"]["money"] == pytest.approx(1.0 + elsewhere)
+        step["cost"]["dollars"] == 1.0
+        and data["cost"]["dollars"] == pytest.approx(1.0 + elsewhere)
         and elsewhere > 0
     )
-    assert [(row["role"], row["money"], row["calls"]) for row in data["cost"]["roles"]] == [
+    assert [(row["role"], row["dollars"], row["calls"]) for row in data["cost"]["roles"]] == [
         ("plan", 0.5, 1),
         ("code", 0.5, 1),
     ]

@@ -263,7 +263,7 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     assert [row["by"] for row in rows.values()] == ["a.py", ""], "nobody has won where nothing is right"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
-    assert [(config.in_flight, config.tune_points) for config in (Store(run).config() for run in runs)] == [
+    assert [(config.concurrency, config.tune_points) for config in (Store(run).config() for run in runs)] == [
         (1, 3),
         (1, 3),
     ]

@@ -76,7 +76,7 @@ def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Aut
     from kernelpro.llm.transcripts import FILE, Transcripts
 
     _check_roles(config)
-    purse = Purse(config.limits.money, config.limits.tokens)
+    purse = Purse(config.limits.dollars, config.limits.tokens)
     transcripts = Transcripts(folder / FILE, templates.version())
     purse.recall(transcripts.spent())
     made, tell = {}, _once(report)

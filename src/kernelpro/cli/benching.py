@@ -61,7 +61,7 @@ class Wanted:
     format: str
     roles: tuple[str, ...] = ()
     prices: tuple[str, ...] = ()
-    in_flight: int = RunConfig.in_flight
+    in_flight: int = RunConfig.concurrency
     tune: int = RunConfig.tune_points
 
     def terms(self, target: Target) -> board.Terms:
@@ -269,12 +269,12 @@ def _author(
         models,
         wait=place.wait,
         pool=place.lasting,
-        match=place.match,
-        in_flight=wanted.in_flight,
+        gpu_name=place.match,
+        concurrency=wanted.in_flight,
         tune_points=wanted.tune,
         limits=budget,
         options=wanted.options,
-        compiler=wanted.compiler,
+        compile_seed=wanted.compiler,
         knowledge=False,
         objective=wanted.objective,
         speed_tolerance=wanted.tolerance,

@@ -32,7 +32,7 @@ class Chosen:
     """The model was found by its key: nobody has named it."""
 
     def capped(self, limits: Limits) -> Limits:
-        return replace(limits, money=_PURSE) if self.found and not (limits.money or limits.tokens) else limits
+        return replace(limits, dollars=_PURSE) if self.found and not (limits.dollars or limits.tokens) else limits
 
 
 def require_models_to_be_of_use(author: str | None, models: dict[str, str]) -> None:

@@ -165,7 +165,7 @@ def _models(asked: exchanges.Exchanges) -> None:
             table.add_column(title, justify="left" if title == "role" else "right")
         for role, cost in (asked.roles | {"in all": asked.total}).items():
             table.add_row(
-                role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.money:.4f}"
+                role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.dollars:.4f}"
             )
         _console().print(table)
     if asked.prompts:
@@ -246,7 +246,7 @@ def _tuned(step: Step) -> str:
 def _cost(step: Step) -> str:
     cost = step.cost
     return (
-        f"{cost.money:.4f} dollars, {cost.tokens_in} + {cost.tokens_out} tokens, {cost.calls} calls"
+        f"{cost.dollars:.4f} dollars, {cost.tokens_in} + {cost.tokens_out} tokens, {cost.calls} calls"
         if cost.calls
         else ""
     )

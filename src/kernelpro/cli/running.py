@@ -33,7 +33,7 @@ EFFORTS = {"quick": 20, "normal": 75, "max": 300}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LIMITS = {
     "candidates": "candidates",
-    "dollars": "money",
+    "dollars": "dollars",
     "tokens": "tokens",
     "wall": "wall_seconds",
     "device": "device_seconds",
@@ -71,7 +71,7 @@ def limits(texts: tuple[str, ...], base: Limits) -> Limits:
         number = float(amount[1]) * _SECONDS.get(amount[2], 1.0) if amount else math.inf
         unit = amount[2] if amount else ""
         if name == "floor" and not unit and number <= 1:
-            base = replace(base, floor_share=number)
+            base = replace(base, stop_at_floor=number)
         elif name in _LIMITS and math.isfinite(number) and (bool(unit) <= (name in ("wall", "device"))):
             whole = name in ("candidates", "tokens")
             base = replace(base, **{_LIMITS[name]: int(number) if whole else number})  # type: ignore[arg-type]
@@ -130,15 +130,15 @@ def optimize(
             temperature=wanted.temperature,
             wait=wanted.place.wait,
             pool=wanted.place.lasting,
-            match=wanted.place.match,
+            gpu_name=wanted.place.match,
             policy=policy,
             constants=constants,
             options=replace(options, baselines=wanted.baselines) if wanted.baselines else options,
-            in_flight=wanted.in_flight,
+            concurrency=wanted.in_flight,
             seed=wanted.seed,
             tune_points=wanted.tune,
             languages=wanted.languages,
-            compiler=wanted.compiler,
+            compile_seed=wanted.compiler,
             knowledge=wanted.knowledge,
             objective=wanted.objective,
             speed_tolerance=wanted.tolerance,
@@ -198,7 +198,7 @@ def resume(
         )
         author(config, store.folder)  # what cannot go on is said before anything is changed
         store.keep_config(config)
-    with Place(config.pool, config.match, config.wait).open(config.options.sandbox) as there:
+    with Place(config.pool, config.gpu_name, config.wait).open(config.options.sandbox) as there:
         return _work(store, there, json_lines)
 
 

@@ -40,7 +40,7 @@ class Budget:
             (name, spent, limit)
             for name, spent, limit in (
                 ("candidates", self.candidates, limits.candidates),
-                ("dollars", self.cost.money, limits.money),
+                ("dollars", self.cost.dollars, limits.dollars),
                 ("tokens", self.cost.tokens_in + self.cost.tokens_out, limits.tokens),
                 ("wall seconds", self.wall_seconds, limits.wall_seconds),
                 ("device seconds", self.device_seconds, limits.device_seconds),
@@ -60,7 +60,7 @@ class Budget:
         )
 
     def at_the_floor(self, best_ms: float | None, floor_ms: float) -> str:
-        share = self.limits.floor_share
+        share = self.limits.stop_at_floor
         if best_ms is None or not share or floor_ms < share * best_ms:
             return ""
         return f"the best kernel is at {floor_ms / best_ms:.0%} of the floor: nothing is left to win"

@@ -47,7 +47,7 @@ async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
 
 
 async def _study(config: RunConfig, ask: Ask) -> dict[str, Any]:
-    variants = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compiler else ()
+    variants = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compile_seed else ()
     result = await ask(
         Job("ground", "study", config.task, target=config.target, options=config.options, seeds=variants)
     )

@@ -167,7 +167,7 @@ class Engine:
         for step in known:
             self._remember(step)
             seen = max(
-                step.number - self._config.in_flight, step.parent, step.second
+                step.number - self._config.concurrency, step.parent, step.second
             )  # a resumed run may have seen more
             while waiting and waiting[0].number <= seen:
                 self._count(waiting.pop(0))
@@ -193,7 +193,7 @@ class Engine:
         spent = ""
         while True:
             reason = spent  # any other may be gone when open steps are settled: one without an answer uses up no candidate
-            while not reason and len(self._open) < self._config.in_flight:
+            while not reason and len(self._open) < self._config.concurrency:
                 reason = self._stop()
                 if not reason:
                     self._choose()
@@ -337,7 +337,7 @@ class Engine:
 
     def _machine_code_before(self, step: Step) -> dict[str, int]:
         """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
-        settled = (self._steps[n] for n in range(1, step.number - self._config.in_flight + 1))
+        settled = (self._steps[n] for n in range(1, step.number - self._config.concurrency + 1))
         verdicts = {earlier.number: earlier.verdict for earlier in settled if earlier.verdict}
         codes = {
             verdict.measurement.get("machine_code", ""): number

@@ -36,7 +36,7 @@ def no_energy(pool: Pool, target: Target) -> str:
 
 def identity(config: RunConfig) -> str:
     """What decides how a run ends: not where its jobs are done, nor whether somebody waits for them."""
-    return replace(config, wait=False, pool="local", match="").said()
+    return replace(config, wait=False, pool="local", gpu_name="").said()
 
 
 def store_for(home: Path, config: RunConfig, name: str, unfinished: bool = False) -> Store:

@@ -21,26 +21,26 @@ class Limits(Record):
 
     candidates: int = 75
     """Candidates that authors write; points of a tuning are not among them."""
-    money: float = 0.0
+    dollars: float = 0.0
     """US dollars."""
     tokens: int = 0
     wall_seconds: float = 0.0
     device_seconds: float = 0.0
     """Time in which candidates held the device, or the cores of the CPU target."""
-    floor_share: float = 0.95
+    stop_at_floor: float = 0.95
     """Stop when the best kernel is this near to the floor: nothing is left to win."""
 
 
 @dataclass(frozen=True)
 class Cost(Record):
-    money: float = 0.0
+    dollars: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
     calls: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            self.money + other.money,
+            self.dollars + other.dollars,
             self.tokens_in + other.tokens_in,
             self.tokens_out + other.tokens_out,
             self.calls + other.calls,
@@ -79,20 +79,20 @@ class RunConfig(Record):
     """Whether a run whose model is an inbox, or whose pool is a spool, waits for answers and results, or stops and is resumed."""
     pool: str = "local"
     """Where jobs are done, as the command line names it."""
-    match: str = ""
+    gpu_name: str = ""
     """Only hardware whose name contains this."""
     policy: str = "mcts"
     constants: dict[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     options: Options = field(default_factory=Options)
-    in_flight: int = 2
+    concurrency: int = 2
     """Candidates being written or judged at the same time."""
     seed: int = 0
     tune_points: int = 12
     """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
     languages: tuple[str, ...] = ()
     """What authors may write in; empty: whatever suits the target."""
-    compiler: bool = True
+    compile_seed: bool = True
     """Whether the compiler's own code is among the first candidates."""
     knowledge: bool = True
     """Read what earlier runs learnt, and add to it."""

@@ -158,7 +158,7 @@ def _run(run: _Read) -> dict[str, Any]:
         "policy": config.policy,
         "seed": config.seed,
         "objective": config.objective,
-        "in_flight": config.in_flight,
+        "concurrency": config.concurrency,
         "limits": config.limits.to_json(),
         "begun": datetime.fromtimestamp(run.store.created, UTC).isoformat(timespec="seconds"),
         "state": "finished" if outcome else "failed" if run.failure else "unfinished",

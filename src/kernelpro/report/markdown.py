@@ -130,7 +130,7 @@ def _energy(step: dict[str, Any]) -> tuple[str, str]:
 
 def _roles(roles: list[dict[str, Any]]) -> str:
     rows = [
-        (r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['money']:.4f}")
+        (r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['dollars']:.4f}")
         for r in roles
     ]
     return _table(("role", "calls", "tokens in", "tokens out", "dollars"), rows)

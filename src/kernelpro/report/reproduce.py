@@ -11,11 +11,11 @@ from kernelpro.records import Limits, Options, RunConfig
 
 _BUDGET = {
     "candidates": "candidates",
-    "money": "dollars",
+    "dollars": "dollars",
     "tokens": "tokens",
     "wall_seconds": "wall",
     "device_seconds": "device",
-    "floor_share": "floor",
+    "stop_at_floor": "floor",
 }
 
 _JUDGED = {
@@ -88,7 +88,7 @@ def _task(config: RunConfig, precision: str | None) -> list[str]:
 def _place(config: RunConfig) -> list[str]:
     words = ["--sandbox", config.options.sandbox] if config.options.sandbox != "auto" else []
     words += ["--pool", config.pool] if config.pool != "local" else []
-    words += ["--match", config.match] if config.match else []
+    words += ["--match", config.gpu_name] if config.gpu_name else []
     return words + (["--wait"] if config.wait else [])
 
 
@@ -124,7 +124,7 @@ def _search(config: RunConfig) -> list[str]:
     constants = ",".join(f"{name}={_number(value)}" for name, value in config.constants.items())
     policy = f"{config.policy}:{constants}" if constants else config.policy
     words = ["--author", config.author, "--policy", policy, "--seed", str(config.seed)]
-    words += ["--in-flight", str(config.in_flight), "--tune", str(config.tune_points)]
+    words += ["--in-flight", str(config.concurrency), "--tune", str(config.tune_points)]
     for language in config.languages:
         words += ["--language", language]
     words += ["--objective", config.objective] if config.objective != "speed" else []
@@ -137,7 +137,7 @@ def _search(config: RunConfig) -> list[str]:
     for model, price in config.prices.items():
         words += ["--price", f"{model}={price}"]
     words += [] if config.temperature else ["--no-temperature"]
-    words += [] if config.compiler else ["--no-compiler"]
+    words += [] if config.compile_seed else ["--no-compiler"]
     words += [] if config.knowledge else ["--no-knowledge"]
     given: dict[str, Any] = config.limits.to_json()
     usual = Limits().to_json()

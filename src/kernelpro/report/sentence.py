@@ -190,7 +190,7 @@ def of(ratio: dict[str, float], name: str) -> str:
 
 def spent(cost: dict[str, Any]) -> str:
     """Money, tokens and calls in words."""
-    return f"${cost['money']:.3f}, {cost['tokens_in']} tokens in, {cost['tokens_out']} out, {cost['calls']} calls"
+    return f"${cost['dollars']:.3f}, {cost['tokens_in']} tokens in, {cost['tokens_out']} out, {cost['calls']} calls"
 
 
 def scaled(value: float) -> str:

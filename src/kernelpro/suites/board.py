@@ -326,7 +326,7 @@ def interval(x: Interval | None) -> str:
 
 def money(cost: Cost) -> str:
     tokens = cost.tokens_in + cost.tokens_out
-    return f"${cost.money:.2f}, {tokens} tokens" if tokens or cost.money else ""
+    return f"${cost.dollars:.2f}, {tokens} tokens" if tokens or cost.dollars else ""
 
 
 def some(names: Sequence[str]) -> str:
