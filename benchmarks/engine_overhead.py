@@ -24,10 +24,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from kill_runs import TASK, write_candidates  # noqa: E402
 
-from kernelpro.authors.files import Files  # noqa: E402
-from kernelpro.engine import ground  # noqa: E402
+from kernelpro.authors.files import FilesAuthor  # noqa: E402
+from kernelpro.engine import task_facts  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
-from kernelpro.engine.store import Store  # noqa: E402
+from kernelpro.engine.store import RunStore  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
 from kernelpro.records import Candidate, Job, Limits, Options, Result, RunConfig, Step, Task, Verdict  # noqa: E402
 from kernelpro.search.policy import make  # noqa: E402
@@ -49,23 +49,23 @@ def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[flo
     return time.perf_counter() - begun, [v for v in verdicts if v]
 
 
-def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, Store]:
+def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, RunStore]:
     """Seconds for a run over the same candidates. What comes once is left out: probing and studying the task, the compiler's own
     code, final judgements, and the profile of the winner."""
     limits = Limits(candidates=count, stop_at_floor=0.0)
     config = RunConfig(
         task, "cpu", f"files:{folder}", policy="best-of-n", limits=limits, options=OPTIONS, finalists=0
     )
-    store = Store.create(home, replace(config, compile_seed=False), "run")
+    store = RunStore.create(home, replace(config, compile_seed=False), "run")
     at: dict[str, float] = {}
 
     async def ask(job: Job) -> Result:
         return await asyncio.wrap_future(pool.submit(job))
 
     async def search() -> None:
-        await ground.lay(store, store.config(), ask)
+        await task_facts.measure_task(store, store.config(), ask)
         at["begun"] = time.perf_counter()
-        await Engine(store, pool, Files(folder), lambda kind, _: at.update({kind: time.perf_counter()})).run()
+        await Engine(store, pool, FilesAuthor(folder), lambda kind, _: at.update({kind: time.perf_counter()})).run()
 
     asyncio.run(search())
     return at["settled"] - at["begun"], store
@@ -73,7 +73,7 @@ def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tu
 
 def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     """Costs at a tree of this size."""
-    store = Store.create(home, RunConfig(Task(TASK, "t"), "cpu", "files:x"), f"size{size}")
+    store = RunStore.create(home, RunConfig(Task(TASK, "t"), "cpu", "files:x"), f"size{size}")
     tree, policy, dice = Tree(1.0, 0.1), make("mcts"), random.Random(0)
     chosen = kept = 0.0
     outcomes: list[float | None] = [None]
@@ -94,7 +94,7 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
         )
         if number > size - 100:
             begun_keep = time.perf_counter()
-            store.keep(step)
+            store.save_step(step)
             kept += time.perf_counter() - begun_keep
             chosen += middle - begun
         else:
@@ -103,7 +103,7 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
             )
     store.close()
     begun = time.perf_counter()
-    again = Store.open(home, store.id)
+    again = RunStore.open(home, store.id)
     steps = again.steps()
     rebuilt = Tree(1.0, 0.1)
     for step in steps:

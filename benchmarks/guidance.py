@@ -34,10 +34,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from policies import wilcoxon  # noqa: E402
 
-from kernelpro.authors.author import Assignment, Draft, NoIdea  # noqa: E402
+from kernelpro.authors.author import Assignment, Draft, NoProposal  # noqa: E402
 from kernelpro.authors.playbook.playbook import Order, Playbook  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
-from kernelpro.engine.store import Store  # noqa: E402
+from kernelpro.engine.store import RunStore  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
 from kernelpro.records import BadInput, Candidate, Job, Limits, Options, RunConfig, Task  # noqa: E402
 from kernelpro.suites import problems  # noqa: E402
@@ -55,7 +55,7 @@ class Plain(Playbook):
 
     async def write(self, assignment: Assignment) -> Draft:
         if assignment.action == "seed" and assignment.attempt:
-            raise NoIdea("one design is enough")
+            raise NoProposal("one design is enough")
         return await super().write(assignment)
 
 
@@ -77,7 +77,7 @@ def searched(
             finalists=0,
             seed=seed,
         )
-        store = Store.create(Path(home), config, "run")
+        store = RunStore.create(Path(home), config, "run")
         outcome = asyncio.run(Engine(store, pool, author).run())
         steps = [step for step in store.steps() if step.verdict]
         if outcome.best is None:

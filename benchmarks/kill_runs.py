@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kernelpro.engine.store import Store  # noqa: E402
+from kernelpro.engine.store import RunStore  # noqa: E402
 from kernelpro.records import Limits, Options, RunConfig, Step, Task  # noqa: E402
 
 TASK = """
@@ -98,7 +98,7 @@ def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
         compile_seed=False,
         finalists=0,
     )
-    Store.create(home, config, "run").close()
+    RunStore.create(home, config, "run").close()
     return command(home, "resume", "run-1")
 
 
@@ -110,7 +110,7 @@ def undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    return Store.open(home, "run-1").steps()
+    return RunStore.open(home, "run-1").steps()
 
 
 def killed(
@@ -136,7 +136,7 @@ def killed(
         judged += _judging(log)
         if process.returncode == 0:
             break
-    return Store.open(home, "run-1").steps(), {"kills": done, "judged": judged}
+    return RunStore.open(home, "run-1").steps(), {"kills": done, "judged": judged}
 
 
 def _judging(log: Path) -> int:

@@ -16,7 +16,7 @@ from engine.verdicts import verdict
 
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.engine.loop import Engine
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.lab.energy.counter import NoCounter, Rapl
 from kernelpro.records import Job, Limits, Outcome, RunConfig, Task, Verdict
 
@@ -45,12 +45,12 @@ class Script:
         return Draft(list(KERNELS)[assignment.step - 1], author="script")
 
 
-def run(home: Path, objective: str) -> tuple[Outcome, Engine, Lab, Store]:
+def run(home: Path, objective: str) -> tuple[Outcome, Engine, Lab, RunStore]:
     limits = Limits(len(KERNELS))
     config = RunConfig(
         Task("", "t"), "cuda", "script", policy="best-of-n", limits=limits, objective=objective
     )  # type: ignore[arg-type]
-    store, lab = Store.create(home, config, "demo"), Lab()
+    store, lab = RunStore.create(home, config, "demo"), Lab()
     engine = Engine(store, lab, Script())  # type: ignore[arg-type]
     return asyncio.run(engine.run()), engine, lab, store
 

@@ -15,7 +15,7 @@ from authors.playing import graph, task
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.playbook.design import of_source
+from kernelpro.authors.playbook.design import parse_design
 from kernelpro.records import Interval, Job, Profile, Result, Task, Verdict
 
 HERE = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ class Lab(KnownLab):
         self._profile = Profile.from_json(recorded["c_softmax_triton"])
 
     def verdict(self, job: Job, source: str) -> Verdict:
-        power = 1.0 if of_source(source).maths == "library" else 0.9
+        power = 1.0 if parse_design(source).math == "library" else 0.9
         return verdict(0.5, power if job.options.energy else None)
 
     def _result(self, job: Job) -> Result:
@@ -56,7 +56,7 @@ def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
     assert [step["advice"] for step in steps] == [None, None, "energy_costly_math", "energy_costly_math"]
     assert all(step["hypothesis"].endswith("energy).") for step in steps[2:]), steps
     assert found["winner"] in (3, 4) and energy_search.origin(found) == found["winner"] - 2
-    assert of_source(steps[found["winner"] - 1]["source"]).maths == "cheap"
+    assert parse_design(steps[found["winner"] - 1]["source"]).math == "approximate"
     again = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
     assert again["points"] == found["points"], "it was done"
 

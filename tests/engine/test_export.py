@@ -11,7 +11,7 @@ import torch
 from elsewhere import LAYERNORM, SELF_TEST, Elsewhere, candidate, fewer_rows, task
 
 from kernelpro.engine.export import export, standalone
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Candidate, Outcome, RunConfig, Status, Step, Task, Verdict
 
 if TYPE_CHECKING:
@@ -145,19 +145,19 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, court: Court)
     folder = EXAMPLES / "cpu" / "column_cumsum"
     columns = fewer_rows(folder / "task.py")
     config = RunConfig(columns, "cpu", "files:kernels")
-    store = Store.create(tmp_path / "runs", config, "columns")
+    store = RunStore.create(tmp_path / "runs", config, "columns")
     with pytest.raises(BadInput, match="run columns-1 is not finished"):
         export(store, None)
-    store.finish(Outcome("the budget is spent"))
+    store.save_outcome(Outcome("the budget is spent"))
     with pytest.raises(BadInput, match="run columns-1: nothing passed, so there is nothing to export"):
         export(store, None)
-    key = store.put_source((folder / "cpp_strips.py").read_text())
+    key = store.save_source((folder / "cpp_strips.py").read_text())
     verdict = court.judge(columns, Candidate.from_file(folder / "cpp_strips.py"))
     wrong = Verdict("step 2", Status.WRONG, "output 0 is off")
-    store.keep(Step(1, 0, "seed", "settled", key, key, "strips", author="files", verdict=verdict))
-    store.keep(Step(2, 1, "improve", "settled", key, key, verdict=wrong))
-    store.keep(Step(3, 1, "improve", "settled", key, key, note="a duplicate of step 1"))
-    store.finish(Outcome("the budget is spent", 1, verdict))
+    store.save_step(Step(1, 0, "seed", "settled", key, key, "strips", author="files", verdict=verdict))
+    store.save_step(Step(2, 1, "improve", "settled", key, key, verdict=wrong))
+    store.save_step(Step(3, 1, "improve", "settled", key, key, note="a duplicate of step 1"))
+    store.save_outcome(Outcome("the budget is spent", 1, verdict))
     for number, message in {
         2: "it is wrong: output 0 is off",
         3: "not judged .a duplicate of step 1",

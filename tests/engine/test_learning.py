@@ -12,8 +12,8 @@ from engine.verdicts import verdict
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.engine import learning
 from kernelpro.engine.loop import Engine
-from kernelpro.engine.scene import Scene
-from kernelpro.engine.store import Store
+from kernelpro.engine.prompt_context import PromptContext
+from kernelpro.engine.store import RunStore
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import Attempt, RunMemory
 from kernelpro.records import Bound, Diagnosis, Job, Limits, RunConfig, Status, Step, Task, Verdict
@@ -44,7 +44,7 @@ class Script:
             list(TIMES)[assignment.step - 1],
             f"plan {'abcdef'[assignment.step]}",
             author="script",
-            promised=2.0,
+            expected_speedup=2.0,
         )
 
 
@@ -53,7 +53,7 @@ def run(home: Path) -> dict[int, Assignment]:
         Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(len(TIMES)), concurrency=1
     )
     author = Script()
-    asyncio.run(Engine(Store.create(home, config, "demo"), Lab(), author).run())  # type: ignore[arg-type]
+    asyncio.run(Engine(RunStore.create(home, config, "demo"), Lab(), author).run())  # type: ignore[arg-type]
     return author.shown
 
 
@@ -136,9 +136,9 @@ def test_steps_under_way_from_the_same_kernel_are_shown_to_later_ones(tmp_path: 
         tree.add(1, "improve")
         steps[number] = Step(number, 1, "improve", stage, plan=plan)  # type: ignore[arg-type]
     ground = {"precision": "fp32", "floor_ms": 0.01, "baselines": {"compile": 1.0}}
-    scene = Scene(config, ground, tree, steps, Store.create(tmp_path, config, "demo"))
+    scene = PromptContext(config, ground, tree, steps, RunStore.create(tmp_path, config, "demo"))
     beside = {
-        number: [(known.number, known.plan) for known in scene.assignment(steps[number]).beside]
+        number: [(known.number, known.plan) for known in scene.assignment(steps[number]).concurrent]
         for number in (3, 4, 5)
     }
     assert beside == {3: [], 4: [(3, "wide loads")], 5: [(3, "wide loads"), (4, "")]}

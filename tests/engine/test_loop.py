@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.authors.author import Assignment, Draft, NoIdea, OutOfIdeas, Waiting
-from kernelpro.authors.files import Files
+from kernelpro.authors.author import Assignment, Draft, NoProposal, NoMoreProposals, AnswerPending
+from kernelpro.authors.files import FilesAuthor
 from kernelpro.authors.playbook.playbook import Playbook
-from kernelpro.engine.finals import Finals
+from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.loop import Engine, Paused
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.pools.local import Pool
 from kernelpro.pools.spool.folder import Folder
 from kernelpro.pools.spool.pool import Spool
@@ -83,7 +83,7 @@ class Script:
         self.asked.append(assignment)
         await asyncio.sleep(random.random() / 50)
         if assignment.turn >= len(self._sources):
-            raise OutOfIdeas("the script is at its end")
+            raise NoMoreProposals("the script is at its end")
         return Draft(self._sources[assignment.turn], plan=f"version {assignment.step}", author="script")
 
 
@@ -103,14 +103,14 @@ def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> R
     )  # type: ignore[arg-type]
 
 
-def run(store: Store, pool: Pool, author: object) -> tuple[Outcome, Engine]:
+def run(store: RunStore, pool: Pool, author: object) -> tuple[Outcome, Engine]:
     engine = Engine(store, pool, author)  # type: ignore[arg-type]
     return asyncio.run(engine.run()), engine
 
 
 @dataclass(frozen=True)
 class Run:
-    store: Store
+    store: RunStore
     outcome: Outcome
     author: Script
 
@@ -118,12 +118,12 @@ class Run:
 @pytest.fixture(scope="module")
 def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Run:
     """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others as well."""
-    store, author = Store.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"), Script()
+    store, author = RunStore.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"), Script()
     return Run(store, run(store, pool, author)[0], author)
 
 
 def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config(finalists=1), "demo")
+    store = RunStore.create(tmp_path, config(finalists=1), "demo")
     again = kernel(10, added="1 /* said differently */")
     author = Script(kernel(40), kernel(1, added="2"), kernel(10), "# the same\n" + kernel(10), "def (", again)
     outcome, _ = run(store, pool, author)
@@ -150,7 +150,7 @@ def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -
 
 
 def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config(candidates=1, tune_points=4), "demo")
+    store = RunStore.create(tmp_path, config(candidates=1, tune_points=4), "demo")
     run(store, pool, Script(kernel(60, tuned=True)))
     (step,) = store.steps()
     assert step.source != step.final_source and "tune:" not in store.source(step.final_source)
@@ -159,7 +159,7 @@ def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: Pool) -> N
 
 
 def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config("greedy", candidates=2, concurrency=1), "demo")
+    store = RunStore.create(tmp_path, config("greedy", candidates=2, concurrency=1), "demo")
     author = Script(kernel(30), kernel(5))
     run(store, pool, author)
     seed, improve = author.asked
@@ -189,7 +189,7 @@ def get_init_inputs():
 
 def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) -> None:
     asked = config("greedy", candidates=3, concurrency=1, task=NORM, author="playbook", knowledge=False)
-    store = Store.create(tmp_path, asked, "demo")
+    store = RunStore.create(tmp_path, asked, "demo")
     outcome, engine = run(store, pool, Playbook())
     best = engine.steps[outcome.best or 0]
     assert (
@@ -198,34 +198,34 @@ def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) 
     first, second, _ = store.steps()
     assert first.diagnosis and first.diagnosis.findings, "plain loops: something is said of them"
     assert (
-        second.details["advice"] in {finding.tool for finding in first.diagnosis.findings}
+        second.details["advice"] in {finding.diagnostic for finding in first.diagnosis.findings}
         and second.details["promised"] > 1
     )
 
 
 def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config(candidates=2), "demo")
+    store = RunStore.create(tmp_path, config(candidates=2), "demo")
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(3))).run())
     assert [step.stage for step in store.steps()] in (["settled", "chosen"], ["judged", "chosen"])
-    outcome, _ = run(Store.open(tmp_path, store.id), pool, Script(kernel(9), kernel(3)))
+    outcome, _ = run(RunStore.open(tmp_path, store.id), pool, Script(kernel(9), kernel(3)))
     assert outcome.best == 2 and [step.stage for step in store.steps()] == ["settled", "settled"]
 
 
 def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: Path, pool: Pool) -> None:
-    store = Store.create(tmp_path, config(candidates=2, tune_points=0), "demo")
+    store = RunStore.create(tmp_path, config(candidates=2, tune_points=0), "demo")
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(9), late=1)).run())
     assert [step.stage for step in store.steps()] == ["chosen", "judged"]
-    run(Store.open(tmp_path, store.id), pool, Script(kernel(9), kernel(9)))
+    run(RunStore.open(tmp_path, store.id), pool, Script(kernel(9), kernel(9)))
     first, second = store.steps()
     assert first.ms and second.note == "a duplicate of step 1", "as if the first had been there in time"
 
 
 def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool: Pool) -> None:
     """As the playbook: it knows no move for what others wrote, and has few designs of its own."""
-    store = Store.create(tmp_path, config("greedy", candidates=6, concurrency=1), "demo")
-    store.keep_ground(GROUND | {"seeds": [{"name": "torch.compile", "source": kernel(3)}]})
+    store = RunStore.create(tmp_path, config("greedy", candidates=6, concurrency=1), "demo")
+    store.save_task_facts(GROUND | {"seeds": [{"name": "torch.compile", "source": kernel(3)}]})
     outcome, _ = run(store, pool, _Choosy(kernel(60), kernel(15)))
     assert [(s.action, s.parent, bool(s.source)) for s in store.steps()] == [
         ("seed", 0, True),
@@ -254,7 +254,7 @@ class _Choosy(Script):
     async def write(self, assignment: Assignment) -> Draft:
         wrote = not assignment.parent or assignment.parent.plan.startswith("version")
         if not wrote or len(self.asked) == len(self._sources):
-            raise NoIdea("not mine, or no move is left")
+            raise NoProposal("not mine, or no move is left")
         self.asked.append(assignment)
         return Draft(self._sources[len(self.asked) - 1], plan=f"version {assignment.step}", author="script")
 
@@ -266,7 +266,7 @@ class _Reluctant(Script):
 
     async def write(self, assignment: Assignment) -> Draft:
         if assignment.step == self._late:
-            raise Waiting("not yet")
+            raise AnswerPending("not yet")
         return await super().write(assignment)
 
 
@@ -274,7 +274,7 @@ class _Reluctant(Script):
 def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     settings = replace(config(candidates=2, tune_points=2), finalists=2)
-    store = Store.create(tmp_path / "runs", settings, "demo")
+    store = RunStore.create(tmp_path / "runs", settings, "demo")
     sources = kernel(40, tuned=True), kernel(9)
     pauses, outcome = [], None
     worker = None
@@ -282,7 +282,7 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
         while outcome is None:
             try:
                 with Spool(folder, wait=False) as spool:
-                    outcome, _ = run(Store.open(tmp_path / "runs", store.id), spool, Script(*sources))
+                    outcome, _ = run(RunStore.open(tmp_path / "runs", store.id), spool, Script(*sources))
             except Paused as paused:
                 pauses.append(str(paused))
             if worker is None:
@@ -306,8 +306,8 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
 
 
 def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None:
-    store = Store.create(tmp_path, config(candidates=2, tune_points=0), "demo")
-    store.keep_ground(
+    store = RunStore.create(tmp_path, config(candidates=2, tune_points=0), "demo")
+    store.save_task_facts(
         {
             "baselines": {"eager_fp32": 1.0},
             "baseline_ms": 1.0,
@@ -334,10 +334,10 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
             text
         )  # no two about as fast, nor one as the baseline: parents depend on it
     wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}")
-    plain, killed = (Store.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
+    plain, killed = (RunStore.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
     for store in (plain, killed):
-        store.keep_ground((compilers_own.store.ground() or {}) | {"seeds": []})
-    run(plain, pool, Files(folder))
+        store.save_task_facts((compilers_own.store.task_facts() or {}) | {"seeds": []})
+    run(plain, pool, FilesAuthor(folder))
     command = [
         sys.executable,
         "-m",
@@ -357,7 +357,7 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
                 break
         process.kill()
     assert any(step.stage not in ("judged", "settled") for step in killed.steps()), "it was killed at work"
-    run(killed, pool, Files(folder))
+    run(killed, pool, FilesAuthor(folder))
     assert tree(killed.steps()) == tree(plain.steps())
     assert [step.author for step in plain.steps()] == ["1.py", "2.py", "3.py", "4.py"]
     assert any(step.parent for step in plain.steps())
@@ -424,6 +424,6 @@ def test_a_leader_that_beats_no_baseline_has_to_beat_the_compiler(
 ) -> None:
     judge = Judged(step_5=leader, step_1=passed(2.0, "unclear"))
     given = Step(1, 0, "seed", author="torch.compile")
-    outcome = asyncio.run(Finals("done", judge, config()).decide([Step(5, 0, "seed")], [given]))
+    outcome = asyncio.run(FinalJudging("done", judge, config()).decide([Step(5, 0, "seed")], [given]))
     assert judge.asked == asked and outcome.best == best
     assert any("torch.compile's own code won" in note for note in outcome.notes) == (best == 1)

@@ -13,8 +13,8 @@ from engine.verdicts import verdict
 
 from kernelpro.cli import history, joules
 from kernelpro.engine import objective
-from kernelpro.engine.finals import Finals
-from kernelpro.engine.store import Store
+from kernelpro.engine.final_judging import FinalJudging
+from kernelpro.engine.store import RunStore
 from kernelpro.records import (
     Finding,
     Gain,
@@ -212,27 +212,27 @@ def test_the_final_word_follows_the_objective() -> None:
 
     steps = [Step(number, 0, "seed", "settled") for number in HELD]
     for wanted, winner in ((SPEED, 1), (LEAN, 2), (EDP, 3)):
-        outcome = asyncio.run(Finals("done", judge, wanted).decide(steps, []))
+        outcome = asyncio.run(FinalJudging("done", judge, wanted).decide(steps, []))
         assert outcome.best == winner
-    lean = asyncio.run(Finals("done", judge, LEAN).decide(steps, [replace(steps[1], author="torch.compile")]))
+    lean = asyncio.run(FinalJudging("done", judge, LEAN).decide(steps, [replace(steps[1], author="torch.compile")]))
     assert lean.notes[0] == "torch.compile's own code won: nothing else was better by this objective (step 2)"
 
 
 def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store.create(tmp_path, LEAN, "demo")
+    store = RunStore.create(tmp_path, LEAN, "demo")
     for number, held in HELD.items():
-        store.keep(Step(number, 0, "seed", "settled", verdict=held))
+        store.save_step(Step(number, 0, "seed", "settled", verdict=held))
     history.show(store.id, None, str(tmp_path / "early.svg"), str(tmp_path), False)
-    store.finish(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
+    store.save_outcome(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
     assert history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
     assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
     assert "0.5050 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]
     assert len(circles) == len(HELD) and len({circle.get("fill") for circle in circles}) == 2
-    assert Store.open(tmp_path, store.id).outcome() == store.outcome(), (
+    assert RunStore.open(tmp_path, store.id).outcome() == store.outcome(), (
         "the front survives its way through JSON"
     )
     assert history.show(store.id, 2, None, str(tmp_path), False) == 0

@@ -14,10 +14,10 @@ from authors.playing import graph, task
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.author import normalised
+from kernelpro.authors.author import source_fingerprint
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.loop import Engine
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import Job, Limits, Outcome, Result, RunConfig, Status, Task, Verdict
 
 pytestmark = pytest.mark.together
@@ -42,7 +42,7 @@ class Lab(KnownLab):
         return result
 
 
-def run(home: Path, lab: Lab, candidates: int = 9, concurrency: int = 2) -> tuple[Outcome, Store]:
+def run(home: Path, lab: Lab, candidates: int = 9, concurrency: int = 2) -> tuple[Outcome, RunStore]:
     limits = Limits(candidates)
     config = RunConfig(
         NORM,
@@ -54,7 +54,7 @@ def run(home: Path, lab: Lab, candidates: int = 9, concurrency: int = 2) -> tupl
         knowledge=False,
         concurrency=concurrency,
     )
-    store = Store.create(home, config, "demo")
+    store = RunStore.create(home, config, "demo")
     return asyncio.run(Engine(store, lab, Playbook()).run()), store  # type: ignore[arg-type]
 
 
@@ -66,7 +66,7 @@ def test_no_more_designs_are_asked_for_than_there_are(compiled: bool, tmp_path: 
         "the fourth would be a step by nobody"
     )
     steps = [step for step in steps if step.source]
-    codes = [normalised(store.source(step.source)) for step in steps]
+    codes = [source_fingerprint(store.source(step.source)) for step in steps]
     assert len(set(codes)) == len(codes) and outcome.reason == "the budget of 9 candidates is spent"
 
 

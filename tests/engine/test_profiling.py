@@ -13,9 +13,9 @@ from engine.verdicts import verdict
 
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import comparing, profiling
+from kernelpro.engine import baseline_profile, profiling
 from kernelpro.engine.loop import Engine
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import (
     Bound,
     Candidate,
@@ -47,7 +47,7 @@ def profiled(found: Profile, target: Target = "cuda", **asked: object) -> tuple[
         jobs.append(job)
         return Result(job.id, profile=found)
 
-    request = profiling.Request(Task("", "t"), Candidate("", "c"), target, **asked)  # type: ignore[arg-type]
+    request = profiling.ProfileSpec(Task("", "t"), Candidate("", "c"), target, **asked)  # type: ignore[arg-type]
     return asyncio.run(profiling.profile(ask, request, registry()))[0], jobs
 
 
@@ -77,27 +77,27 @@ def test_a_comparison_that_is_not_made_is_said() -> None:
 
 
 def test_the_first_step_brings_the_baseline_and_the_others_have_it() -> None:
-    first = comparing.marked(Step(1, 0, "seed"), [], BASELINES)
-    assert comparing.asked(first) == ("compile",), "the fastest that does not search for minutes"
-    again = comparing.marked(Step.from_json(first.to_json()), [first], BASELINES)
-    assert comparing.asked(again) == ("compile",), "interrupted, it asks for the same"
-    second = comparing.marked(Step(2, 0, "seed"), [first], BASELINES)
-    assert comparing.asked(second) == ()
+    first = baseline_profile.mark(Step(1, 0, "seed"), [], BASELINES)
+    assert baseline_profile.asked(first) == ("compile",), "the fastest that does not search for minutes"
+    again = baseline_profile.mark(Step.from_json(first.to_json()), [first], BASELINES)
+    assert baseline_profile.asked(again) == ("compile",), "interrupted, it asks for the same"
+    second = baseline_profile.mark(Step(2, 0, "seed"), [first], BASELINES)
+    assert baseline_profile.asked(second) == ()
     softmax = load("softmax_cuda")
     column = replace(softmax, kernels=(Kernel("triton_red_0", 90.0, 1, 1.0, (8192,), (512,)),))
-    details = comparing.kept(replace(softmax, references={"compile": column}), Bound.MEMORY, first.details)
+    details = baseline_profile.kept(replace(softmax, references={"compile": column}), Bound.MEMORY, first.details)
     done = Step.from_json(json.loads(replace(first, details=details).dumps()))
-    [(name, other)] = comparing.beside(softmax, [done, second]).references.items()
+    [(name, other)] = baseline_profile.beside(softmax, [done, second]).references.items()
     assert name == "compile" and other.kernels == column.kernels
-    assert comparing.asked(comparing.marked(Step(3, 0, "seed"), [done], BASELINES)) == ()
+    assert baseline_profile.asked(baseline_profile.mark(Step(3, 0, "seed"), [done], BASELINES)) == ()
 
 
 def test_a_step_that_nobody_counted_leaves_it_to_the_next() -> None:
-    first = comparing.marked(Step(1, 0, "seed"), [], BASELINES)
-    idle = replace(first, details=comparing.kept(load("launch_overhead"), Bound.LAUNCH, first.details))
-    assert comparing.asked(comparing.marked(Step(2, 0, "seed"), [idle], BASELINES)) == ("compile",)
-    failed = replace(first, details=comparing.kept(load("softmax_cuda"), Bound.MEMORY, first.details))
-    assert comparing.asked(comparing.marked(Step(2, 0, "seed"), [failed], BASELINES)) == (), (
+    first = baseline_profile.mark(Step(1, 0, "seed"), [], BASELINES)
+    idle = replace(first, details=baseline_profile.kept(load("launch_overhead"), Bound.LAUNCH, first.details))
+    assert baseline_profile.asked(baseline_profile.mark(Step(2, 0, "seed"), [idle], BASELINES)) == ("compile",)
+    failed = replace(first, details=baseline_profile.kept(load("softmax_cuda"), Bound.MEMORY, first.details))
+    assert baseline_profile.asked(baseline_profile.mark(Step(2, 0, "seed"), [failed], BASELINES)) == (), (
         "one that fails is not tried again"
     )
 
@@ -131,7 +131,7 @@ class Chain:
 
 def test_in_a_run_the_baseline_is_profiled_once_and_stands_beside_every_kernel(tmp_path: Path) -> None:
     config = RunConfig(Task("", "t"), "cuda", "chain", policy="greedy", limits=Limits(4), concurrency=1)
-    store, lab = Store.create(tmp_path, config, "demo"), Lab()
+    store, lab = RunStore.create(tmp_path, config, "demo"), Lab()
     asyncio.run(Engine(store, lab, Chain()).run())  # type: ignore[arg-type]
     assert lab.compared[0] == ("compile",) and len(lab.compared) >= 3 and set(lab.compared[1:]) == {()}
     pages = [step.details["evidence"] for step in store.steps() if step.diagnosis]

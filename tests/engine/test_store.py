@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Cost, Outcome, RunConfig, Step, Task
 
 CONFIG = RunConfig(
@@ -21,31 +21,31 @@ CONFIG = RunConfig(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.create(tmp_path, CONFIG, "demo")
+def store(tmp_path: Path) -> RunStore:
+    return RunStore.create(tmp_path, CONFIG, "demo")
 
 
-def test_what_was_kept_comes_back(store: Store) -> None:
+def test_what_was_kept_comes_back(store: RunStore) -> None:
     step = Step(
-        1, 0, "seed", "drafted", store.put_source("x = 1\n"), plan="a plan", cost=Cost(0.25, 100, 50, 1)
+        1, 0, "seed", "drafted", store.save_source("x = 1\n"), plan="a plan", cost=Cost(0.25, 100, 50, 1)
     )
-    store.keep(step)
-    store.keep_ground({"baseline_ms": 2.0})
-    store.finish(Outcome("the budget is spent", 1))
-    again = Store.open(store.folder.parent, store.id)
+    store.save_step(step)
+    store.save_task_facts({"baseline_ms": 2.0})
+    store.save_outcome(Outcome("the budget is spent", 1))
+    again = RunStore.open(store.folder.parent, store.id)
     assert again.config() == CONFIG
     assert again.steps() == [step] and again.source(step.source) == "x = 1\n"
-    assert again.ground() == {"baseline_ms": 2.0}
+    assert again.task_facts() == {"baseline_ms": 2.0}
     assert again.outcome() == Outcome("the budget is spent", 1)
 
 
 def test_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
-    assert [Store.create(tmp_path, CONFIG, "demo").id for _ in range(3)] == ["demo-1", "demo-2", "demo-3"]
+    assert [RunStore.create(tmp_path, CONFIG, "demo").id for _ in range(3)] == ["demo-1", "demo-2", "demo-3"]
 
 
-def test_an_unknown_run_names_those_there_are(store: Store) -> None:
+def test_an_unknown_run_names_those_there_are(store: RunStore) -> None:
     with pytest.raises(BadInput, match=r"no run is called other .* there are: demo-1"):
-        Store.open(store.folder.parent, "other")
+        RunStore.open(store.folder.parent, "other")
 
 
 WRITER = """
@@ -62,7 +62,7 @@ while True:
 """
 
 
-def test_whatever_was_acknowledged_survives_sigkill(store: Store) -> None:
+def test_whatever_was_acknowledged_survives_sigkill(store: RunStore) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(store.folder)], stdout=subprocess.PIPE, text=True
     )
@@ -71,7 +71,7 @@ def test_whatever_was_acknowledged_survives_sigkill(store: Store) -> None:
     process.send_signal(signal.SIGKILL)
     told += [int(line) for line in process.stdout]
     process.wait()
-    steps = Store(store.folder).steps()
+    steps = RunStore(store.folder).steps()
     assert len(steps) >= told[-1] and [s.number for s in steps] == list(range(1, len(steps) + 1))
     assert all(store.source(s.source) == f"x = {s.number}" for s in steps)
 
@@ -87,7 +87,7 @@ time.sleep(60)
 """
 
 
-def test_two_processes_on_one_run_are_refused_and_the_lock_dies_with_its_holder(store: Store) -> None:
+def test_two_processes_on_one_run_are_refused_and_the_lock_dies_with_its_holder(store: RunStore) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(store.folder)], stdout=subprocess.PIPE, text=True
     )
@@ -99,40 +99,40 @@ def test_two_processes_on_one_run_are_refused_and_the_lock_dies_with_its_holder(
     store.lock()
 
 
-def test_a_full_disk_is_reported_and_nothing_is_lost(store: Store) -> None:
-    store.keep(Step(1, 0, "seed"))
+def test_a_full_disk_is_reported_and_nothing_is_lost(store: RunStore) -> None:
+    store.save_step(Step(1, 0, "seed"))
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count={pages + 2}")
     with pytest.raises(BadInput, match=r"no space left .*`kernelpro resume demo-1`"):
         for number in range(2, 100):
-            store.keep(Step(number, 0, "seed", plan="x" * 2000))
-    kept = [step.number for step in Store(store.folder).steps()]
+            store.save_step(Step(number, 0, "seed", plan="x" * 2000))
+    kept = [step.number for step in RunStore(store.folder).steps()]
     assert kept == list(range(1, len(kept) + 1)) and kept
 
 
-def test_a_broken_record_is_told_and_done_again(store: Store) -> None:
-    store.keep(Step(1, 0, "seed", "settled", plan="good"))
-    store.keep(Step(2, 0, "seed", "settled", plan="broken"))
+def test_a_broken_record_is_told_and_done_again(store: RunStore) -> None:
+    store.save_step(Step(1, 0, "seed", "settled", plan="good"))
+    store.save_step(Step(2, 0, "seed", "settled", plan="broken"))
     raw = json.loads(store._db.execute("SELECT data FROM step WHERE number = 2").fetchone()[0])
     store._db.execute(
         "UPDATE step SET data = ? WHERE number = 2", (json.dumps(raw | {"verdict": {"status": "no such"}}),)
     )
     steps = store.steps()
-    assert [s.stage for s in steps] == ["settled", "chosen"] and "step 2 cannot be read" in store.damaged[0]
+    assert [s.stage for s in steps] == ["settled", "chosen"] and "step 2 cannot be read" in store.damage[0]
 
 
-def test_a_damaged_file_is_one_clear_line(store: Store) -> None:
+def test_a_damaged_file_is_one_clear_line(store: RunStore) -> None:
     store.close()
     path = store.folder / "run.db"
     path.write_bytes(b"not a database at all" * 100)
     for side in store.folder.glob("run.db-*"):
         side.unlink()
     with pytest.raises(BadInput, match="is damaged"):
-        Store(store.folder)
+        RunStore(store.folder)
 
 
-def test_a_changed_or_lost_source_is_noticed(store: Store) -> None:
-    key = store.put_source("x = 1\n")
+def test_a_changed_or_lost_source_is_noticed(store: RunStore) -> None:
+    key = store.save_source("x = 1\n")
     path = store.folder / "sources" / f"{key}.py"
     path.write_text("x = 2\n")
     with pytest.raises(BadInput, match="was changed on disk"):
@@ -142,15 +142,15 @@ def test_a_changed_or_lost_source_is_noticed(store: Store) -> None:
         store.source(key)
 
 
-def test_a_newer_file_is_refused(store: Store) -> None:
+def test_a_newer_file_is_refused(store: RunStore) -> None:
     with sqlite3.connect(store.folder / "run.db") as db:
         db.execute("PRAGMA user_version=99")
     with pytest.raises(BadInput, match="newer KernelPro"):
-        Store(store.folder)
+        RunStore(store.folder)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(BadInput):
-        Store.create(tmp_path, CONFIG, "demo")
+        RunStore.create(tmp_path, CONFIG, "demo")

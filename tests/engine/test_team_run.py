@@ -19,7 +19,7 @@ from llm.server import Act, Fail, LoopbackServer, Say, serving
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.authors.team.team import Models, Team
 from kernelpro.engine.loop import Engine
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.llm.by_name import model
 from kernelpro.llm.cap import Purse
 from kernelpro.llm.transcripts import FILE, Transcripts
@@ -68,27 +68,27 @@ SILENCE = (Fail(500),) * 4
 """As often as one request is made again."""
 
 
-def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, concurrency: int = 1) -> Store:
+def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, concurrency: int = 1) -> RunStore:
     """`policy` as the command line names it."""
     name, constants = read(policy)
     config = RunConfig(
         Task("", "t"), "cpu", "team", policy=name, constants=constants, concurrency=concurrency, finalists=0
     )
-    return Store.create(home, replace(config, limits=Limits(candidates, stop_at_floor=0.0)), "demo")
+    return RunStore.create(home, replace(config, limits=Limits(candidates, stop_at_floor=0.0)), "demo")
 
 
-def run(store: Store, spec: str) -> tuple[Outcome, Purse]:
+def run(store: RunStore, spec: str) -> tuple[Outcome, Purse]:
     purse = Purse()
     asked = model(spec, QUICK, purse, Transcripts(store.folder / FILE))
     return asyncio.run(Engine(store, Lab(), Team(Models(asked, asked, asked))).run()), purse  # type: ignore[arg-type]
 
 
-def served(store: Store, *script: Act) -> tuple[Outcome, Purse, LoopbackServer]:
+def served(store: RunStore, *script: Act) -> tuple[Outcome, Purse, LoopbackServer]:
     with serving(*script) as server:
         return *run(store, f"{server.url}/v1#m"), server
 
 
-def states(store: Store) -> list[str]:
+def states(store: RunStore) -> list[str]:
     return [step.state for step in store.steps()]
 
 
@@ -219,7 +219,7 @@ def test_two_good_branches_are_combined_and_the_run_goes_on_after_a_restart(tmp_
     shown = server.requests[4].body["messages"][-1]["content"]
     assert "MS = 0.45" in shown and "MS = 0.6" in shown and first.action == "seed"
     engine = Engine(
-        Store.open(tmp_path, store.id), Lab(), Team(Models(*(model(f"replay:{store.folder}"),) * 3))
+        RunStore.open(tmp_path, store.id), Lab(), Team(Models(*(model(f"replay:{store.folder}"),) * 3))
     )  # type: ignore[arg-type]
     asyncio.run(engine.run())
     assert (
@@ -261,7 +261,7 @@ def test_only_a_run_on_a_gpu_asks_where_an_illegal_access_was(tmp_path: Path) ->
 
     for target in ("cpu", "cuda"):
         store, lab = begun(tmp_path / target, "greedy", candidates=2), Asked()
-        store.keep_config(replace(store.config(), target=target))  # type: ignore[arg-type]
+        store.save_config(replace(store.config(), target=target))  # type: ignore[arg-type]
         with serving(
             design(0.5), Say("diagnosis: the index\n```find a\nMS = 0.5\n```\n```python a\nMS = 0.4\n```")
         ) as server:

@@ -13,7 +13,7 @@ from engine.verdicts import verdict
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.diagnose.record import TrackRecord, default_path
 from kernelpro.engine.loop import Engine
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import Job, Limits, Profile, Result, RunConfig, Task, Verdict
 
 pytestmark = pytest.mark.together
@@ -36,8 +36,8 @@ class Obedient:
     name = "obedient"
 
     async def write(self, assignment: Assignment) -> Draft:
-        advice = assignment.findings[0].tool if assignment.findings else ""
-        return Draft(f"step = {assignment.step}", "a plan", advice=advice)
+        advice = assignment.findings[0].diagnostic if assignment.findings else ""
+        return Draft(f"step = {assignment.step}", "a plan", diagnostic=advice)
 
 
 @pytest.mark.parametrize("knowledge", [True, False])
@@ -50,7 +50,7 @@ def test_advice_is_kept_for_later_runs_where_they_may_learn(
     config = RunConfig(
         Task("", "t"), "cuda", "obedient", policy="greedy", limits=Limits(2), concurrency=1, knowledge=knowledge
     )
-    store = Store.create(tmp_path, config, "demo")
+    store = RunStore.create(tmp_path, config, "demo")
     asyncio.run(Engine(store, Lab(), Obedient()).run())  # type: ignore[arg-type]
     assert store.steps()[1].details["advice"]
     assert (default_path().read_text() != before) == knowledge

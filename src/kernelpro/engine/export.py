@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Interval, Status, Step, Task, Verdict
 
 _ROOT = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ Use it, from a program beside this file (called kernel.py here), under torch.no_
 Test it: python kernel.py                    # 0: right, 1: wrong, 77: it cannot run here"""
 
 
-def export(store: Store, step: int | None) -> str:
+def export(store: RunStore, step: int | None) -> str:
     """The winner of a run, or one of its steps, as a standalone file."""
     chosen, verdict = _chosen(store, step)
     config = store.config()
@@ -53,7 +53,7 @@ def export(store: Store, step: int | None) -> str:
     return standalone(config.task, store.source(chosen.final_source), verdict, about)
 
 
-def _chosen(store: Store, number: int | None) -> tuple[Step, Verdict]:
+def _chosen(store: RunStore, number: int | None) -> tuple[Step, Verdict]:
     outcome, steps = store.outcome(), {step.number: step for step in store.steps()}
     if number is None:
         if outcome is None:

@@ -26,24 +26,24 @@ from kernelpro.authors.author import (
     Assignment,
     Author,
     Draft,
-    Exhausted,
-    NoIdea,
-    OutOfIdeas,
-    Unanswered,
-    Unheard,
-    Waiting,
-    normalised,
+    BudgetExhausted,
+    NoProposal,
+    NoMoreProposals,
+    NoUsableAnswer,
+    ModelUnreachable,
+    AnswerPending,
+    source_fingerprint,
 )
-from kernelpro.authors.seeded import Seeded
+from kernelpro.authors.seeded import SeededAuthor
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.record import TrackRecord
 from kernelpro.diagnose.tools import registry
-from kernelpro.engine import comparing, ground, learning, objective, profiling
+from kernelpro.engine import baseline_profile, learning, objective, profiling, task_facts
 from kernelpro.engine.budget import Budget
-from kernelpro.engine.finals import Finals
-from kernelpro.engine.scene import Scene
-from kernelpro.engine.store import Store
-from kernelpro.engine.trial import Trial
+from kernelpro.engine.final_judging import FinalJudging
+from kernelpro.engine.prompt_context import PromptContext
+from kernelpro.engine.store import RunStore
+from kernelpro.engine.evaluator import Evaluator
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import RunMemory
 from kernelpro.pools.pool import Outstanding, Pool
@@ -82,7 +82,7 @@ class Paused(Exception):
 class Engine:
     def __init__(
         self,
-        store: Store,
+        store: RunStore,
         pool: Pool,
         author: Author,
         report: Report = lambda kind, data: None,
@@ -108,7 +108,7 @@ class Engine:
         self._unanswered, self._unheard, self._stuck = 0, 0, set[int]()
         """Steps in a row that had no usable answer, those of them that had none at all, and their nodes, which are left alone until
         one comes."""
-        self.ground: dict[str, Any] = {}
+        self.task_facts: dict[str, Any] = {}
 
     async def run(self, explain: bool = True) -> Outcome:
         """Until the budget is spent or the floor is reached. A finished run with budget left goes on. `explain`: then the winner is
@@ -118,7 +118,7 @@ class Engine:
             await self._lay_ground()
             self._replay()
             outcome = await self._finish(await self._search())
-        except (Waiting, Outstanding):
+        except (AnswerPending, Outstanding):
             paused = Paused(await self._answers_outstanding(), self._pool.outstanding)
             self._store.tell("paused", reason=str(paused))
             raise paused from None
@@ -130,8 +130,8 @@ class Engine:
         finally:
             for task in (*self._open.values(), *self._profiles.values()):
                 task.cancel()
-            self._store.keep_wall(self._budget.wall_seconds)
-        self._store.finish(outcome)
+            self._store.save_wall_seconds(self._budget.wall_seconds)
+        self._store.save_outcome(outcome)
         if explain and outcome.best is not None:
             with suppress(Outstanding):  # a result that is days away is not waited for
                 await self._profiled(
@@ -144,20 +144,20 @@ class Engine:
     # --- 1: ground -------------------------------------------------------------------------------------
 
     async def _lay_ground(self) -> None:
-        found = await ground.lay(self._store, self._config, self._ask)
+        found = await task_facts.measure_task(self._store, self._config, self._ask)
         self._tree = Tree(found["baseline_ms"], found["floor_ms"], given=len(found.get("seeds", ())))
-        self._trial = Trial(self._config, self._store, self._ask, self._tell, found["baselines"])
-        self.ground = found
-        self._tell("ground", {"baselines": self.ground["baselines"], "floor_ms": self.ground["floor_ms"]})
-        self._given: list[dict[str, Any]] = self.ground.get("seeds", [])
+        self._trial = Evaluator(self._config, self._store, self._ask, self._tell, found["baselines"])
+        self.task_facts = found
+        self._tell("ground", {"baselines": self.task_facts["baselines"], "floor_ms": self.task_facts["floor_ms"]})
+        self._given: list[dict[str, Any]] = self.task_facts.get("seeds", [])
         self._combines = getattr(self._author, "combines", False)
         self._in_turn = getattr(self._author, "in_turn", False)
         if getattr(self._author, "own_only", False):
             self._barren |= set(range(1, len(self._given) + 1))
         if designs := getattr(self._author, "designs", None):
             self._designs = designs(self._scene().assignment(Step(1, 0, "seed")))
-        self._author = Seeded(self._author, self._given)
-        if reason := self.ground.get("no_seeds"):
+        self._author = SeededAuthor(self._author, self._given)
+        if reason := self.task_facts.get("no_seeds"):
             self._tell("note", {"line": f"no seed of {reason}"})
 
     def _replay(self) -> None:
@@ -179,7 +179,7 @@ class Engine:
         for step in known:
             if step.stage != "settled":
                 self._start(step)
-        for line in self._store.damaged:
+        for line in self._store.damage:
             self._tell("damage", {"line": line})
 
     def _tell(self, kind: str, data: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ class Engine:
             oldest = min(self._open)
             try:
                 step = await self._open[oldest]
-            except Exhausted as error:
+            except BudgetExhausted as error:
                 spent = str(error)
                 del self._open[oldest]
                 continue
@@ -211,7 +211,7 @@ class Engine:
 
     async def _answers_outstanding(self) -> int:
         """How many answers are still waited for when all else is done."""
-        return sum(isinstance(result, Waiting) for result in await self._come_to_rest())
+        return sum(isinstance(result, AnswerPending) for result in await self._come_to_rest())
 
     async def _come_to_rest(self) -> list[Any]:
         """Let every open step come as far as it can, on disk; how each ended."""
@@ -226,7 +226,7 @@ class Engine:
             return self._want_of_answers()
         best = self._tree.best()
         ms = best.ms if best.id and self._config.objective == "speed" else None
-        return self._budget.exhausted() or self._budget.at_the_floor(ms, self.ground["floor_ms"])
+        return self._budget.exhausted() or self._budget.at_the_floor(ms, self.task_facts["floor_ms"])
 
     def _want_of_answers(self) -> str:
         return (
@@ -247,7 +247,7 @@ class Engine:
         self._tree.add(choice.parent, choice.action, choice.second)
         self._budget.begin()
         step = Step(number, choice.parent, choice.action, second=choice.second or 0)  # type: ignore[arg-type]
-        self._store.keep(step)
+        self._store.save_step(step)
         self._steps[number] = step
         self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
         self._start(step)
@@ -294,7 +294,7 @@ class Engine:
             await event.wait()
 
     def _advance(self, step: Step) -> Step:
-        self._store.keep(step)
+        self._store.save_step(step)
         self._remember(step)
         return step
 
@@ -307,12 +307,12 @@ class Engine:
         self._tell("writing", {"step": step.number})
         try:
             draft: Draft = await self._author.write(await self._assignment(step))
-        except NoIdea as reason:
-            kinds = {"out_of_ideas": isinstance(reason, OutOfIdeas), "unheard": isinstance(reason, Unheard)}
+        except NoProposal as reason:
+            kinds = {"out_of_ideas": isinstance(reason, NoMoreProposals), "unheard": isinstance(reason, ModelUnreachable)}
             details = step.details | {name: True for name, so in kinds.items() if so}
-            word = _NO_ANSWER if isinstance(reason, Unanswered) else _NO_IDEA
+            word = _NO_ANSWER if isinstance(reason, NoUsableAnswer) else _NO_IDEA
             return replace(step, stage="drafted", note=f"{word}{reason}", cost=reason.cost, details=details)
-        key = self._store.put_source(draft.source)
+        key = self._store.save_source(draft.source)
         return replace(
             step,
             stage="drafted",
@@ -322,7 +322,7 @@ class Engine:
             hypothesis=draft.hypothesis,
             author=draft.author or self._author.name,
             cost=draft.cost,
-            details=step.details | {"code": normalised(draft.source)} | _told(draft),
+            details=step.details | {"code": source_fingerprint(draft.source)} | _told(draft),
         )
 
     async def _judge(self, step: Step) -> Step:
@@ -332,8 +332,8 @@ class Engine:
         twin = self._first[step.details["code"]]
         if twin != step.number:
             return replace(done, note=f"a duplicate of step {twin}")
-        metered = objective.metered_ms(self._config, self.ground["baseline_ms"], self._steps.get(step.parent))
-        return await self._trial.of(done, self._machine_code_before(step), metered)
+        metered = objective.metered_ms(self._config, self.task_facts["baseline_ms"], self._steps.get(step.parent))
+        return await self._trial.evaluate(done, self._machine_code_before(step), metered)
 
     def _machine_code_before(self, step: Step) -> dict[str, int]:
         """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
@@ -353,7 +353,7 @@ class Engine:
             job = replace(job, sanitize=True)  # a debugger will ask where
         result = await asyncio.wrap_future(self._pool.submit(job, progress))
         use = "finals" if job.options.effort == "full" else {"judge": "candidates"}.get(job.kind, job.kind)
-        self._store.charge(use, result.device_seconds)
+        self._store.add_device_seconds(use, result.device_seconds)
         self._budget.device_seconds += result.device_seconds
         return result
 
@@ -374,8 +374,8 @@ class Engine:
         told = {leader.number for leader in made.leaders}
         return replace(made, memory=self._memory.digest(step.parent, _MEMORY_TOKENS, told), knowledge=known)
 
-    def _scene(self) -> Scene:
-        return Scene(self._config, self.ground, self._tree, self._steps, self._store)
+    def _scene(self) -> PromptContext:
+        return PromptContext(self._config, self.task_facts, self._tree, self._steps, self._store)
 
     async def _profiled(self, number: int) -> None:
         """Diagnose a step before it is improved; once, however many ask."""
@@ -391,13 +391,13 @@ class Engine:
         candidate = Candidate(self._store.source(step.final_source), f"step {number}")
         config = self._config
         if config.target == "cuda":
-            step = self._advance(comparing.marked(step, self._steps.values(), self.ground["baselines"]))
-        request = profiling.Request(
+            step = self._advance(baseline_profile.mark(step, self._steps.values(), self.task_facts["baselines"]))
+        request = profiling.ProfileSpec(
             config.task,
             candidate,
             config.target,
             config.options,
-            comparing.asked(step),
+            baseline_profile.asked(step),
             at_once=config.target == "cuda" and not config.wait and config.pool.startswith("spool:"),
             energy=config.objective != "speed",
         )
@@ -405,15 +405,15 @@ class Engine:
             profile, diagnosis = await profiling.profile(self._ask, request, registry(), self._record())
         except BadInput as error:
             self._advance(
-                replace(step, details=comparing.unmarked(step.details) | {"not_profiled": str(error)})
+                replace(step, details=baseline_profile.unmarked(step.details) | {"not_profiled": str(error)})
             )
             return
         finally:
             self._tell("profiled", {"step": number})
         said = (objective.measured(step), guidance.write(diagnosis))
-        page = evidence.write(comparing.beside(profile, self._steps.values()))
+        page = evidence.write(baseline_profile.beside(profile, self._steps.values()))
         texts = {"guidance": "\n".join(filter(None, said)), "evidence": page}
-        details = comparing.kept(profile, diagnosis.bound, step.details) | texts
+        details = baseline_profile.kept(profile, diagnosis.bound, step.details) | texts
         self._advance(replace(self._steps[number], diagnosis=diagnosis, details=details))
 
     # --- 4: settling -----------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class Engine:
         self._advance(step)
         self._count(step)
         self._learn(step)
-        self._store.keep_wall(self._budget.wall_seconds)
+        self._store.save_wall_seconds(self._budget.wall_seconds)
         self._tell("settled", {"step": step.number})
 
     def _count(self, step: Step) -> None:
@@ -456,9 +456,9 @@ class Engine:
         parent = self._steps.get(step.parent)
         advice = step.details.get("advice")
         for finding in parent.diagnosis.findings if advice and parent and parent.diagnosis else ():
-            if finding.tool == advice and parent:
+            if finding.diagnostic == advice and parent:
                 if gain := objective.followed(finding, parent, step):
-                    self._record().add(finding.tool, finding.gain.factor, gain)
+                    self._record().add(finding.diagnostic, finding.gain.factor, gain)
                 return
 
     def _record(self) -> TrackRecord:
@@ -470,7 +470,7 @@ class Engine:
     async def _finish(self, reason: str) -> Outcome:
         leaders = objective.finalists(self._config, (self._steps[node.id] for node in self._tree.ranked()))
         given = [self._steps[node.id] for node in self._tree.ranked() if node.id <= len(self._given)]
-        finals = Finals(reason, self._at_full_length, self._config)
+        finals = FinalJudging(reason, self._at_full_length, self._config)
         outcome = await finals.decide(leaders, given)
         searched = {step.number: step.verdict for step in self._steps.values()}
         unanswered = (
@@ -484,7 +484,7 @@ class Engine:
         if not self._config.finalists and step.verdict:
             return step.verdict
         self._tell("final", {"step": step.number})
-        return await self._trial.at_full_length(step)
+        return await self._trial.judge_fully(step)
 
     @property
     def tree(self) -> Tree:
@@ -501,5 +501,5 @@ class Engine:
 
 def _told(draft: Draft) -> dict[str, Any]:
     """What an author said beside the source."""
-    told = {"advice": draft.advice, "promised": draft.promised, "facts": list(draft.facts)}
+    told = {"advice": draft.diagnostic, "promised": draft.expected_speedup, "facts": list(draft.facts)}
     return {name: value for name, value in told.items() if value}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from kernelpro.diagnose import examine, roofline
 from kernelpro.diagnose.record import TrackRecord
-from kernelpro.diagnose.tool import Tool
+from kernelpro.diagnose.tool import Diagnostic
 from kernelpro.records import (
     BadInput,
     Candidate,
-    Counters,
+    ProfileRequest,
     Diagnosis,
     Job,
     Options,
@@ -22,11 +22,11 @@ from kernelpro.records import (
     Task,
 )
 
-Ask = Callable[[Job], Awaitable[Result]]
+SubmitJob = Callable[[Job], Awaitable[Result]]
 
 
 @dataclass(frozen=True)
-class Request:
+class ProfileSpec:
     """What is to be profiled, and how."""
 
     task: Task
@@ -44,15 +44,15 @@ class Request:
 
 
 async def profile(
-    ask: Ask, request: Request, tools: dict[str, Tool], record: TrackRecord | None = None
+    ask: SubmitJob, request: ProfileSpec, tools: dict[str, Diagnostic], record: TrackRecord | None = None
 ) -> tuple[Profile, Diagnosis]:
     """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
     chosen = list(tools.values())
-    everything = examine.everything(chosen, "cuda", request.references)
-    found = _profile(await ask(_job(request, everything if request.at_once else Counters())))
+    everything = examine.request_all(chosen, "cuda", request.references)
+    found = _profile(await ask(_job(request, everything if request.at_once else ProfileRequest())))
     if found.target == "cuda" and not request.at_once:
         bound = roofline.classify(found).bound
-        wanted = examine.wanted(chosen, found, bound, request.references, request.energy)
+        wanted = examine.request_for(chosen, found, bound, request.references, request.energy)
         counters = everything if request.all_counters else wanted
         if counters.metrics:
             found = _profile(await ask(_job(request, counters)))
@@ -67,7 +67,7 @@ def _uncompared(found: Profile, why: str, enable: str = "") -> Profile:
     return replace(found, skipped=(*found.skipped, Skipped("compare", why, enable)))
 
 
-def _job(request: Request, counters: Counters) -> Job:
+def _job(request: ProfileSpec, counters: ProfileRequest) -> Job:
     """Whatever is counted: a worker that does not know the candidate any more traces it anew."""
     traced = replace(counters, tracer=request.tracer)  # type: ignore[arg-type]
     return Job("profile", "profile", request.task, request.candidate, request.target, request.options, traced)

@@ -38,17 +38,17 @@ _ENDS = {"begun": "stopped", "paused": "waiting", "failed": "failed"}
 """The last such event, and what a run is then that nobody works on and that has no outcome."""
 
 
-def default_home() -> Path:
+def default_runs_dir() -> Path:
     given = os.environ.get("KERNELPRO_RUNS")
     return Path(given) if given else folders.data("runs")
 
 
-class Store:
+class RunStore:
     """Opened by one process for writing (`lock`), by any number for reading."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.damaged: list[str] = []
+        self.damage: list[str] = []
         """What could not be read, a line each."""
         self._lock: int | None = None
         with _explained(folder):
@@ -60,7 +60,7 @@ class Store:
     # --- opening ---------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, home: Path, config: RunConfig, name: str) -> Store:
+    def create(cls, home: Path, config: RunConfig, name: str) -> RunStore:
         """A new run; its id is its name and a number."""
         with _explained(home):
             home.mkdir(parents=True, exist_ok=True)
@@ -73,12 +73,12 @@ class Store:
                     continue
             (folder / "sources").mkdir()
         store = cls(folder)
-        store.keep_config(config)
+        store.save_config(config)
         store._set("created", time.time())
         return store
 
     @classmethod
-    def open(cls, home: Path, run: str) -> Store:
+    def open(cls, home: Path, run: str) -> RunStore:
         folder = home / run
         if not (folder / "run.db").is_file():
             known = ", ".join(sorted(path.parent.name for path in home.glob("*/run.db"))[-5:]) or "none"
@@ -170,7 +170,7 @@ class Store:
                 f"run {self.id}: its configuration cannot be read ({type(error).__name__}: {error})"
             ) from None
 
-    def keep_config(self, config: RunConfig) -> None:
+    def save_config(self, config: RunConfig) -> None:
         self._set("config", config.to_json())
 
     @property
@@ -182,7 +182,7 @@ class Store:
         """Over all sittings."""
         return float(self._get("wall_seconds") or 0.0)
 
-    def keep_wall(self, seconds: float) -> None:
+    def save_wall_seconds(self, seconds: float) -> None:
         self._set("wall_seconds", seconds)
 
     @property
@@ -190,20 +190,20 @@ class Store:
         """By what for, over all sittings."""
         return dict(self._get("device_seconds") or {})
 
-    def charge(self, use: str, seconds: float) -> None:
+    def add_device_seconds(self, use: str, seconds: float) -> None:
         """So much of the device was used."""
         known = self.device_seconds
         self._set("device_seconds", known | {use: known.get(use, 0.0) + seconds})
 
-    def keep_ground(self, ground: dict[str, Any]) -> None:
+    def save_task_facts(self, ground: dict[str, Any]) -> None:
         """What is measured once before the first candidate: baselines, floor."""
         self._set("ground", ground)
 
-    def ground(self) -> dict[str, Any] | None:
+    def task_facts(self) -> dict[str, Any] | None:
         found = self._get("ground")
         return dict(found) if found else None
 
-    def finish(self, outcome: Outcome) -> None:
+    def save_outcome(self, outcome: Outcome) -> None:
         self._set("outcome", outcome.to_json())
 
     def outcome(self) -> Outcome | None:
@@ -212,7 +212,7 @@ class Store:
 
     # --- steps -----------------------------------------------------------------------------------------
 
-    def keep(self, step: Step) -> None:
+    def save_step(self, step: Step) -> None:
         """A step as far as it has come; whoever returns from here knows that it is on disk."""
         with _explained(self.folder):
             data = json.dumps(step.to_json(), separators=(",", ":"))
@@ -227,7 +227,7 @@ class Store:
             try:
                 found.append(Step.from_json(json.loads(data)))
             except (TypeError, ValueError, KeyError, AttributeError) as error:
-                self.damaged.append(f"step {number} cannot be read ({type(error).__name__}: {error})")
+                self.damage.append(f"step {number} cannot be read ({type(error).__name__}: {error})")
                 if rescued := _rescued(number, data):
                     found.append(rescued)
         return found
@@ -237,7 +237,7 @@ class Store:
 
     # --- sources ---------------------------------------------------------------------------------------
 
-    def put_source(self, text: str) -> str:
+    def save_source(self, text: str) -> str:
         """Content-addressed; returns the hash."""
         key = digest("source", text)
         path = self.folder / "sources" / f"{key}.py"
@@ -279,7 +279,7 @@ class Store:
             try:
                 yield at, what, json.loads(data)
             except ValueError:
-                self.damaged.append(f"an event of kind {what} cannot be read")
+                self.damage.append(f"an event of kind {what} cannot be read")
 
 
 def _rescued(number: int, data: str) -> Step | None:

@@ -4,6 +4,6 @@ Comes in: measured times of candidates, or their failure. Goes out: a Choice, wh
 """
 
 from kernelpro.search.policy import POLICIES, Choice, Policy, make
-from kernelpro.search.tree import Action, Node, Tree
+from kernelpro.search.tree import Action, TreeNode, Tree
 
-__all__ = ["POLICIES", "Action", "Choice", "Node", "Policy", "Tree", "make"]
+__all__ = ["POLICIES", "Action", "Choice", "TreeNode", "Policy", "Tree", "make"]

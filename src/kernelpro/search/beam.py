@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kernelpro.search.choice import SEED, Choice, constant, grow
-from kernelpro.search.tree import Node, Tree
+from kernelpro.search.tree import TreeNode, Tree
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Beam:
         return grow(last if last is not None and last.state == "failed" and not last.children else member)
 
     @staticmethod
-    def _tries(tree: Tree, member: Node, start: int) -> int:
+    def _tries(tree: Tree, member: TreeNode, start: int) -> int:
         """Candidates of this round below the member: its children, and the fixes of its children."""
         tries = 0
         for id in reversed(member.children):

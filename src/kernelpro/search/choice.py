@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernelpro.search.tree import Action, Node, Tree
+from kernelpro.search.tree import Action, TreeNode, Tree
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Policy(Protocol):
 SEED = Choice(0, "seed")
 
 
-def grow(node: Node) -> Choice:
+def grow(node: TreeNode) -> Choice:
     """The choice that expands a settled node by what it is: a seed, an improvement or a fix. A void one is never grown."""
     if node.id == 0:
         return SEED
     return Choice(node.id, "improve" if node.state == "ok" else "debug")
 
 
-def combination(tree: Tree, node: Node, every: int, within: float) -> Choice | None:
+def combination(tree: Tree, node: TreeNode, every: int, within: float) -> Choice | None:
     """A combination instead of an improvement of the node, where one is due; never with what compilers wrote.
 
     1. Due: `every` - 1 improvements or more were chosen since the last combination; 0: never.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kernelpro.search.choice import SEED, Choice, constant, grow
-from kernelpro.search.tree import Node, Tree
+from kernelpro.search.tree import TreeNode, Tree
 
 _DRAWS = 16
 """Draws by rejection before the open leaves are listed: expected cost O(depth) while a fair share of them is open."""
@@ -43,7 +43,7 @@ class EpsilonGreedy:
             node = self._fastest(tree) if explore else self._leaf(tree, rng)
         return SEED if node is None else grow(node)
 
-    def closed(self, node: Node) -> bool:
+    def closed(self, node: TreeNode) -> bool:
         return (
             len(node.children) > self.dead
             and not node.flying
@@ -51,7 +51,7 @@ class EpsilonGreedy:
             and node.id != 0
         )
 
-    def _fastest(self, tree: Tree) -> Node | None:
+    def _fastest(self, tree: Tree) -> TreeNode | None:
         root = tree.nodes[0] if len(tree.nodes[0].children) < self.throttle else None
         for node in tree.ranked():
             if root is not None and node.ms is not None and node.ms >= tree.baseline_ms:
@@ -60,7 +60,7 @@ class EpsilonGreedy:
                 return node
         return root
 
-    def _leaf(self, tree: Tree, rng: random.Random) -> Node | None:
+    def _leaf(self, tree: Tree, rng: random.Random) -> TreeNode | None:
         def is_open(id: int) -> bool:
             return not any(self.closed(node) for node in tree.path(id))
 

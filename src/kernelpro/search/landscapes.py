@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelpro.search.simulator import Outcome
-from kernelpro.search.tree import Node, Tree
+from kernelpro.search.tree import TreeNode, Tree
 
 RESOURCES = 4
 METHODS = 24
@@ -160,7 +160,7 @@ class Synthetic:
     def true_ms(self, kernel: Kernel) -> float:
         return self.floor_ms * math.exp(self.log_time(kernel.family, kernel.mask) + kernel.slop)
 
-    def attempt(self, tree: Tree, node: Node, hidden: list[Any], rng: random.Random) -> Outcome:
+    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> Outcome:
         assert node.parent is not None
         if node.action == "seed":
             kernel = self._seed(rng)

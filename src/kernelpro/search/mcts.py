@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kernelpro.search.choice import SEED, Choice, combination, constant, grow
-from kernelpro.search.tree import Node, Tree
+from kernelpro.search.tree import TreeNode, Tree
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Mcts:
             scores = [self._score(child, node, log_visits, root.best) for child in settled]
             node = settled[scores.index(max(scores))]
 
-    def allowed(self, node: Node, tree: Tree) -> int:
+    def allowed(self, node: TreeNode, tree: Tree) -> int:
         """How many live children the node may have: the widening law."""
         if node.state != "ok":
             return 1
@@ -89,7 +89,7 @@ class Mcts:
             width *= self.bonus
         return max(1, math.floor(width * math.pow(node.visits + node.flying, self.alpha)))
 
-    def closed(self, child: Node, parent: Node) -> bool:
+    def closed(self, child: TreeNode, parent: TreeNode) -> bool:
         """Is the branch that starts at the child a dead end?"""
         size = child.visits + child.flying
         if child.state == "pending":
@@ -109,7 +109,7 @@ class Mcts:
         due = since_seed >= self.fresh or min(since_seed, since_best) >= self.plateau
         return due and since_seed >= len(tree.nodes[0].children) // 2
 
-    def _score(self, child: Node, parent: Node, log_visits: float, best: float) -> float:
+    def _score(self, child: TreeNode, parent: TreeNode, log_visits: float, best: float) -> float:
         size = child.visits + child.flying
         if child.working:
             value = self.top * child.best + (1 - self.top) * child.total / child.visits

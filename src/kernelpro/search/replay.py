@@ -22,7 +22,7 @@ from typing import Any
 
 from kernelpro.records import BadInput
 from kernelpro.search.simulator import Outcome
-from kernelpro.search.tree import Node, Tree
+from kernelpro.search.tree import TreeNode, Tree
 
 NEIGHBOURS = 8
 """A run has about 75 candidates, 20-40 of an action: enough neighbours to vary, few enough to stay near."""
@@ -71,7 +71,7 @@ class Replay:
         except (OSError, json.JSONDecodeError) as error:
             raise BadInput(f"the recorded run cannot be read: {path} ({error})") from None
 
-    def attempt(self, tree: Tree, node: Node, hidden: list[Any], rng: random.Random) -> Outcome:
+    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> Outcome:
         examples = self._examples[node.action] or (
             self._examples["improve"] if node.action == "combine" else []
         )
@@ -91,6 +91,6 @@ class Replay:
         return Outcome(ms, ms, None)
 
 
-def _working(tree: Tree, node: Node) -> Node:
+def _working(tree: Tree, node: TreeNode) -> TreeNode:
     """The nearest ancestor that works."""
     return next(each for each in tree.path(node.id) if each.id != node.id and each.state == "ok")

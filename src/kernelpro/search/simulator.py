@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelpro.search.choice import Policy
-from kernelpro.search.tree import Node, Tree
+from kernelpro.search.tree import TreeNode, Tree
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Landscape(Protocol):
     @property
     def floor_ms(self) -> float: ...
 
-    def attempt(self, tree: Tree, node: Node, hidden: list[Any], rng: random.Random) -> Outcome:
+    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> Outcome:
         """What the pending node turns out to be; `hidden[id]` is what the landscape remembers of the older nodes."""
         ...
 

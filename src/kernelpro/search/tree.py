@@ -32,7 +32,7 @@ _GRAIN = 2.0**20
 
 
 @dataclass
-class Node:
+class TreeNode:
     """One candidate, and the incremental statistics of the subtree below and with it."""
 
     id: int
@@ -77,8 +77,8 @@ class Tree:
         known = math.isfinite(floor_ms) and floor_ms > 0
         self._span = max(MIN_SPAN, math.log(baseline_ms / floor_ms)) if known else UNKNOWN_SPAN
         own = self.reward(baseline_ms)
-        root = Node(0, None, "root", "ok", baseline_ms, reward=own, visits=1, total=own, best=own)
-        self.nodes: list[Node] = [root]
+        root = TreeNode(0, None, "root", "ok", baseline_ms, reward=own, visits=1, total=own, best=own)
+        self.nodes: list[TreeNode] = [root]
         self._ranking: list[tuple[float, int]] = []
         self._leaves: list[int] = []
 
@@ -102,7 +102,7 @@ class Tree:
             value = AT_BASELINE + (1 - AT_BASELINE) * (x if x <= 1 else 2 - 1 / x)
         return max(1.0, round(value * _GRAIN)) / _GRAIN
 
-    def add(self, parent: int, action: Action, second: int | None = None) -> Node:
+    def add(self, parent: int, action: Action, second: int | None = None) -> TreeNode:
         """A new pending node below a settled one; `second`: what a combination borrows from."""
         above = self.nodes[parent]
         if above.state == "pending":
@@ -123,7 +123,7 @@ class Tree:
                 f"node {parent} cannot be combined with node {second}: it must work, and come from another seed"
             )
         id = len(self.nodes)
-        node = Node(id, parent, action, depth=above.depth + 1, seed=above.seed or id, second=second)
+        node = TreeNode(id, parent, action, depth=above.depth + 1, seed=above.seed or id, second=second)
         self.nodes.append(node)
         if parent and not above.children and above.state != "void":
             self._leaves.pop(bisect_left(self._leaves, parent))
@@ -154,7 +154,7 @@ class Tree:
             each.total += node.reward
             each.best = max(each.best, node.reward)
 
-    def path(self, id: int) -> Iterator[Node]:
+    def path(self, id: int) -> Iterator[TreeNode]:
         """The node, its parent, ... the root."""
         at: int | None = id
         while at is not None:
@@ -162,7 +162,7 @@ class Tree:
             yield node
             at = node.parent
 
-    def best(self) -> Node:
+    def best(self) -> TreeNode:
         """The fastest node; the root where no candidate beats the baseline."""
         first = self.nodes[self._ranking[0][1]] if self._ranking else None
         return (
@@ -171,11 +171,11 @@ class Tree:
             else self.nodes[0]
         )
 
-    def ranked(self) -> Iterator[Node]:
+    def ranked(self) -> Iterator[TreeNode]:
         """Working candidates, fastest first (the root is not one)."""
         return (self.nodes[id] for _, id in self._ranking)
 
-    def leaders(self, count: int) -> list[Node]:
+    def leaders(self, count: int) -> list[TreeNode]:
         """The fastest working candidates, at most `count`."""
         return [self.nodes[id] for _, id in self._ranking[:count]]
 

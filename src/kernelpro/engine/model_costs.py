@@ -21,7 +21,7 @@ _STEP = re.compile(r"step-(\d+)/")
 
 
 @dataclass(frozen=True)
-class Exchanges:
+class ModelCosts:
     total: Cost
     roles: dict[str, Cost]
     """Of roles that were paid for."""
@@ -30,7 +30,7 @@ class Exchanges:
     """Versions of the prompts, the first one used first; more than one where KernelPro was updated in between."""
 
 
-def read(folder: Path, steps: Iterable[Step]) -> Exchanges:
+def read(folder: Path, steps: Iterable[Step]) -> ModelCosts:
     """`folder` is the run's."""
     purse, prompts = Purse(), dict[str, None]()
     for line in Transcripts(folder / FILE).lines():
@@ -42,4 +42,4 @@ def read(folder: Path, steps: Iterable[Step]) -> Exchanges:
             asked[int(match[1])] += cost
     others = {step.number: step.cost for step in steps if step.number not in asked}
     roles = {role: cost for role, cost in purse.by_role().items() if cost.calls}
-    return Exchanges(purse.spent + sum(others.values(), Cost()), roles, {**asked, **others}, tuple(prompts))
+    return ModelCosts(purse.spent + sum(others.values(), Cost()), roles, {**asked, **others}, tuple(prompts))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernelpro.authors.author import Assignment, Known
+from kernelpro.authors.author import Assignment, KnownCandidate
 from kernelpro.engine import objective
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import Graph, RunConfig, Step
 from kernelpro.search.tree import Tree
 
@@ -16,12 +16,12 @@ _LEADERS = 3
 
 
 @dataclass(frozen=True)
-class Scene:
+class PromptContext:
     config: RunConfig
     ground: dict[str, Any]
     tree: Tree
     steps: dict[int, Step]
-    store: Store
+    store: RunStore
 
     def assignment(self, step: Step) -> Assignment:
         parent = self.steps.get(step.parent)
@@ -44,21 +44,21 @@ class Scene:
             turn=step.number - 1,
             attempt=self._attempt(step),
             graph=Graph.from_json(drawn) if (drawn := self.ground.get("graph")) else None,
-            no_graph=self.ground.get("no_graph", ""),
+            graph_error=self.ground.get("no_graph", ""),
             hardware=self.ground.get("hardware", {}),
             languages=self.config.languages,
             parent=self._known(parent) if parent else None,
-            second=self._known(self.steps[step.second]) if step.second else None,
+            donor=self._known(self.steps[step.second]) if step.second else None,
             children=self._many(n for n in family if n != step.number),
             siblings=self._many(siblings),
             cousins=self._many(cousins),
             leaders=tuple(self._known(self.steps[n]) for n in leaders if n != step.parent),
-            beside=tuple(
+            concurrent=tuple(
                 self._known(self.steps[n])
                 for n in family
                 if n < step.number and self.steps[n].stage != "settled"
             ),
-            codes=frozenset(s.details["code"] for s in self.steps.values() if "code" in s.details),
+            known_fingerprints=frozenset(s.details["code"] for s in self.steps.values() if "code" in s.details),
             guidance=str(parent.details.get("guidance", "")) if parent else "",
             findings=parent.diagnosis.findings if parent and parent.diagnosis else (),
             evidence=str(parent.details.get("evidence", "")) if parent else "",
@@ -68,7 +68,7 @@ class Scene:
         family = (self.steps[n] for n in self.tree.nodes[step.parent].children if n < step.number)
         return sum(relative.action == step.action for relative in family)
 
-    def _many(self, numbers: Any) -> tuple[Known, ...]:
+    def _many(self, numbers: Any) -> tuple[KnownCandidate, ...]:
         """Settled relatives, the latest first."""
         settled = [
             self.steps[n]
@@ -77,6 +77,6 @@ class Scene:
         ]
         return tuple(self._known(step) for step in sorted(settled, key=lambda s: -s.number)[:_MOST_RELATIVES])
 
-    def _known(self, step: Step) -> Known:
+    def _known(self, step: Step) -> KnownCandidate:
         source = self.store.source(step.final_source) if step.final_source else ""
-        return Known(step.number, source, step.plan, step.verdict)
+        return KnownCandidate(step.number, source, step.plan, step.verdict)

@@ -16,7 +16,7 @@ from kernelpro.records import Outcome, RunConfig, Status, Step, Verdict
 
 
 @dataclass
-class Finals:
+class FinalJudging:
     reason: str
     """Why the search ended."""
     judge: Callable[[Step], Awaitable[Verdict]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kernelpro.engine.profiling import Ask
-from kernelpro.engine.store import Store
+from kernelpro.engine.profiling import SubmitJob
+from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Job, RunConfig
 
 
@@ -18,9 +18,9 @@ class NotScorable(BadInput):
     """The task runs, and no speed-up on it would mean anything."""
 
 
-async def lay(store: Store, config: RunConfig, ask: Ask) -> dict[str, Any]:
+async def measure_task(store: RunStore, config: RunConfig, ask: SubmitJob) -> dict[str, Any]:
     """What is kept; where nothing is, probe and study the task. A task that cannot be scored is bad input."""
-    if known := store.ground():
+    if known := store.task_facts():
         return known
     studying = asyncio.ensure_future(_study(config, ask))  # at once: the answers may be a journey away
     try:
@@ -30,11 +30,11 @@ async def lay(store: Store, config: RunConfig, ask: Ask) -> dict[str, Any]:
         studying.cancel()
         await asyncio.gather(studying, return_exceptions=True)
     ground["seeds"] = _first(ground["seeds"], ground["baselines"])
-    store.keep_ground(ground)
+    store.save_task_facts(ground)
     return ground
 
 
-async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
+async def _probe(config: RunConfig, ask: SubmitJob) -> dict[str, Any]:
     result = await ask(Job("ground", "probe", config.task, target=config.target, options=config.options))
     if result.data is None:
         raise BadInput(result.error or "the task could not be probed")
@@ -46,10 +46,10 @@ async def _probe(config: RunConfig, ask: Ask) -> dict[str, Any]:
     return ground | told | {"unit": result.data.get("unit", "")}  # workers of earlier versions do not say it
 
 
-async def _study(config: RunConfig, ask: Ask) -> dict[str, Any]:
+async def _study(config: RunConfig, ask: SubmitJob) -> dict[str, Any]:
     variants = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compile_seed else ()
     result = await ask(
-        Job("ground", "study", config.task, target=config.target, options=config.options, seeds=variants)
+        Job("ground", "study", config.task, target=config.target, options=config.options, seed_baselines=variants)
     )
     failed = result.error or "the task could not be studied"
     return result.data or {"graph": None, "no_graph": failed, "seeds": [], "no_seeds": failed}

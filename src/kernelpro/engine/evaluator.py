@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelpro.engine.profiling import Ask
-from kernelpro.engine.store import Store
+from kernelpro.engine.profiling import SubmitJob
+from kernelpro.engine.store import RunStore
 from kernelpro.records import (
     BadInput,
     Candidate,
@@ -27,15 +27,15 @@ _HOPELESS = 3.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class Evaluator:
     config: RunConfig
-    store: Store
-    ask: Ask
+    store: RunStore
+    ask: SubmitJob
     tell: Callable[[str, dict[str, Any]], None]
     baselines: dict[str, float]
     """Milliseconds."""
 
-    async def of(self, step: Step, known: dict[str, int], metered_ms: float) -> Step:
+    async def evaluate(self, step: Step, known: dict[str, int], metered_ms: float) -> Step:
         """The step with its verdict, and with its tunables at their best. `known`: earlier steps by their machine code.
 
         Energy is measured where it takes at most `metered_ms`.
@@ -59,7 +59,7 @@ class Trial:
         if "tuned" in told:
             done = replace(done, details=done.details | {"tuned": told["tuned"]})
         if tuned := told.get("source"):
-            done = replace(done, final_source=self.store.put_source(tuned))
+            done = replace(done, final_source=self.store.save_source(tuned))
         return await self._metered(done) if done.ms and done.ms <= metered_ms else done
 
     async def _metered(self, step: Step) -> Step:
@@ -77,7 +77,7 @@ class Trial:
             verdict = replace(step.verdict, energy=verdict.energy)
         return replace(step, verdict=verdict, details=details)
 
-    async def at_full_length(self, step: Step) -> Verdict:
+    async def judge_fully(self, step: Step) -> Verdict:
         return _verdict(
             await self.ask(
                 self._job(step.number, self.store.source(step.final_source), self.metering("full"))

@@ -15,7 +15,7 @@ from kernelpro.records import Bound, Kernel, Profile, Step
 _COMPARED, _BESIDE = "compared", "beside"
 
 
-def marked(step: Step, steps: Iterable[Step], baselines: dict[str, float]) -> Step:
+def mark(step: Step, steps: Iterable[Step], baselines: dict[str, float]) -> Step:
     """The step, to bring the baseline's profile with its own where no step is to do that yet."""
     if any(_COMPARED in other.details for other in steps):
         return step
