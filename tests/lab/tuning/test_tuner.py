@@ -1,4 +1,4 @@
-"""The tuner on landscapes with known answers, and on a real kernel under the real judge."""
+"""The tuner on landscapes with a known optimum, and on a real kernel under the real judge."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from collections.abc import Callable
 import pytest
 
 from kernelpro.lab.jobs import Worker
-from kernelpro.lab.tuning.tunables import Point, parse
-from kernelpro.lab.tuning.tuner import Tuned, TuneOptions, tune
+from kernelpro.lab.tuning.tunables import TuningPoint, parse
+from kernelpro.lab.tuning.tuner import TuneOptions, TuningResult, tune
 from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
 
 GRID = "A = 4  # tune: 1, 2, 4, 8, 16\nB = 2  # tune: 1, 2, 3\n"
 LARGE = "".join(f"{name} = 3  # tune: 0, 1, 2, 3, 4, 5, 6, 7\n" for name in "ABCD")
-Landscape = Callable[[Point], float]
+Landscape = Callable[[TuningPoint], float]
 """Milliseconds at a point; infinite where it does not build."""
 
 
-class Bench:
-    """A judge over a landscape; it notes what it was asked and what was announced."""
+class LandscapeJudge:
+    """A judge over a landscape; it records which variants were announced and judged."""
 
     def __init__(self, landscape: Landscape, width: float = 0.01, floor_ms: float | None = None):
         self.landscape, self.width, self.floor_ms = landscape, width, floor_ms
-        self.asked: list[tuple[dict[str, object], TuneOptions]] = []
+        self.judged: list[tuple[dict[str, object], TuneOptions]] = []
         self.announced: list[str] = []
-        self.most = 0
-        """Announced and not judged yet, at one time."""
+        self.max_pending = 0
+        """Largest number of variants announced but not judged yet."""
 
     def announce(self, source: str) -> None:
         self.announced.append(source)
-        self.most = max(self.most, len(self.announced) - len(self.asked))
+        self.max_pending = max(self.max_pending, len(self.announced) - len(self.judged))
 
     def judge(self, source: str, options: TuneOptions) -> Verdict:
-        assert source == self.announced[len(self.asked)]
-        self.asked.append((dict(parse(source).default), options))
+        assert source == self.announced[len(self.judged)]
+        self.judged.append((dict(parse(source).default), options))
         return self.verdict(source)
 
     def verdict(self, source: str) -> Verdict:
@@ -56,25 +56,27 @@ class Bench:
         )
 
     def points(self, effort: str = "quick") -> list[dict[str, object]]:
-        return [point for point, options in self.asked if options.effort == effort]
+        return [point for point, options in self.judged if options.effort == effort]
 
 
-def tuned(source: str, bench: Bench, budget: int = 100, ahead: int = 3, seed: int = 0) -> Tuned:
-    return tune(source, bench.verdict(source), bench, budget, random.Random(seed), ahead)
+def run_tuner(
+    source: str, judge: LandscapeJudge, budget: int = 100, ahead: int = 3, seed: int = 0
+) -> TuningResult:
+    return tune(source, judge.verdict(source), judge, budget, random.Random(seed), ahead)
 
 
-def bowl(point: Point) -> float:
+def bowl(point: TuningPoint) -> float:
     """Best at A = 5, B = 1, C = 6, D = 2."""
-    aims = {"A": 5, "B": 1, "C": 6, "D": 2}
-    return 1.0 + sum((float(point[name]) - aims[name]) ** 2 for name in aims) / 10
+    optimum = {"A": 5, "B": 1, "C": 6, "D": 2}
+    return 1.0 + sum((float(point[name]) - optimum[name]) ** 2 for name in optimum) / 10
 
 
 def test_a_small_grid_is_searched_whole_and_outwards_from_the_best() -> None:
-    bench = Bench(lambda p: 1.0 + abs(float(p["A"]) - 16) + abs(float(p["B"]) - 3))
-    found = tuned(GRID, bench, ahead=1)
-    assert found.winner.point == {"A": 16, "B": 3} and found.winner.ms == 1.0 and found.improved
-    assert found.source == "A = 16  # tuned over 1, 2, 4, 8, 16\nB = 3  # tuned over 1, 2, 3\n"
-    points = [{"A": 4, "B": 2}, *bench.points()]
+    judge = LandscapeJudge(lambda p: 1.0 + abs(float(p["A"]) - 16) + abs(float(p["B"]) - 3))
+    result = run_tuner(GRID, judge, ahead=1)
+    assert result.winner.point == {"A": 16, "B": 3} and result.winner.ms == 1.0 and result.improved
+    assert result.source == "A = 16  # tuned over 1, 2, 4, 8, 16\nB = 3  # tuned over 1, 2, 3\n"
+    points = [{"A": 4, "B": 2}, *judge.points()]
     assert len(points) == 15 and len({tuple(p.items()) for p in points}) == 15, (
         "the default is not judged again"
     )
@@ -83,15 +85,15 @@ def test_a_small_grid_is_searched_whole_and_outwards_from_the_best() -> None:
 
 
 def test_a_large_grid_is_climbed_within_the_budget() -> None:
-    bench = Bench(bowl)
-    found = tuned(LARGE, bench, budget=80)
-    assert found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 2} and found.winner.ms == 1.0
-    assert len(bench.points()) <= 80 and len(bench.points("normal")) <= 3
+    judge = LandscapeJudge(bowl)
+    result = run_tuner(LARGE, judge, budget=80)
+    assert result.winner.point == {"A": 5, "B": 1, "C": 6, "D": 2} and result.winner.ms == 1.0
+    assert len(judge.points()) <= 80 and len(judge.points("normal")) <= 3
 
 
 def test_pairs_cross_what_single_steps_cannot() -> None:
     """A and B must change together: each alone is worse."""
-    bench = Bench(
+    judge = LandscapeJudge(
         lambda p: (
             2.0
             + (p["A"] != p["B"])
@@ -100,102 +102,113 @@ def test_pairs_cross_what_single_steps_cannot() -> None:
             + float(p["D"])
         )
     )
-    found = tuned(LARGE, bench, budget=400)
-    assert found.winner.point == {"A": 7, "B": 7, "C": 0, "D": 0}
+    result = run_tuner(LARGE, judge, budget=400)
+    assert result.winner.point == {"A": 7, "B": 7, "C": 0, "D": 0}
 
 
 def test_restarts_leave_a_local_optimum() -> None:
-    bench = Bench(lambda p: 0.5 + float(p["A"]) if float(p["A"]) < 2 else 3.0 + abs(float(p["A"]) - 5) / 10)
-    found = tuned("A = 5  # tune: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14\n", bench, budget=14)
-    assert found.winner.point["A"] in (0, 1)
+    judge = LandscapeJudge(
+        lambda p: 0.5 + float(p["A"]) if float(p["A"]) < 2 else 3.0 + abs(float(p["A"]) - 5) / 10
+    )
+    result = run_tuner("A = 5  # tune: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14\n", judge, budget=14)
+    assert result.winner.point["A"] in (0, 1)
 
 
 def test_the_same_outcomes_give_the_same_search_and_a_few_are_announced_ahead() -> None:
-    benches = [Bench(bowl), Bench(bowl)]
-    first, second = (tuned(LARGE, bench, budget=60, ahead=4, seed=7) for bench in benches)
-    assert first == second and benches[0].asked == benches[1].asked and benches[0].most == 4
-    assert tuned(LARGE, Bench(bowl), budget=60, ahead=4, seed=8).log != first.log
+    judges = [LandscapeJudge(bowl), LandscapeJudge(bowl)]
+    first, second = (run_tuner(LARGE, judge, budget=60, ahead=4, seed=7) for judge in judges)
+    assert first == second and judges[0].judged == judges[1].judged and judges[0].max_pending == 4
+    assert run_tuner(LARGE, LandscapeJudge(bowl), budget=60, ahead=4, seed=8).history != first.history
 
 
 def test_hopeless_points_are_given_up_and_finalists_are_not() -> None:
-    bench = Bench(bowl)
-    tuned(LARGE, bench, ahead=1)
+    judge = LandscapeJudge(bowl)
+    run_tuner(LARGE, judge, ahead=1)
     best = bowl(parse(LARGE).default)
-    for point, options in bench.asked:
+    for point, options in judge.judged:
         if options.effort == "normal":
             assert options.give_up_ms == 0
         else:
             assert options.give_up_ms == pytest.approx(1.3 * best)
             best = min(best, bowl(point))  # type: ignore[arg-type]
-    assert 1 <= len(bench.points("normal")) <= 3
+    assert 1 <= len(judge.points("normal")) <= 3
 
 
 def test_what_fails_is_not_tried_again_and_a_value_that_always_fails_comes_last() -> None:
-    bench = Bench(lambda p: float("inf") if float(p["A"]) >= 8 else 1.0 + float(p["B"]))
-    found = tuned(GRID, bench, ahead=1)
-    points = bench.points()
+    judge = LandscapeJudge(lambda p: float("inf") if float(p["A"]) >= 8 else 1.0 + float(p["B"]))
+    result = run_tuner(GRID, judge, ahead=1)
+    points = judge.points()
     assert len({tuple(p.items()) for p in points}) == len(points) == 14
-    assert {p["A"] for p in points[-2:]} <= {8, 16} and found.winner.point["B"] == 1
-    failed = [t for t in found.log if t.verdict.status is Status.BUILD_FAILED]
+    assert {p["A"] for p in points[-2:]} <= {8, 16} and result.winner.point["B"] == 1
+    failed = [t for t in result.history if t.verdict.status is Status.BUILD_FAILED]
     assert len(failed) == 6 and all(t.ms is None and t.verdict.reason for t in failed)
 
 
 def test_a_failing_value_is_avoided_in_a_large_grid() -> None:
-    bench = Bench(lambda p: float("inf") if p["D"] == 2 else bowl(p))
-    found = tuned(LARGE, bench, budget=120)
-    assert found.winner.point == {"A": 5, "B": 1, "C": 6, "D": 3} or found.winner.point == {
+    judge = LandscapeJudge(lambda p: float("inf") if p["D"] == 2 else bowl(p))
+    result = run_tuner(LARGE, judge, budget=120)
+    assert result.winner.point == {"A": 5, "B": 1, "C": 6, "D": 3} or result.winner.point == {
         "A": 5,
         "B": 1,
         "C": 6,
         "D": 1,
     }
-    assert sum(p["D"] == 2 for p in bench.points()) <= 2 + 3
+    assert sum(p["D"] == 2 for p in judge.points()) <= 2 + 3
 
 
 def test_the_default_stays_unless_another_is_faster_by_more_than_the_interval() -> None:
-    found = tuned(GRID, Bench(lambda p: 1.0 - 0.001 * float(p["A"]), width=0.02))
+    result = run_tuner(GRID, LandscapeJudge(lambda p: 1.0 - 0.001 * float(p["A"]), width=0.02))
     assert (
-        found.winner.point == {"A": 4, "B": 2}
-        and not found.improved
-        and "by more than the interval" in found.why
+        result.winner.point == {"A": 4, "B": 2}
+        and not result.improved
+        and "by more than the interval" in result.reason
     )
-    assert found.source.startswith("A = 4  # tuned over")
-    assert tuned(GRID, Bench(lambda p: 1.0 - 0.02 * float(p["A"]), width=0.02)).winner.point["A"] == 16
+    assert result.source.startswith("A = 4  # tuned over")
+    assert (
+        run_tuner(GRID, LandscapeJudge(lambda p: 1.0 - 0.02 * float(p["A"]), width=0.02)).winner.point["A"]
+        == 16
+    )
 
 
 @pytest.mark.parametrize("gain", [-1.0, 0.0005], ids=["slower", "within the default's interval"])
 def test_what_does_not_look_faster_is_not_judged_at_length(gain: float) -> None:
-    bench = Bench(lambda p: 1.0 - gain * abs(float(p["A"]) - 4))
-    assert not tuned(GRID, bench).improved and bench.points() and not bench.points("normal")
+    judge = LandscapeJudge(lambda p: 1.0 - gain * abs(float(p["A"]) - 4))
+    assert not run_tuner(GRID, judge).improved and judge.points() and not judge.points("normal")
 
 
 @pytest.mark.parametrize(("floor_ms", "searched"), [(0.995, False), (1.02, False), (0.98, True)])
 def test_nothing_is_searched_where_not_even_the_floor_is_clear_of_the_default(
     floor_ms: float, searched: bool
 ) -> None:
-    bench = Bench(lambda p: 1.0, floor_ms=floor_ms)
-    found = tuned(GRID, bench)
-    assert not found.improved and bool(bench.asked) == searched
-    assert searched or found.why == "the default is at the floor"
+    judge = LandscapeJudge(lambda p: 1.0, floor_ms=floor_ms)
+    result = run_tuner(GRID, judge)
+    assert not result.improved and bool(judge.judged) == searched
+    assert searched or result.reason == "the default is at the floor"
 
 
 def test_where_no_other_point_passes_the_default_stays() -> None:
-    found = tuned(GRID, Bench(lambda p: 1.0 if p == {"A": 4, "B": 2} else float("inf")))
-    assert found.winner.point == {"A": 4, "B": 2} and not found.improved and len(found.log) == 14
+    result = run_tuner(GRID, LandscapeJudge(lambda p: 1.0 if p == {"A": 4, "B": 2} else float("inf")))
+    assert result.winner.point == {"A": 4, "B": 2} and not result.improved and len(result.history) == 14
 
 
 def test_what_the_judge_raises_passes_through() -> None:
-    class Gone(Bench):
+    class Gone(LandscapeJudge):
         def judge(self, source: str, options: TuneOptions) -> Verdict:
             raise BadInput("a baseline has failed")
 
     with pytest.raises(BadInput, match="a baseline has failed"):
-        tuned(GRID, Gone(lambda p: 1.0))
+        run_tuner(GRID, Gone(lambda p: 1.0))
 
 
 def test_without_declarations_there_is_nothing_to_tune() -> None:
     with pytest.raises(BadInput, match="no tunables are declared"):
-        tune("A = 1\n", Bench(lambda p: 1.0).verdict(GRID), Bench(lambda p: 1.0), 4, random.Random(0))
+        tune(
+            "A = 1\n",
+            LandscapeJudge(lambda p: 1.0).verdict(GRID),
+            LandscapeJudge(lambda p: 1.0),
+            4,
+            random.Random(0),
+        )
 
 
 REFERENCE = """
@@ -256,23 +269,25 @@ class ModelNew(torch.nn.Module):
 
 def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: Worker) -> None:
     settings = Options(effort="quick", baselines=("eager_fp32",))
-    job = Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(KERNEL), "cpu", settings, tune=8)
+    job = Job(
+        "one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(KERNEL), "cpu", settings, tune_points=8
+    )
     result = worker.run(job)
     assert result.verdict and result.verdict.status is Status.PASSED, result.error
-    found, source = (result.data or {})["tuned"], (result.data or {})["source"]
-    quick = [trial for trial in found["tried"] if trial["effort"] == "quick"]
+    tuning, source = (result.data or {})["tuned"], (result.data or {})["source"]
+    quick = [trial for trial in tuning["tried"] if trial["effort"] == "quick"]
     assert len(quick) == 7, "all but the default, of the eight that the condition allows"
     for trial in quick:
         builds = trial["point"]["STRIP"] % trial["point"]["UNROLL"] == 0
         assert trial["status"] == ("passed" if builds else "build_failed"), trial
     if source is None:
-        assert found["point"] == {"STRIP": 8, "UNROLL": 1} and "by more than the interval" in found["why"]
+        assert tuning["point"] == {"STRIP": 8, "UNROLL": 1} and "by more than the interval" in tuning["why"]
     else:
         assert any(
-            trial["point"] == found["point"] for trial in found["tried"] if trial["effort"] == "normal"
+            trial["point"] == tuning["point"] for trial in tuning["tried"] if trial["effort"] == "normal"
         )
         assert re.search(
-            rf"^STRIP = {found['point']['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE
+            rf"^STRIP = {tuning['point']['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE
         )
         assert parse(source).names == ()
 
@@ -281,7 +296,15 @@ def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is(worker: Wo
     settings = Options(effort="quick", baselines=("eager_fp32",))
     broken = KERNEL.replace("# tune-if: STRIP > 8 or UNROLL < 4", "# tune-if: STRIP >")
     result = worker.run(
-        Job("one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(broken), "cpu", settings, tune=8)
+        Job(
+            "one",
+            "judge",
+            Task(REFERENCE, "column_cumsum"),
+            Candidate(broken),
+            "cpu",
+            settings,
+            tune_points=8,
+        )
     )
     assert result.verdict and result.verdict.status is Status.PASSED
-    assert "`STRIP >` cannot be read" in (result.data or {})["untuned"]
+    assert "`STRIP >` is not a valid Python expression" in (result.data or {})["untuned"]

@@ -1,5 +1,6 @@
-"""Tunables: what a candidate declares in comments on its constants, and the search over them, without an LLM.
+"""Tuning: the search over the constants that a candidate declares as tunable in comments; no LLM is involved.
 
-tunables.py     the declarations; constraints.py: the conditions among them
-tuner.py        the search
+tunables.py     parses declarations, applies points to a source
+constraints.py  evaluates the conditions between tunables
+tuner.py        searches
 """

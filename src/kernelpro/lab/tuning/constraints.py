@@ -1,8 +1,9 @@
-"""Constraints between tunables: Python expressions, computed by walking their syntax tree; nothing is ever executed.
+"""Constraints between tunables: Python expressions, evaluated by walking their syntax tree without executing
+code.
 
-Allowed are numbers, strings and booleans, names of tunables, + - * / // %, comparisons, and / or / not, min and max.
-Arithmetic takes numbers alone, so that no expression can ask for more memory than its own length warrants.
-"""
+Allowed are numbers, strings and booleans, names of tunables, + - * / // %, comparisons, and / or / not, min
+and max. Arithmetic accepts only numbers, so that a short expression (`"x" * 10**9`) cannot allocate much
+memory."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_CALLS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max}
-_MOST_CHARACTERS = 500
-"""A longer expression may be nested more deeply than it can be walked."""
-_MEANS = "a constraint is made of tunables, literals, + - * / // %, comparisons, and, or, not, min and max"
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max}
+_MAX_CHARACTERS = 500
+"""A longer expression may be nested more deeply than the recursive evaluator can follow."""
+_GRAMMAR = "a constraint may use tunables, literals, + - * / // %, comparisons, and, or, not, min and max"
 
 
-def literal(node: ast.expr) -> Value | None:
-    """The value of a literal, negative numbers included; None for anything else."""
+def literal_value(node: ast.expr) -> Value | None:
+    """Return the value of a literal, negative numbers included; None for any other expression."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = literal(node.operand)
+        inner = literal_value(node.operand)
         return -inner if isinstance(inner, (int, float)) and not isinstance(inner, bool) else None
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str, bool)):
         return node.value
@@ -48,76 +49,76 @@ def literal(node: ast.expr) -> Value | None:
 
 
 class Constraint:
-    """One `# tune-if:` line. Raises BadInput, with the line, for one that is not made of what is allowed."""
+    """One `# tune-if:` line. Raises BadInput with the line number if it uses anything that is not allowed."""
 
     def __init__(self, text: str, line: int):
         self.text, self.line = text, line
-        if len(text) > _MOST_CHARACTERS:
+        if len(text) > _MAX_CHARACTERS:
             raise BadInput(
-                f"line {line}: a constraint of more than {_MOST_CHARACTERS} characters; split it into several"
+                f"line {line}: the constraint has more than {_MAX_CHARACTERS} characters: split it"
             )
         try:
             self._tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self._bad("cannot be read") from None
+            raise self._error("is not a valid Python expression") from None
         self._names: set[str] = set()
-        self._inspect(self._tree)
+        self._validate(self._tree)
 
     def __repr__(self) -> str:
         return f"Constraint({self.text!r})"
 
-    def require_names(self, known: set[str]) -> None:
-        """Every name must be a tunable's."""
-        if unknown := sorted(self._names - known):
-            raise self._bad(f"names {', '.join(unknown)}, which is no tunable here")
+    def require_names(self, tunables: set[str]) -> None:
+        """Raise BadInput if the constraint names anything but these tunables."""
+        if unknown := sorted(self._names - tunables):
+            raise self._error(f"uses {', '.join(unknown)}, which is not a tunable of this file")
 
-    def check(self, default: Mapping[str, Value]) -> None:
-        """The default point must satisfy it, and be something it can be computed for."""
+    def require_default(self, default: Mapping[str, Value]) -> None:
+        """Raise BadInput unless the default point satisfies the constraint."""
         try:
-            holds = _compute(self._tree, default)
+            holds = _evaluate(self._tree, default)
         except (TypeError, ArithmeticError) as error:
-            raise self._bad(f"cannot be computed for the constants as they stand ({error})") from None
+            raise self._error(f"cannot be evaluated for the default values ({error})") from None
         if not holds:
-            raise self._bad("does not hold for the constants as they stand")
+            raise self._error("does not hold for the default values")
 
     def holds(self, point: Mapping[str, Value]) -> bool:
-        """Where it cannot be computed (a division by zero) it does not hold."""
+        """Whether a point satisfies the constraint; False if it cannot be evaluated (division by zero)."""
         try:
-            return bool(_compute(self._tree, point))
+            return bool(_evaluate(self._tree, point))
         except (TypeError, ArithmeticError):
             return False
 
-    def _bad(self, what: str) -> BadInput:
-        return BadInput(f"line {self.line}: the constraint `{self.text}` {what}")
+    def _error(self, problem: str) -> BadInput:
+        return BadInput(f"line {self.line}: the constraint `{self.text}` {problem}")
 
-    def _inspect(self, node: ast.expr) -> None:
-        """Note the names; refuse what `_compute` does not know."""
-        inner: list[ast.expr]
+    def _validate(self, node: ast.expr) -> None:
+        """Collect the names; reject what `_evaluate` does not support."""
+        children: list[ast.expr]
         match node:
             case ast.Name():
                 self._names.add(node.id)
-                inner = []
+                children = []
             case ast.BinOp() if type(node.op) in _ARITHMETIC:
-                inner = [node.left, node.right]
+                children = [node.left, node.right]
             case ast.UnaryOp() if isinstance(node.op, (ast.Not, ast.USub, ast.UAdd)):
-                inner = [node.operand]
+                children = [node.operand]
             case ast.BoolOp():
-                inner = node.values
+                children = node.values
             case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
-                inner = [node.left, *node.comparators]
+                children = [node.left, *node.comparators]
             case ast.Call(func=ast.Name(id=name)) if (
-                name in _CALLS and len(node.args) > 1 and not node.keywords
+                name in _FUNCTIONS and len(node.args) > 1 and not node.keywords
             ):
-                inner = node.args
-            case _ if literal(node) is not None:
-                inner = []
+                children = node.args
+            case _ if literal_value(node) is not None:
+                children = []
             case _:
-                raise self._bad(f"uses {ast.unparse(node)}; {_MEANS}")
-        for one in inner:
-            self._inspect(one)
+                raise self._error(f"uses {ast.unparse(node)}; {_GRAMMAR}")
+        for child in children:
+            self._validate(child)
 
 
-def _compute(node: ast.expr, point: Mapping[str, Value]) -> Any:
+def _evaluate(node: ast.expr, point: Mapping[str, Value]) -> Any:
     match node:
         case ast.Constant():
             return node.value
@@ -125,32 +126,32 @@ def _compute(node: ast.expr, point: Mapping[str, Value]) -> Any:
             return point[node.id]
         case ast.BinOp():
             return _ARITHMETIC[type(node.op)](
-                _number(_compute(node.left, point)), _number(_compute(node.right, point))
+                _number(_evaluate(node.left, point)), _number(_evaluate(node.right, point))
             )
         case ast.UnaryOp(op=ast.Not()):
-            return not _compute(node.operand, point)
+            return not _evaluate(node.operand, point)
         case ast.UnaryOp():
-            value = _number(_compute(node.operand, point))
+            value = _number(_evaluate(node.operand, point))
             return -value if isinstance(node.op, ast.USub) else value
         case ast.BoolOp():
-            stops = isinstance(node.op, ast.Or)
-            value = not stops
-            for one in node.values:
-                value = _compute(one, point)
-                if bool(value) is stops:
+            is_or = isinstance(node.op, ast.Or)
+            value = not is_or
+            for operand in node.values:
+                value = _evaluate(operand, point)
+                if bool(value) is is_or:
                     break
             return value
         case ast.Compare():
-            left = _compute(node.left, point)
+            left = _evaluate(node.left, point)
             for op, term in zip(node.ops, node.comparators, strict=True):
-                right = _compute(term, point)
+                right = _evaluate(term, point)
                 if not _COMPARISONS[type(op)](left, right):
                     return False
                 left = right
             return True
         case ast.Call(func=ast.Name(id=name)):
-            return _CALLS[name](*(_compute(one, point) for one in node.args))
-    raise AssertionError(f"{type(node).__name__} was let through")
+            return _FUNCTIONS[name](*(_evaluate(argument, point) for argument in node.args))
+    raise AssertionError(f"{type(node).__name__} passed validation but cannot be evaluated")
 
 
 def _number(value: Any) -> int | float:

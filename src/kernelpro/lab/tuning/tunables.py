@@ -4,10 +4,9 @@
     STAGES = tl.constexpr(3)  # tune: 2, 3, 4
     # tune-if: BLOCK * STAGES <= 1024
 
-The file stays an ordinary Python file that runs at its default point, the values as written. A value is an int, a
-float, a string or a boolean, alone or as the only argument of a call to `constexpr`, and is among the values to try.
-Constraints are computed by constraints.py's small evaluator; those that do not hold rule a point out.
-"""
+The file remains an ordinary Python file that runs at its default point, the values as written. A value is an
+int, a float, a string or a boolean, alone or as the only argument of a call to `constexpr`. The default must
+be among the listed values. A point is allowed if all constraints hold (constraints.py evaluates them)."""
 
 from __future__ import annotations
 
@@ -25,61 +24,63 @@ from kernelpro.lab.tuning import constraints
 from kernelpro.lab.tuning.constraints import Constraint, Value
 from kernelpro.records import BadInput
 
-Point = Mapping[str, Value]
-"""A value for each tunable."""
+TuningPoint = dict[str, Value]
+"""One value for each tunable, by name."""
 
 _COMMENT = re.compile(r"#\s*(tune|tune-if)\s*:(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What a source declares. Numbers stand in ascending order, whatever order they were written in."""
+class SearchSpace:
+    """The grid of points that a source declares. Numbers are sorted in ascending order."""
 
     values: dict[str, tuple[Value, ...]]
-    default: dict[str, Value]
+    default: TuningPoint
     constraints: tuple[Constraint, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the tunables, in the order of the source."""
         return tuple(self.values)
 
     @property
     def size(self) -> int:
-        """Points of the grid, those that the constraints rule out included."""
+        """Number of points of the grid, including those that the constraints exclude."""
         return math.prod(len(values) for values in self.values.values())
 
-    def allows(self, point: Point) -> bool:
+    def allows(self, point: TuningPoint) -> bool:
+        """Whether a point satisfies all constraints."""
         return all(constraint.holds(point) for constraint in self.constraints)
 
-    def points(self) -> Iterator[dict[str, Value]]:
-        """All points that satisfy the constraints, the last tunable changing fastest."""
+    def points(self) -> Iterator[TuningPoint]:
+        """Yield all points that satisfy the constraints; the last tunable changes fastest."""
         for chosen in itertools.product(*self.values.values()):
             point = dict(zip(self.values, chosen, strict=True))
             if self.allows(point):
                 yield point
 
-    def sample(self, rng: random.Random) -> dict[str, Value]:
-        """Any point, allowed or not."""
+    def sample(self, rng: random.Random) -> TuningPoint:
+        """Return a random point, allowed or not."""
         return {name: rng.choice(values) for name, values in self.values.items()}
 
-    def steps(self, point: Point, name: str) -> list[Value]:
-        """Values one step from the point's: the next lower and the next higher; of strings, which have no order, any other."""
-        values, here = self.values[name], point[name]
-        if isinstance(here, str):
-            return [value for value in values if value != here]
-        at = values.index(here)
-        return [values[i] for i in (at - 1, at + 1) if 0 <= i < len(values)]
+    def adjacent_values(self, point: TuningPoint, name: str) -> list[Value]:
+        """Return the next lower and higher number, or any other string."""
+        values, current = self.values[name], point[name]
+        if isinstance(current, str):
+            return [value for value in values if value != current]
+        index = values.index(current)
+        return [values[i] for i in (index - 1, index + 1) if 0 <= i < len(values)]
 
-    def neighbours(self, point: Point, tunables: int = 1) -> Iterator[dict[str, Value]]:
-        """Allowed points one step away in each of so many tunables."""
+    def neighbours(self, point: TuningPoint, tunables: int = 1) -> Iterator[TuningPoint]:
+        """Yield the allowed points that are one step away in each of `tunables` tunables."""
         for names in itertools.combinations(self.values, tunables):
-            for chosen in itertools.product(*(self.steps(point, name) for name in names)):
-                near = dict(point) | dict(zip(names, chosen, strict=True))
-                if self.allows(near):
-                    yield near
+            for chosen in itertools.product(*(self.adjacent_values(point, name) for name in names)):
+                neighbour = dict(point) | dict(zip(names, chosen, strict=True))
+                if self.allows(neighbour):
+                    yield neighbour
 
-    def distance(self, a: Point, b: Point) -> int:
-        """Steps between two points."""
+    def distance(self, a: TuningPoint, b: TuningPoint) -> int:
+        """Return the number of steps between two points."""
         total = 0
         for name, values in self.values.items():
             if isinstance(a[name], str):
@@ -91,83 +92,86 @@ class Declared:
 
 @dataclass(frozen=True)
 class _Span:
-    """A stretch of one source, in characters from its beginning."""
+    """A range of a source, in characters from its beginning."""
 
     start: int
     end: int
 
 
 @dataclass(frozen=True)
-class _Slot:
-    """Where one tunable stands in the source."""
+class _Tunable:
+    """One tunable and where the source declares it."""
 
     name: str
-    value: _Span
-    comment: _Span
+    value_span: _Span
+    comment_span: _Span
     texts: dict[Value, str]
-    """Each value as its author wrote it."""
+    """The source text of each value."""
     default: Value
 
 
 @dataclass(frozen=True)
-class _Reading:
-    slots: tuple[_Slot, ...]
-    conditions: tuple[tuple[_Span, Constraint], ...]
+class _Declarations:
+    tunables: tuple[_Tunable, ...]
+    constraints: tuple[tuple[_Span, Constraint], ...]
 
 
-def parse(source: str) -> Declared:
-    """What `source` declares; nothing is an answer too. Raises BadInput, with the line, for a declaration that cannot be used."""
-    reading = _read(source)
-    values = {slot.name: _ordered(tuple(slot.texts)) for slot in reading.slots}
-    default = {slot.name: slot.default for slot in reading.slots}
-    for _, constraint in reading.conditions:
-        constraint.check(default)
-    return Declared(values, default, tuple(constraint for _, constraint in reading.conditions))
+def parse(source: str) -> SearchSpace:
+    """Return the search space that `source` declares, which may be empty.
+
+    Raises BadInput with the line number for an invalid declaration.
+    """
+    declarations = _parse_declarations(source)
+    values = {tunable.name: _sort_numbers(tuple(tunable.texts)) for tunable in declarations.tunables}
+    default = {tunable.name: tunable.default for tunable in declarations.tunables}
+    for _, constraint in declarations.constraints:
+        constraint.require_default(default)
+    return SearchSpace(values, default, tuple(constraint for _, constraint in declarations.constraints))
 
 
-def with_point(source: str, point: Point) -> str:
-    """The source with those constants replaced and nothing else touched; tunables that `point` leaves out keep their value."""
-    return _replaced(source, _settings(_read(source), point))
+def apply_point(source: str, point: TuningPoint) -> str:
+    """Return the source with the constants of `point` replaced; other tunables keep their value."""
+    return _apply_edits(source, _value_edits(_parse_declarations(source), point))
 
 
-def frozen(source: str, point: Point) -> str:
-    """The source at `point` with plain constants: nothing is declared any more, comments note what was searched."""
-    reading = _read(source)
-    edits = _settings(reading, point)
-    for slot in reading.slots:
-        edits[slot.comment] = f"# tuned over {', '.join(slot.texts.values())}"
-    for span, constraint in reading.conditions:
+def freeze(source: str, point: TuningPoint) -> str:
+    """Return the source at `point` without declarations; comments note which values were searched."""
+    declarations = _parse_declarations(source)
+    edits = _value_edits(declarations, point)
+    for tunable in declarations.tunables:
+        edits[tunable.comment_span] = f"# tuned over {', '.join(tunable.texts.values())}"
+    for span, constraint in declarations.constraints:
         edits[span] = f"# tuned where {constraint.text}"
-    return _replaced(source, edits)
+    return _apply_edits(source, edits)
 
 
-def _settings(reading: _Reading, point: Point) -> dict[_Span, str]:
-    slots = {slot.name: slot for slot in reading.slots}
+def _value_edits(declarations: _Declarations, point: TuningPoint) -> dict[_Span, str]:
+    tunables = {tunable.name: tunable for tunable in declarations.tunables}
     edits = {}
     for name, value in point.items():
-        if name not in slots:
+        if name not in tunables:
             raise BadInput(f"{name} is not declared as a tunable")
-        if value not in slots[name].texts:
+        if value not in tunables[name].texts:
             raise BadInput(f"{value!r} is not among the declared values of {name}")
-        if value != slots[name].default:
-            edits[slots[name].value] = slots[name].texts[value]
+        if value != tunables[name].default:
+            edits[tunables[name].value_span] = tunables[name].texts[value]
     return edits
 
 
-def _replaced(source: str, edits: Mapping[_Span, str]) -> str:
+def _apply_edits(source: str, edits: Mapping[_Span, str]) -> str:
     for span in sorted(edits, key=lambda span: span.start, reverse=True):
         source = source[: span.start] + edits[span] + source[span.end :]
     return source
 
 
-def _ordered(values: tuple[Value, ...]) -> tuple[Value, ...]:
+def _sort_numbers(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return values if any(isinstance(value, str) for value in values) else tuple(sorted(values))
 
 
-# --- reading ---------------------------------------------------------------------------------------------
+# --- parsing ---------------------------------------------------------------------------------------------
 
 
-def _read(source: str) -> _Reading:
+def _parse_declarations(source: str) -> _Declarations:
     try:
         tree = ast.parse(source)
         tokens = list(tokenize.generate_tokens(io.StringIO(source, newline="").readline))
@@ -175,67 +179,70 @@ def _read(source: str) -> _Reading:
         raise BadInput(f"line {error.lineno}: syntax error: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise BadInput(f"not Python source: {error}") from None
-    places = _Places(source)
-    slots: list[_Slot] = []
+    offsets = _SourceOffsets(source)
+    tunables: list[_Tunable] = []
     conditions: list[tuple[_Span, Constraint]] = []
     for token in tokens:
-        if token.type != tokenize.COMMENT or not (found := _COMMENT.match(token.string)):
+        if token.type != tokenize.COMMENT or not (match := _COMMENT.match(token.string)):
             continue
         line = token.start[0]
-        start = places.of_characters(line, token.start[1])
+        start = offsets.offset(line, token.start[1])
         span = _Span(start, start + len(token.string))
-        if found[1] == "tune-if":
-            conditions.append((span, Constraint(found[2].strip(), line)))
+        if match[1] == "tune-if":
+            conditions.append((span, Constraint(match[2].strip(), line)))
         else:
-            slots.append(_slot(tree, places, line, span, found[2].strip()))
-    for name in [slot.name for slot in slots]:
+            tunables.append(_parse_tunable(tree, offsets, line, span, match[2].strip()))
+    for name in [tunable.name for tunable in tunables]:
         _require_constant(tree, name)
     for _, constraint in conditions:
-        constraint.require_names({slot.name for slot in slots})
-    return _Reading(tuple(slots), tuple(conditions))
+        constraint.require_names({tunable.name for tunable in tunables})
+    return _Declarations(tuple(tunables), tuple(conditions))
 
 
-class _Places:
-    """Positions in a source: the tokenizer counts characters in a line, the parser bytes of UTF-8."""
+class _SourceOffsets:
+    """Character offsets in a source: the tokenizer's columns count characters, the parser's bytes of
+    UTF-8."""
 
     def __init__(self, source: str):
         self._lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
         self._starts = [0, *itertools.accumulate(map(len, self._lines))]
 
-    def of_characters(self, line: int, column: int) -> int:
+    def offset(self, line: int, column: int) -> int:
+        """Return the offset of a tokenizer position."""
         return self._starts[line - 1] + column
 
     def span(self, node: ast.expr) -> _Span:
+        """Return the range of a node of the syntax tree."""
         assert node.end_lineno is not None and node.end_col_offset is not None
-        return _Span(
-            self._of_bytes(node.lineno, node.col_offset), self._of_bytes(node.end_lineno, node.end_col_offset)
-        )
+        start = self._byte_offset(node.lineno, node.col_offset)
+        return _Span(start, self._byte_offset(node.end_lineno, node.end_col_offset))
 
-    def _of_bytes(self, line: int, column: int) -> int:
-        return self.of_characters(line, len(self._lines[line - 1].encode()[:column].decode()))
+    def _byte_offset(self, line: int, column: int) -> int:
+        return self.offset(line, len(self._lines[line - 1].encode()[:column].decode()))
 
 
-def _slot(tree: ast.Module, places: _Places, line: int, comment: _Span, text: str) -> _Slot:
-    assigned = [s for s in tree.body if s.end_lineno == line]
-    target, node = _assignment(assigned[0]) if len(assigned) == 1 else (None, None)
-    value = constraints.literal(node) if node else None
+def _parse_tunable(
+    tree: ast.Module, offsets: _SourceOffsets, line: int, comment_span: _Span, text: str
+) -> _Tunable:
+    statements = [s for s in tree.body if s.end_lineno == line]
+    target, node = _assignment(statements[0]) if len(statements) == 1 else (None, None)
+    value = constraints.literal_value(node) if node else None
     if target is None or node is None or value is None:
         raise BadInput(
-            f"line {line}: `# tune:` belongs behind one module-level constant, as in `BLOCK = 128  # tune: 64, 128`"
+            f"line {line}: `# tune:` must follow one module-level constant,"
+            " as in `BLOCK = 128  # tune: 64, 128`"
         )
-    texts = _values(target, line, text)
-    kinds = {_kind(one) for one in (*texts, value)}
+    texts = _parse_values(target, line, text)
+    kinds = {_kind(candidate_value) for candidate_value in (*texts, value)}
     if len(kinds) > 1:
-        raise BadInput(
-            f"line {line}: the values of {target} are of different kinds: {' and '.join(sorted(kinds))}"
-        )
+        raise BadInput(f"line {line}: the values of {target} mix types: {' and '.join(sorted(kinds))}")
     if value not in texts:
-        raise BadInput(f"line {line}: {target} is {value!r}, which is not among its values to try: {text}")
-    return _Slot(target, places.span(node), comment, texts, value)
+        raise BadInput(f"line {line}: {target} is {value!r}, which is not among its listed values: {text}")
+    return _Tunable(target, offsets.span(node), comment_span, texts, value)
 
 
 def _assignment(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:
-    """Name and literal of `NAME = literal`, `NAME: type = literal` or `NAME = constexpr(literal)`."""
+    """Return name and literal of `NAME = literal`, `NAME: type = literal` or `NAME = constexpr(literal)`."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target: ast.expr = statement.targets[0]
     elif isinstance(statement, ast.AnnAssign):
@@ -244,29 +251,29 @@ def _assignment(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:
         return None, None
     value = statement.value
     if isinstance(value, ast.Call) and len(value.args) == 1 and not value.keywords:
-        called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
-        value = value.args[0] if called == "constexpr" else None
+        function = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        value = value.args[0] if function == "constexpr" else None
     return (target.id, value) if isinstance(target, ast.Name) else (None, None)
 
 
-def _values(name: str, line: int, text: str) -> dict[Value, str]:
-    inner = f"[{text}\n]"  # so that a further comment behind the values does no harm
+def _parse_values(name: str, line: int, text: str) -> dict[Value, str]:
+    list_source = f"[{text}\n]"  # the newline ends a further comment after the values
     try:
-        listed = ast.parse(inner, mode="eval").body
+        parsed_list = ast.parse(list_source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        listed = None
-    if not isinstance(listed, ast.List):
-        raise BadInput(f"line {line}: the values of {name} cannot be read: {text}")
-    if not listed.elts:
-        raise BadInput(f"line {line}: {name} has no values to try")
+        parsed_list = None
+    if not isinstance(parsed_list, ast.List):
+        raise BadInput(f"line {line}: the values of {name} are not a list of literals: {text}")
+    if not parsed_list.elts:
+        raise BadInput(f"line {line}: {name} lists no values")
     texts: dict[Value, str] = {}
-    for node in listed.elts:
-        value, written = constraints.literal(node), ast.get_source_segment(inner, node) or ""
+    for node in parsed_list.elts:
+        value, value_text = constraints.literal_value(node), ast.get_source_segment(list_source, node) or ""
         if value is None:
-            raise BadInput(f"line {line}: {written} is not an int, float, string or boolean")
+            raise BadInput(f"line {line}: {value_text} is not an int, float, string or boolean")
         if value in texts:
-            raise BadInput(f"line {line}: {name} lists {written} twice")
-        texts[value] = written
+            raise BadInput(f"line {line}: {name} lists {value_text} twice")
+        texts[value] = value_text
     return texts
 
 
@@ -275,17 +282,18 @@ def _kind(value: Value) -> str:
 
 
 def _require_constant(tree: ast.Module, name: str) -> None:
-    """A tunable is assigned once; functions and classes have names of their own unless they say `global`."""
-    found: list[int] = []
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
+    """Raise BadInput if a tunable is assigned twice at module level."""
+    assigned_lines: list[int] = []
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-            found.append(node.lineno)
-        waiting.extend(ast.iter_child_nodes(node))
-    if len(found) > 1:
+            assigned_lines.append(node.lineno)
+        pending.extend(ast.iter_child_nodes(node))
+    if len(assigned_lines) > 1:
         raise BadInput(
-            f"line {max(found)}: {name} is a tunable, but assigned again here (first in line {min(found)})"
+            f"line {max(assigned_lines)}: the tunable {name} is assigned again"
+            f" (first in line {min(assigned_lines)}): assign it once"
         )

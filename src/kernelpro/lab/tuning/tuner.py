@@ -1,25 +1,28 @@
 """The tuner: searches the tunables of a candidate without an LLM.
 
- 1. The declared default has been judged, and passed. Where it is so near the floor that not even a kernel at the floor would be
-    clear of it, it stays.
- 2. Where the whole grid has no more points than the budget, all of it is judged quickly: always the point that is the fewest
-    steps from the best one so far.
- 3. Else local search from the default. Neighbours of the centre, one step in one tunable, are judged, and the centre
-    moves to the best of them that beats it. Where none does, pairs of steps in two tunables are judged in random order
-    until one beats it. Where none does either, the search begins again at a random point, while budget is left.
- 4. The best three that look faster than the default's interval allows are judged again with normal effort. The fastest of those
-    whose own interval lies clear of it wins; where there is none the default stays.
+ 1. The declared default has been judged, and passed. If it is so close to the floor that even a kernel at the
+    floor would lie within its interval, the default stays.
+ 2. If the grid has no more points than the budget, all points are judged quickly. The next point is always
+    the one with the fewest steps from the best point so far.
+ 3. Otherwise the tuner runs a local search from the default. It judges all neighbours (one step in one
+    tunable) and moves to the best one that beats the centre. If none does, it judges pairs of steps in two
+    tunables, in random order, until one beats the centre. If none does either, the search restarts at a
+    random point while budget is left.
+ 4. The three fastest points whose speedup exceeds the default's interval are judged again with normal effort.
+    The fastest one whose own interval lies above the default's wins. If there is none, the default stays.
 
-Speeds are compared by their ratio to one baseline, timed in the same rounds, so that a machine that slows down meanwhile
-does not mislead. A point beyond `_HOPELESS` times the best time is given up by the judge after a few rounds. No point is
-judged twice with the same effort, whether it worked or failed. A value of a tunable that has failed twice and never
-worked is avoided: points that have it come when no other is left.
+Speeds are compared by their ratio to one baseline that is timed in the same rounds, so a machine that slows
+down does not distort them. The judge gives up on a point after a few rounds if it takes more than
+`_GIVE_UP_RATIO` times the best time. No point is judged twice with the same effort, whether it passed or
+failed. The tuner avoids a value of a tunable that failed twice and never worked: points with that value come
+last.
 
-The next few points are announced before they are judged, so that they are built meanwhile.
+The next few points are announced before they are judged, so that their builds overlap with measurements.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -28,263 +31,287 @@ from typing import Literal, Protocol
 
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.constraints import Value
-from kernelpro.lab.tuning.tunables import Declared, Point
+from kernelpro.lab.tuning.tunables import SearchSpace, TuningPoint
 from kernelpro.records import BadInput, Interval, Status, Verdict
 
-_HOPELESS = 1.3
-"""Times the best: more than noise and a lucky neighbour can make up, and few points of a grid are within it."""
+_GIVE_UP_RATIO = 1.3
+"""A multiple of the best time. Noise and one more step cannot make up for 1.3x, and few points of a grid are
+closer."""
 _FINALISTS = 3
-_MOST_LISTED = 20_000
-"""Larger grids are drawn from, never listed: walking this many points takes a tenth of a second."""
-_DRAWS = 2_000
-"""Tries to draw an allowed, untried point before the space counts as exhausted."""
-_STUBBORN = 2
-"""Failures after which a value that never worked is avoided."""
+_MAX_LISTED_POINTS = 20_000
+"""Larger grids are sampled, not listed. Listing this many points takes 0.1 s."""
+_MAX_DRAWS = 2_000
+"""Attempts to sample an allowed, untried point before the space counts as exhausted."""
+_MAX_FAILURES = 2
+"""Number of failures after which the tuner avoids a value that never worked."""
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What the tuner wants of one judgement; everything else is the caller's."""
+    """The options that the tuner sets for one point; the caller sets all others."""
 
     effort: Literal["quick", "normal"]
     give_up_ms: float
     """See Options.give_up_ms."""
 
 
-class Judge(Protocol):
-    def announce(self, source: str) -> None:
-        """It will be judged soon."""
+class PointJudge(Protocol):
+    """Builds and judges variants of one candidate."""
 
-    def judge(self, source: str, options: TuneOptions) -> Verdict: ...
+    def announce(self, source: str) -> None:
+        """Start building a variant that will be judged soon."""
+
+    def judge(self, source: str, options: TuneOptions) -> Verdict:
+        """Return the verdict on a variant."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One judged point."""
+class JudgedPoint:
+    """A point and its verdict."""
 
-    point: dict[str, Value]
+    point: TuningPoint
     effort: Literal["quick", "normal"]
     verdict: Verdict
     speedup: Interval | None = None
-    """Against the one baseline that all trials are held against; None where it failed."""
+    """Against the one baseline that all points are compared with; None if the point failed."""
 
     @property
     def ms(self) -> float | None:
+        """Time of a call, or None if the point failed."""
         return self.verdict.times["candidate"].value if self.speedup else None
 
     @property
     def speed(self) -> float:
+        """Speedup over the baseline; 0 if the point failed."""
         return self.speedup.value if self.speedup else 0.0
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
+    """The outcome of a search."""
+
     source: str
-    """The winner with plain constants."""
-    winner: Trial
+    """The winner's source, with plain constants."""
+    winner: JudgedPoint
     improved: bool
     """Whether the winner is a point other than the default."""
-    why: str
-    log: tuple[Trial, ...]
-    """In the order of judging."""
+    reason: str
+    """Why this point won."""
+    history: tuple[JudgedPoint, ...]
+    """All judged points, in order."""
 
 
 def tune(
-    source: str, passed: Verdict, judge: Judge, budget: int, rng: random.Random, ahead: int = 1
-) -> Tuned:
-    """The best point of the tunables that `source` declares; `passed` is the verdict on it as it is.
+    source: str,
+    default_verdict: Verdict,
+    judge: PointJudge,
+    budget: int,
+    rng: random.Random,
+    lookahead: int = 1,
+) -> TuningResult:
+    """Return the best point of the tunables that `source` declares.
 
-    At most `budget` points are judged quickly, then at most three normally; `ahead` are announced before the first of them is
-    judged. Raises BadInput where nothing usable is declared; what `judge` raises passes through.
-    """
-    declared = tunables.parse(source)
-    if not declared.names:
-        raise BadInput("no tunables are declared: write `# tune: 64, 128` behind a module-level constant")
-    search = _Search(source, declared, passed, judge, budget, rng, ahead)
-    if search.is_done():
+    `default_verdict` is the verdict on `source` itself. At most `budget` points are judged quickly, then at
+    most three with normal effort. `lookahead` points are announced before the first of them is judged. Raises
+    BadInput if `source` declares no usable tunables; exceptions of `judge` propagate."""
+    space = tunables.parse(source)
+    if not space.names:
+        raise BadInput("no tunables are declared: write `# tune: 64, 128` after a module-level constant")
+    search = _Search(source, space, default_verdict, judge, budget, rng, lookahead)
+    if search.default_is_at_floor():
         return search.conclude("the default is at the floor")
     search.explore()
     return search.conclude("no point is faster than the default by more than the interval")
 
 
 class _Search:
-    """What is known so far, and the moves that follow from it."""
+    """The state of one search: judged points, remaining budget, and values that failed."""
 
     def __init__(
         self,
         source: str,
-        declared: Declared,
-        passed: Verdict,
-        judge: Judge,
+        space: SearchSpace,
+        default_verdict: Verdict,
+        judge: PointJudge,
         budget: int,
         rng: random.Random,
-        ahead: int,
+        lookahead: int,
     ):
-        self._source, self._declared, self._judge, self._rng = source, declared, judge, rng
-        self._left, self._ahead = budget, max(1, ahead)
-        self._log: list[Trial] = []
-        self._failed: Counter[tuple[str, Value]] = Counter()
-        self._worked: set[tuple[str, Value]] = set()
-        against = passed.measurement.get("against")
-        self._against = against if against in passed.speedup else min(passed.speedup)
-        self._default = Trial(declared.default, "normal", passed, passed.speedup[self._against])
-        self._bar = passed.speedup[self._against].high
-        """Whoever is to win must be clear of this."""
-        self._known = {self._key(declared.default): self._default}
-        self._asked = set(self._known)
-        self._grid = list(declared.points()) if declared.size <= _MOST_LISTED else None
+        self._source, self._space, self._judge, self._rng = source, space, judge, rng
+        self._budget_left, self._lookahead = budget, max(1, lookahead)
+        self._history: list[JudgedPoint] = []
+        self._failure_counts: Counter[tuple[str, Value]] = Counter()
+        self._working_values: set[tuple[str, Value]] = set()
+        baseline = default_verdict.measurement.get("against")
+        self._baseline = baseline if baseline in default_verdict.speedup else min(default_verdict.speedup)
+        speedup = default_verdict.speedup[self._baseline]
+        self._default = JudgedPoint(space.default, "normal", default_verdict, speedup)
+        self._speedup_to_beat = speedup.high
+        """A winner's interval must lie above this."""
+        self._results = {self._values(space.default): self._default}
+        self._scheduled = set(self._results)
+        self._grid = list(space.points()) if space.size <= _MAX_LISTED_POINTS else None
 
-    def is_done(self) -> bool:
-        floor = self._default.verdict.floor_ms
-        return bool(
-            floor and self._default.ms and self._default.speed * self._default.ms / floor <= self._bar
-        )
+    def default_is_at_floor(self) -> bool:
+        """Whether even a kernel at the floor would not be measurably faster than the default."""
+        default, floor = self._default, self._default.verdict.floor_ms
+        return bool(floor and default.ms and default.speed * default.ms / floor <= self._speedup_to_beat)
 
     # --- exploring -----------------------------------------------------------------------------------
 
     def explore(self) -> None:
-        if self._grid is not None and len(self._grid) <= self._left + 1:
-            self._try(self._nearest_first())
+        """Judge the whole grid if the budget allows it, else run local searches from the default and random
+        points."""
+        if self._grid is not None and len(self._grid) <= self._budget_left + 1:
+            self._judge_quickly(self._nearest_first())
             return
-        centre: dict[str, Value] | None = self._declared.default
-        while centre is not None and self._left > 0:
-            self._climb(centre)
-            centre = self._anywhere()
+        centre: TuningPoint | None = self._space.default
+        while centre is not None and self._budget_left > 0:
+            self._local_search(centre)
+            centre = self._random_untried_point()
             if centre is not None:
-                self._try([centre])
+                self._judge_quickly([centre])
 
-    def _nearest_first(self) -> Iterator[dict[str, Value]]:
-        """All untried points of the grid; `best` is looked up anew for each."""
+    def _nearest_first(self) -> Iterator[TuningPoint]:
+        """Yield all untried points, each time the one closest to the best point so far."""
         while remaining := self._untried():
             best = self._best()
-            yield min(remaining, key=lambda point: self._declared.distance(point, best))
+            yield min(remaining, key=lambda point: self._space.distance(point, best))
 
-    def _untried(self) -> list[dict[str, Value]]:
-        """Of a listed grid; those with an avoided value only when there are no others."""
-        fresh = [point for point in self._grid or () if self._key(point) not in self._asked]
-        return [point for point in fresh if not self._avoided(point)] or fresh
+    def _untried(self) -> list[TuningPoint]:
+        """Return the untried points of a listed grid; points with an avoided value only if there are no
+        others."""
+        untried = [point for point in self._grid or () if self._values(point) not in self._scheduled]
+        return [point for point in untried if not self._is_avoided(point)] or untried
 
-    def _climb(self, centre: dict[str, Value]) -> None:
-        """Best-improvement moves from `centre` until nothing one or two steps away is better."""
-        while self._left > 0:
-            near = list(self._declared.neighbours(centre))
-            self._try(point for point in near if not self._avoided(point))
-            better = self._better(near, centre)
+    def _local_search(self, centre: TuningPoint) -> None:
+        """Make best-improvement moves from `centre` until no point one or two steps away is better."""
+        while self._budget_left > 0:
+            neighbours = list(self._space.neighbours(centre))
+            self._judge_quickly(point for point in neighbours if not self._is_avoided(point))
+            better = self._better(neighbours, centre)
             if not better:
-                near = list(self._declared.neighbours(centre, tunables=2))
-                self._rng.shuffle(near)
-                self._try(self._until_better(near, centre))
-                better = self._better(near, centre)
+                neighbours = list(self._space.neighbours(centre, tunables=2))
+                self._rng.shuffle(neighbours)
+                self._judge_quickly(self._until_better(neighbours, centre))
+                better = self._better(neighbours, centre)
             if not better:
                 return
             centre = max(better, key=self._speed)
 
-    def _until_better(self, points: list[dict[str, Value]], centre: Point) -> Iterator[dict[str, Value]]:
+    def _until_better(self, points: list[TuningPoint], centre: TuningPoint) -> Iterator[TuningPoint]:
         for point in points:
             if self._better(points, centre):
                 return
-            if not self._avoided(point):
+            if not self._is_avoided(point):
                 yield point
 
-    def _better(self, points: list[dict[str, Value]], centre: Point) -> list[dict[str, Value]]:
+    def _better(self, points: list[TuningPoint], centre: TuningPoint) -> list[TuningPoint]:
         return [point for point in points if self._speed(point) > self._speed(centre)]
 
-    def _anywhere(self) -> dict[str, Value] | None:
-        """A random point that has not been tried."""
+    def _random_untried_point(self) -> TuningPoint | None:
+        """Return a random untried point, preferably without avoided values; None if there is none."""
         if self._grid is not None:
-            fresh = self._untried()
-            return self._rng.choice(fresh) if fresh else None
-        last = None
-        for _ in range(_DRAWS):
-            point = self._declared.sample(self._rng)
-            if self._key(point) in self._asked or not self._declared.allows(point):
+            untried = self._untried()
+            return self._rng.choice(untried) if untried else None
+        fallback = None
+        for _ in range(_MAX_DRAWS):
+            point = self._space.sample(self._rng)
+            if self._values(point) in self._scheduled or not self._space.allows(point):
                 continue
-            if not self._avoided(point):
+            if not self._is_avoided(point):
                 return point
-            last = point
-        return last
+            fallback = point
+        return fallback
 
     # --- judging -------------------------------------------------------------------------------------
 
-    def _try(self, points: Iterable[dict[str, Value]]) -> None:
-        """Judge quickly those that are new, while budget is left. `points` is drawn from as late as can be."""
+    def _judge_quickly(self, points: Iterable[TuningPoint]) -> None:
+        """Judge new points quickly while budget is left. Points are drawn lazily, so earlier results can
+        steer them."""
 
-        def fresh() -> Iterator[dict[str, Value]]:
+        def unscheduled() -> Iterator[TuningPoint]:
             for point in points:
-                if self._left <= 0:
+                if self._budget_left <= 0:
                     return
-                if self._key(point) not in self._asked:
-                    self._asked.add(self._key(point))
-                    self._left -= 1
+                if self._values(point) not in self._scheduled:
+                    self._scheduled.add(self._values(point))
+                    self._budget_left -= 1
                     yield point
 
-        for trial in self._judged(fresh(), "quick"):
-            self._known[self._key(trial.point)] = trial
-            if trial.speedup:
-                self._worked.update(trial.point.items())
+        for result in self._judge_points(unscheduled(), "quick"):
+            self._results[self._values(result.point)] = result
+            if result.speedup:
+                self._working_values.update(result.point.items())
             else:
-                self._failed.update(trial.point.items())
+                self._failure_counts.update(result.point.items())
 
-    def _judged(
-        self, points: Iterator[dict[str, Value]], effort: Literal["quick", "normal"]
-    ) -> Iterator[Trial]:
-        """One after the other, the next few announced."""
-        waiting: deque[tuple[dict[str, Value], str]] = deque()
+    def _judge_points(
+        self, points: Iterator[TuningPoint], effort: Literal["quick", "normal"]
+    ) -> Iterator[JudgedPoint]:
+        """Judge points one at a time, with up to `lookahead` points announced in advance."""
+        announced: deque[tuple[TuningPoint, str]] = deque()
         while True:
-            while len(waiting) < self._ahead and (point := next(points, None)) is not None:
-                waiting.append((point, tunables.with_point(self._source, point)))
-                self._judge.announce(waiting[-1][1])
-            if not waiting:
+            while len(announced) < self._lookahead and (point := next(points, None)) is not None:
+                announced.append((point, tunables.apply_point(self._source, point)))
+                self._judge.announce(announced[-1][1])
+            if not announced:
                 return
-            point, text = waiting.popleft()
-            limit = self._limit() if effort == "quick" else 0.0
-            verdict = self._judge.judge(text, TuneOptions(effort, limit))
-            trial = Trial(
+            point, variant = announced.popleft()
+            give_up_ms = self._give_up_ms() if effort == "quick" else 0.0
+            verdict = self._judge.judge(variant, TuneOptions(effort, give_up_ms))
+            result = JudgedPoint(
                 point,
                 effort,
                 verdict,
-                verdict.speedup.get(self._against) if verdict.status is Status.PASSED else None,
+                verdict.speedup.get(self._baseline) if verdict.status is Status.PASSED else None,
             )
-            self._log.append(trial)
-            yield trial
+            self._history.append(result)
+            yield result
 
-    def _limit(self) -> float:
-        return _HOPELESS * min(trial.ms for trial in self._known.values() if trial.ms)
+    def _give_up_ms(self) -> float:
+        return _GIVE_UP_RATIO * min(result.ms for result in self._results.values() if result.ms)
 
-    # --- knowing -------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------
 
-    def _key(self, point: Point) -> tuple[Value, ...]:
-        return tuple(point[name] for name in self._declared.names)
+    def _values(self, point: TuningPoint) -> tuple[Value, ...]:
+        return tuple(point[name] for name in self._space.names)
 
-    def _speed(self, point: Point) -> float:
-        """0 where it failed or is not known."""
-        trial = self._known.get(self._key(point))
-        return trial.speed if trial else 0.0
+    def _speed(self, point: TuningPoint) -> float:
+        """Return the speed of a judged point; 0 if it failed or was not judged."""
+        result = self._results.get(self._values(point))
+        return result.speed if result else 0.0
 
-    def _best(self) -> dict[str, Value]:
-        return max(self._known.values(), key=lambda trial: trial.speed).point
+    def _best(self) -> TuningPoint:
+        return max(self._results.values(), key=lambda result: result.speed).point
 
-    def _avoided(self, point: Point) -> bool:
-        return any(self._failed[item] >= _STUBBORN and item not in self._worked for item in point.items())
+    def _is_avoided(self, point: TuningPoint) -> bool:
+        return any(
+            self._failure_counts[item] >= _MAX_FAILURES and item not in self._working_values
+            for item in point.items()
+        )
 
     # --- concluding ----------------------------------------------------------------------------------
 
-    def conclude(self, why_not: str) -> Tuned:
-        """Judge the finalists with normal effort and name the winner; `why_not`: why the default, where it stays."""
-        looked = [trial for trial in self._known.values() if trial.speed > self._bar]
-        best = sorted(looked, key=lambda trial: -trial.speed)[:_FINALISTS]
-        again = self._judged(iter([trial.point for trial in best]), "normal")
-        held = [trial for trial in again if trial.speedup and trial.speedup.low > self._bar]
-        if not held:
-            return self._tuned(self._default, why_not)
-        winner = max(held, key=lambda trial: trial.speed)
-        return self._tuned(winner, f"{winner.speed / self._default.speed:.2f}x as fast as the default")
+    def conclude(self, default_reason: str) -> TuningResult:
+        """Judge the finalists with normal effort and return the winner, or the default for
+        `default_reason`."""
+        contenders = [result for result in self._results.values() if result.speed > self._speedup_to_beat]
+        finalists = heapq.nlargest(_FINALISTS, contenders, key=lambda result: result.speed)
+        rejudged = self._judge_points(iter([result.point for result in finalists]), "normal")
+        winners = [
+            result for result in rejudged if result.speedup and result.speedup.low > self._speedup_to_beat
+        ]
+        if not winners:
+            return self._result(self._default, default_reason)
+        winner = max(winners, key=lambda result: result.speed)
+        return self._result(winner, f"{winner.speed / self._default.speed:.2f}x as fast as the default")
 
-    def _tuned(self, trial: Trial, why: str) -> Tuned:
-        return Tuned(
-            tunables.frozen(self._source, trial.point),
-            trial,
-            trial is not self._default,
-            why,
-            tuple(self._log),
+    def _result(self, result: JudgedPoint, reason: str) -> TuningResult:
+        return TuningResult(
+            tunables.freeze(self._source, result.point),
+            result,
+            result is not self._default,
+            reason,
+            tuple(self._history),
         )
