@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 CORPUS = ROOT / "tests" / "defects"
 
-from kernelpro.diagnose import examine, roofline  # noqa: E402
-from kernelpro.diagnose.tools import registry  # noqa: E402
-from kernelpro.records import Candidate, Counters, Diagnosis, Options, Profile, Severity, Task  # noqa: E402
+from kernelpro.diagnose import roofline, runner  # noqa: E402
+from kernelpro.diagnose.diagnostics import registry  # noqa: E402
+from kernelpro.records import Candidate, Diagnosis, Options, Profile, ProfileRequest, Severity, Task  # noqa: E402
 
 _CHUNK = 12
 """Candidates in one run of ncu: one that kills the process takes no more with it."""
@@ -68,9 +68,9 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
         try:
             bench.open(lambda _: None)
             collector = Collector(bench, candidates[path.stem], lambda _: None)
-            found = profiles[path.stem] = collector.collect(Counters())
+            found = profiles[path.stem] = collector.collect(ProfileRequest())
             bound = roofline.classify(found).bound
-            asked = examine.wanted(tools, found, bound)
+            asked = runner.request_for(tools, found, bound)
             if asked.metrics:
                 bundles[path.stem] = collector.bundle()
                 metrics |= dict.fromkeys(asked.metrics)
@@ -137,11 +137,11 @@ def show(profiles: dict[str, Profile], without_counters: bool = False) -> dict[s
             profile = replace(
                 profile, kernels=tuple(replace(k, metrics={}, lines=()) for k in profile.kernels)
             )
-        diagnosis: Diagnosis = examine.diagnose(profile, tools)
+        diagnosis: Diagnosis = runner.diagnose(profile, tools)
         header = about(CORPUS / "gpu" / f"{name}.py")
-        ranks = list(dict.fromkeys(finding.tool for finding in diagnosis.findings))
+        ranks = list(dict.fromkeys(finding.diagnostic for finding in diagnosis.findings))
         top = "; ".join(
-            f"{f.tool} {f.gain.factor:.2f}{f.severity[0]}{'<' + f.explained_by if f.explained_by else ''}"
+            f"{f.diagnostic} {f.gain.factor:.2f}{f.severity[0]}{'<' + f.explained_by if f.explained_by else ''}"
             for f in diagnosis.findings[:4]
         )
         if "defect" in header:

@@ -27,10 +27,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from energy import PAIRS, about, wasteful  # noqa: E402
 
-from kernelpro.diagnose import examine, joules, roofline  # noqa: E402
-from kernelpro.diagnose.tool import Scene  # noqa: E402
-from kernelpro.diagnose.tools import registry  # noqa: E402
-from kernelpro.engine.profiling import Request, profile  # noqa: E402
+from kernelpro.diagnose import energy_model, roofline, runner  # noqa: E402
+from kernelpro.diagnose.diagnostic import DiagnosticContext  # noqa: E402
+from kernelpro.diagnose.diagnostics import registry  # noqa: E402
+from kernelpro.engine.profiling import ProfileSpec, profile  # noqa: E402
 from kernelpro.pools.local import Pool  # noqa: E402
 from kernelpro.records import Candidate, Job, Profile, Result, Task  # noqa: E402
 
@@ -46,7 +46,7 @@ def profiled(pool: Pool, name: str, waste: int) -> dict[str, Any]:
         return await asyncio.wrap_future(pool.submit(job))
 
     def of(amount: int) -> dict[str, Any]:
-        request = Request(
+        request = ProfileSpec(
             task, Candidate(wasteful(path.read_text(encoding="utf-8"), amount)), "cuda", energy=True
         )
         return asyncio.run(profile(ask, request, registry()))[0].to_json()
@@ -56,9 +56,9 @@ def profiled(pool: Pool, name: str, waste: int) -> dict[str, Any]:
 
 def promised(found: dict[str, Any]) -> dict[str, float]:
     """By each tool for energy that speaks of this profile: the share that it would save."""
-    diagnosis = examine.diagnose(Profile.from_json(found), registry().values(), energy=True)
+    diagnosis = runner.diagnose(Profile.from_json(found), registry().values(), energy=True)
     return {
-        finding.tool: 1 - 1 / finding.gain.factor
+        finding.diagnostic: 1 - 1 / finding.gain.factor
         for finding in diagnosis.findings
         if finding.objective == "energy"
     }
@@ -83,7 +83,7 @@ def by_model(name: str, side: str, found: dict[str, Any], measured: dict[str, An
     """A line for a kernel: its clock, what was counted, what the model says."""
     profile = Profile.from_json(found)
     bound = roofline.classify(profile).bound
-    said = 1e-12 * sum(joules.spent(Scene(profile, bound, kernel)).total for kernel in profile.kernels)
+    said = 1e-12 * sum(energy_model.energy_breakdown(DiagnosticContext(profile, bound, kernel)).total for kernel in profile.kernels)
     own = "candidate" if side == "wasteful" else side
     counted = measured["energy"]["joules"][own]["value"]
     clock = statistics.median(

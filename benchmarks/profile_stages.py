@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 CORPUS = ROOT / "tests" / "defects"
 
-from kernelpro.diagnose.tools import registry  # noqa: E402
-from kernelpro.engine.profiling import Request, profile  # noqa: E402
+from kernelpro.diagnose.diagnostics import registry  # noqa: E402
+from kernelpro.engine.profiling import ProfileSpec, profile  # noqa: E402
 from kernelpro.pools import local  # noqa: E402
 from kernelpro.records import Candidate, Diagnosis, Job, Profile, Result, Task  # noqa: E402
 
@@ -43,7 +43,7 @@ def task_of(path: Path) -> Task:
 
 def measure(pool: local.Pool, path: Path, side: str) -> tuple[float, Profile, Diagnosis]:
     tracer, everything = SIDES[side]
-    request = Request(
+    request = ProfileSpec(
         task_of(path), Candidate.from_file(path), "cuda", tracer=tracer, all_counters=everything
     )
 
@@ -69,7 +69,7 @@ def compare(pool: local.Pool, path: Path, turn: int) -> dict[str, Any]:
             "spent": found.seconds,
             "timeline": found.timeline.source if found.timeline else None,
             "counters": len({name for kernel in found.kernels for name in kernel.metrics}),
-            "findings": [f"{one.tool} {one.severity}" for one in diagnosis.findings],
+            "findings": [f"{one.diagnostic} {one.severity}" for one in diagnosis.findings],
             "skipped": [note.to_json() for note in found.skipped],
         }
     few, all_of = row["two stages"], row["everything"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from defects.building import about
 
-from kernelpro.diagnose.tools import registry
-from kernelpro.engine.profiling import Request, profile
+from kernelpro.diagnose.diagnostics import registry
+from kernelpro.engine.profiling import ProfileSpec, profile
 from kernelpro.pools import local
 from kernelpro.records import Candidate, Diagnosis, Job, Profile, Result, Severity, Task
 
@@ -48,17 +48,17 @@ UNLUCKY = 1
 
 def place(path: Path, diagnosis: Diagnosis) -> int:
     """Where the planted defect stands among the findings; 0: nowhere."""
-    names = list(dict.fromkeys(finding.tool for finding in diagnosis.findings))
+    names = list(dict.fromkeys(finding.diagnostic for finding in diagnosis.findings))
     wanted = about(path)["defect"].split("/")
     return next((index for index, name in enumerate(names, 1) if name in wanted), 0)
 
 
 def causes(diagnosis: Diagnosis) -> list[str]:
-    return [f"{finding.tool} {finding.gain.factor}x: {finding.cause}" for finding in diagnosis.findings]
+    return [f"{finding.diagnostic} {finding.gain.factor}x: {finding.cause}" for finding in diagnosis.findings]
 
 
 def severe(diagnosis: Diagnosis) -> list[str]:
-    return [finding.tool for finding in diagnosis.findings if finding.severity is Severity.HIGH]
+    return [finding.diagnostic for finding in diagnosis.findings if finding.severity is Severity.HIGH]
 
 
 class Clinic:
@@ -81,7 +81,7 @@ class Clinic:
             return await asyncio.wrap_future(self._pool.submit(job))
 
         task = Task.from_file(HERE / "cpu_tasks" / f"{about(path)['task']}.py")
-        return asyncio.run(profile(ask, Request(task, Candidate.from_file(path), "cpu"), TOOLS))
+        return asyncio.run(profile(ask, ProfileSpec(task, Candidate.from_file(path), "cpu"), TOOLS))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
         "only native code has loops to be sampled"
     )
     for finding in diagnosis.findings:
-        assert finding.evidence and finding.cause and finding.advice and finding.gain.how
+        assert finding.evidence and finding.cause and finding.advice and finding.gain.basis
         assert finding.gain.factor > 1
         assert not finding.where or re.fullmatch(r"kernel\.cpp:\d+", finding.where)
 

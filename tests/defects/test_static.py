@@ -18,13 +18,12 @@ import pytest
 import torch
 from defects.building import about
 
-from kernelpro.diagnose import examine
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import runner
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.languages.cuda import nvcc
 from kernelpro.lab.measure import physics
 from kernelpro.lab.profile import sass
-from kernelpro.lab.tasks.work import Work
-from kernelpro.records import Diagnosis, Kernel, Profile
+from kernelpro.records import Diagnosis, Kernel, Profile, Work
 
 CANDIDATES = [
     path for path in sorted((Path(__file__).parent / "gpu").glob("d_*.py")) if about(path)["static"] == "yes"
@@ -89,7 +88,7 @@ def built(
 
 def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
     floor = physics.floor_ms(
-        Work(**found["work"]), CEILINGS, physics.unit("cuda", found["precision"], torch.bfloat16)
+        Work(**found["work"]), CEILINGS, physics.compute_unit("cuda", found["precision"], torch.bfloat16)
     )
     time_ms = floor * float(about(path)["expect"].removesuffix("x"))
     [(name, [code])] = found["kernels"].items()
@@ -119,7 +118,7 @@ def diagnosis(path: Path, found: dict[str, Any]) -> Diagnosis:
         compiler={"warnings": found["warnings"]},
         graph=tuple(found["work"]["graph"]),
     )
-    return examine.diagnose(profile, registry().values())
+    return runner.diagnose(profile, registry().values())
 
 
 @pytest.mark.parametrize(
@@ -136,8 +135,8 @@ def test_a_defect_in_the_machine_code_is_the_first_finding(
         pytest.skip(why)
     assert not built[path.stem]["skipped"]
     answer = diagnosis(path, built[path.stem])
-    found = [f"{finding.tool} {finding.gain.factor}" for finding in answer.findings]
-    assert answer.findings and answer.findings[0].tool in about(path)["defect"].split("/"), found
+    found = [f"{finding.diagnostic} {finding.gain.factor}" for finding in answer.findings]
+    assert answer.findings and answer.findings[0].diagnostic in about(path)["defect"].split("/"), found
     assert answer.findings[0].evidence and answer.findings[0].advice
 
 

@@ -6,9 +6,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from kernelpro.diagnose import Missing, Scene, Tool
-from kernelpro.diagnose.counters import COMPUTE, DRAM, DURATION, ISSUE, MEMORY, WARP_CYCLES, stall
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import Diagnostic, DiagnosticContext, MissingData
+from kernelpro.diagnose.counters import (
+    DRAM_THROUGHPUT,
+    DURATION,
+    ISSUE_ACTIVE,
+    MEMORY_THROUGHPUT,
+    SM_THROUGHPUT,
+    WARP_CYCLES,
+    stall_metric,
+)
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, Finding, Kernel, Profile
 
 NAMES = (
@@ -28,7 +36,7 @@ NAMES = (
     "low_parallelism",
     "atomics_contention",
 )
-TOOLS: dict[str, Tool] = {name: tool for name, tool in registry().items() if name in NAMES}
+TOOLS: dict[str, Diagnostic] = {name: tool for name, tool in registry().items() if name in NAMES}
 
 H200 = {
     "name": "NVIDIA H200",
@@ -59,11 +67,11 @@ MATRIX = 8192 * 8192 * 4
 SOFTMAX = {
     "dram__bytes_read.sum": 2.684557e08,
     "dram__bytes_write.sum": 2.432499e08,
-    MEMORY: 81.83,
-    DRAM: 81.83,
+    MEMORY_THROUGHPUT: 81.83,
+    DRAM_THROUGHPUT: 81.83,
     DURATION: 129984.0,
-    COMPUTE: 30.83,
-    ISSUE: 31.65,
+    SM_THROUGHPUT: 30.83,
+    ISSUE_ACTIVE: 31.65,
     WARP_CYCLES: 33.99,
     "sm__warps_active.avg.pct_of_peak_sustained_active": 67.22,
     "sm__cycles_active.avg": 240732.4,
@@ -84,20 +92,20 @@ SOFTMAX = {
     "lts__t_sectors_srcunit_tex_op_read.sum": 8388608.0,
     "smsp__thread_inst_executed_per_inst_executed.ratio": 30.88,
     "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio": 30.88,
-    stall("barrier"): 6.334,
-    stall("drain"): 2.5,
-    stall("lg_throttle"): 0.287,
-    stall("long_scoreboard"): 16.089,
-    stall("math_pipe_throttle"): 0.12,
-    stall("membar"): 0.0,
-    stall("mio_throttle"): 0.855,
-    stall("no_instruction"): 0.151,
-    stall("short_scoreboard"): 4.169,
-    stall("wait"): 1.116,
+    stall_metric("barrier"): 6.334,
+    stall_metric("drain"): 2.5,
+    stall_metric("lg_throttle"): 0.287,
+    stall_metric("long_scoreboard"): 16.089,
+    stall_metric("math_pipe_throttle"): 0.12,
+    stall_metric("membar"): 0.0,
+    stall_metric("mio_throttle"): 0.855,
+    stall_metric("no_instruction"): 0.151,
+    stall_metric("short_scoreboard"): 4.169,
+    stall_metric("wait"): 1.116,
 }
 """Every counter that these tools ask for, as ncu 2025.3 printed it, in base units."""
 QUIET = {
-    stall(reason): 0.5
+    stall_metric(reason): 0.5
     for reason in ("barrier", "drain", "long_scoreboard", "mio_throttle", "short_scoreboard", "wait")
 }
 
@@ -120,7 +128,7 @@ def kernel(metrics: dict[str, float] | None, **changes: Any) -> Kernel:
 
 def scene(
     subject: Kernel, *others: Kernel, floor: float = 0.1249, bound: Bound = Bound.MEMORY, **changes: Any
-) -> Scene:
+) -> DiagnosticContext:
     work = {
         "read_bytes": float(MATRIX),
         "written_bytes": float(MATRIX),
@@ -138,28 +146,28 @@ def scene(
         precision="fp32",
         kernels=kernels,
     )
-    return Scene(dataclasses.replace(profile, **changes), bound, subject)
+    return DiagnosticContext(dataclasses.replace(profile, **changes), bound, subject)
 
 
-def ask(name: str, at: Scene) -> Finding | None:
-    found = TOOLS[name].look(at)
-    return at.finding(TOOLS[name], found) if found else None
+def ask(name: str, at: DiagnosticContext) -> Finding | None:
+    found = TOOLS[name].analyze(at)
+    return at.to_finding(TOOLS[name], found) if found else None
 
 
-def accused(at: Scene) -> list[str]:
+def accused(at: DiagnosticContext) -> list[str]:
     """Names of the tools that fire, largest gain first."""
     findings = [finding for name in NAMES if (finding := _tolerant(name, at))]
-    return [finding.tool for finding in sorted(findings, key=lambda f: -f.gain.factor)]
+    return [finding.diagnostic for finding in sorted(findings, key=lambda f: -f.gain.factor)]
 
 
-def _tolerant(name: str, at: Scene) -> Finding | None:
+def _tolerant(name: str, at: DiagnosticContext) -> Finding | None:
     try:
         return ask(name, at)
-    except Missing:
+    except MissingData:
         return None
 
 
-def slow(metrics: dict[str, float], **changes: Any) -> Scene:
+def slow(metrics: dict[str, float], **changes: Any) -> DiagnosticContext:
     """A kernel that takes eight times as long as it should, for the reasons in `metrics`."""
-    waiting = QUIET | {MEMORY: 20.0, DRAM: 10.0, COMPUTE: 20.0, ISSUE: 20.0, DURATION: 1.04e6}
+    waiting = QUIET | {MEMORY_THROUGHPUT: 20.0, DRAM_THROUGHPUT: 10.0, SM_THROUGHPUT: 20.0, ISSUE_ACTIVE: 20.0, DURATION: 1.04e6}
     return scene(kernel(waiting | metrics, **({"microseconds": 1040.0} | changes)))

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from kernelpro.diagnose import Missing, Scene
-from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, WARP_CYCLES, stall
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import DiagnosticContext, MissingData
+from kernelpro.diagnose.counters import (
+    DRAM_THROUGHPUT,
+    MEMORY_THROUGHPUT,
+    SM_THROUGHPUT,
+    WARP_CYCLES,
+    stall_metric,
+)
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.profile import sass
 from kernelpro.records import Bound, Finding, Kernel, Profile, Severity
 
@@ -88,7 +94,7 @@ def code(
     )
 
 
-def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **changes: Any) -> Scene:
+def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **changes: Any) -> DiagnosticContext:
     """One kernel alone in a call; without `time_ms` as on a machine without a GPU."""
     time_ms = changes.pop("time_ms", 0.0)
     kernel = Kernel(
@@ -110,18 +116,18 @@ def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **chan
         "device": H200,
         "precision": "tf32",
     }
-    return Scene(Profile("cuda", time_ms, **(fields | changes), kernels=(kernel,)), bound, kernel)
+    return DiagnosticContext(Profile("cuda", time_ms, **(fields | changes), kernels=(kernel,)), bound, kernel)
 
 
-def ask(name: str, at: Scene) -> Finding | None:
-    found = TOOLS[name].look(at)
-    return at.finding(TOOLS[name], found) if found else None
+def ask(name: str, at: DiagnosticContext) -> Finding | None:
+    found = TOOLS[name].analyze(at)
+    return at.to_finding(TOOLS[name], found) if found else None
 
 
 def counters(compute: float, memory: float, cycles: float = 20.0, **waiting: float) -> dict[str, float]:
     """Use of SM and memory in percent, and the share of the warps' time by reason."""
-    stalls = {stall(reason): share * cycles for reason, share in waiting.items()}
-    return {COMPUTE: compute, MEMORY: memory, DRAM: memory, WARP_CYCLES: cycles} | stalls
+    stalls = {stall_metric(reason): share * cycles for reason, share in waiting.items()}
+    return {SM_THROUGHPUT: compute, MEMORY_THROUGHPUT: memory, DRAM_THROUGHPUT: memory, WARP_CYCLES: cycles} | stalls
 
 
 # A vectorised GELU with a grid-stride loop, and a row-wise softmax of one block a row, both as compiled for sm_90.
@@ -184,8 +190,8 @@ def test_without_machine_code_a_tool_is_skipped_and_not_silent(name: str) -> Non
         found = ask(name, scene({}, {TENSOR: 0.0}, work=PRODUCT))
         assert found and found.severity is Severity.HIGH
         return
-    with pytest.raises(Missing, match="machine code"):
-        TOOLS[name].look(scene({}, work=PRODUCT))
+    with pytest.raises(MissingData, match="machine code"):
+        TOOLS[name].analyze(scene({}, work=PRODUCT))
 
 
 def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
@@ -277,8 +283,8 @@ def test_products_on_multiply_add_units_are_told_the_tensor_rate() -> None:
 def test_only_the_kernel_that_carries_the_products_is_accused() -> None:
     at = scene(code({"fma32": 40, "alu": 10}), work=PRODUCT)
     library = Kernel("gemm", 400.0, 1, 0.2, authored=False, code={"mix": {"hgmma": 16}})
-    both = Profile.from_json(at.profile.to_json() | {"kernels": [at.it.to_json(), library.to_json()]})
-    assert ask("tensor_cores_idle", Scene(both, Bound.COMPUTE, both.kernels[0])) is None
+    both = Profile.from_json(at.profile.to_json() | {"kernels": [at.kernel.to_json(), library.to_json()]})
+    assert ask("tensor_cores_idle", DiagnosticContext(both, Bound.COMPUTE, both.kernels[0])) is None
 
 
 def test_mma_sync_on_hopper_is_the_slow_family() -> None:
@@ -326,7 +332,7 @@ def test_tiles_through_registers_wait_for_memory() -> None:
     tiled = code({**TILES, "hmma": 16}, TILE_WIDTHS)
     metrics = counters(30, 35, long_scoreboard=0.4, barrier=0.2)
     found = ask("missing_async_copy", scene(tiled, metrics, work=PRODUCT, time_ms=1.0, floor_ms=0.357))
-    assert found and found.severity is Severity.HIGH and "60%" in found.gain.how and "TMA" in found.advice[0]
+    assert found and found.severity is Severity.HIGH and "60%" in found.gain.basis and "TMA" in found.advice[0]
     hidden = ask(
         "missing_async_copy", scene(tiled, counters(80, 60, long_scoreboard=0.1, barrier=0.05), time_ms=1.0)
     )
@@ -501,13 +507,13 @@ def test_a_gain_never_goes_beyond_the_floor() -> None:
     found = ask(
         "tensor_cores_idle", scene(code(TILES, TILE_WIDTHS), work=PRODUCT, time_ms=0.4, floor_ms=0.357)
     )
-    assert found and found.severity is Severity.MEDIUM and "floor" in found.gain.how
+    assert found and found.severity is Severity.MEDIUM and "floor" in found.gain.basis
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_tool_explains_itself(name: str) -> None:
     tool = TOOLS[name]
-    assert tool.name == name and tool.level == "instruction" and tool.trigger and tool.remedy and tool.expects
+    assert tool.name == name and tool.level == "instruction" and tool.trigger and tool.remedy and tool.gain_basis
     assert set(tool.symptom_of) <= set(TOOLS), "a symptom of a tool that does not exist"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kernelpro.diagnose import evidence, roofline
-from kernelpro.diagnose.names import plain
-from kernelpro.diagnose.tool import Scene
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose.diagnostic import DiagnosticContext
+from kernelpro.diagnose.diagnostics import registry
+from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import Bound, Finding, Profile
 
 LOOP = {
@@ -63,9 +63,9 @@ def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
 
 
 def ask(tool: str, made: Profile, bound: Bound = Bound.MEMORY) -> Finding | None:
-    at = Scene(made, bound)
-    found = registry()[tool].look(at)
-    return at.finding(registry()[tool], found) if found else None
+    at = DiagnosticContext(made, bound)
+    found = registry()[tool].analyze(at)
+    return at.to_finding(registry()[tool], found) if found else None
 
 
 def test_many_native_calls_are_to_become_one() -> None:
@@ -117,7 +117,7 @@ def test_threads_share_native_code_only() -> None:
     half = ask(
         "cpu_single_thread", profile({"effective_threads": 1.0, "native_ms": 0.054}, sampled=False, loops=[])
     )
-    assert half and "50%" in half.gain.how and half.gain.factor == pytest.approx(1 / 0.75, abs=0.01)
+    assert half and "50%" in half.gain.basis and half.gain.factor == pytest.approx(1 / 0.75, abs=0.01)
 
 
 def test_a_chain_of_torchs_operators_is_to_become_one_pass() -> None:
@@ -188,7 +188,7 @@ def test_names_of_the_linker_are_read() -> None:
         "void app::k<4>(float)",
         "go",
     )
-    assert [plain(name) for name in names] == ["block", "run", "gates", "run", "go", "k", "go"]
+    assert [plain_name(name) for name in names] == ["block", "run", "gates", "run", "go", "k", "go"]
 
 
 def test_the_page_says_where_a_call_on_the_cpu_spends_its_time() -> None:

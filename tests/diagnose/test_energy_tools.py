@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from recorded_profiles import bare
 
-from kernelpro.diagnose import examine, guidance
-from kernelpro.diagnose.counters import ISSUE
-from kernelpro.diagnose.tools import registry
-from kernelpro.diagnose.tools.energy_spinning import BRANCHES
+from kernelpro.diagnose import guidance, runner
+from kernelpro.diagnose.counters import ISSUE_ACTIVE
+from kernelpro.diagnose.diagnostics import registry
+from kernelpro.diagnose.diagnostics.energy_spinning import BRANCHES
 from kernelpro.records import Diagnosis, Finding, Profile, Severity
 
 RECORDED = Path(__file__).parents[1] / "defects" / "recorded"
@@ -51,7 +51,7 @@ def profiles() -> dict[str, Profile]:
 
 @cache
 def diagnosis(name: str) -> Diagnosis:
-    return examine.diagnose(profiles()[name], TOOLS, energy=True)
+    return runner.diagnose(profiles()[name], TOOLS, energy=True)
 
 
 @cache
@@ -75,17 +75,17 @@ def test_all_of_them_are_tried() -> None:
 @pytest.mark.parametrize("name", WASTE)
 def test_waste_is_named_first_among_the_energy_findings(name: str) -> None:
     first = energy(diagnosis(name))[0]
-    assert first.tool == WASTE[name] and first.gain.factor > 1.03 and first.advice and first.gain.how
+    assert first.diagnostic == WASTE[name] and first.gain.factor > 1.03 and first.advice and first.gain.basis
 
 
 @pytest.mark.parametrize("name", pairs())
 def test_planted_waste_is_told_for_about_what_it_took(name: str) -> None:
     found = {
-        side: examine.diagnose(Profile.from_json(pairs()[name][side]), TOOLS, energy=True)
+        side: runner.diagnose(Profile.from_json(pairs()[name][side]), TOOLS, energy=True)
         for side in ("wasteful", "lean")
     }
     wasteful, lean = (
-        {finding.tool: 1 - 1 / finding.gain.factor for finding in energy(found[side])} for side in found
+        {finding.diagnostic: 1 - 1 / finding.gain.factor for finding in energy(found[side])} for side in found
     )
     assert not lean, "nothing was planted there"
     taken = 1 - 1 / pairs()[name]["ratio"]["value"]
@@ -95,7 +95,7 @@ def test_planted_waste_is_told_for_about_what_it_took(name: str) -> None:
 
 def test_warps_that_ask_in_a_loop_are_named_with_their_line() -> None:
     profile = Profile.from_json(pairs()["spinning_behind_memory"]["wasteful"])
-    found = energy(examine.diagnose(profile, TOOLS, energy=True))[0]
+    found = energy(runner.diagnose(profile, TOOLS, energy=True))[0]
     spun = 1 - 7_428_736 / 40_563_932  # instructions executed without the warps that spin, and with them
     assert found.where == "kernel.cu:9" and f"{spun:.0%} of all instructions" in found.cause
 
@@ -111,8 +111,8 @@ def test_a_loop_that_asks_is_not_blamed_where_nobody_waits_in_it() -> None:
         replace(kernel, lines=tuple(line for line in kernel.lines if line.where != spin["where"])),
         replace(kernel, code=searches),
     ):
-        found = examine.diagnose(replace(profile, kernels=(changed,)), TOOLS, energy=True)
-        assert "energy_spinning" not in {finding.tool for finding in energy(found)}
+        found = runner.diagnose(replace(profile, kernels=(changed,)), TOOLS, energy=True)
+        assert "energy_spinning" not in {finding.diagnostic for finding in energy(found)}
         assert "energy_spinning" not in {skipped.what for skipped in found.skipped}
 
 
@@ -144,10 +144,10 @@ def test_results_right_to_the_last_bit_are_known_by_their_slow_path(
     kernel = profile.kernels[0]
     code = kernel.code | {"loops": [], "mix": mix | {"global_load": 1, "global_store": 1}}
     exact = replace(
-        profile, source=source, kernels=(replace(kernel, code=code, metrics=kernel.metrics | {ISSUE: 30.0}),)
+        profile, source=source, kernels=(replace(kernel, code=code, metrics=kernel.metrics | {ISSUE_ACTIVE: 30.0}),)
     )
-    (found,) = energy(examine.diagnose(exact, TOOLS, energy=True))
-    assert found.tool == "energy_costly_math" and all(words in found.advice[0] for words in advice)
+    (found,) = energy(runner.diagnose(exact, TOOLS, energy=True))
+    assert found.diagnostic == "energy_costly_math" and all(words in found.advice[0] for words in advice)
     assert "%" not in found.advice[0] and found.advice[0].count(";") == len(advice) - 1 + (
         "rsqrtf" in found.advice[0]
     )
@@ -160,7 +160,7 @@ def test_healthy_kernels_waste_little(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["d_excess_traffic", "d_precision_conversions", "c_softmax_cuda"])
 def test_a_diagnosis_of_speed_stays_as_it_is(name: str) -> None:
-    plain = examine.diagnose(profiles()[name], TOOLS)
+    plain = runner.diagnose(profiles()[name], TOOLS)
     assert not energy(plain) and "nergy" not in guidance.write(plain)
     assert (
         tuple(finding for finding in diagnosis(name).findings if finding.objective == "speed")
@@ -176,7 +176,7 @@ def test_cheaper_forms_are_told_in_the_words_of_the_kernels_language(
     name: str, word: str, foreign: str
 ) -> None:
     advice = next(
-        finding.advice[0] for finding in energy(diagnosis(name)) if finding.tool == "energy_costly_math"
+        finding.advice[0] for finding in energy(diagnosis(name)) if finding.diagnostic == "energy_costly_math"
     )
     assert word in advice and foreign not in advice
     assert "tanh.approx" not in advice, "eleven bits are not inside the tolerance of float32"
@@ -190,21 +190,21 @@ def test_a_logarithm_costs_energy_though_it_never_meets_the_special_function_uni
     logs = replace(
         profile, source="y[i] = logf(x[i]);", kernels=(replace(kernel, code=kernel.code | {"mix": mix}),)
     )
-    found = energy(examine.diagnose(logs, TOOLS, energy=True))
-    assert [finding.tool for finding in found] == ["energy_costly_math"] and "__logf(x)" in found[0].advice[0]
-    assert not energy(examine.diagnose(replace(logs, source="y[i] = x[i] * x[i];"), TOOLS, energy=True))
+    found = energy(runner.diagnose(logs, TOOLS, energy=True))
+    assert [finding.diagnostic for finding in found] == ["energy_costly_math"] and "__logf(x)" in found[0].advice[0]
+    assert not energy(runner.diagnose(replace(logs, source="y[i] = x[i] * x[i];"), TOOLS, energy=True))
 
 
 def test_counters_for_energy_are_collected_only_when_asked() -> None:
     profile, bound = profiles()["c_softmax_cuda"], diagnosis("c_softmax_cuda").bound
     plain, more = (
-        set(examine.wanted(TOOLS, profile, bound, energy=asked).metrics) for asked in (False, True)
+        set(runner.request_for(TOOLS, profile, bound, energy=asked).metrics) for asked in (False, True)
     )
     assert plain < more
 
 
 def test_without_counters_nothing_is_guessed() -> None:
-    found = examine.diagnose(bare(profiles()["d_excess_traffic"]), TOOLS, energy=True)
+    found = runner.diagnose(bare(profiles()["d_excess_traffic"]), TOOLS, energy=True)
     assert not energy(found)
     assert "energy_dram_traffic" in {skipped.what for skipped in found.skipped}
 
@@ -219,9 +219,9 @@ def test_guidance_tells_energy_after_time_and_in_percent() -> None:
 def test_tensor_cores_at_work_for_a_task_without_products_are_waste() -> None:
     profile = profiles()["d_slow_mma_family"]
     lean = replace(profile, work=profile.work | {"matrix_flops": 0.0})
-    found = {finding.tool: finding for finding in energy(examine.diagnose(lean, TOOLS, energy=True))}
+    found = {finding.diagnostic: finding for finding in energy(runner.diagnose(lean, TOOLS, energy=True))}
     assert (
         "multiplies no matrices" in found["energy_excess_threads"].cause
         and found["energy_excess_threads"].gain.factor > 1.05
     )
-    assert "energy_excess_threads" not in {finding.tool for finding in energy(diagnosis("d_slow_mma_family"))}
+    assert "energy_excess_threads" not in {finding.diagnostic for finding in energy(diagnosis("d_slow_mma_family"))}

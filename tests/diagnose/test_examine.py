@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from recorded_profiles import bare, load
 
-from kernelpro.diagnose import Found, Scene, Tool, examine, roofline, tools
-from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY
-from kernelpro.diagnose.names import plain, shown
-from kernelpro.diagnose.record import TrackRecord
-from kernelpro.diagnose.tool import ANY, REPLACE
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import Diagnostic, DiagnosticContext, Match, diagnostics, roofline, runner
+from kernelpro.diagnose.counters import DRAM_THROUGHPUT, MEMORY_THROUGHPUT, SM_THROUGHPUT
+from kernelpro.diagnose.diagnostic import ANY, REPLACE
+from kernelpro.diagnose.diagnostics import registry
+from kernelpro.diagnose.kernel_names import display_name, plain_name
+from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.records import Bound, Evidence, Kernel, Profile
 
 TOOLS = list(registry().values())
@@ -29,7 +29,7 @@ def working(profile: Profile, **work: float) -> Profile:
 
 def counted(profile: Profile, compute: float, memory: float) -> Profile:
     first = replace(
-        profile.kernels[0], metrics=profile.kernels[0].metrics | {COMPUTE: compute, MEMORY: memory}
+        profile.kernels[0], metrics=profile.kernels[0].metrics | {SM_THROUGHPUT: compute, MEMORY_THROUGHPUT: memory}
     )
     return replace(profile, kernels=(first, *profile.kernels[1:]))
 
@@ -78,7 +78,7 @@ def test_the_position_lies_below_its_roof() -> None:
 
 
 def test_tools_that_need_counters_run_where_the_class_asks_for_them() -> None:
-    of = {bound: {tool.name for tool in examine.selected(TOOLS, bound, "cuda")} for bound in Bound}
+    of = {bound: {tool.name for tool in runner.select(TOOLS, bound, "cuda")} for bound in Bound}
     assert "bank_conflicts" in of[Bound.MEMORY] and "bank_conflicts" not in of[Bound.LAUNCH]
     assert "tensor_cores_idle" in of[Bound.COMPUTE] and "tensor_cores_idle" not in of[Bound.MEMORY]
     assert all("launch_overhead" in names for names in of.values()), "what is free runs always"
@@ -86,16 +86,16 @@ def test_tools_that_need_counters_run_where_the_class_asks_for_them() -> None:
 
 
 def test_only_the_counters_of_the_selected_tools_are_asked_for() -> None:
-    memory, compute = (examine.wanted(TOOLS, SOFTMAX, bound) for bound in (Bound.MEMORY, Bound.COMPUTE))
-    everything = examine.everything(TOOLS, "cuda")
+    memory, compute = (runner.request_for(TOOLS, SOFTMAX, bound) for bound in (Bound.MEMORY, Bound.COMPUTE))
+    everything = runner.request_all(TOOLS, "cuda")
     tensor = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
     assert tensor in compute.metrics and tensor not in memory.metrics and tensor in everything.metrics
-    assert set(memory.metrics) | set(compute.metrics) <= set(everything.metrics) and memory.lines
-    assert examine.wanted(TOOLS, SOFTMAX, Bound.LAUNCH).metrics == (), "an idle device needs none"
+    assert set(memory.metrics) | set(compute.metrics) <= set(everything.metrics) and memory.sample_lines
+    assert runner.request_for(TOOLS, SOFTMAX, Bound.LAUNCH).metrics == (), "an idle device needs none"
 
 
 def test_a_tool_without_its_counters_is_listed_as_skipped() -> None:
-    skipped = {item.what: item.why for item in examine.diagnose(bare(SOFTMAX), TOOLS).skipped}
+    skipped = {item.what: item.why for item in runner.diagnose(bare(SOFTMAX), TOOLS).skipped}
     assert "counter" in skipped["divergence"] and len(skipped) == len(set(skipped))
 
 
@@ -108,36 +108,36 @@ def test_a_tool_without_its_counters_is_listed_as_skipped() -> None:
     ],
 )
 def test_what_is_missing_is_named(missing: str, words: str) -> None:
-    curious = Tool("curious", "system", "cuda", lambda scene: getattr(scene, missing), "t", "r", "e")
-    [note] = examine.diagnose(replace(SOFTMAX, timeline=None, skipped=()), [curious]).skipped
+    curious = Diagnostic("curious", "system", "cuda", lambda scene: getattr(scene, missing), "t", "r", "e")
+    [note] = runner.diagnose(replace(SOFTMAX, timeline=None, skipped=()), [curious]).skipped
     assert (note.what, note.why) == ("curious", words)
 
 
 def test_a_tool_that_fails_costs_its_own_word_alone() -> None:
-    def fails(scene: Scene) -> Found:
+    def fails(scene: DiagnosticContext) -> Match:
         raise ValueError("no such thing\nas this")
 
-    returns = Tool("returns", "system", "cuda", lambda scene: "a text", "t", "r", "e")  # type: ignore[arg-type,return-value]
-    tools = [Tool("raises", "system", "cuda", fails, "t", "r", "e"), returns, claims("honest", 2.0)]
-    diagnosis = examine.diagnose(replace(SOFTMAX, floor_ms=0.001), tools)
-    assert [finding.tool for finding in diagnosis.findings] == ["honest"]
+    returns = Diagnostic("returns", "system", "cuda", lambda scene: "a text", "t", "r", "e")  # type: ignore[arg-type,return-value]
+    tools = [Diagnostic("raises", "system", "cuda", fails, "t", "r", "e"), returns, claims("honest", 2.0)]
+    diagnosis = runner.diagnose(replace(SOFTMAX, floor_ms=0.001), tools)
+    assert [finding.diagnostic for finding in diagnosis.findings] == ["honest"]
     notes = {item.what: item.why for item in diagnosis.skipped}
     assert notes["raises"] == "it failed: ValueError: no such thing" and "AttributeError" in notes["returns"]
 
 
 def test_tools_that_the_class_does_not_ask_are_named_in_one_line_and_can_be_asked() -> None:
     counting = [
-        claims(name, 2.0, metrics=(DRAM,), affinity=frozenset({Bound.COMPUTE})) for name in ("one", "two")
+        claims(name, 2.0, metrics=(DRAM_THROUGHPUT,), affinity=frozenset({Bound.COMPUTE})) for name in ("one", "two")
     ]
-    [note] = examine.diagnose(replace(SOFTMAX, skipped=()), counting).skipped
+    [note] = runner.diagnose(replace(SOFTMAX, skipped=()), counting).skipped
     assert note.why == "not asked in class memory: one, two" and "--all-counters" in note.enable
     far = replace(SOFTMAX, skipped=(), floor_ms=0.001)
-    asked = examine.diagnose(far, counting, every=True)
-    assert {finding.tool for finding in asked.findings} == {"one", "two"} and not asked.skipped
+    asked = runner.diagnose(far, counting, every=True)
+    assert {finding.diagnostic for finding in asked.findings} == {"one", "two"} and not asked.skipped
 
 
 def test_a_launch_bound_candidate_is_not_asked_for_counters_and_says_so() -> None:
-    skipped = examine.diagnose(bare(load("launch_overhead")), TOOLS).skipped
+    skipped = runner.diagnose(bare(load("launch_overhead")), TOOLS).skipped
     [note] = [item for item in skipped if "not asked in class launch" in item.why]
     assert "bank_conflicts" in note.why and not any(item.what == "bank_conflicts" for item in skipped)
 
@@ -157,17 +157,17 @@ def test_a_launch_bound_candidate_is_not_asked_for_counters_and_says_so() -> Non
 def test_where_tools_could_not_look_for_energy_that_is_said(profile: Profile, words: str) -> None:
     notes = [
         item.why
-        for item in examine.diagnose(profile, TOOLS, energy=True).skipped
-        if item.what == examine.ENERGY
+        for item in runner.diagnose(profile, TOOLS, energy=True).skipped
+        if item.what == runner.ENERGY
     ]
     assert len(notes) == 1 and words in notes[0]
 
 
 def test_a_floor_that_a_candidate_has_undercut_caps_nothing() -> None:
     undercut = replace(SOFTMAX, floor_ms=5 * SOFTMAX.time_ms)
-    [finding] = examine.diagnose(undercut, [claims("tool", 2.0, level="system")]).findings
-    assert finding.gain.factor == pytest.approx(2.0) and "floor" not in finding.gain.how
-    assert not examine.diagnose(
+    [finding] = runner.diagnose(undercut, [claims("tool", 2.0, level="system")]).findings
+    assert finding.gain.factor == pytest.approx(2.0) and "floor" not in finding.gain.basis
+    assert not runner.diagnose(
         replace(SOFTMAX, floor_ms=1.02 * SOFTMAX.time_ms), [claims("tool", 2.0)]
     ).findings
 
@@ -175,21 +175,21 @@ def test_a_floor_that_a_candidate_has_undercut_caps_nothing() -> None:
 def test_kernels_that_do_not_matter_are_not_looked_at() -> None:
     profile = load("hot_spot")
     small = next(kernel.name for kernel in profile.kernels if kernel.share < 0.05)
-    assert small not in {finding.kernel for finding in examine.diagnose(profile, TOOLS).findings}
+    assert small not in {finding.kernel for finding in runner.diagnose(profile, TOOLS).findings}
 
 
 @pytest.mark.parametrize("path", sorted(Path(tools.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
 def test_a_tool_stands_alone(path: Path) -> None:
     """What tools share lives beside them, so that each can be replaced or left out."""
-    assert "kernelpro.diagnose.tools." not in path.read_text(encoding="utf-8")
+    assert "kernelpro.diagnose.diagnostics." not in path.read_text(encoding="utf-8")
 
 
 # --- symptoms and ranks ----------------------------------------------------------------------------------------------
 
 
-def claims(name: str, factor: float, **changes: Any) -> Tool:
+def claims(name: str, factor: float, **changes: Any) -> Diagnostic:
     """A tool that always finds something worth `factor`."""
-    found = Found(
+    found = Match(
         (Evidence("a", 1.0),),
         "because",
         ("do this", "or that"),
@@ -197,14 +197,14 @@ def claims(name: str, factor: float, **changes: Any) -> Tool:
         "so",
         kernel=changes.pop("of", ""),
     )
-    return Tool(name, changes.pop("level", "kernel"), "cuda", lambda scene: found, "t", "r", "e", **changes)
+    return Diagnostic(name, changes.pop("level", "kernel"), "cuda", lambda scene: found, "t", "r", "e", **changes)
 
 
 def ranked(
-    tools: list[Tool], profile: Profile = SOFTMAX, record: TrackRecord | None = None
+    tools: list[Diagnostic], profile: Profile = SOFTMAX, record: TrackRecord | None = None
 ) -> list[tuple[str, str]]:
     far = replace(profile, floor_ms=profile.time_ms / 100)
-    return [(finding.tool, finding.explained_by) for finding in examine.diagnose(far, tools, record).findings]
+    return [(finding.diagnostic, finding.explained_by) for finding in runner.diagnose(far, tools, record).findings]
 
 
 def test_causes_come_by_gain_and_symptoms_after_all_causes() -> None:
@@ -242,13 +242,13 @@ def test_what_a_library_does_inside_ranks_after_what_the_author_can_change() -> 
     tools = [claims("inside", 3.0), claims("around", 1.5, level="system")]
     assert ranked(tools) == [("inside", ""), ("around", "")]
     assert ranked(tools, theirs) == [("around", ""), ("inside", "")]
-    finding = examine.diagnose(replace(theirs, floor_ms=0.001), tools).findings[1]
+    finding = runner.diagnose(replace(theirs, floor_ms=0.001), tools).findings[1]
     assert finding.advice == (REPLACE, "in that kernel, do this")
 
 
 def test_a_library_kernels_hot_spot_comes_before_its_inner_defects() -> None:
-    findings = examine.diagnose(load("hot_spot"), TOOLS).findings
-    assert [finding.tool for finding in findings][:2] == ["hot_spot", "excess_traffic"]
+    findings = runner.diagnose(load("hot_spot"), TOOLS).findings
+    assert [finding.diagnostic for finding in findings][:2] == ["hot_spot", "excess_traffic"]
     assert (
         findings[0].kernel == findings[1].kernel == "cunn_SoftMaxForward"
         and "replace" in findings[0].advice[0]
@@ -257,7 +257,7 @@ def test_a_library_kernels_hot_spot_comes_before_its_inner_defects() -> None:
 
 def test_the_order_of_tools_does_not_matter() -> None:
     profile = load("spills")
-    assert examine.diagnose(profile, TOOLS).findings == examine.diagnose(profile, TOOLS[::-1]).findings
+    assert runner.diagnose(profile, TOOLS).findings == runner.diagnose(profile, TOOLS[::-1]).findings
 
 
 # --- track record ----------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_trials_survive_a_restart_and_broken_lines(tmp_path: Path) -> None:
         binary.write(b'\n{"tool": "\xff\xfe"}\n\x00\xc3')
     again = TrackRecord.load(path)
     assert again.trials == {"tool": [2.0, -1.0], "other": [0.5]}
-    assert again.worth("other", 4.0) == pytest.approx(4 ** (5.5 / 6))
+    assert again.discounted_gain("other", 4.0) == pytest.approx(4 ** (5.5 / 6))
 
 
 def test_the_default_place_is_the_users_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,12 +325,12 @@ TANH = "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kerne
     ],
 )
 def test_kernels_are_called_as_people_call_them(name: str, short: str) -> None:
-    assert plain(name) == short
+    assert plain_name(name) == short
 
 
 def test_names_stay_apart() -> None:
     kernels = tuple(Kernel(name, 1.0, 1, 0.3) for name in (FILL, TANH, "copy(int)"))
-    names = [shown(kernel, kernels) for kernel in kernels]
+    names = [display_name(kernel, kernels) for kernel in kernels]
     assert names[0] == "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char*, 1ul> >"
     assert (
         names[1].startswith("vectorized_elementwise_kernel<4, tanh_kernel_cuda")
@@ -338,10 +338,10 @@ def test_names_stay_apart() -> None:
         and len(set(names)) == 3
     )
     twins = tuple(Kernel(name, 1.0, 1, 0.5) for name in ("row(int)", "row(float)"))
-    assert [shown(kernel, twins) for kernel in twins] == ["row(int)", "row(float)"]
+    assert [display_name(kernel, twins) for kernel in twins] == ["row(int)", "row(float)"]
 
 
 def test_a_finding_speaks_of_the_plain_name() -> None:
-    at = Scene(SOFTMAX, Bound.MEMORY, SOFTMAX.kernels[0])
-    assert "(" in at.it.name
-    assert at.finding(claims("any", 2.0), Found((), "c", (), 0.5, "h")).kernel == "softmax_kernel"
+    at = DiagnosticContext(SOFTMAX, Bound.MEMORY, SOFTMAX.kernels[0])
+    assert "(" in at.kernel.name
+    assert at.to_finding(claims("any", 2.0), Match((), "c", (), 0.5, "h")).kernel == "softmax_kernel"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from recorded_profiles import PROFILES, bare, load
 
-from kernelpro.diagnose import evidence, examine, guidance, roofline
-from kernelpro.diagnose.counters import WARP_CYCLES, stall
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import evidence, guidance, roofline, runner
+from kernelpro.diagnose.counters import WARP_CYCLES, stall_metric
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Diagnosis, Evidence, Line, Profile, Skipped
-from kernelpro.report.roofline import svg
+from kernelpro.report.roofline_plot import svg
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in PROFILES.glob("*.json"))
@@ -25,7 +25,7 @@ TOOLS = list(registry().values())
 
 
 def diagnosed(profile: Profile) -> Diagnosis:
-    return examine.diagnose(profile, TOOLS)
+    return runner.diagnose(profile, TOOLS)
 
 
 def whole() -> Profile:
@@ -143,7 +143,7 @@ def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:
     blind = replace(
         diagnosed(load("softmax_cuda")),
         energy=True,
-        skipped=(Skipped(examine.ENERGY, "no tool looks for it here"),),
+        skipped=(Skipped(runner.ENERGY, "no tool looks for it here"),),
     )
     assert "no waste was found, but no tool looks for it here." in guidance.write(blind)
     assert "nothing that wastes it stands out." in guidance.write(replace(blind, skipped=()))
@@ -221,7 +221,7 @@ def test_every_reason_to_wait_is_told_and_what_was_not_counted() -> None:
         "new_reason": 0.4,
         "membar_not_issued": 5.0,
     }
-    page = evidence.write(first(profile, **{stall(reason): cycles for reason, cycles in known.items()}))
+    page = evidence.write(first(profile, **{stall_metric(reason): cycles for reason, cycles in known.items()}))
     section = page.split("wait (share of their time)\n")[1].split("\n\n")[0].splitlines()
     assert [line.split(":")[0].split() for line in section[:4]] == [
         ["56%", "membar"],

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 from softmax_sample import MATRIX, NAMES, SOFTMAX, TOOLS, accused, ask, kernel, scene, slow
 
-from kernelpro.diagnose import Missing, Scene
-from kernelpro.diagnose.counters import COMPUTE, DRAM, DURATION, MEMORY, stall
-from kernelpro.diagnose.tool import ANY
+from kernelpro.diagnose import DiagnosticContext, MissingData
+from kernelpro.diagnose.counters import (
+    DRAM_THROUGHPUT,
+    DURATION,
+    MEMORY_THROUGHPUT,
+    SM_THROUGHPUT,
+    stall_metric,
+)
+from kernelpro.diagnose.diagnostic import ANY
 from kernelpro.records import Bound, Line, Severity
 
 LOAD, STORE = "global_op_ld", "global_op_st"
@@ -22,7 +28,7 @@ def test_every_tool_is_registered_and_documented() -> None:
     assert set(TOOLS) == set(NAMES)
     for tool in TOOLS.values():
         assert tool.level == "kernel" and tool.target == "cuda"
-        assert tool.trigger and tool.remedy and tool.expects
+        assert tool.trigger and tool.remedy and tool.gain_basis
         assert tool.name not in tool.symptom_of
 
 
@@ -60,7 +66,7 @@ def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
     for facts in ({}, code):
         try:
             finding = ask(name, scene(kernel(None, code=facts)))
-        except Missing as error:
+        except MissingData as error:
             assert str(error)
         else:
             assert finding is None or finding.severity is Severity.LOW
@@ -71,13 +77,13 @@ def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
 )
 def test_a_counter_that_was_not_collected_is_named(name: str) -> None:
     """ncu ran, but not for this tool: it is skipped with a reason instead of guessing."""
-    own = set(TOOLS[name].metrics) - {COMPUTE, MEMORY, DRAM, DURATION}
+    own = set(TOOLS[name].metrics) - {SM_THROUGHPUT, MEMORY_THROUGHPUT, DRAM_THROUGHPUT, DURATION}
     bare = kernel({}, registers=255, block=(128, 1, 1)) if name == "register_pressure" else kernel({})
     if name == "occupancy_limiter":
         bare = kernel({}, dynamic_shared=200_000, block=(128, 1, 1))
     few = {key: value for key, value in bare.metrics.items() if key not in own}
-    with pytest.raises(Missing, match="counter"):
-        ask(name, scene(dataclasses.replace(bare, metrics=few | {COMPUTE: 30.0, MEMORY: 30.0})))
+    with pytest.raises(MissingData, match="counter"):
+        ask(name, scene(dataclasses.replace(bare, metrics=few | {SM_THROUGHPUT: 30.0, MEMORY_THROUGHPUT: 30.0})))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -93,7 +99,7 @@ def scattered(op: str, per_request: float, used: float) -> dict[str, float]:
 
 def test_columns_read_by_neighbouring_threads_are_uncoalesced() -> None:
     line = Line("kernel.cu:17", "x[j * n + i]", 0.8, {"long_scoreboard": 0.9})
-    at = slow(scattered(LOAD, 32, 4) | {MEMORY: 88.0, stall("long_scoreboard"): 28.0}, lines=(line,))
+    at = slow(scattered(LOAD, 32, 4) | {MEMORY_THROUGHPUT: 88.0, stall_metric("long_scoreboard"): 28.0}, lines=(line,))
     finding = ask("uncoalesced_access", at)
     assert finding is not None and finding.severity is Severity.HIGH
     assert "loads" in finding.cause and "32 sectors" in finding.cause.replace("  ", " ")
@@ -104,18 +110,18 @@ def test_columns_read_by_neighbouring_threads_are_uncoalesced() -> None:
 
 def test_scattered_stores_are_found_as_such() -> None:
     finding = ask(
-        "uncoalesced_access", slow(scattered(STORE, 32, 4) | {stall("lg_throttle"): 20.0, MEMORY: 60.0})
+        "uncoalesced_access", slow(scattered(STORE, 32, 4) | {stall_metric("lg_throttle"): 20.0, MEMORY_THROUGHPUT: 60.0})
     )
     assert finding is not None and "stores" in finding.cause and "loads" not in finding.cause
 
 
 def test_a_library_kernel_whose_copies_nobody_counted_is_not_accused() -> None:
-    copied = slow(scattered(LOAD, 16, 0) | {MEMORY: 88.0}, code={})
+    copied = slow(scattered(LOAD, 16, 0) | {MEMORY_THROUGHPUT: 88.0}, code={})
     assert ask("uncoalesced_access", copied) is None and ask("sector_waste", copied) is None
 
 
 def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
-    broadcast = slow(scattered(LOAD, 1, 4) | {MEMORY: 88.0})
+    broadcast = slow(scattered(LOAD, 1, 4) | {MEMORY_THROUGHPUT: 88.0})
     assert ask("uncoalesced_access", broadcast) is None and ask("sector_waste", broadcast) is None
 
 
@@ -123,7 +129,7 @@ def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
     ("per_request", "used"), [(8, 16), (12, 10.7), (16, 8)], ids=["stride 2", "3 floats", "4 floats"]
 )
 def test_strides_and_structures_waste_sectors(per_request: float, used: float) -> None:
-    at = slow(scattered(LOAD, per_request, used) | {MEMORY: 85.0, DRAM: 85.0})
+    at = slow(scattered(LOAD, per_request, used) | {MEMORY_THROUGHPUT: 85.0, DRAM_THROUGHPUT: 85.0})
     finding = ask("sector_waste", at)
     assert (
         finding is not None
@@ -135,7 +141,7 @@ def test_strides_and_structures_waste_sectors(per_request: float, used: float) -
 
 def test_rows_off_a_boundary_by_one_sector_are_no_defect() -> None:
     assert (
-        ask("sector_waste", slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY: 85.0})) is None
+        ask("sector_waste", slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY_THROUGHPUT: 85.0})) is None
     )
 
 
@@ -165,7 +171,7 @@ def test_excess_is_that_of_all_kernels_and_told_of_the_large_ones() -> None:
 
 
 def test_excess_bytes_do_not_matter_where_dram_is_idle() -> None:
-    assert ask("excess_traffic", slow({"dram__bytes_read.sum": 3.0 * MATRIX, DRAM: 25.0})) is None
+    assert ask("excess_traffic", slow({"dram__bytes_read.sum": 3.0 * MATRIX, DRAM_THROUGHPUT: 25.0})) is None
 
 
 def test_lost_sharing_between_blocks_is_l2_thrash() -> None:
@@ -173,8 +179,8 @@ def test_lost_sharing_between_blocks_is_l2_thrash() -> None:
         "dram__bytes_read.sum": 6.0 * MATRIX,
         "lts__t_sectors_srcunit_tex_op_read.sum": 8.0 * MATRIX / 32,
         "lts__t_sector_op_read_hit_rate.pct": 25.0,
-        DRAM: 85.0,
-        MEMORY: 85.0,
+        DRAM_THROUGHPUT: 85.0,
+        MEMORY_THROUGHPUT: 85.0,
     }
     finding = ask("l2_thrash", slow(lost))
     assert finding is not None and finding.severity is Severity.HIGH
@@ -188,8 +194,8 @@ def test_the_root_claims_no_less_than_its_symptom() -> None:
         {
             "dram__bytes_read.sum": 6.0 * MATRIX,
             "lts__t_sectors_srcunit_tex_op_read.sum": 8.0 * MATRIX / 32,
-            DRAM: 85.0,
-            MEMORY: 85.0,
+            DRAM_THROUGHPUT: 85.0,
+            MEMORY_THROUGHPUT: 85.0,
         }
     )
     root, symptom = ask("l2_thrash", at), ask("excess_traffic", at)
@@ -220,7 +226,7 @@ def test_a_column_of_an_unpadded_tile_has_bank_conflicts() -> None:
     code = {"mix": {"shared_load": 4}, "loops": [], "where": {"shared_load": "kernel.cu:9"}}
     at = slow(
         conflicts(3.5e7, 31 / 32, 92.0)
-        | {MEMORY: 92.0, stall("mio_throttle"): 12.0, stall("short_scoreboard"): 12.0},
+        | {MEMORY_THROUGHPUT: 92.0, stall_metric("mio_throttle"): 12.0, stall_metric("short_scoreboard"): 12.0},
         code=code,
     )
     finding = ask("bank_conflicts", at)
@@ -241,7 +247,7 @@ PRODUCT = {"read_bytes": 2.0 * EDGE**2 * 4, "written_bytes": 1.0 * EDGE**2 * 4, 
 
 def product(
     metrics: dict[str, float] | None, loaded: float = 0.0, microseconds: float = 20000.0, **changes: Any
-) -> Scene:
+) -> DiagnosticContext:
     """A product of 4096-cubed floats, loading so many bytes from L1 for each operation."""
     facts = {"grid": (128, 128), "block": (32, 32), "registers": 32, "microseconds": microseconds} | changes
     if metrics is not None:
@@ -252,17 +258,17 @@ def product(
 
 
 def test_a_product_without_tiles_misses_reuse() -> None:
-    finding = ask("missing_reuse", product({MEMORY: 93.0, DRAM: 3.0}, loaded=2.5))
+    finding = ask("missing_reuse", product({MEMORY_THROUGHPUT: 93.0, DRAM_THROUGHPUT: 3.0}, loaded=2.5))
     assert finding is not None and finding.severity is Severity.HIGH and finding.gain.factor > 10
     assert "2.5 bytes" in finding.cause and "tiles" in finding.advice[0]
 
 
 def test_a_tiled_product_in_plain_float_does_not_miss_reuse() -> None:
-    assert ask("missing_reuse", product({MEMORY: 60.0}, loaded=4 / 64, microseconds=3500.0)) is None
+    assert ask("missing_reuse", product({MEMORY_THROUGHPUT: 60.0}, loaded=4 / 64, microseconds=3500.0)) is None
 
 
 def test_a_task_without_reuse_cannot_miss_it() -> None:
-    assert ask("missing_reuse", scene(kernel({MEMORY: 93.0}))) is None
+    assert ask("missing_reuse", scene(kernel({MEMORY_THROUGHPUT: 93.0}))) is None
 
 
 def test_without_counters_the_innermost_loop_tells() -> None:
@@ -291,7 +297,7 @@ def test_barriers_in_every_step_are_found_with_their_line() -> None:
         Line("kernel.cu:5", "x = a[i];", 0.3, {"long_scoreboard": 0.9}),
         Line("kernel.cu:7", "__syncthreads();", 0.6, {"barrier": 0.9}),
     )
-    at = slow({stall("barrier"): 20.0}, lines=lines)
+    at = slow({stall_metric("barrier"): 20.0}, lines=lines)
     finding = ask("barrier_stall", at)
     assert finding is not None and finding.severity is Severity.HIGH
     assert "59%" in finding.cause and finding.where == "kernel.cu:7"
@@ -307,14 +313,14 @@ def test_barriers_in_the_machine_code_are_only_a_suspicion() -> None:
     code = {"mix": {"barrier": 2}, "loops": [loop]}
     finding = ask("barrier_stall", scene(kernel(None, code=code, microseconds=1040.0)))
     assert finding is not None and finding.severity is Severity.LOW and finding.where == "kernel.cu:7"
-    with pytest.raises(Missing, match="machine code"):
+    with pytest.raises(MissingData, match="machine code"):
         ask("barrier_stall", scene(kernel(None)))
 
 
 def test_the_commonest_wait_is_named_and_ranks_as_a_symptom() -> None:
-    finding = ask("warp_stall", slow({stall("long_scoreboard"): 25.0}))
+    finding = ask("warp_stall", slow({stall_metric("long_scoreboard"): 25.0}))
     assert finding is not None and "load from global" in finding.cause and "in flight" in finding.advice[0]
-    other = ask("warp_stall", slow({stall("wait"): 20.0}))
+    other = ask("warp_stall", slow({stall_metric("wait"): 20.0}))
     assert other is not None and "dependent instructions" in other.cause
     assert TOOLS["warp_stall"].symptom_of == (ANY,), "whatever else is found in the kernel explains it"
 
@@ -337,7 +343,7 @@ def test_split_warps_are_divergent() -> None:
 
 
 def test_atomics_on_one_address_queue_up() -> None:
-    queue = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 1048576.0, stall("lg_throttle"): 24.0}
+    queue = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 1048576.0, stall_metric("lg_throttle"): 24.0}
     finding = ask("atomics_contention", slow(queue))
     assert (
         finding is not None
@@ -352,7 +358,7 @@ def test_atomics_on_one_address_queue_up() -> None:
 
 
 def test_one_atomic_a_block_is_healthy() -> None:
-    few = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 8192.0, stall("long_scoreboard"): 25.0}
+    few = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 8192.0, stall_metric("long_scoreboard"): 25.0}
     assert ask("atomics_contention", slow(few)) is None
 
 

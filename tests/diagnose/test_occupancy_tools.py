@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from softmax_sample import H200, ask, kernel, scene, slow
 
-from kernelpro.diagnose import Missing
-from kernelpro.diagnose.counters import COMPUTE
-from kernelpro.diagnose.occupancy import occupancy, of, waves
+from kernelpro.diagnose import MissingData
+from kernelpro.diagnose.counters import SM_THROUGHPUT
+from kernelpro.diagnose.occupancy import kernel_occupancy, occupancy, waves
 from kernelpro.records import Severity
 
 
 def test_occupancy_of_the_sample_is_what_ncu_reported() -> None:
     at = scene(kernel({}))
-    holds = of(at)
+    holds = kernel_occupancy(at)
     assert holds.limits["registers"] == 3 and holds.limits["warps"] == 4 and holds.limits["blocks"] == 32
     assert holds.limiter == "registers" and holds.share == 0.75
     assert waves(at, holds) == pytest.approx(20.69, abs=0.01)
@@ -75,7 +75,7 @@ def test_occupancy_agrees_with_the_toolkits_calculator(tmp_path: Path) -> None:
         if answer > 0:
             assert occupancy(*case, H200).blocks == answer, case
         else:
-            with pytest.raises(Missing):
+            with pytest.raises(MissingData):
                 occupancy(*case, H200)
 
 
@@ -99,7 +99,7 @@ def test_tiny_blocks_limit_occupancy_by_their_number() -> None:
 
 def test_few_warps_are_fine_where_units_are_full_or_tensor_cores_work() -> None:
     large = {"dynamic_shared": 200_000, "block": (128, 1, 1)}
-    assert ask("occupancy_limiter", slow({COMPUTE: 80.0}, **large)) is None
+    assert ask("occupancy_limiter", slow({SM_THROUGHPUT: 80.0}, **large)) is None
     code = {"mix": {"hgmma": 8, "tma": 2}, "loops": []}
     assert ask("occupancy_limiter", slow({}, code=code, **large)) is None
 

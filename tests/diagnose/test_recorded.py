@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from recorded_profiles import bare
 
-from kernelpro.diagnose import examine, guidance
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import guidance, runner
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Diagnosis, Profile, Severity
 
 DEFECTS = Path(__file__).parents[1] / "defects"
@@ -31,7 +31,7 @@ def profiles() -> dict[str, Profile]:
 @cache
 def diagnosis(name: str, counters: bool = True) -> Diagnosis:
     profile = profiles()[name]
-    return examine.diagnose(profile if counters else bare(profile), TOOLS)
+    return runner.diagnose(profile if counters else bare(profile), TOOLS)
 
 
 def planted(name: str) -> set[str]:
@@ -43,7 +43,7 @@ def planted(name: str) -> set[str]:
 
 def rank(name: str, counters: bool = True) -> int:
     """At which place the planted defect is told; 0 where it is not."""
-    tools = list(dict.fromkeys(finding.tool for finding in diagnosis(name, counters).findings))
+    tools = list(dict.fromkeys(finding.diagnostic for finding in diagnosis(name, counters).findings))
     return next((place for place, tool in enumerate(tools, 1) if tool in planted(name)), 0)
 
 
@@ -59,7 +59,7 @@ def test_the_record_holds_the_corpus() -> None:
 def test_none_of_our_own_tools_fails(name: str) -> None:
     """A tool that raises is skipped, since it may be a third party's; ours must not."""
     for profile in (profiles()[name], bare(profiles()[name])):
-        skipped = examine.diagnose(profile, TOOLS, energy=True, every=True).skipped
+        skipped = runner.diagnose(profile, TOOLS, energy=True, every=True).skipped
         assert not [item for item in skipped if item.why.startswith("it failed")]
 
 

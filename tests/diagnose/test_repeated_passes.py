@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kernelpro.authors.playbook.cpp.writer import WRITER
-from kernelpro.diagnose.tool import Scene
-from kernelpro.diagnose.tools import registry
+from kernelpro.authors.playbook.cpp.writer import BACKEND
+from kernelpro.diagnose.diagnostic import DiagnosticContext
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, Finding, Profile
 
 TOOL = registry()["cpu_repeated_passes"]
@@ -54,9 +54,9 @@ def ask(
         source=source,
         cpu={"sampled": True, "loops": loops, "static": {"functions": [function]}},
     )
-    scene = Scene(profile, bound)
-    found = TOOL.look(scene)
-    return scene.finding(TOOL, found) if found else None
+    scene = DiagnosticContext(profile, bound)
+    found = TOOL.analyze(scene)
+    return scene.to_finding(TOOL, found) if found else None
 
 
 def test_three_loops_over_a_row_leave_memory_at_rest() -> None:
@@ -94,7 +94,7 @@ def test_silence_elsewhere(healthy: dict[str, Any]) -> None:
 
 
 def test_moves_that_leave_out_a_loop_or_fetch_ahead_answer_it() -> None:
-    assert {move.name for move in WRITER.moves if TOOL.name in move.answers} == {
+    assert {move.name for move in BACKEND.moves if TOOL.name in move.diagnostics} == {
         "join",
         "fetch ahead",
         "keep",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from softmax_sample import MATRIX, ask, kernel, scene, slow
 
-from kernelpro.diagnose.counters import COMPUTE, DRAM, MEMORY, stall
+from kernelpro.diagnose.counters import DRAM_THROUGHPUT, MEMORY_THROUGHPUT, SM_THROUGHPUT, stall_metric
 from kernelpro.records import Severity
 
 SECTORS, REQUESTS = (
@@ -29,7 +29,7 @@ POOL: dict[str, Any] = {
 
 def loaded(times: float, onward: float = 2.0) -> dict[str, float]:
     """Counters of a kernel that loads each byte so often from L1, and so often from L2."""
-    return {SECTORS: times * MATRIX / 32, L2: onward * MATRIX / 32, COMPUTE: 87.0, MEMORY: 44.0, DRAM: 9.0}
+    return {SECTORS: times * MATRIX / 32, L2: onward * MATRIX / 32, SM_THROUGHPUT: 87.0, MEMORY_THROUGHPUT: 44.0, DRAM_THROUGHPUT: 9.0}
 
 
 def test_a_window_fetched_for_each_result_misses_reuse() -> None:
@@ -85,12 +85,12 @@ def tree(barriers: int, instructions: int = 72) -> dict[str, Any]:
 
 
 TREE = {
-    stall("barrier"): 12.2,
-    stall("short_scoreboard"): 8.8,
-    stall("mio_throttle"): 5.3,
-    MEMORY: 87.0,
-    COMPUTE: 85.0,
-    DRAM: 18.0,
+    stall_metric("barrier"): 12.2,
+    stall_metric("short_scoreboard"): 8.8,
+    stall_metric("mio_throttle"): 5.3,
+    MEMORY_THROUGHPUT: 87.0,
+    SM_THROUGHPUT: 85.0,
+    DRAM_THROUGHPUT: 18.0,
 }
 
 
@@ -107,17 +107,17 @@ def test_rare_barriers_beside_a_full_unit_cost_nothing() -> None:
 
 
 def test_a_loop_over_tiles_is_told_to_do_more_between_barriers() -> None:
-    finding = ask("barrier_stall", slow({stall("barrier"): 15.0}, code=tree(2)))
+    finding = ask("barrier_stall", slow({stall_metric("barrier"): 15.0}, code=tree(2)))
     assert finding is not None and "larger tiles" in finding.advice[0]
 
 
 def test_warpgroups_that_wait_for_their_products_do_not_wait_at_barriers() -> None:
     loop = {"innermost": True, "instructions": 71, "mix": {"hgmma": 4, "alu": 58, "mbarrier": 3}}
     code = {"mix": {"hgmma": 4, "barrier": 1}, "loops": [loop]}
-    assert ask("barrier_stall", slow({stall("barrier"): 15.0}, code=code)) is None
+    assert ask("barrier_stall", slow({stall_metric("barrier"): 15.0}, code=code)) is None
     synchronised = loop | {"mix": loop["mix"] | {"barrier": 2}}  # type: ignore[operator]
     assert (
-        ask("barrier_stall", slow({stall("barrier"): 15.0}, code=code | {"loops": [synchronised]}))
+        ask("barrier_stall", slow({stall_metric("barrier"): 15.0}, code=code | {"loops": [synchronised]}))
         is not None
     )
 
@@ -125,12 +125,12 @@ def test_warpgroups_that_wait_for_their_products_do_not_wait_at_barriers() -> No
 @pytest.mark.parametrize(("per_request", "accused"), [(16.0, False), (32.0, True)])
 def test_asynchronous_copies_are_judged_by_their_width(per_request: float, accused: bool) -> None:
     """The counter of used bytes does not see them, and says 0."""
-    counts = {REQUESTS: 6e6, SECTORS: 6e6 * per_request, USED: 0.0, MEMORY: 80.0}
+    counts = {REQUESTS: 6e6, SECTORS: 6e6 * per_request, USED: 0.0, MEMORY_THROUGHPUT: 80.0}
     widths = {"async_copy": {"128": 12 if per_request == 16 else 0, "32": 0 if per_request == 16 else 12}}
     code = {"mix": {"async_copy": 12}, "widths": widths, "loops": []}
     assert (ask("uncoalesced_access", slow(counts, code=code)) is not None) == accused
 
 
 def test_launches_that_read_other_data_do_not_thrash_l2() -> None:
-    many = {L2: 2.0 * MATRIX / 32, "dram__bytes_read.sum": 2.0 * MATRIX, MEMORY: 90.0, DRAM: 90.0}
+    many = {L2: 2.0 * MATRIX / 32, "dram__bytes_read.sum": 2.0 * MATRIX, MEMORY_THROUGHPUT: 90.0, DRAM_THROUGHPUT: 90.0}
     assert ask("l2_thrash", slow(many, launches=8)) is None

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from kernelpro.diagnose import Missing, Scene
-from kernelpro.diagnose.tool import ANY
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import DiagnosticContext, MissingData
+from kernelpro.diagnose.diagnostic import ANY
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, Copy, Finding, Kernel, Profile, Severity, Timeline
 
 TOOLS = registry()
@@ -37,7 +37,7 @@ def scene(
     gaps_us: float = 0.0,
     source: Source = "cupti",
     **changes: Any,
-) -> Scene:
+) -> DiagnosticContext:
     """A call with these kernels (name, microseconds in all, launches); the device is busy with them and with the copies."""
     total = sum(us for _, us, _ in kernels) or 1.0
     copies = tuple(changes.pop("copies", ()))
@@ -60,20 +60,20 @@ def scene(
         "precision": "tf32",
         "power": COOL,
     }
-    return Scene(Profile("cuda", **(fields | changes), kernels=found, timeline=line), Bound.MEMORY)
+    return DiagnosticContext(Profile("cuda", **(fields | changes), kernels=found, timeline=line), Bound.MEMORY)
 
 
-def ask(name: str, at: Scene) -> Finding | None:
-    found = TOOLS[name].look(at)
-    return at.finding(TOOLS[name], found) if found else None
+def ask(name: str, at: DiagnosticContext) -> Finding | None:
+    found = TOOLS[name].analyze(at)
+    return at.to_finding(TOOLS[name], found) if found else None
 
 
-def ranked(at: Scene) -> list[Finding]:
+def ranked(at: DiagnosticContext) -> list[Finding]:
     """All that the system tools say, largest gain first, symptoms last."""
     found = [finding for name in NAMES if (finding := ask(name, at))]
-    names = {finding.tool for finding in found}
+    names = {finding.diagnostic for finding in found}
     return sorted(
-        found, key=lambda finding: (bool(names & set(TOOLS[finding.tool].symptom_of)), -finding.gain.factor)
+        found, key=lambda finding: (bool(names & set(TOOLS[finding.diagnostic].symptom_of)), -finding.gain.factor)
     )
 
 
@@ -116,8 +116,8 @@ CASES = {
 @pytest.mark.parametrize("source", ["nsys", "cupti"])
 def test_each_defect_is_the_first_finding_whatever_traced_it(name: str, source: Source) -> None:
     findings = ranked(scene(**CASES[name], source=source))
-    assert findings and findings[0].tool == name
-    assert findings[0].advice and findings[0].evidence and findings[0].gain.how
+    assert findings and findings[0].diagnostic == name
+    assert findings[0].advice and findings[0].evidence and findings[0].gain.basis
     assert findings == ranked(scene(**CASES[name]))
 
 
@@ -159,8 +159,8 @@ def test_healthy_calls_are_left_alone(name: str, healthy: dict[str, Any]) -> Non
 def test_without_a_timeline_a_tool_is_skipped(name: str) -> None:
     at = scene(**CASES[name])
     bare = Profile.from_json(at.profile.to_json() | {"timeline": None, "power": {}})
-    with pytest.raises(Missing, match=r"timeline|power"):
-        TOOLS[name].look(Scene(bare, Bound.MEMORY))
+    with pytest.raises(MissingData, match=r"timeline|power"):
+        TOOLS[name].analyze(DiagnosticContext(bare, Bound.MEMORY))
 
 
 def test_launches_that_the_device_hides_cost_nothing() -> None:
@@ -171,7 +171,7 @@ def test_a_tracer_that_makes_launches_slow_does_not_make_them_something_else() -
     slow_host: dict[str, Any] = {"kernels": [("step", 520.0, 256)], "time_ms": 6.0}
     quick = ranked(scene(**slow_host, call_us=7000.0, gaps_us=6400.0))
     traced = ranked(scene(**slow_host, call_us=11000.0, gaps_us=10400.0, source="nsys"))
-    assert quick[0].tool == traced[0].tool == "launch_overhead"
+    assert quick[0].diagnostic == traced[0].diagnostic == "launch_overhead"
 
 
 def test_the_gain_of_fewer_launches_keeps_the_busy_time() -> None:
@@ -187,14 +187,14 @@ def test_a_scalar_read_back_is_a_synchronisation_and_a_tensor_a_copy() -> None:
         syncs={"cudaStreamSynchronize": 1.0},
         copies=[Copy("DtoH", 1, 4, 2.0)],
     )
-    assert [finding.tool for finding in ranked(scalar)] == ["host_sync", "host_gaps"]
+    assert [finding.diagnostic for finding in ranked(scalar)] == ["host_sync", "host_gaps"]
     assert ask("needless_copies", scalar) is None
     trip = [Copy("DtoH", 1, 64e6, 2500.0), Copy("HtoD", 1, 64e6, 2600.0)]
     tensor = scene(
         [("a", 100.0, 2)], 6000.0, gaps_us=700.0, syncs={"cudaStreamSynchronize": 2.0}, copies=trip
     )
     found = ranked(tensor)
-    assert found[0].tool == "needless_copies" and ".cpu()" in found[0].advice[0] and found[0].gain.factor > 10
+    assert found[0].diagnostic == "needless_copies" and ".cpu()" in found[0].advice[0] and found[0].gain.factor > 10
     assert ask("host_sync", tensor) is None
 
 
@@ -247,5 +247,5 @@ def test_a_power_cap_is_a_hint_of_low_severity() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_tool_explains_itself(name: str) -> None:
     tool = TOOLS[name]
-    assert tool.name == name and tool.level == "system" and tool.trigger and tool.remedy and tool.expects
+    assert tool.name == name and tool.level == "system" and tool.trigger and tool.remedy and tool.gain_basis
     assert set(tool.symptom_of) <= {ANY, *TOOLS}, "a symptom of a tool that does not exist"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from softmax_sample import accused, ask, kernel, scene
 
-from kernelpro.diagnose import Missing
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose import MissingData
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Severity
 
 SUM = {"alu": 5, "fma32": 8, "global_load": 8, "branch": 1}
@@ -68,8 +68,8 @@ def test_other_explanations_come_first(changes: dict[str, Any]) -> None:
 
 
 def test_without_a_suspicion_the_missing_counter_is_named() -> None:
-    with pytest.raises(Missing, match="counter"):
-        registry()["sector_waste"].look(slower(1.1, facts(SUM, "32")))
+    with pytest.raises(MissingData, match="counter"):
+        registry()["sector_waste"].analyze(slower(1.1, facts(SUM, "32")))
 
 
 def test_several_loops_that_load_may_read_the_input_several_times() -> None:

@@ -3,6 +3,6 @@
 Comes in: a Profile. Goes out: a Diagnosis, and the text that an author or a person reads.
 """
 
-from kernelpro.diagnose.tool import EVERY, Found, Missing, Scene, Tool
+from kernelpro.diagnose.diagnostic import ALL_BOUNDS, Diagnostic, DiagnosticContext, Match, MissingData
 
-__all__ = ["EVERY", "Found", "Missing", "Scene", "Tool"]
+__all__ = ["ALL_BOUNDS", "Match", "MissingData", "DiagnosticContext", "Diagnostic"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernelpro.diagnose.tool import Scene
+from kernelpro.diagnose.diagnostic import DiagnosticContext
 from kernelpro.records import Copy, Profile, Timeline
 
 SHORT = 10.0
@@ -23,7 +23,7 @@ _SMALL = 4096
 """Bytes up to which a copy to or from the host carries a scalar or an argument, not data."""
 
 
-def idle_us(scene: Scene) -> float:
+def idle_us(scene: DiagnosticContext) -> float:
     """Time of a call in which the device does nothing."""
     return max(0.0, scene.timeline.call_us - scene.timeline.busy_us)
 
@@ -33,7 +33,7 @@ def untraced_us(profile: Profile, line: Timeline) -> float:
     return min(line.call_us, 1e3 * profile.time_ms)
 
 
-def short_kernels(scene: Scene) -> bool:
+def short_kernels(scene: DiagnosticContext) -> bool:
     """Whether a call consists of many short kernels that the host starts at its usual pace."""
     line = scene.timeline
     if line.launches < MANY:
@@ -42,7 +42,7 @@ def short_kernels(scene: Scene) -> bool:
     return line.busy_us / line.launches < SHORT and idle / line.launches < 3 * LAUNCH
 
 
-def host_copies(scene: Scene) -> list[Copy]:
+def host_copies(scene: DiagnosticContext) -> list[Copy]:
     """Copies of data (not of scalars) to or from the host."""
     return [
         copy
@@ -51,6 +51,6 @@ def host_copies(scene: Scene) -> list[Copy]:
     ]
 
 
-def host_round_trips(scene: Scene) -> float:
+def host_round_trips(scene: DiagnosticContext) -> float:
     """How many of them there are in a call."""
     return sum(copy.count for copy in host_copies(scene))

@@ -16,12 +16,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kernelpro.diagnose import occupancy
-from kernelpro.diagnose.counters import COMPUTE, DRAM, DURATION, ISSUE, MEMORY, WARP_CYCLES, stall
+from kernelpro.diagnose.counters import (
+    DRAM_THROUGHPUT,
+    DURATION,
+    ISSUE_ACTIVE,
+    MEMORY_THROUGHPUT,
+    SM_THROUGHPUT,
+    WARP_CYCLES,
+    stall_metric,
+)
+from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.diagnose.guidance import number
-from kernelpro.diagnose.names import plain, shown
-from kernelpro.diagnose.tool import Missing, Scene
+from kernelpro.diagnose.kernel_names import display_name, plain_name
+from kernelpro.diagnose.stall_reasons import WORDS
 from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L1_LOADED, L1_STORED, L2_READ, SECTOR
-from kernelpro.diagnose.waiting import WORDS
 from kernelpro.records import Bound, Kernel, Profile
 
 CHARACTERS_PER_TOKEN = 4
@@ -91,14 +99,14 @@ def _cpu(profile: Profile) -> Iterator[str]:
         for function in profile.cpu.get(
             "functions", ()
         ):  # parallel regions and clones count for the function they are of
-            own[plain(function["name"])] += function["share"]
+            own[plain_name(function["name"])] += function["share"]
         if told := [
             f"{name} {share:.0%}" for name, share in own.most_common(_MOST_FUNCTIONS) if share >= _LEAST_SHARE
         ]:
             yield "by function: " + ", ".join(told)
         for loop in [loop for loop in profile.cpu["loops"] if loop["share"] >= _LEAST_LOOP][:_MOST_FUNCTIONS]:
             width = f"{loop['bits']}-bit vectors" if loop["bits"] else "scalar"
-            place = loop["where"] or plain(loop["function"])
+            place = loop["where"] or plain_name(loop["function"])
             yield f"{loop['share']:4.0%}  innermost loop at {place}, {width}  {loop['text']}".rstrip()
     works = ", ".join(f"{thread['work_ms']:.4f}" for thread in seen["threads"])
     fixed = "num_threads" in profile.source  # then asking for one thread changes nothing
@@ -134,9 +142,9 @@ _ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
     ("spilled bytes (stores, loads)", lambda k: _spills(k)),
     ("occupancy achieved, %", lambda k: _metric(k, "sm__warps_active.avg.pct_of_peak_sustained_active")),
     ("waves", lambda k: _metric(k, "launch__waves_per_multiprocessor")),
-    ("SM busy, % of peak", lambda k: _metric(k, COMPUTE)),
-    ("memory busy, % of peak", lambda k: _metric(k, MEMORY)),
-    ("DRAM busy, % of peak", lambda k: _metric(k, DRAM)),
+    ("SM busy, % of peak", lambda k: _metric(k, SM_THROUGHPUT)),
+    ("memory busy, % of peak", lambda k: _metric(k, MEMORY_THROUGHPUT)),
+    ("DRAM busy, % of peak", lambda k: _metric(k, DRAM_THROUGHPUT)),
     ("DRAM read, MB a launch", lambda k: _scaled(k, DRAM_READ, 1e-6)),
     ("DRAM written, MB a launch", lambda k: _scaled(k, DRAM_WRITTEN, 1e-6)),
     ("L2 to L1, MB a launch", lambda k: _scaled(k, L2_READ, SECTOR * 1e-6)),
@@ -153,7 +161,7 @@ _ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
     ("FP64 pipe, % of peak", lambda k: _pipe(k, "fp64")),
     ("load/store unit (LSU), % of peak", lambda k: _pipe(k, "lsu")),
     ("tensor pipe, % of peak", lambda k: _pipe(k, "tensor")),
-    ("issue slots used, %", lambda k: _metric(k, ISSUE)),
+    ("issue slots used, %", lambda k: _metric(k, ISSUE_ACTIVE)),
 )
 
 
@@ -187,9 +195,9 @@ def _spills(kernel: Kernel) -> str:
 
 
 def _kernels(profile: Profile) -> Iterator[str]:
-    columns = [(shown(kernel, profile.kernels), kernel) for kernel in profile.kernels[:_MOST_KERNELS]]
+    columns = [(display_name(kernel, profile.kernels), kernel) for kernel in profile.kernels[:_MOST_KERNELS]]
     columns += [  # their time in a call was not traced
-        (f"{name}: {plain(kernel.name)}", replace(kernel, microseconds=0.0))
+        (f"{name}: {plain_name(kernel.name)}", replace(kernel, microseconds=0.0))
         for name, other in profile.references.items()
         for kernel in other.kernels[:1]
     ]
@@ -203,8 +211,8 @@ def _kernels(profile: Profile) -> Iterator[str]:
         if any(cells):
             yield f"| {title} | " + " | ".join(cells) + " |"
     for kernel in profile.kernels[:1]:
-        with contextlib.suppress(Missing):
-            holds = occupancy.of(Scene(profile, Bound.MIXED, kernel))
+        with contextlib.suppress(MissingData):
+            holds = occupancy.kernel_occupancy(DiagnosticContext(profile, Bound.MIXED, kernel))
             blocks = f"{holds.blocks} block{'s' if holds.blocks > 1 else ''}"
             yield f"occupancy is limited by {holds.limiter}: {blocks} an SM, {holds.share:.0%} of its warps"
         yield from _parts(kernel)
@@ -230,7 +238,7 @@ def _parts(kernel: Kernel) -> Iterator[str]:
             )
 
 
-_STALL = re.compile(re.escape(stall("REASON")).replace("REASON", r"(\w+?)(?<!_not_issued)"))
+_STALL = re.compile(re.escape(stall_metric("REASON")).replace("REASON", r"(\w+?)(?<!_not_issued)"))
 
 
 def _stalls(profile: Profile) -> Iterator[str]:
@@ -244,7 +252,7 @@ def _stalls(profile: Profile) -> Iterator[str]:
         ranked = sorted(
             ((reason, value / cycles) for reason, value in counts.items()), key=lambda item: -item[1]
         )
-        yield f"## Why warps of {plain(kernel.name)} wait (share of their time)"
+        yield f"## Why warps of {plain_name(kernel.name)} wait (share of their time)"
         yield from (
             f"{share:4.0%}  {reason}: {WORDS.get(reason, reason)}"
             for reason, share in ranked
@@ -260,7 +268,7 @@ def _stalls(profile: Profile) -> Iterator[str]:
 def _lines(profile: Profile) -> Iterator[str]:
     for kernel in profile.kernels[:1]:
         if kernel.lines:
-            yield f"## Worst lines of {plain(kernel.name)}, by stall samples"
+            yield f"## Worst lines of {plain_name(kernel.name)}, by stall samples"
         for line in kernel.lines[:_MOST_LINES]:
             reasons = ", ".join(f"{reason} {share:.0%}" for reason, share in list(line.stalls.items())[:3])
             yield f"{line.share:4.0%}  {line.where or '(no line information)'}  {line.text}".rstrip() + (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.examine import ENERGY
-from kernelpro.diagnose.tool import FLOOR_HOLDS
+from kernelpro.diagnose.diagnostic import FLOOR_HOLDS
+from kernelpro.diagnose.runner import ENERGY
 from kernelpro.records import Diagnosis, Evidence, Finding
 
 MOST_DIRECTIVES = 5
@@ -38,7 +38,7 @@ def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
         lines += ["", *_directive(number, finding)]
     if symptoms:
         lines += ["", "Symptoms, which should go with their causes:"]
-        lines += [f"- {f.tool}{_place(f)}, from {f.explained_by}: {f.cause}." for f in symptoms]
+        lines += [f"- {f.diagnostic}{_place(f)}, from {f.explained_by}: {f.cause}." for f in symptoms]
     if diagnosis.energy:
         lines += ["", *_energy(diagnosis, saving, len(directives))]
     return "\n".join(lines)
@@ -82,7 +82,7 @@ def _distinct(findings: tuple[Finding, ...]) -> list[Finding]:
     """One of each tool: the first, which is its best; symptoms last."""
     found: dict[str, Finding] = {}
     for finding in findings:
-        found.setdefault(finding.tool, finding)
+        found.setdefault(finding.diagnostic, finding)
     return sorted(found.values(), key=lambda finding: bool(finding.explained_by))
 
 
@@ -92,7 +92,7 @@ def _place(finding: Finding) -> str:
 
 
 def _directive(number: int, finding: Finding) -> list[str]:
-    lines = [f"{number}. [{finding.severity}] {finding.tool}{_place(finding)}: {finding.cause}."]
+    lines = [f"{number}. [{finding.severity}] {finding.diagnostic}{_place(finding)}: {finding.cause}."]
     if finding.evidence:
         lines.append(f"   Evidence: {'; '.join(map(evidence, finding.evidence[:_MOST_EVIDENCE]))}.")
     lines += [
@@ -102,7 +102,7 @@ def _directive(number: int, finding: Finding) -> list[str]:
     promise = (
         f"up to {factor:.2f}x" if finding.objective == "speed" else f"up to {1 - 1 / factor:.0%} less energy"
     )
-    lines.append(f"   Expected: {promise} ({finding.gain.how}).")
+    lines.append(f"   Expected: {promise} ({finding.gain.basis}).")
     return lines
 
 

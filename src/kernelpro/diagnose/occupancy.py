@@ -10,8 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from kernelpro.diagnose.counters import ISSUE, ROOF, busiest, counted, has_matrix_units
-from kernelpro.diagnose.tool import Missing, Scene
+from kernelpro.diagnose.counters import (
+    ATTAINABLE,
+    ISSUE_ACTIVE,
+    has_counters,
+    peak_utilization,
+    uses_tensor_cores,
+)
+from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.records import Kernel
 
 REGISTER_UNIT = 256
@@ -69,38 +75,38 @@ def occupancy(threads: int, registers: int, shared: int, device: dict[str, Any])
         limits["registers"] = fitting // warps
     limits["shared memory"] = int(device["shared_per_sm"]) // (_up(shared, SHARED_UNIT) + SHARED_RESERVED)
     if min(limits.values()) < 1:
-        raise Missing("an occupancy (a block of this size does not fit an SM)")
+        raise MissingData("an occupancy (a block of this size does not fit an SM)")
     return Occupancy(warps, max_warps, limits)
 
 
-def of(scene: Scene) -> Occupancy:
+def kernel_occupancy(scene: DiagnosticContext) -> Occupancy:
     """Occupancy of the scene's kernel."""
-    kernel = scene.it
+    kernel = scene.kernel
     threads = math.prod(kernel.block) if kernel.block else 0
     if not threads or "max_warps_per_sm" not in scene.device:
-        raise Missing("block size and limits of the device")
+        raise MissingData("block size and limits of the device")
     return occupancy(
-        threads, registers_of(kernel), kernel.static_shared + kernel.dynamic_shared, scene.device
+        threads, registers_per_thread(kernel), kernel.static_shared + kernel.dynamic_shared, scene.device
     )
 
 
-def registers_of(kernel: Kernel) -> int:
+def registers_per_thread(kernel: Kernel) -> int:
     return kernel.registers or int(kernel.code.get("registers", 0))
 
 
-def blocks_of(scene: Scene) -> int:
+def grid_blocks(scene: DiagnosticContext) -> int:
     """Blocks in the kernel's grid."""
-    if not scene.it.grid:
-        raise Missing("the grid")
-    return math.prod(scene.it.grid)
+    if not scene.kernel.grid:
+        raise MissingData("the grid")
+    return math.prod(scene.kernel.grid)
 
 
-def waves(scene: Scene, holds: Occupancy) -> float:
+def waves(scene: DiagnosticContext, holds: Occupancy) -> float:
     """How often the grid fills the device."""
-    return blocks_of(scene) / (int(scene.device["sms"]) * holds.blocks)
+    return grid_blocks(scene) / (int(scene.device["sms"]) * holds.blocks)
 
 
-def hiding(scene: Scene, holds: Occupancy) -> tuple[float, str] | None:
+def latency_hiding_gain(scene: DiagnosticContext, holds: Occupancy) -> tuple[float, str] | None:
     """What lifting the limiter would save, and how that was derived; None where more warps would not help.
 
     By Little's law the rate of a kernel that waits for latency grows with its warps, up to half of the device's, and
@@ -111,21 +117,21 @@ def hiding(scene: Scene, holds: Occupancy) -> tuple[float, str] | None:
     if (
         holds.share >= LOW
         or target < 1.25 * holds.share
-        or has_matrix_units(scene)
+        or uses_tensor_cores(scene)
         or waves(scene, holds) < 0.99
     ):
         return None
-    if not counted(scene):
+    if not has_counters(scene):
         if scene.headroom < 1.5:
             return None
         return (
             _GUESS,
             f"a guess without counters: {holds.share:.0%} of the warps, and {scene.headroom:.1f}x above the floor",
         )
-    used = max(busiest(scene), scene.metric(ISSUE) / 100)
+    used = max(peak_utilization(scene), scene.metric(ISSUE_ACTIVE) / 100)
     if used > _WAITING:
         return None
-    faster = min(target / holds.share, ROOF / max(used, 0.01))
+    faster = min(target / holds.share, ATTAINABLE / max(used, 0.01))
     how = f"{target:.0%} instead of {holds.share:.0%} of the warps hide more latency, until a unit now used {used:.0%} is full"
     return 1 - 1 / faster, how
 

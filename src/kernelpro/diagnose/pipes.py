@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelpro.diagnose.counters import COMPUTE, MEMORY, counted
-from kernelpro.diagnose.tool import Scene
+from kernelpro.diagnose.counters import MEMORY_THROUGHPUT, SM_THROUGHPUT, has_counters
+from kernelpro.diagnose.diagnostic import DiagnosticContext
 
 XU = "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"
 """Use of the pipe of special functions and conversions."""
@@ -54,7 +54,7 @@ class HotCode:
 
     mix: Mapping[str, float]
     widths: Mapping[str, Mapping[str, int]]
-    looped: bool
+    is_loop: bool
     """Whether it is a loop, and not the kernel from end to end."""
 
     def count(self, *kinds: str) -> float:
@@ -64,7 +64,7 @@ class HotCode:
     def instructions(self) -> float:
         return max(1.0, sum(self.mix.values()))
 
-    def moved(self, *kinds: str) -> float:
+    def bytes_moved(self, *kinds: str) -> float:
         """Bytes that a thread moves with accesses of these kinds; 4 each where widths are not known."""
         known = {
             kind: sum(int(bits) / 8 * n for bits, n in self.widths.get(kind, {}).items()) for kind in kinds
@@ -81,7 +81,7 @@ class HotCode:
         }
         took = {kind: left.get(kind, 0.0) / rate for kind, rate in lanes.items()}
         accessed = sum(
-            self.moved(kind) * part[kind] for kind in self.mix if kind.endswith(("_load", "_store"))
+            self.bytes_moved(kind) * part[kind] for kind in self.mix if kind.endswith(("_load", "_store"))
         )
         return max(
             sum(left.values()) / _ISSUE,
@@ -94,7 +94,7 @@ class HotCode:
         )
 
 
-def hot_code(scene: Scene) -> HotCode:
+def hot_code(scene: DiagnosticContext) -> HotCode:
     loops = [
         loop
         for loop in scene.code.get("loops", ())
@@ -112,31 +112,31 @@ def hot_code(scene: Scene) -> HotCode:
     return HotCode(mix, widths, bool(hot))
 
 
-def dram_bytes_a_clock(scene: Scene) -> float:
+def dram_bytes_per_clock(scene: DiagnosticContext) -> float:
     """Bytes that DRAM moves for an SM in a clock."""
     bandwidth = scene.device.get("dram_bandwidth") or scene.profile.ceilings.get("bandwidth")
     sms, mhz = scene.device.get("sms"), scene.device.get("clock_mhz")
     return float(bandwidth / (sms * mhz * 1e6)) if bandwidth and sms and mhz else _DRAM_BYTES
 
 
-def dram_clocks(scene: Scene, hot: HotCode) -> float:
+def dram_clocks(scene: DiagnosticContext, hot: HotCode) -> float:
     """Clocks of an SM in which DRAM delivers what a thread's pass needs.
 
     A pass that stores takes from DRAM what the task reads for each byte that it writes, and about two values where that is
     less; further loads are weights and tables from cache.
     """
-    work, stored = scene.profile.work, hot.moved("global_store")
+    work, stored = scene.profile.work, hot.bytes_moved("global_store")
     written = work.get("written_bytes", 0.0)
     inputs = max(2.0, work.get("read_bytes", 0.0) / written if written else 0.0)
-    return min(hot.moved(*GLOBAL), (1 + inputs) * stored or math.inf) / dram_bytes_a_clock(scene)
+    return min(hot.bytes_moved(*GLOBAL), (1 + inputs) * stored or math.inf) / dram_bytes_per_clock(scene)
 
 
-def saved(scene: Scene, hot: HotCode, gone: Mapping[str, float]) -> float:
+def time_saved(scene: DiagnosticContext, hot: HotCode, gone: Mapping[str, float]) -> float:
     """Share of the kernel's time that goes with these instructions, 0 where memory sets the time."""
     slower = float(scene.device.get("fp32_to_fp64", 2.0))
     before, after = hot.clocks(slower), hot.clocks(slower, gone)
     busy, memory = before, dram_clocks(scene, hot)
-    if counted(scene):
-        busy, memory = scene.metric(COMPUTE), scene.metric(MEMORY)
+    if has_counters(scene):
+        busy, memory = scene.metric(SM_THROUGHPUT), scene.metric(MEMORY_THROUGHPUT)
     now = max(busy, memory)
     return max(0.0, 1 - max(memory, busy * after / before) / now) if now > 0 and before > 0 else 0.0

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kernelpro.diagnose.counters import COMPUTE, MEMORY
+from kernelpro.diagnose.counters import MEMORY_THROUGHPUT, SM_THROUGHPUT
 from kernelpro.diagnose.device_time import untraced_us
 from kernelpro.records import Bound, Profile
 
@@ -35,7 +35,7 @@ BUSY = 60.0
 
 
 @dataclass(frozen=True)
-class Classified:
+class Classification:
     bound: Bound
     confidence: Literal["high", "medium", "low"]
     why: str
@@ -52,18 +52,18 @@ def least_ms(profile: Profile) -> dict[str, float]:
     }
 
 
-def classify(profile: Profile) -> Classified:
+def classify(profile: Profile) -> Classification:
     idle = _idle(profile)
     if idle is not None and idle[0] > IDLE_SHARE:
-        return Classified(Bound.LAUNCH, "high" if idle[0] > 0.5 else "medium", idle[1])
+        return Classification(Bound.LAUNCH, "high" if idle[0] > 0.5 else "medium", idle[1])
     analytic, why = _analytic(profile)
     observed, seen = _observed(profile)
     if observed is None:
         unseen = "counters were not read" if profile.target == "cuda" else "on the CPU no counter confirms it"
-        return Classified(analytic, "medium", f"{why}; {unseen}")
+        return Classification(analytic, "medium", f"{why}; {unseen}")
     if observed is analytic or Bound.MIXED in (observed, analytic):
-        return Classified(analytic, "high", f"{why}; counters agree ({seen})")
-    return Classified(
+        return Classification(analytic, "high", f"{why}; counters agree ({seen})")
+    return Classification(
         analytic, "low", f"{why}; counters say {observed} ({seen}), but the task's own bound decides"
     )
 
@@ -112,10 +112,10 @@ def _analytic(profile: Profile) -> tuple[Bound, str]:
 
 def _observed(profile: Profile) -> tuple[Bound | None, str]:
     """What the busiest kernel's counters say."""
-    kernel = next((k for k in profile.kernels if COMPUTE in k.metrics), None)
+    kernel = next((k for k in profile.kernels if SM_THROUGHPUT in k.metrics), None)
     if kernel is None:
         return None, ""
-    compute, memory = kernel.metrics[COMPUTE], kernel.metrics.get(MEMORY, 0.0)
+    compute, memory = kernel.metrics[SM_THROUGHPUT], kernel.metrics.get(MEMORY_THROUGHPUT, 0.0)
     text = f"compute {compute:.0f}%, memory {memory:.0f}% of peak"
     if max(compute, memory) < BUSY:
         return Bound.LATENCY, text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelpro.diagnose.counters import DRAM, ROOF
-from kernelpro.diagnose.tool import Missing, Scene
+from kernelpro.diagnose.counters import ATTAINABLE, DRAM_THROUGHPUT
+from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.records import Kernel
 
 SECTOR = 32
@@ -35,7 +35,7 @@ ACCESS_METRICS = tuple(
 
 
 @dataclass(frozen=True)
-class Access:
+class GlobalAccess:
     """The global loads, or the global stores, of a kernel."""
 
     kind: str
@@ -50,7 +50,7 @@ class Access:
     """Sectors of this kind among those of all global accesses."""
 
 
-def accesses(scene: Scene) -> list[Access]:
+def global_accesses(scene: DiagnosticContext) -> list[GlobalAccess]:
     """Loads and stores of the kernel, those that happen.
 
     A request needs at least one sector, and (used bytes) / 32 of them: one value for all threads of a warp uses few
@@ -75,13 +75,13 @@ def accesses(scene: Scene) -> list[Access]:
             if used == 0:  # asynchronous copies in code that could not be read: a library's
                 continue
             needed = max(1.0, per_request * used / SECTOR)
-            found.append(Access(kind, per_request, used, max(0.0, 1 - needed / per_request), sectors / total))
+            found.append(GlobalAccess(kind, per_request, used, max(0.0, 1 - needed / per_request), sectors / total))
     return found
 
 
-def _copied(scene: Scene) -> float:
+def _copied(scene: DiagnosticContext) -> float:
     """Bytes that an asynchronous copy, or a load beside it, brings for a thread on average; 0 in code without such copies."""
-    widths = scene.it.code.get("widths", {})
+    widths = scene.kernel.code.get("widths", {})
     if not widths.get("async_copy"):
         return 0.0
     counts = [
@@ -93,7 +93,7 @@ def _copied(scene: Scene) -> float:
 
 
 @dataclass(frozen=True)
-class Excess:
+class ExcessTraffic:
     """What a call reads from DRAM and writes to it, against the fewest bytes of the task."""
 
     moved: float
@@ -120,25 +120,25 @@ def dram_bytes(kernel: Kernel) -> float:
     )
 
 
-def fewest_bytes(scene: Scene) -> float:
+def required_bytes(scene: DiagnosticContext) -> float:
     """Bytes that the task itself must read and write."""
     work = scene.profile.work
     fewest = work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)
     if fewest <= 0:
-        raise Missing("the fewest bytes of the task")
+        raise MissingData("the fewest bytes of the task")
     return fewest
 
 
-def excess(scene: Scene) -> Excess:
+def excess_traffic(scene: DiagnosticContext) -> ExcessTraffic:
     scene.metric(DRAM_READ)
     moved = sum(map(dram_bytes, scene.profile.kernels))
-    own = dram_bytes(scene.it) / moved if moved > 0 else 0.0
-    return Excess(moved, fewest_bytes(scene), own, min(1.0, scene.metric(DRAM) / 100 / ROOF))
+    own = dram_bytes(scene.kernel) / moved if moved > 0 else 0.0
+    return ExcessTraffic(moved, required_bytes(scene), own, min(1.0, scene.metric(DRAM_THROUGHPUT) / 100 / ATTAINABLE))
 
 
-def dram_bandwidth(scene: Scene) -> float:
+def dram_bandwidth(scene: DiagnosticContext) -> float:
     """The measured ceiling, bytes a second."""
     ceiling = scene.device.get("dram_bandwidth") or scene.profile.ceilings.get("bandwidth")
     if not ceiling:
-        raise Missing("the bandwidth of the device")
+        raise MissingData("the bandwidth of the device")
     return float(ceiling)

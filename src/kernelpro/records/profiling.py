@@ -29,12 +29,12 @@ class Severity(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Counters(Record):
+class ProfileRequest(Record):
     """What a profile job is asked to collect. Timeline and static facts are cheap and always there."""
 
     metrics: tuple[str, ...] = ()
     """Names of hardware counters for ncu; none: ncu does not run."""
-    lines: bool = False
+    sample_lines: bool = False
     """Also sample stalls by source line (ncu)."""
     references: tuple[str, ...] = ()
     """Baselines to be profiled in the same way, for the side-by-side table."""
@@ -183,14 +183,14 @@ class Gain(Record):
     """How many times faster (or, of an energy finding, leaner) a call might become, and how that was computed."""
 
     factor: float
-    how: str
+    basis: str
 
 
 @dataclass(frozen=True)
 class Finding(Record):
     """What one tool concluded."""
 
-    tool: str
+    diagnostic: str
     level: Level
     severity: Severity
     evidence: tuple[Evidence, ...]
