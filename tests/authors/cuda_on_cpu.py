@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelpro.authors.playbook.cuda.product_syntax import INSTRUCTIONS
+from kernelpro.authors.playbook.cuda.matmul_prelude import INSTRUCTIONS
 from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS
 from kernelpro.lab.languages.native import Library, build
 

@@ -14,12 +14,12 @@ from playing import QUICK, Trial, program, quick, task
 from test_playbook_families import FAMILIES
 
 from kernelpro import runtime
-from kernelpro.authors.author import NoIdea
+from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.cuda.moves import MOVES
-from kernelpro.authors.playbook.cuda.windows import slide
-from kernelpro.authors.playbook.cuda.writer import WRITER
-from kernelpro.authors.playbook.design import Design, StageDesign, of_source
-from kernelpro.diagnose.tools import registry
+from kernelpro.authors.playbook.cuda.sliding_windows import slide
+from kernelpro.authors.playbook.cuda.writer import BACKEND
+from kernelpro.authors.playbook.design import Design, StageDesign, parse_design
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.languages.cuda import nvcc
 from kernelpro.lab.languages.native import LaunchError
 from kernelpro.lab.profile import sass
@@ -33,13 +33,13 @@ _MOST_OF_TF32 = 8000.0
 """Where operands are rounded to 11 bits."""
 
 WAYS = {
-    "a block a row": StageDesign(threads=128, vector=4, keep=True),
-    "warps": StageDesign(threads=128, together=8, vector=2),
-    "rows in shared memory": StageDesign(threads=64, together=4, vector=4, keep=True),
-    "strips": StageDesign(order="strips", threads=64, lanes=4, vector=2, keep=True),
-    "strips in shared memory": StageDesign(order="strips", threads=64, vector=2, keep=True),
-    "shared rows": StageDesign(threads=64, vector=4, split=3),
-    "shared strips": StageDesign(order="strips", threads=64, lanes=2, vector=2, split=3),
+    "a block a row": StageDesign(threads=128, vector_width=4, cache_row=True),
+    "warps": StageDesign(threads=128, coarsening=8, vector_width=2),
+    "rows in shared memory": StageDesign(threads=64, coarsening=4, vector_width=4, cache_row=True),
+    "strips": StageDesign(order="strips", threads=64, lanes=4, vector_width=2, cache_row=True),
+    "strips in shared memory": StageDesign(order="strips", threads=64, vector_width=2, cache_row=True),
+    "shared rows": StageDesign(threads=64, vector_width=4, split=3),
+    "shared strips": StageDesign(order="strips", threads=64, lanes=2, vector_width=2, split=3),
 }
 TASKS: dict[str, Task] = {
     "softmax": task("F.softmax(a * 2, -1)", "torch.randn(11, 1200)"),
@@ -70,7 +70,7 @@ class Fenced(Trial):
     """A trial in CUDA, with inputs beside which nobody may read."""
 
     def __init__(self, given: Task, folder: Path):
-        super().__init__(given, folder, WRITER)
+        super().__init__(given, folder, BACKEND)
         self._leaves = [fenced(leaf) for leaf in self._leaves]
 
 
@@ -93,7 +93,7 @@ def held(trial: Trial, design: Design, monkeypatch: pytest.MonkeyPatch, most: fl
     with guarded(monkeypatch):
         errors = trial.errors(design)
     halves = any(t.dtype in ("bfloat16", "float16") for t in trial.program.tensors)
-    assert max(errors) <= (_MOST_OF_HALVES if halves else most), (errors, design.line())
+    assert max(errors) <= (_MOST_OF_HALVES if halves else most), (errors, design.to_comment())
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -123,7 +123,7 @@ def test_every_way_is_right(
 
 def test_halves_and_tiles_are_right(on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     halves = Fenced(HALVES, tmp_path)
-    held(halves, everywhere(halves, StageDesign(threads=64, vector=8, keep=True)), monkeypatch)
+    held(halves, everywhere(halves, StageDesign(threads=64, vector_width=8, cache_row=True)), monkeypatch)
     transposed = Fenced(TRANSPOSED, tmp_path)
     for side in (32, 64):
         held(
@@ -172,24 +172,24 @@ def test_outputs_share_what_their_windows_read(
     given, overlapping = WINDOWS[name]
     trial = Fenced(given, tmp_path)
     design = overlapped(trial, together)
-    assert WRITER.write(trial.program, design).count("for (int turn = 0;") == overlapping
+    assert BACKEND.write(trial.program, design).count("for (int turn = 0;") == overlapping
     held(trial, design, monkeypatch)
 
 
 def test_windows_that_overlap_are_what_a_design_begins_with() -> None:
     read = program(LARGE_POOL)
-    first = WRITER.seeds(read)[0].design
-    assert first.stages[0].order == "tiles" and first.stages[0].together == 8
+    first = BACKEND.seeds(read)[0].design
+    assert first.stages[0].order == "tiles" and first.stages[0].coarsening == 8
     plain = StageDesign(order="strips")
     (overlap,) = (move for move in MOVES if move.name == "overlap")
     found = overlap.apply(read, Design("cuda", (plain,)))
-    assert found and found.stages[0].together == 8 and overlap.apply(read, first) is None
+    assert found and found.stages[0].coarsening == 8 and overlap.apply(read, first) is None
 
 
-@pytest.mark.parametrize("maths", QUICK)
-def test_quick_mathematics_is_inside_the_judges_limits(maths: Any, on_cpu: Any, tmp_path: Path) -> None:
-    trial = Trial(quick(maths), tmp_path, WRITER)
-    excesses = trial.excesses(WRITER.write(trial.program, replace(trial.designs()[0], maths=maths)))
+@pytest.mark.parametrize("math_mode", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits(math_mode: Any, on_cpu: Any, tmp_path: Path) -> None:
+    trial = Trial(quick(math_mode), tmp_path, BACKEND)
+    excesses = trial.excesses(BACKEND.write(trial.program, replace(trial.designs()[0], math=math_mode)))
     assert set(excesses) >= {"as given", "x3", "x0.01", "negated"} and max(excesses.values()) <= 1, excesses
 
 
@@ -237,9 +237,9 @@ CONVOLUTION = task(
 )
 _SMALL = {"down": 32, "over": 32, "deep": 16, "threads": 64}
 PRODUCT_WAYS = {
-    "multiply-add": StageDesign(**_SMALL, stages=2),  # type: ignore[arg-type]
+    "multiply-add": StageDesign(**_SMALL, pipeline_stages=2),  # type: ignore[arg-type]
     "tensor cores": StageDesign(order="tiles", **_SMALL),  # type: ignore[arg-type]
-    "shared depth": StageDesign(order="tiles", down=64, over=32, deep=16, threads=128, stages=4, split=3),
+    "shared depth": StageDesign(order="tiles", tile_m=64, tile_n=32, tile_k=16, threads=128, pipeline_stages=4, split=3),
 }
 
 
@@ -272,19 +272,19 @@ def test_a_convolution_is_a_product_too(
     trial = Fenced(CONVOLUTION, tmp_path)
     assert trial.designs()[0].stages[0].order == "tiles"
     design = replace(everywhere(trial, PRODUCT_WAYS["tensor cores"]), precision=precision)
-    assert ("multiply<TF32>" in WRITER.write(trial.program, design)) == (precision == "tf32")
+    assert ("multiply<TF32>" in BACKEND.write(trial.program, design)) == (precision == "tf32")
     held(trial, design, monkeypatch, _MOST_OF_TF32 if precision == "tf32" else _MOST)
 
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("arrived<STAGES - 2>();", "arrived<STAGES - 1>();"),
+        ("arrived<PIPELINE_STAGES - 2>();", "arrived<PIPELINE_STAGES - 1>();"),
         *(
             pytest.param(*pair, marks=pytest.mark.long)
             for pair in (
                 ("__syncthreads();\n        const int next", "const int next"),
-                ("next % STAGES);", "(next + 1) % STAGES);"),
+                ("next % PIPELINE_STAGES);", "(next + 1) % PIPELINE_STAGES);"),
                 ("left_deep < 10 &&", ""),
                 ("b[n / 2][n % 2 + 2]", "b[n / 2][n % 2]"),
             )
@@ -296,7 +296,7 @@ def test_what_is_wrong_with_a_product_is_detected(
 ) -> None:
     """A copy not waited for, a barrier missing, the wrong buffer, a bound forgotten, half of the terms."""
     trial = Fenced(task("a @ b", f"{whole(44, 40)}, {whole(40, 52)}"), tmp_path)
-    source = WRITER.write(trial.program, everywhere(trial, PRODUCT_WAYS["tensor cores"]))
+    source = BACKEND.write(trial.program, everywhere(trial, PRODUCT_WAYS["tensor cores"]))
     assert right in source
     with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
         assert max(trial.errors_of(source.replace(right, wrong))) <= _MOST
@@ -304,22 +304,22 @@ def test_what_is_wrong_with_a_product_is_detected(
 
 def test_the_precision_of_products_is_that_of_the_design() -> None:
     read = program(task("a @ b", "torch.randn(64, 64), torch.randn(64, 64)"))
-    designs = [seed.design for seed in WRITER.seeds(read)]
-    assert len(designs) > 1 and "multiply<TF32>" in WRITER.write(read, designs[0])
+    designs = [seed.design for seed in BACKEND.seeds(read)]
+    assert len(designs) > 1 and "multiply<TF32>" in BACKEND.write(read, designs[0])
     for design in designs:
-        assert "multiply<" not in WRITER.write(read, replace(design, precision="fp32")).split("__global__")[1]
+        assert "multiply<" not in BACKEND.write(read, replace(design, precision="fp32")).split("__global__")[1]
 
 
 def test_products_of_other_types_are_refused() -> None:
     read = program(task("a @ b", "torch.randint(0, 9, (32, 32)), torch.randint(0, 9, (32, 32))"))
-    with pytest.raises(NoIdea, match="products of int64"):
-        WRITER.write(read, WRITER.seeds(read)[0].design)
+    with pytest.raises(NoProposal, match="products of int64"):
+        BACKEND.write(read, BACKEND.seeds(read)[0].design)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*PRODUCTS, "convolution"])
 def test_every_product_is_right_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = Trial(PRODUCTS.get(name, CONVOLUTION), tmp_path, WRITER, "cuda")
+    trial = Trial(PRODUCTS.get(name, CONVOLUTION), tmp_path, BACKEND, "cuda")
     for design in (*trial.designs(), *(everywhere(trial, how) for how in PRODUCT_WAYS.values())):
         limit = (
             _MOST_OF_HALVES
@@ -328,25 +328,25 @@ def test_every_product_is_right_on_a_gpu(name: str, tmp_path: Path) -> None:
             if name in ("layers", "convolution")
             else _MOST
         )
-        assert max(trial.errors(design)) <= limit, design.line()
+        assert max(trial.errors(design)) <= limit, design.to_comment()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_right_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = Trial(WINDOWS[name][0], tmp_path, WRITER, "cuda")
+    trial = Trial(WINDOWS[name][0], tmp_path, BACKEND, "cuda")
     for together in (8, 3):
         design = overlapped(trial, together)
         assert max(trial.errors(design)) <= (_MOST_OF_HALVES if name == "convolutions" else _MOST), (
-            design.line()
+            design.to_comment()
         )
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("maths", QUICK)
-def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(maths: Any, tmp_path: Path) -> None:
-    trial = Trial(quick(maths), tmp_path, WRITER, "cuda")
-    excesses = trial.excesses(WRITER.write(trial.program, replace(trial.designs()[0], maths=maths)))
+@pytest.mark.parametrize("math_mode", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(math_mode: Any, tmp_path: Path) -> None:
+    trial = Trial(quick(math_mode), tmp_path, BACKEND, "cuda")
+    excesses = trial.excesses(BACKEND.write(trial.program, replace(trial.designs()[0], math=math_mode)))
     assert max(excesses.values()) <= 1, excesses
 
 
@@ -371,14 +371,14 @@ def test_what_is_wrong_is_detected(
 ) -> None:
     """A barrier missing, an index off by one, a store beside the tensor, a barrier for some, a bound forgotten."""
     trial = Fenced(TASKS["softmax"], tmp_path)
-    source = WRITER.write(trial.program, everywhere(trial, WAYS["a block a row"]))
+    source = BACKEND.write(trial.program, everywhere(trial, WAYS["a block a row"]))
     assert right in source
     with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
         assert max(trial.errors_of(source.replace(right, wrong))) <= _MOST
 
 
 def test_an_address_that_no_vector_can_have_is_refused(on_cpu: Any, tmp_path: Path) -> None:
-    source = WRITER.write(program(task("a * 2", "torch.randn(64)")), Design("cuda", (StageDesign(vector=4),)))
+    source = BACKEND.write(program(task("a * 2", "torch.randn(64)")), Design("cuda", (StageDesign(vector_width=4),)))
     names: dict[str, Any] = {}
     exec(source, names)
     given = torch.randn(65)
@@ -399,14 +399,14 @@ def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
         long_sums,
     ):
         read = program(given)
-        starts = [seed.design for seed in WRITER.seeds(read)]
+        starts = [seed.design for seed in BACKEND.seeds(read)]
         if not any(stage.product for stage in read.stages):
             starts.append(Design("cuda", (WAYS["shared rows"],) * len(read.stages)))
         for start in starts:
-            assert of_source(WRITER.write(read, start)) == start
+            assert parse_design(BACKEND.write(read, start)) == start
             for move in MOVES:
                 if (moved := move.apply(read, start)) is not None:
-                    assert moved != start and of_source(WRITER.write(read, moved)) == moved
+                    assert moved != start and parse_design(BACKEND.write(read, moved)) == moved
                     made.add(move.name)
     assert made == {move.name for move in MOVES}
 
@@ -414,27 +414,27 @@ def test_designs_come_back_from_their_candidates_and_moves_lead_on() -> None:
 @pytest.mark.parametrize(
     ("forward", "offered"),
     [
-        ("F.gelu(a)", {"cheap"}),
+        ("F.gelu(a)", {"approximate"}),
         ("a.tanh()", set()),
-        ("F.silu(a)", {"own"}),
-        ("5 * (a / 5).tanh() + a.exp()", {"cheap", "own"}),
+        ("F.silu(a)", {"fast"}),
+        ("5 * (a / 5).tanh() + a.exp()", {"approximate", "fast"}),
     ],
 )
 def test_mathematics_is_offered_where_it_helps(forward: str, offered: set[str]) -> None:
     """And cheap forms not where they are the result: near zero it would have no digits."""
     read = program(task(forward))
-    design = WRITER.seeds(read)[0].design
-    made = [found for move in MOVES if (found := move.apply(read, design)) and found.maths != "library"]
-    assert {found.maths for found in made} == offered
+    design = BACKEND.seeds(read)[0].design
+    made = [found for move in MOVES if (found := move.apply(read, design)) and found.math != "library"]
+    assert {found.math for found in made} == offered
     for found in made:
-        back = WRITER.safer(read, found)[0]
-        assert back == replace(found, maths={"cheap": "own", "own": "library"}[found.maths]), (
+        back = BACKEND.fallbacks(read, found)[0]
+        assert back == replace(found, math={"approximate": "fast", "fast": "library"}[found.math]), (
             "a step back after a wrong result"
         )
 
 
 def test_moves_answer_tools_that_there_are() -> None:
-    assert {name for move in MOVES for name in move.answers} <= registry().keys()
+    assert {name for move in MOVES for name in move.diagnostics} <= registry().keys()
 
 
 # --- for a Hopper, by nvcc ---------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ def test_machine_code_moves_16_bytes_at_once(
 ) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     read = program(task(*LARGE[name]))
-    source = WRITER.write(read, WRITER.seeds(read)[0].design)
+    source = BACKEND.write(read, BACKEND.seeds(read)[0].design)
     exec(source, {})
     static = sass.analyse(
         {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source
@@ -479,16 +479,16 @@ def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     read = program(task(*LARGE["gelu"]))
     counts = {}
-    for maths in ("library", "cheap"):
-        folder = tmp_path / maths
+    for math_mode in ("library", "approximate"):
+        folder = tmp_path / math_mode
         monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(folder))
-        source = WRITER.write(read, replace(WRITER.seeds(read)[0].design, maths=maths))  # type: ignore[arg-type]
+        source = BACKEND.write(read, replace(BACKEND.seeds(read)[0].design, math=math_mode))  # type: ignore[arg-type]
         exec(source, {})
         (facts,) = sass.analyse({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels[
             "stage0"
         ]
-        counts[maths] = sum(facts["mix"].values())
-    assert counts["cheap"] < 0.7 * counts["library"]
+        counts[math_mode] = sum(facts["mix"].values())
+    assert counts["approximate"] < 0.7 * counts["library"]
 
 
 @pytest.mark.long
@@ -502,7 +502,7 @@ def test_products_are_made_on_tensor_cores_and_fetched_ahead(
     read = program(
         task("F.gelu(a @ b) + c", ", ".join(f"torch.empty({shape}, dtype=torch.{dtype})" for shape in shapes))
     )
-    source = WRITER.write(read, WRITER.seeds(read)[0].design)
+    source = BACKEND.write(read, BACKEND.seeds(read)[0].design)
     exec(source, {})
     static = sass.analyse(
         {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from kernelpro.authors.playbook.codegen.writer import Move, Seed
-from kernelpro.authors.playbook.cuda import product_moves
-from kernelpro.authors.playbook.cuda.flat import is_flat
-from kernelpro.authors.playbook.cuda.products import multiplies
-from kernelpro.authors.playbook.cuda.stages import can_split
-from kernelpro.authors.playbook.cuda.tiles import crossing
-from kernelpro.authors.playbook.cuda.turns import fitting
-from kernelpro.authors.playbook.cuda.windows import outputs, slide
+from kernelpro.authors.playbook.cuda import matmul_moves
+from kernelpro.authors.playbook.cuda.elementwise import is_flat
+from kernelpro.authors.playbook.cuda.matmul import multiplies
+from kernelpro.authors.playbook.cuda.row_stages import can_split
+from kernelpro.authors.playbook.cuda.transpose import crossing
+from kernelpro.authors.playbook.cuda.thread_loop import fitting
+from kernelpro.authors.playbook.cuda.sliding_windows import outputs, slide
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import contraction
-from kernelpro.authors.playbook.fusion.passes import passes
+from kernelpro.authors.playbook.fusion.contractions import find_contraction
+from kernelpro.authors.playbook.fusion.passes import split_into_passes
 from kernelpro.authors.playbook.ir.expressions import itemsize
-from kernelpro.authors.playbook.ir.indices import Index, Var
-from kernelpro.authors.playbook.ir.stages import Program, Reduce, Stage, Store
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
+from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, Stage, StoreStep
 from kernelpro.authors.playbook.moves import (
-    CHEAP_MATHS,
+    APPROXIMATE_MATH,
     Apply,
     Change,
-    changed,
-    exact_maths,
-    own_maths,
-    retreats,
-    seeds_apart,
-    staged,
+    apply_change,
+    more_exact_math,
+    use_fast_math,
+    distinct_fallbacks,
+    distinct_seeds,
+    per_stage,
 )
 
 _SMS = 132
@@ -48,7 +48,7 @@ _LONG = 32768
 def seeds(program: Program) -> list[Seed]:
     """The first is the one to bet on."""
     best, wider, plain = (_all(program, choose) for choose in (_best, _wider, _plain))
-    if any(contraction(stage) for stage in program.stages):
+    if any(find_contraction(stage) for stage in program.stages):
         found = [
             Seed(
                 "Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.",
@@ -57,7 +57,7 @@ def seeds(program: Program) -> list[Seed]:
             Seed("The same with smaller tiles, and more of them at the same time.", wider),
             Seed("Multiply-add instead of tensor cores.", plain),
         ]
-        return seeds_apart(found)
+        return distinct_seeds(found)
     found = [
         Seed(
             "One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.",
@@ -66,12 +66,12 @@ def seeds(program: Program) -> list[Seed]:
         Seed("The same with more threads at a row, and fewer elements for each.", wider),
         Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", plain),
     ]
-    return seeds_apart(found)
+    return distinct_seeds(found)
 
 
-def safer(program: Program, design: Design) -> list[Design]:
-    steps = [exact_maths(design), design.everywhere(keep=False, split=1), _all(program, _plain)]
-    return retreats(design, steps)
+def fallbacks(program: Program, design: Design) -> list[Design]:
+    steps = [more_exact_math(design), design.with_all_stages(cache_row=False, split=1), _all(program, _plain)]
+    return distinct_fallbacks(design, steps)
 
 
 # --- designs to begin with ---------------------------------------------------------------------------------
@@ -82,38 +82,38 @@ def _all(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> D
 
 
 def _best(stage: Stage, program: Program) -> StageDesign:
-    if contraction(stage):
-        return product_moves.best(stage)
+    if find_contraction(stage):
+        return matmul_moves.best(stage)
     if is_flat(stage):
         return _flat(stage, program)
-    if slide(stage) and (how := _windows(stage)).together > 1:
+    if slide(stage) and (how := _windows(stage)).coarsening > 1:
         return how
     return _columns(stage, program) if _order(stage) == "strips" else _rows(stage, program)
 
 
 def _wider(stage: Stage, program: Program) -> StageDesign:
-    if contraction(stage):
-        return product_moves.smaller(stage)
+    if find_contraction(stage):
+        return matmul_moves.smaller(stage)
     how = _best(stage, program)
     if is_flat(stage):
         return (
             replace(how, threads=512, tile=64)
             if how.order == "tiles"
-            else replace(how, threads=512, together=1)
+            else replace(how, threads=512, coarsening=1)
         )
     if how.order == "strips":
         return replace(how, lanes=min(32, 2 * how.lanes))
     if how.order == "tiles":
-        return replace(how, together=max(1, how.together // 2))
-    return replace(how, threads=min(1024, 2 * how.threads), together=max(1, how.together // 2))
+        return replace(how, coarsening=max(1, how.coarsening // 2))
+    return replace(how, threads=min(1024, 2 * how.threads), coarsening=max(1, how.coarsening // 2))
 
 
 def _plain(stage: Stage, program: Program) -> StageDesign:
     if stage.product:
-        return product_moves.plain(stage)
+        return matmul_moves.plain(stage)
     if is_flat(stage) or _order(stage) == "strips":
         return StageDesign(order="rows" if is_flat(stage) else "strips", threads=128)
-    return StageDesign(threads=128, together=4 if stage.rows >= 4 * _SMS else 1)
+    return StageDesign(threads=128, coarsening=4 if stage.rows >= 4 * _SMS else 1)
 
 
 def _flat(stage: Stage, program: Program) -> StageDesign:
@@ -124,38 +124,38 @@ def _flat(stage: Stage, program: Program) -> StageDesign:
     )
     loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
     return StageDesign(
-        vector=vector, together=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1
+        vector_width=vector, coarsening=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1
     )
 
 
 def _rows(stage: Stage, program: Program) -> StageDesign:
     """A warp a row, or less, while that leaves few elements to a thread; else a block, or several."""
-    vector, length = _vector(stage, program), stage.width
-    pieces = max(1, length // fitting(vector, stage.longest))
+    vector, length = _vector(stage, program), stage.row_width
+    pieces = max(1, length // fitting(vector, stage.row_loops))
     lanes = min(32 if pieces <= 256 else power_of_two(length / _EACH), power_of_two(pieces), 1024)
     threads = max(lanes, 128)
-    how = StageDesign(threads=threads, together=threads // lanes, vector=vector, keep=True)
+    how = StageDesign(threads=threads, coarsening=threads // lanes, vector_width=vector, cache_row=True)
     if can_split(stage) and stage.rows < 2 * _SMS and length >= _LONG:
         split = min(power_of_two(4 * _SMS / stage.rows), length // (_THREADS * _EACH), 128)
-        return replace(how, threads=_THREADS, together=1, split=split, keep=False)
+        return replace(how, threads=_THREADS, coarsening=1, split=split, cache_row=False)
     return how
 
 
 def _columns(stage: Stage, program: Program) -> StageDesign:
-    length = stage.width
+    length = stage.row_width
     vector = fitting(min(4, _vector(stage, program)), stage.outer)
-    if (length <= 64 and len(passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reduces):
-        return StageDesign(order="strips", vector=vector if stage.rows >= _BUSY * vector else 1)
-    several = len([one for one in passes(stage) if one.loops]) > 1
+    if (length <= 64 and len(split_into_passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reductions):
+        return StageDesign(order="strips", vector_width=vector if stage.rows >= _BUSY * vector else 1)
+    several = len([one for one in split_into_passes(stage) if one.loops]) > 1
     lanes = max(
         power_of_two(_BUSY * vector / stage.rows), power_of_two(length * vector / 32) if several else 1
     )
     lanes = max(1, min(lanes, _THREADS * vector // _SIDE_BY_SIDE, 32, power_of_two(length / 4)))
-    how = StageDesign(order="strips", lanes=lanes, vector=vector, keep=several)
+    how = StageDesign(order="strips", lanes=lanes, vector_width=vector, cache_row=several)
     blocks = max(1, stage.rows * lanes // (_THREADS * vector))
     if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
         return replace(
-            how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), keep=False
+            how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), cache_row=False
         )
     return how
 
@@ -163,13 +163,13 @@ def _columns(stage: Stage, program: Program) -> StageDesign:
 def _windows(stage: Stage) -> StageDesign:
     """As many outputs a thread as leave enough threads."""
     together = next((n for n in (8, 4, 2) if stage.rows >= n * _BUSY), 1)
-    return StageDesign(order="tiles", threads=128, together=outputs(stage, together))
+    return StageDesign(order="tiles", threads=128, coarsening=outputs(stage, together))
 
 
 def _vector(stage: Stage, program: Program) -> int:
     """As many elements of the largest tensor as 16 bytes hold."""
-    names = {node.data[0] for root in stage.values for node in root.walk() if node.op == "load"}
-    names |= {step.tensor for step in stage.steps if isinstance(step, Store)}
+    names = {node.data[0] for root in stage.expressions for node in root.walk() if node.op == "load"}
+    names |= {step.tensor for step in stage.steps if isinstance(step, StoreStep)}
     found = [program.tensor(name) for name in names]
     largest = max(found, key=lambda tensor: (tensor.size, -itemsize(tensor.dtype), tensor.name))
     return 16 // max(2, itemsize(largest.dtype))
@@ -180,7 +180,7 @@ def _order(stage: Stage) -> Literal["rows", "strips"]:
     looped = [step for step in stage.steps if step.loops]
     if not stage.outer:
         return "rows"
-    if not looped or any(reduce.guards for reduce in stage.reduces):
+    if not looped or any(reduce.guards for reduce in stage.reductions):
         return "strips"
     along = across = 0
     for step in looped:
@@ -191,12 +191,12 @@ def _order(stage: Stage) -> Literal["rows", "strips"]:
     return "strips" if across > along else "rows"
 
 
-def _indices(step: Reduce | Store) -> list[Index]:
+def _indices(step: ReduceStep | StoreStep) -> list[IndexExpr]:
     found = [node.data[1] for node in step.value.walk() if node.op == "load"]
-    return [*found, step.index] if isinstance(step, Store) else found
+    return [*found, step.index] if isinstance(step, StoreStep) else found
 
 
-def _run(index: Index, loops: tuple[Var, ...]) -> int:
+def _run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
     """Elements that lie side by side along the loops."""
     run = 1
     for var in reversed(loops):
@@ -211,28 +211,28 @@ def _run(index: Index, loops: tuple[Var, ...]) -> int:
 
 def _along_rows(change: Change) -> Apply:
     """A change of stages that are no products."""
-    return staged(lambda stage, how: None if multiplies(stage, how) else change(stage, how))
+    return per_stage(lambda stage, how: None if multiplies(stage, how) else change(stage, how))
 
 
 def _widen(program: Program, design: Design) -> Design | None:
-    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    def change(stage: Stage, how: StageDesign) -> StageDesign | None:
         vector = _vector(stage, program)
         return (
-            {"vector": vector} if how.vector < vector and how.order != "tiles" and not stage.product else None
+            replace(how, vector_width=vector) if how.vector_width < vector and how.order != "tiles" and not stage.product else None
         )
 
-    return changed(program, design, change)
+    return apply_change(program, design, change)
 
 
-def _tile(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"order": "tiles", "vector": 1} if how.order != "tiles" and crossing(stage) else None
+def _tile(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, order="tiles", vector_width=1) if how.order != "tiles" and crossing(stage) else None
 
 
-def _overlap(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _overlap(stage: Stage, how: StageDesign) -> StageDesign | None:
     made = _windows(stage) if how.order != "tiles" and slide(stage) else None
     return (
-        {"order": "tiles", "threads": made.threads, "together": made.together}
-        if made and made.together > 1
+        replace(how, order="tiles", threads=made.threads, coarsening=made.coarsening)
+        if made and made.coarsening > 1
         else None
     )
 
@@ -240,7 +240,7 @@ def _overlap(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
 def _turn(program: Program, design: Design) -> Design | None:
     """Only where the addresses say so."""
 
-    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+    def change(stage: Stage, how: StageDesign) -> StageDesign | None:
         if (
             multiplies(stage, how)
             or is_flat(stage)
@@ -249,57 +249,54 @@ def _turn(program: Program, design: Design) -> Design | None:
         ):
             return None
         made = _best(stage, program)
-        return {
-            field: getattr(made, field)
-            for field in ("order", "threads", "together", "lanes", "vector", "split", "keep")
-        }
+        return replace(how, order=made.order, threads=made.threads, coarsening=made.coarsening, lanes=made.lanes, vector_width=made.vector_width, split=made.split, cache_row=made.cache_row)
 
-    return changed(program, design, change)
+    return apply_change(program, design, change)
 
 
-def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    several = len([one for one in passes(stage) if one.loops]) > 1
-    return {"keep": True, "split": 1} if several and not how.keep else None
+def _keep(stage: Stage, how: StageDesign) -> StageDesign | None:
+    several = len([one for one in split_into_passes(stage) if one.loops]) > 1
+    return replace(how, cache_row=True, split=1) if several and not how.cache_row else None
 
 
-def _split(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _split(stage: Stage, how: StageDesign) -> StageDesign | None:
     few = how.split < 64 and stage.rows < _BUSY and how.order != "tiles"
-    return {"split": 4 * how.split} if few and can_split(stage) else None
+    return replace(how, split=4 * how.split) if few and can_split(stage) else None
 
 
-def _whole(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"split": 1, "keep": True} if how.split > 1 else None
+def _whole(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, split=1, cache_row=True) if how.split > 1 else None
 
 
-def _more_threads(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _more_threads(stage: Stage, how: StageDesign) -> StageDesign | None:
     """For each row, so that each has fewer elements."""
     if is_flat(stage):
-        return {"together": how.together // 2} if how.together > 1 and how.order != "tiles" else None
+        return replace(how, coarsening=how.coarsening // 2) if how.coarsening > 1 and how.order != "tiles" else None
     if how.order == "strips":
-        return {"lanes": 2 * how.lanes} if how.lanes < 32 and how.lanes < how.threads else None
-    if how.together > 1:
-        return {"together": how.together // 2}
-    return {"threads": 2 * how.threads} if how.threads < 1024 else None
+        return replace(how, lanes=2 * how.lanes) if how.lanes < 32 and how.lanes < how.threads else None
+    if how.coarsening > 1:
+        return replace(how, coarsening=how.coarsening // 2)
+    return replace(how, threads=2 * how.threads) if how.threads < 1024 else None
 
 
-def _more_work(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _more_work(stage: Stage, how: StageDesign) -> StageDesign | None:
     """For each thread, so that more of its loads are on the way."""
     if is_flat(stage):
-        return {"together": 2 * how.together} if how.together < 8 and how.order != "tiles" else None
+        return replace(how, coarsening=2 * how.coarsening) if how.coarsening < 8 and how.order != "tiles" else None
     if how.order == "strips":
-        return {"lanes": how.lanes // 2} if how.lanes > 1 else None
-    return {"together": 2 * how.together} if how.together < 8 else None
+        return replace(how, lanes=how.lanes // 2) if how.lanes > 1 else None
+    return replace(how, coarsening=2 * how.coarsening) if how.coarsening < 8 else None
 
 
-def _small_blocks(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _small_blocks(stage: Stage, how: StageDesign) -> StageDesign | None:
     if how.threads <= 64 or (how.order == "tiles" and is_flat(stage)):
         return None
-    together = max(1, how.together // 2) if how.order == "rows" and not is_flat(stage) else how.together
-    return {"threads": how.threads // 2, "together": together}
+    together = max(1, how.coarsening // 2) if how.order == "rows" and not is_flat(stage) else how.coarsening
+    return replace(how, threads=how.threads // 2, coarsening=together)
 
 
 MOVES = (
-    *product_moves.MOVES,
+    *matmul_moves.MOVES,
     Move(
         "tiles",
         "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
@@ -360,11 +357,11 @@ MOVES = (
         ("occupancy_limiter", "tail_effect", "barrier_stall"),
         _along_rows(_small_blocks),
     ),
-    CHEAP_MATHS,
+    APPROXIMATE_MATH,
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm, reciprocal and root in place of the exact functions.",
         ("special_functions", "warp_stall", "energy_costly_math"),
-        own_maths(frozenset({"exp", "log", "div", "sqrt"})),
+        use_fast_math(frozenset({"exp", "log", "div", "sqrt"})),
     ),
 )

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import STORED as CPP_STORED
 from kernelpro.authors.playbook.cpp.syntax import CppPrinter, computed
-from kernelpro.authors.playbook.design import CHEAP
+from kernelpro.authors.playbook.design import APPROXIMABLE_FUNCTIONS
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
 
 STORED = {**CPP_STORED, "float16": "__half", "bfloat16": "__nv_bfloat16"}
 """How tensors hold a type."""
@@ -19,7 +19,7 @@ _FLOAT = {"abs": "fabsf", "round": "rintf", "pow": "powf", "fmod": "fmodf"}
 _DOUBLE = {"abs": "fabs", "round": "rint"}
 _FAST = {"exp": "__expf", "log": "__logf", "div": "__fdividef"}
 """Of float, to a few units in the last place, in one or two instructions; they stand for CUDA's own where a design says so."""
-_CHEAP = {op: f"cheap_{op}" for op in CHEAP}
+_CHEAP = {op: f"cheap_{op}" for op in APPROXIMABLE_FUNCTIONS}
 FAST_FLAGS = ("-ftz=true", "-prec-sqrt=false")
 """What goes with them: without the first, half of their instructions look after numbers below 1e-38."""
 
@@ -36,20 +36,20 @@ def combined(kind: str, a: str, b: str) -> str:
 class CudaPrinter(CppPrinter):
     """Prints expressions for a thread; loop variables become what the thread makes of its own number."""
 
-    def __init__(self, maths: str, pointers: Mapping[str, str]):
+    def __init__(self, math_mode: str, pointers: Mapping[str, str]):
         self.pointers = dict(pointers)
         super().__init__(False, self.pointers)
-        self._quick = {"library": {}, "own": _FAST, "cheap": _FAST | _CHEAP}[maths]
-        self.places: Mapping[Var, Index] = {}
+        self._quick = {"library": {}, "fast": _FAST, "approximate": _FAST | _CHEAP}[math_mode]
+        self.places: Mapping[LoopVar, IndexExpr] = {}
         """Where the thread stands: an index for each loop variable."""
         self.of_row = ""
         """What is appended to the name of a number that belongs to a row."""
 
-    def index(self, index: Index, names: Names | None = None) -> str:
+    def index(self, index: IndexExpr, names: Names | None = None) -> str:
         return super().index(self.placed(index), names)
 
-    def placed(self, index: Index) -> Index:
-        return index.substituted(self.places, lambda value: value)
+    def placed(self, index: IndexExpr) -> IndexExpr:
+        return index.substitute(self.places, lambda value: value)
 
     def pointer(self, tensor: str) -> str:
         return self.pointers[tensor]

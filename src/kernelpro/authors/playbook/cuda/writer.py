@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.codegen.writer import Backend
 from kernelpro.authors.playbook.cuda import moves
-from kernelpro.authors.playbook.cuda.flat import is_flat, write_flat
-from kernelpro.authors.playbook.cuda.product_syntax import FRAGMENTS, INSTRUCTIONS, TILES
-from kernelpro.authors.playbook.cuda.products import Products, multiplies
-from kernelpro.authors.playbook.cuda.stages import write_stage
+from kernelpro.authors.playbook.cuda.elementwise import is_flat, write_flat
+from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILES
+from kernelpro.authors.playbook.cuda.matmul import Products, multiplies
+from kernelpro.authors.playbook.cuda.row_stages import write_stage
 from kernelpro.authors.playbook.cuda.syntax import (
     ACROSS,
     CHEAP_FORMS,
@@ -34,10 +34,10 @@ from kernelpro.authors.playbook.cuda.syntax import (
     headers,
     indented,
 )
-from kernelpro.authors.playbook.cuda.tiles import crossing, write_tiles
-from kernelpro.authors.playbook.cuda.turns import Kernel, Writing
+from kernelpro.authors.playbook.cuda.transpose import crossing, write_tiles
+from kernelpro.authors.playbook.cuda.thread_loop import Kernel, Writing
 from kernelpro.authors.playbook.design import Design, StageDesign
-from kernelpro.authors.playbook.fusion.hidden import hidden
+from kernelpro.authors.playbook.fusion.hidden import masked_loads
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 
 _FEW = 2**31 - 2**24
@@ -53,7 +53,7 @@ _WORDS = (
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    writing = Writing(program, design.maths, {t.name: frame.pointer(t) for t in program.tensors})
+    writing = Writing(program, design.math, {t.name: frame.argument_name(t) for t in program.tensors})
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
         if multiplies(stage, how):
@@ -66,18 +66,18 @@ def write(program: Program, design: Design) -> str:
     program = replace(program, tensors=(*program.tensors, *writing.scratch))
     used = [t.name for t in program.tensors if any(t.name in kernel.used for kernel in writing.kernels)]
     source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
-    fast = [] if design.maths == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
+    fast = [] if design.math == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
     flags = ", ".join([*fast, *(f'f"-D{name}={{{name}}}"' for name in writing.tunables)])
     limits = "".join(f"# tune-if: {limit}\n" for limit in writing.constraints)
     head = f'{limits}from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
     call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]
-    return frame.candidate(
+    return frame.module_source(
         program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables
     )
 
 
 def _write(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
-    writing.hidden = hidden(stage.values)
+    writing.hidden = masked_loads(stage.expressions)
     if how.order == "tiles" and crossing(stage):
         write_tiles(writing, stage, how, place)
     elif is_flat(stage):
@@ -149,4 +149,4 @@ def _launcher(writing: Writing, used: list[str]) -> list[str]:
     ]
 
 
-WRITER = Writer("cuda", "cuda", write, moves.seeds, moves.MOVES, moves.safer)
+BACKEND = Backend("cuda", "cuda", write, moves.seeds, moves.MOVES, moves.fallbacks)

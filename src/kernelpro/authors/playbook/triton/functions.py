@@ -7,10 +7,10 @@ from collections.abc import Mapping
 LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
-def functions(used: set[str], maths: str) -> list[str]:
+def functions(used: set[str], math_mode: str) -> list[str]:
     """The functions that are used, and those they are made of, as a design's mathematics has them."""
-    known = {"library": FUNCTIONS, "own": {**FUNCTIONS, **FAST}, "cheap": {**FUNCTIONS, **FAST, **CHEAP}}[
-        maths
+    known = {"library": FUNCTIONS, "fast": {**FUNCTIONS, **FAST}, "approximate": {**FUNCTIONS, **FAST, **CHEAP}}[
+        math_mode
     ]
     wanted = used | ({"trunc_"} if "fmod_" in used else set())
     return [text for name, text in known.items() if name in wanted]

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from kernelpro.authors.playbook.codegen.writer import Move, Seed
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import contraction
-from kernelpro.authors.playbook.ir.indices import Var
-from kernelpro.authors.playbook.ir.stages import Program, Stage, Store
+from kernelpro.authors.playbook.fusion.contractions import find_contraction
+from kernelpro.authors.playbook.ir.indices import LoopVar
+from kernelpro.authors.playbook.ir.stages import Program, Stage, StoreStep
 from kernelpro.authors.playbook.moves import (
-    CHEAP_MATHS,
-    changed,
-    exact_maths,
-    own_maths,
-    retreats,
-    seeds_apart,
-    staged,
+    APPROXIMATE_MATH,
+    apply_change,
+    more_exact_math,
+    use_fast_math,
+    distinct_fallbacks,
+    distinct_seeds,
+    per_stage,
 )
-from kernelpro.authors.playbook.triton.rows import fits
-from kernelpro.authors.playbook.triton.tiles import across, broadcast_rows, elementwise
+from kernelpro.authors.playbook.triton.row_kernel import fits
+from kernelpro.authors.playbook.triton.stage_kernel import across, broadcast_rows, elementwise
 
 _PROGRAMS = 512
 """So many programs keep the largest GPUs of today busy: about four for each multiprocessor."""
@@ -41,47 +40,47 @@ def seeds(program: Program) -> list[Seed]:
         ),
         Seed(
             "Half the threads, smaller tiles, more of them at the same time.",
-            changed(program, best, _halve) or best,
+            apply_change(program, best, _halve) or best,
         ),
         Seed(
             "Rows are gone over in stretches instead of kept, so that more of them are on the way.",
-            changed(program, best, _again) or best,
+            apply_change(program, best, _again) or best,
         ),
         Seed(
             "Threads have rows of their own where these are short, and share them where not.",
-            changed(program, best, _turn) or best,
+            apply_change(program, best, _turn) or best,
         ),
     ]
-    return seeds_apart(found)
+    return distinct_seeds(found)
 
 
-def safer(program: Program, design: Design) -> list[Design]:
+def fallbacks(program: Program, design: Design) -> list[Design]:
     careful = [
-        replace(StageDesign(keep=False, vector=4, threads=128), order=how.order) for how in design.stages
+        replace(StageDesign(cache_row=False, vector_width=4, threads=128), order=how.order) for how in design.stages
     ]
     steps = [
-        exact_maths(design),
-        design.everywhere(stages=2, down=64, over=64, deep=32, threads=128, together=1, split=1),
-        replace(design, stages=tuple(replace(how, down=32, over=32, deep=32, stages=1) for how in careful)),
+        more_exact_math(design),
+        design.with_all_stages(pipeline_stages=2, tile_m=64, tile_n=64, tile_k=32, threads=128, coarsening=1, split=1),
+        replace(design, stages=tuple(replace(how, tile_m=32, tile_n=32, tile_k=32, pipeline_stages=1) for how in careful)),
     ]
-    return retreats(design, steps)
+    return distinct_fallbacks(design, steps)
 
 
 # --- designs to begin with ---------------------------------------------------------------------------------
 
 
 def first(stage: Stage) -> StageDesign:
-    if contraction(stage):
+    if find_contraction(stage):
         return _product(stage)
     if elementwise(stage):
         return _elementwise(stage)
-    if any(reduce.guards for reduce in stage.reduces):
-        return StageDesign(order="strips", threads=256, vector=2)
+    if any(reduce.guards for reduce in stage.reductions):
+        return StageDesign(order="strips", threads=256, vector_width=2)
     return _rows(stage)
 
 
 def _product(stage: Stage) -> StageDesign:
-    found = contraction(stage)
+    found = find_contraction(stage)
     assert found
     rows, columns, batch = (
         prod(v.extent for v in loops) for loops in (found.rows, found.columns, found.batch)
@@ -90,41 +89,41 @@ def _product(stage: Stage) -> StageDesign:
     while batch * -(-rows // down) * -(-columns // over) < _PROGRAMS // 4 and max(down, over) > 64:
         down, over = (down, over // 2) if over >= down else (down // 2, over)
     threads = 256 if down * over > 64 * 64 else 128
-    return StageDesign(order="tiles", keep=True, down=down, over=over, deep=deep, threads=threads, vector=8)
+    return StageDesign(order="tiles", cache_row=True, tile_m=down, tile_n=over, tile_k=deep, threads=threads, vector_width=8)
 
 
 def _elementwise(stage: Stage) -> StageDesign:
     if across(stage):
-        return StageDesign(order="tiles", threads=256, together=64)
+        return StageDesign(order="tiles", threads=256, coarsening=64)
     rows = broadcast_rows(stage)
     if not rows:
-        return StageDesign(order="strips", threads=256, vector=8 if _bytes(stage) > 2 else 16)
+        return StageDesign(order="strips", threads=256, vector_width=8 if _bytes(stage) > 2 else 16)
     loops = (*stage.outer, *stage.steps[0].loops)
     width = prod(var.extent for var in loops[rows:])
     if width <= _TILE:
-        return StageDesign(keep=True, together=max(_TILE // 2 // power_of_two(width), 1), threads=256)
-    return StageDesign(threads=256, vector=8, split=power_of_two(-(-width // 2048)))
+        return StageDesign(cache_row=True, coarsening=max(_TILE // 2 // power_of_two(width), 1), threads=256)
+    return StageDesign(threads=256, vector_width=8, split=power_of_two(-(-width // 2048)))
 
 
 def _rows(stage: Stage) -> StageDesign:
-    width, rows = stage.width, stage.rows
+    width, rows = stage.row_width, stage.rows
     padded = power_of_two(width)
     if _window(stage):
-        return StageDesign(order="strips", threads=256, vector=2)
+        return StageDesign(order="strips", threads=256, vector_width=2)
     if neighbours_are_rows(stage):
         together = min(64, power_of_two(rows))
         if padded * together <= _TILE * 4:
-            return StageDesign(keep=True, together=together, threads=256)
+            return StageDesign(cache_row=True, coarsening=together, threads=256)
         return StageDesign(
-            together=together,
+            coarsening=together,
             threads=256,
-            vector=16,
+            vector_width=16,
             split=_split(-(-rows // together), width, _TILE // together),
         )
     if fits(stage) and (rows >= _PROGRAMS // 4 or padded <= _TILE):
         together = min(max(_TILE // 2 // padded, 1), max(power_of_two(rows) // 256, 1))
-        return StageDesign(keep=True, together=together, threads=min(max(padded * together // 16, 64), 1024))
-    return StageDesign(threads=512, vector=8, split=_split(rows, width, _TILE))
+        return StageDesign(cache_row=True, coarsening=together, threads=min(max(padded * together // 16, 64), 1024))
+    return StageDesign(threads=512, vector_width=8, split=_split(rows, width, _TILE))
 
 
 def _split(rows: int, width: int, stretch: int) -> int:
@@ -136,10 +135,10 @@ def _split(rows: int, width: int, stretch: int) -> int:
 
 def _window(stage: Stage) -> bool:
     """A few elements for each row, none of which is needed twice: threads had better have rows of their own."""
-    once = len(stage.reduces) > 0 and not any(step.loops for step in stage.steps if isinstance(step, Store))
-    depends = any(node.op == "row" for reduce in stage.reduces for node in reduce.value.walk())
+    once = len(stage.reductions) > 0 and not any(step.loops for step in stage.steps if isinstance(step, StoreStep))
+    depends = any(node.op == "row" for reduce in stage.reductions for node in reduce.value.walk())
     short = (
-        stage.width <= 64 and (neighbours_are_rows(stage) or stage.reduces[0].loops[-1].extent < 16)
+        stage.row_width <= 64 and (neighbours_are_rows(stage) or stage.reductions[0].loops[-1].extent < 16)
         if once
         else False
     )
@@ -150,7 +149,7 @@ def neighbours_are_rows(stage: Stage) -> bool:
     """Elements that lie side by side in memory belong to different rows."""
     found: list[bool] = []
     for step in stage.steps:
-        loops: tuple[Var, ...] = step.loops
+        loops: tuple[LoopVar, ...] = step.loops
         for node in step.value.walk():
             if node.op == "load" and node.variables & set(loops) and stage.outer:
                 index = node.data[1]
@@ -170,7 +169,7 @@ def _bytes(stage: Stage) -> int:
 
 
 def _multiplies(stage: Stage, how: StageDesign) -> bool:
-    return bool(contraction(stage)) and (stage.product is not None or how.order == "tiles")
+    return bool(find_contraction(stage)) and (stage.product is not None or how.order == "tiles")
 
 
 def _in_rows(stage: Stage, how: StageDesign) -> bool:
@@ -178,109 +177,99 @@ def _in_rows(stage: Stage, how: StageDesign) -> bool:
     return how.order == "rows" and not stage.product and (not elementwise(stage) or broadcast_rows(stage) > 0)
 
 
-def _keep(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _keep(stage: Stage, how: StageDesign) -> StageDesign | None:
     """More threads than a stretch would need: a whole row has to find room in their registers."""
-    if how.keep or not _in_rows(stage, how) or not fits(stage) or elementwise(stage):
+    if how.cache_row or not _in_rows(stage, how) or not fits(stage) or elementwise(stage):
         return None
-    return {
-        "keep": True,
-        "split": 1,
-        "threads": min(max(how.threads, power_of_two(stage.width) * how.together // 16), 1024),
-    }
+    return replace(how, cache_row=True, split=1, threads=min(max(how.threads, power_of_two(stage.row_width) * how.coarsening // 16), 1024))
 
 
-def _again(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _again(stage: Stage, how: StageDesign) -> StageDesign | None:
     return (
-        {"keep": False, "vector": 8} if how.keep and _in_rows(stage, how) and not elementwise(stage) else None
+        replace(how, cache_row=False, vector_width=8) if how.cache_row and _in_rows(stage, how) and not elementwise(stage) else None
     )
 
 
-def _share(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if not _in_rows(stage, how) or stage.width < 2 * _TILE or how.split >= 64:
+def _share(stage: Stage, how: StageDesign) -> StageDesign | None:
+    if not _in_rows(stage, how) or stage.row_width < 2 * _TILE or how.split >= 64:
         return None
-    return {"keep": False, "split": 2 * how.split, "vector": max(how.vector, 8)}
+    return replace(how, cache_row=False, split=2 * how.split, vector_width=max(how.vector_width, 8))
 
 
-def _together(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    room = 2 * how.together * (power_of_two(stage.width) if how.keep else 16) <= 4 * _TILE
+def _together(stage: Stage, how: StageDesign) -> StageDesign | None:
+    room = 2 * how.coarsening * (power_of_two(stage.row_width) if how.cache_row else 16) <= 4 * _TILE
     return (
-        {"together": 2 * how.together}
-        if _in_rows(stage, how) and room and 2 * how.together <= stage.rows
+        replace(how, coarsening=2 * how.coarsening)
+        if _in_rows(stage, how) and room and 2 * how.coarsening <= stage.rows
         else None
     )
 
 
-def _apart(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"together": how.together // 2} if _in_rows(stage, how) and how.together > 1 else None
+def _apart(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, coarsening=how.coarsening // 2) if _in_rows(stage, how) and how.coarsening > 1 else None
 
 
-def _longer(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    streams = how.order == "strips" or (_in_rows(stage, how) and not how.keep)
-    return {"vector": 2 * how.vector} if streams and how.vector < 16 and not _multiplies(stage, how) else None
+def _longer(stage: Stage, how: StageDesign) -> StageDesign | None:
+    streams = how.order == "strips" or (_in_rows(stage, how) and not how.cache_row)
+    return replace(how, vector_width=2 * how.vector_width) if streams and how.vector_width < 16 and not _multiplies(stage, how) else None
 
 
-def _double(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"threads": 2 * how.threads} if how.threads < 1024 and not _multiplies(stage, how) else None
+def _double(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, threads=2 * how.threads) if how.threads < 1024 and not _multiplies(stage, how) else None
 
 
-def _halve(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _halve(stage: Stage, how: StageDesign) -> StageDesign | None:
     if _multiplies(stage, how):
         return _smaller(stage, how)
-    return {"threads": how.threads // 2} if how.threads > 64 else None
+    return replace(how, threads=how.threads // 2) if how.threads > 64 else None
 
 
-def _turn(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _turn(stage: Stage, how: StageDesign) -> StageDesign | None:
     """Flat instead of rows, and the other way round."""
     if elementwise(stage) or stage.rows == 1 or _multiplies(stage, how) or how.order == "tiles":
         return None
     if how.order == "rows":
-        return {"order": "strips", "vector": 2, "threads": 256} if stage.width <= 64 else None
-    width = power_of_two(stage.width)
-    return {
-        "order": "rows",
-        "keep": width <= _TILE,
-        "together": max(_TILE // 2 // width, 1),
-        "threads": 256,
-        "vector": 8,
-    }
+        return replace(how, order="strips", vector_width=2, threads=256) if stage.row_width <= 64 else None
+    width = power_of_two(stage.row_width)
+    return replace(how, order="rows", cache_row=width <= _TILE, coarsening=max(_TILE // 2 // width, 1), threads=256, vector_width=8)
 
 
-def _squares(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _squares(stage: Stage, how: StageDesign) -> StageDesign | None:
     ready = elementwise(stage) and how.order != "tiles" and across(stage)
-    return {"order": "tiles", "together": 64, "threads": 256} if ready else None
+    return replace(how, order="tiles", coarsening=64, threads=256) if ready else None
 
 
-def _on_tensor_cores(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return None if how.order == "tiles" or not contraction(stage) else {"order": "tiles", "threads": 256}
+def _on_tensor_cores(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return None if how.order == "tiles" or not find_contraction(stage) else replace(how, order="tiles", threads=256)
 
 
-def _larger(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if not _multiplies(stage, how) or how.down * how.over >= 128 * 256:
+def _larger(stage: Stage, how: StageDesign) -> StageDesign | None:
+    if not _multiplies(stage, how) or how.tile_m * how.tile_n >= 128 * 256:
         return None
     return (
-        {"over": 2 * how.over, "threads": 256}
-        if how.over <= how.down
-        else {"down": 2 * how.down, "threads": 256}
+        replace(how, tile_n=2 * how.tile_n, threads=256)
+        if how.tile_n <= how.tile_m
+        else replace(how, tile_m=2 * how.tile_m, threads=256)
     )
 
 
-def _smaller(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    if not _multiplies(stage, how) or how.down * how.over <= 64 * 64:
+def _smaller(stage: Stage, how: StageDesign) -> StageDesign | None:
+    if not _multiplies(stage, how) or how.tile_m * how.tile_n <= 64 * 64:
         return None
-    threads = 128 if how.down * how.over <= 128 * 128 else how.threads
+    threads = 128 if how.tile_m * how.tile_n <= 128 * 128 else how.threads
     return (
-        {"over": how.over // 2, "threads": threads}
-        if how.over > how.down
-        else {"down": how.down // 2, "threads": threads}
+        replace(how, tile_n=how.tile_n // 2, threads=threads)
+        if how.tile_n > how.tile_m
+        else replace(how, tile_m=how.tile_m // 2, threads=threads)
     )
 
 
-def _deeper(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"deep": 2 * how.deep} if _multiplies(stage, how) and how.deep < 128 else None
+def _deeper(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, tile_k=2 * how.tile_k) if _multiplies(stage, how) and how.tile_k < 128 else None
 
 
-def _pipeline(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"stages": how.stages + 1} if _multiplies(stage, how) and how.stages < 5 else None
+def _pipeline(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, pipeline_stages=how.pipeline_stages + 1) if _multiplies(stage, how) and how.pipeline_stages < 5 else None
 
 
 MOVES = (
@@ -288,97 +277,97 @@ MOVES = (
         "tensor cores",
         "Read the sum as a product of two matrices and make it in tiles on tensor cores.",
         ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
-        staged(_on_tensor_cores),
+        per_stage(_on_tensor_cores),
     ),
     Move(
         "keep",
         "Keep the whole row in registers, so that it is read once however often it is needed.",
         ("excess_traffic", "l2_thrash", "energy_dram_traffic", "energy_l2_traffic"),
-        staged(_keep),
+        per_stage(_keep),
     ),
     Move(
         "split",
         "Let several programs share a row and join their parts in a second kernel: too few rows do not fill the GPU.",
         ("low_parallelism", "tail_effect"),
-        staged(_share),
+        per_stage(_share),
     ),
     Move(
         "squares",
         "Go over squares, so that what is read and what is written are both coalesced.",
         ("uncoalesced_access", "sector_waste"),
-        staged(_squares),
+        per_stage(_squares),
     ),
     Move(
         "larger tiles",
         "Larger tiles of the product: each element that is fetched is used more often.",
         ("missing_reuse", "l2_thrash", "excess_traffic", "energy_dram_traffic", "energy_l2_traffic"),
-        staged(_larger),
+        per_stage(_larger),
     ),
     Move(
         "more stages",
         "One more fetch on the way while tensor cores work.",
         ("missing_pipelining", "missing_async_copy", "warp_stall"),
-        staged(_pipeline),
+        per_stage(_pipeline),
     ),
     Move(
         "smaller tiles",
         "Smaller tiles of the product: more programs, fewer registers.",
         ("low_parallelism", "tail_effect", "register_pressure", "spills", "occupancy_limiter"),
-        staged(_smaller),
+        per_stage(_smaller),
     ),
     Move(
         "deeper tiles",
         "Fetch twice as many terms of the sum at once: half as many barriers.",
         ("barrier_stall", "serialized_wgmma"),
-        staged(_deeper),
+        per_stage(_deeper),
     ),
     Move(
         "more at once",
         "Twice as many elements for each thread: more bytes on the way, fewer instructions for addresses.",
         ("narrow_access", "warp_stall", "integer_arithmetic", "dram_roof", "energy_excess_threads"),
-        staged(_longer),
+        per_stage(_longer),
     ),
     Move(
         "more rows",
         "Twice as many rows for each program: what rows share is read less often, and more is on the way.",
         ("warp_stall", "barrier_stall", "narrow_access"),
-        staged(_together),
+        per_stage(_together),
     ),
     Move(
         "more threads",
         "Twice as many threads: fewer registers for each, and more loads on the way.",
         ("spills", "register_pressure", "warp_stall"),
-        staged(_double),
+        per_stage(_double),
     ),
     Move(
         "fewer threads",
         "Half as many threads: fewer of them meet at a barrier, and more programs fit beside each other.",
         ("barrier_stall", "occupancy_limiter", "tail_effect"),
-        staged(_halve),
+        per_stage(_halve),
     ),
     Move(
         "read again",
         "Go over the row in stretches: it is read more than once, but needs few registers.",
         ("spills", "register_pressure", "occupancy_limiter"),
-        staged(_again),
+        per_stage(_again),
     ),
     Move(
         "fewer rows",
         "Half as many rows for each program: more programs.",
         ("low_parallelism", "tail_effect"),
-        staged(_apart),
+        per_stage(_apart),
     ),
     Move(
         "turn",
         "Threads with rows of their own instead of rows that threads share, or the other way round.",
         ("uncoalesced_access", "sector_waste", "barrier_stall"),
-        staged(_turn),
+        per_stage(_turn),
     ),
-    CHEAP_MATHS,
+    APPROXIMATE_MATH,
     Move(
         "fast mathematics",
         "Use the hardware's own exponential, logarithm and reciprocal in place of the exact functions.",
         ("special_functions", "warp_stall", "energy_costly_math"),
-        own_maths(frozenset({"exp", "log", "div", "tanh"})),
+        use_fast_math(frozenset({"exp", "log", "div", "tanh"})),
     ),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kernelpro.authors.author import NoIdea
+from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.codegen import frame
 from kernelpro.authors.playbook.codegen.printing import Names, Printer
-from kernelpro.authors.playbook.design import CHEAP
-from kernelpro.authors.playbook.fusion.hidden import Where, most
+from kernelpro.authors.playbook.design import APPROXIMABLE_FUNCTIONS
+from kernelpro.authors.playbook.fusion.hidden import Predicate, maximum_over
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
-from kernelpro.authors.playbook.ir.indices import Atom, Index, Loaded, Var, variable
+from kernelpro.authors.playbook.ir.indices import Atom, IndexExpr, IndirectIndex, LoopVar, variable
 from kernelpro.authors.playbook.ir.stages import Program
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
@@ -21,8 +21,8 @@ _CALLS = {
 }
 _OWN = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
 _FAST = {"exp": "exp_", "log": "log_", "div": "divided"}
-_CHEAP = {op: f"{op}_" for op in CHEAP}
-_QUICK: dict[str, dict[str, str]] = {"library": {}, "own": _FAST, "cheap": _FAST | _CHEAP}
+_CHEAP = {op: f"{op}_" for op in APPROXIMABLE_FUNCTIONS}
+_QUICK: dict[str, dict[str, str]] = {"library": {}, "fast": _FAST, "approximate": _FAST | _CHEAP}
 """Functions of triton_functions.py that stand for Triton's own, in float32, by a design's mathematics."""
 _JOINING = {"prod": "multiplied", "max": "larger", "min": "smaller"}
 """Functions that make one number of two."""
@@ -90,14 +90,14 @@ class TritonPrinter(Printer):
     """Prints for one tile. `places` says where in the tile each loop of the stage runs, in terms of the tile's own
     variables; `masks` names the mask of those of them that run beyond their end."""
 
-    def __init__(self, program: Program, maths: str):
+    def __init__(self, program: Program, math_mode: str):
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
-        self._quick = _QUICK[maths]
-        self.places: dict[Var, Index] = {}
-        self.masks: dict[Var, str] = {}
-        self.hidden: dict[Expr, Where] = {}
+        self._quick = _QUICK[math_mode]
+        self.places: dict[LoopVar, IndexExpr] = {}
+        self.masks: dict[LoopVar, str] = {}
+        self.hidden: dict[Expr, Predicate] = {}
         """Loads that are needed somewhere only."""
-        self.products: dict[str, tuple[Index, int]] = {}
+        self.products: dict[str, tuple[IndexExpr, int]] = {}
         """Products that lie in memory: the number of the row, and how many columns it has."""
         self.functions: set[str] = set()
         """Of triton_functions.py, those that were printed."""
@@ -121,32 +121,32 @@ class TritonPrinter(Printer):
 
     # --- places in memory --------------------------------------------------------------------------------------
 
-    def index(self, index: Index, names: Names | None = None) -> str:
+    def index(self, index: IndexExpr, names: Names | None = None) -> str:
         """Terms that belong to the same side of the tile are added up first: as little as can be is done for all of it."""
-        groups: dict[frozenset[Var], list[tuple[Atom, int]]] = {}
+        groups: dict[frozenset[LoopVar], list[tuple[Atom, int]]] = {}
         index = self.placed(index)
         for atom, factor in index.terms:
             groups.setdefault(self._sides(atom), []).append((atom, factor))
-        parts = [super(TritonPrinter, self).index(Index(tuple(terms)), names) for terms in groups.values()]
+        parts = [super(TritonPrinter, self).index(IndexExpr(tuple(terms)), names) for terms in groups.values()]
         parts = [f"({part})" if len(parts) > 1 and " + " in part else part for part in parts]
         if index.constant or not parts:
             parts.append(str(index.constant))
         return " + ".join(parts).replace("+ -", "- ")
 
-    def placed(self, index: Index) -> Index:
-        return index.substituted(self.places, lambda value: value)
+    def placed(self, index: IndexExpr) -> IndexExpr:
+        return index.substitute(self.places, lambda value: value)
 
-    def _sides(self, atom: Atom) -> frozenset[Var]:
-        if isinstance(atom, Var):
+    def _sides(self, atom: Atom) -> frozenset[LoopVar]:
+        if isinstance(atom, LoopVar):
             return frozenset({atom})
-        if isinstance(atom, Loaded):
+        if isinstance(atom, IndirectIndex):
             return frozenset(var for own in atom.value.variables for var in self.places[own].variables)
-        return frozenset(side for inner, _ in atom.of.terms for side in self._sides(inner))
+        return frozenset(side for inner, _ in atom.dividend.terms for side in self._sides(inner))
 
     def divided(self, text: str, by: int, quotient: bool) -> str:
         return f"(({text}) {'//' if quotient else '%'} {by})"
 
-    def mask(self, index: Index, names: Names, size: int) -> str:
+    def mask(self, index: IndexExpr, names: Names, size: int) -> str:
         """Which elements of the tile have an element there; empty: all."""
         placed = self.placed(index)
         sides = {side for atom, _ in placed.terms for side in self._sides(atom)}
@@ -164,10 +164,10 @@ class TritonPrinter(Printer):
     def raw(self, node: Expr, names: Names, within: Sequence[str] = ()) -> str:
         """A load as it lies in memory; 0 where one of the conditions `within` does not hold."""
         tensor = self._tensors[node.data[0]]
-        return self._loaded(frame.pointer(tensor), node.data[1], names, tensor.size, node.dtype, within)
+        return self._loaded(frame.argument_name(tensor), node.data[1], names, tensor.size, node.dtype, within)
 
     def _loaded(
-        self, pointer: str, index: Index, names: Names, size: int, dtype: str, within: Sequence[str] = ()
+        self, pointer: str, index: IndexExpr, names: Names, size: int, dtype: str, within: Sequence[str] = ()
     ) -> str:
         text = self.load(pointer, self.index(index, names), dtype)
         mask = " & ".join([*within, self.mask(index, names, size)]).removesuffix(" & ")
@@ -184,12 +184,12 @@ class TritonPrinter(Printer):
     def _needed(self, node: Expr) -> list[str]:
         """Where a load is, by whole accesses of 16 bytes: what differs within one would make many of it."""
         placed, each = self.placed(node.data[1]), 16 // itemsize(node.dtype)
-        side = next((atom for atom, factor in placed.terms if isinstance(atom, Var) and factor == 1), None)
+        side = next((atom for atom, factor in placed.terms if isinstance(atom, LoopVar) and factor == 1), None)
         if side is None:
             return []
-        first = Var(f"({side.name} // {each} * {each})", side.extent)
+        first = LoopVar(f"({side.name} // {each} * {each})", side.extent)
         ends = (variable(first), variable(first) + (each - 1))
-        found = [most(self.placed(index), side, *ends) for index in self.hidden.get(node, ())]
+        found = [maximum_over(self.placed(index), side, *ends) for index in self.hidden.get(node, ())]
         return sorted(
             f"({super(TritonPrinter, self).index(index)} >= 0)" for index in found if index is not None
         )
@@ -202,9 +202,9 @@ class TritonPrinter(Printer):
             return self._loaded(name, row * columns + column, names, size, "float32")
         return str(node.data)
 
-    def store(self, tensor: str, index: Index, text: str, names: Names, extra: str = "") -> str:
+    def store(self, tensor: str, index: IndexExpr, text: str, names: Names, extra: str = "") -> str:
         held = self._tensors[tensor]
-        pointer = frame.pointer(held)
+        pointer = frame.argument_name(held)
         self.touched[pointer] = None
         mask = " & ".join(part for part in (self.mask(index, names, held.size), extra) if part)
         return f"tl.store({pointer} + {self.index(index, names)}, {text}{f', mask={mask}' if mask else ''})"
@@ -259,7 +259,7 @@ class TritonPrinter(Printer):
             return f"(-{args[0]})" if op == "neg" else f"({args[0]} == 0)"
         wide = node.dtype == "float64" and op in _OWN and op not in ("round", "trunc", "fmod")
         if wide or (node.dtype not in FLOATING and op != "abs"):
-            raise NoIdea(f"{op} of {node.dtype}: the playbook has none for Triton")
+            raise NoProposal(f"{op} of {node.dtype}: the playbook has none for Triton")
         if op in _OWN:
             return self._called(_OWN[op], args, node)
         return f"{_CALLS[op]}({self._tensor(args[0], node.args[0])})"

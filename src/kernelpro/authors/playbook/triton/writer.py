@@ -10,15 +10,15 @@ moves.py     designs to begin with, and moves
 from __future__ import annotations
 
 from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.codegen.writer import Backend
 from kernelpro.authors.playbook.design import Design, StageDesign
-from kernelpro.authors.playbook.fusion.contractions import contraction
+from kernelpro.authors.playbook.fusion.contractions import find_contraction
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.triton import moves
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
-from kernelpro.authors.playbook.triton.products import Tiles
-from kernelpro.authors.playbook.triton.rows import Rows
-from kernelpro.authors.playbook.triton.tiles import (
+from kernelpro.authors.playbook.triton.matmul import Tiles
+from kernelpro.authors.playbook.triton.row_kernel import Rows
+from kernelpro.authors.playbook.triton.stage_kernel import (
     Crossed,
     Flat,
     Kernels,
@@ -34,17 +34,17 @@ _IMPORTS = "\nimport triton\nimport triton.language as tl\n"
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    kernels = Kernels(program, design.maths)
+    kernels = Kernels(program, design.math)
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
-        if stage.product or (how.order == "tiles" and contraction(stage)):
+        if stage.product or (how.order == "tiles" and find_contraction(stage)):
             left = Tiles(kernels, stage, how, place, design.precision).write()
         if left:
             _tile(kernels, left, how, place).write()
-    called = functions(kernels.printer.functions, design.maths)
+    called = functions(kernels.printer.functions, design.math)
     imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
     head = "\n".join([*kernels.derived, imports, "\n\n".join([*called, *kernels.sources])])
-    return frame.candidate(
+    return frame.module_source(
         program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables
     )
 
@@ -61,4 +61,4 @@ def _tile(kernels: Kernels, stage: Stage, how: StageDesign, place: int) -> Tile:
     return Flat(kernels, regrouped(stage, len(stage.outer) + len(stage.steps[0].loops)), how, place)
 
 
-WRITER = Writer("triton", "cuda", write, moves.seeds, moves.MOVES, moves.safer)
+BACKEND = Backend("triton", "cuda", write, moves.seeds, moves.MOVES, moves.fallbacks)

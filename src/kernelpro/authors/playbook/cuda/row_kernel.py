@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
 from kernelpro.authors.playbook.cuda.syntax import OPERATORS, combined, identity, indented
-from kernelpro.authors.playbook.cuda.turns import Turns, Writing, needed, size
+from kernelpro.authors.playbook.cuda.thread_loop import Turns, Writing, needed, size
 from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.passes import Pass, fixed, keep, kept_before
+from kernelpro.authors.playbook.fusion.passes import RowPass, loop_invariants, choose_cached, cached_before
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var
-from kernelpro.authors.playbook.ir.stages import Reduce, Stage, Store
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
+from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage, StoreStep
 
 _REGISTERS = 80
 """Numbers that a thread keeps from pass to pass, at most."""
@@ -48,9 +48,9 @@ class Sweep(ABC):
         stage: Stage,
         how: StageDesign,
         place: int,
-        chosen: list[Pass],
+        chosen: list[RowPass],
         split: str = "1",
-        known: Sequence[Reduce] = (),
+        known: Sequence[ReduceStep] = (),
         shares: str = "",
         tuned: bool = True,
     ):
@@ -98,15 +98,15 @@ class Sweep(ABC):
         """Lines that name `LANES`, `lane`, `row`, and `live`: whether there is such a row."""
 
     @abstractmethod
-    def vector(self, one: Pass) -> int:
+    def vector(self, one: RowPass) -> int:
         """Elements of a piece."""
 
     @abstractmethod
-    def places(self, one: Pass | None) -> dict[Var, Index]:
+    def places(self, one: RowPass | None) -> dict[LoopVar, IndexExpr]:
         """Where a piece of a pass lies; without one: where the row does."""
 
     @abstractmethod
-    def join(self, step: Reduce) -> list[str]:
+    def join(self, step: ReduceStep) -> list[str]:
         """From every lane's part of a number to the number, for all lanes."""
 
     @abstractmethod
@@ -122,13 +122,13 @@ class Sweep(ABC):
     def write(self, name: str, parts: int = 0) -> None:
         """`parts`: the most blocks that may share a row."""
         self.writing.begin()
-        if self.how.keep and not self.known and not parts:
+        if self.how.cache_row and not self.known and not parts:
             self._keep()
         names: Names = {}
         body = [line for step in self._wanted() for line in self._collected(step)]
         for number, one in enumerate(self.passes):
             body += self._pass(number, one, names)
-            for step in (s for s in one.steps if isinstance(s, Reduce) and parts):
+            for step in (s for s in one.steps if isinstance(s, ReduceStep) and parts):
                 body += self._published(step, parts)
         if not parts:
             body += self._totals(names)
@@ -138,7 +138,7 @@ class Sweep(ABC):
         blocks = self.blocks if self.split == "1" else f"{self.blocks} * {self.split}"
         self.writing.add(name, [*self.header(), *body], blocks, self.threads, memory)
 
-    def stand(self, one: Pass | None = None) -> None:
+    def stand(self, one: RowPass | None = None) -> None:
         self.printer.places, self.printer.of_row = self.places(one), self.of_row
 
     def for_rows(self, body: list[str]) -> list[str]:
@@ -154,13 +154,13 @@ class Sweep(ABC):
     def array(self, kind: str, name: str) -> str:
         return f"{kind} {name}[{self.across}];" if self.of_row else f"{kind} {name};"
 
-    def _wanted(self) -> list[Reduce]:
+    def _wanted(self) -> list[ReduceStep]:
         roots = [step.value for one in self.passes for step in one.steps]
         roots += [total.value for total in self.stage.totals] if self.split == "1" else []
         names = {node.data for root in roots for node in root.walk() if node.op == "row"}
         return [step for step in self.known if step.name in names]
 
-    def _collected(self, step: Reduce) -> list[str]:
+    def _collected(self, step: ReduceStep) -> list[str]:
         """A number of which several blocks have left their parts."""
         kind, name = computed(step.value.dtype), f"{step.name}{self.of_row}"
         part = f"part_{step.name}[s * {self.stage.rows} + {self.row_number}]"
@@ -168,7 +168,7 @@ class Sweep(ABC):
         body += [f"for (int s = 0; s < {self.shares}; ++s) {name} = {combined(step.kind, name, part)};"]
         return [self.array(kind, step.name), *self.for_rows(body)]
 
-    def _published(self, step: Reduce, most: int) -> list[str]:
+    def _published(self, step: ReduceStep, most: int) -> list[str]:
         name = self.writing.parts(f"part_{step.name}", most * self.stage.rows, step.value.dtype)
         self.writing.written.add(name)
         text = f"{name}[share * {self.stage.rows} + {self.row_number}] = {step.name}{self.of_row};"
@@ -181,7 +181,7 @@ class Sweep(ABC):
             part = self.writing.parts(f"part_{total.name}", self.stage.rows, total.value.dtype)
             self.writing.written.add(part)
             self.stand()
-            inner = self.printer.block([total.value] if total.value.op not in LEAVES else [], own)
+            inner = self.printer.statements([total.value] if total.value.op not in LEAVES else [], own)
             inner += [
                 f"{total.name} = {combined(total.kind, total.name, f'{kind}({self.printer.text(total.value, own)})')};"
             ]
@@ -196,11 +196,11 @@ class Sweep(ABC):
 
     # --- passes ------------------------------------------------------------------------------------------------
 
-    def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
+    def _pass(self, number: int, one: RowPass, names: Names) -> list[str]:
         self.stand()
         roots = [step.value for step in one.steps]
-        before = kept_before(self.passes, number)
-        lines = [] if one.guards else self._hoisted(fixed(roots, set(one.loops), before), names)
+        before = cached_before(self.passes, number)
+        lines = [] if one.guards else self._hoisted(loop_invariants(roots, set(one.loops), before), names)
         if not one.loops:
             return lines + self._once(one, names)
         lines += [f"constexpr int COUNT{number} = ({self._pieces(one)} + SPAN - 1) / SPAN;"]
@@ -210,7 +210,7 @@ class Sweep(ABC):
             lines += [
                 f"constexpr int AHEAD{number} = COUNT{number} < {self._ahead(one)} ? COUNT{number} : {self._ahead(one)};"
             ]
-        reduces = [step for step in one.steps if isinstance(step, Reduce)]
+        reduces = [step for step in one.steps if isinstance(step, ReduceStep)]
         for step in reduces:
             kind = computed(step.value.dtype)
             lines.append(self.array(kind, f"{step.name}_part"))
@@ -219,16 +219,16 @@ class Sweep(ABC):
         lines += self.scan(turns, scans, names) if scans else turns.lines(names)
         return lines + [line for step in reduces for line in self.join(step)]
 
-    def _once(self, one: Pass, names: Names) -> list[str]:
+    def _once(self, one: RowPass, names: Names) -> list[str]:
         """Steps that are done once a row: numbers by all its lanes, stores by the first."""
         lines, own = list[str](), dict(names)
-        reduces = [step for step in one.steps if isinstance(step, Reduce)]
-        inner = self.printer.block([step.value for step in reduces if step.value.op not in LEAVES], own)
+        reduces = [step for step in one.steps if isinstance(step, ReduceStep)]
+        inner = self.printer.statements([step.value for step in reduces if step.value.op not in LEAVES], own)
         inner += [f"{step.name}{self.of_row} = {self.printer.text(step.value, own)};" for step in reduces]
         if reduces:
             lines += [self.array(computed(step.value.dtype), step.name) for step in reduces]
             lines += self.for_rows(inner) if self.of_row else ["{", *indented(inner), "}"]
-        stores = Pass((), [step for step in one.steps if isinstance(step, Store)])
+        stores = RowPass((), [step for step in one.steps if isinstance(step, StoreStep)])
         if stores.steps:
             turns = Turns(
                 self.writing,
@@ -248,24 +248,24 @@ class Sweep(ABC):
     def _hoisted(self, nodes: list[Expr], names: Names) -> list[str]:
         """What is the same for the whole row, computed before it is gone through."""
         if not self.of_row:
-            return self.printer.block(nodes, names)
+            return self.printer.statements(nodes, names)
         lines: list[str] = []
         for node in nodes:
             if node in names:
                 continue
             own = dict(names)
-            body = self.printer.block([node], own)
+            body = self.printer.statements([node], own)
             lines += [self.array(computed(node.dtype), f"h{node.number}")]
             lines += self.for_rows([*body, f"h{node.number}[j] = {self.printer.text(node, own)};"])
             names[node] = f"h{node.number}[j]"
         return lines
 
-    def _pieces(self, one: Pass) -> int:
+    def _pieces(self, one: RowPass) -> int:
         return size(one.loops) // (1 if self.of_row else self.vector(one))
 
-    def _turns(self, number: int, one: Pass, before: set[Expr]) -> Turns:
+    def _turns(self, number: int, one: RowPass, before: set[Expr]) -> Turns:
         count, pieces = f"COUNT{number}", self._pieces(one)
-        together = (self.in_registers and (one.keeps or before)) or (one.guards and pieces <= _WINDOW)
+        together = (self.in_registers and (one.cached or before)) or (one.guards and pieces <= _WINDOW)
         ahead = count if together else f"AHEAD{number}"
         return Turns(
             self.writing,
@@ -278,10 +278,10 @@ class Sweep(ABC):
             count=count,
             ahead=ahead,
             of_row=self.of_row,
-            kept={node: self.kept[node] for node in {*before, *one.keeps}},
+            kept={node: self.kept[node] for node in {*before, *one.cached}},
         )
 
-    def _ahead(self, one: Pass) -> int:
+    def _ahead(self, one: RowPass) -> int:
         loads = {
             node
             for step in one.steps
@@ -294,9 +294,9 @@ class Sweep(ABC):
 
     def _keep(self) -> None:
         """In registers if there is room, else in shared memory, else nowhere."""
-        keep(self.passes)
+        choose_cached(self.passes)
         _keep_loads(self.passes, self.writing)
-        each = [(node, one) for one in self.passes for node in one.keeps]
+        each = [(node, one) for one in self.passes for node in one.cached]
         held = sum(-(-self._pieces(one) // self.lanes) * self.vector(one) for _, one in each)
         self.in_registers = held <= _REGISTERS
         fits = sum(size(one.loops) for _, one in each) * 4 * self.rows_of_block <= _SHARED and all(
@@ -304,11 +304,11 @@ class Sweep(ABC):
         )
         if not self.in_registers and not fits:
             for one in self.passes:
-                one.keeps.clear()
+                one.cached.clear()
 
-    def _places_for(self, one: Pass, number: int) -> list[str]:
+    def _places_for(self, one: RowPass, number: int) -> list[str]:
         lines = []
-        for node in one.keeps:
+        for node in one.cached:
             if self.in_registers:
                 lines += [f"{computed(node.dtype)} kept{node.number}[COUNT{number}][{self.vector(one)}];"]
                 self.kept[node] = f"kept{node.number}[u][j]"
@@ -319,24 +319,24 @@ class Sweep(ABC):
         return lines
 
 
-def scans_of(one: Pass) -> list[Expr]:
+def scans_of(one: RowPass) -> list[Expr]:
     found = {node for step in one.steps for node in step.value.walk() if node.op == "scan"}
     return sorted(found, key=lambda node: node.number)
 
 
-def _keep_loads(made: list[Pass], writing: Writing) -> None:
+def _keep_loads(made: list[RowPass], writing: Writing) -> None:
     """What a later pass would load again is kept by the first that loads it."""
     for place, later in enumerate(made):
-        kept = dict.fromkeys(kept_before(made, place), "")
+        kept = dict.fromkeys(cached_before(made, place), "")
         for node in sorted(needed([step.value for step in later.steps], kept), key=lambda node: node.number):
             if node.op != "load" or not node.variables & set(later.loops):
                 continue
             for number, first in enumerate(made[:place]):
-                own = dict.fromkeys(kept_before(made, number), "")
+                own = dict.fromkeys(cached_before(made, number), "")
                 if (
                     first.loops == later.loops
                     and not first.guards
                     and node in set(needed([s.value for s in first.steps], own))
                 ):
-                    first.keeps.append(node)
+                    first.cached.append(node)
                     break

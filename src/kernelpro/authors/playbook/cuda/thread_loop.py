@@ -15,11 +15,11 @@ from math import prod
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
 from kernelpro.authors.playbook.cuda.syntax import CudaPrinter, combined, indented
-from kernelpro.authors.playbook.fusion.hidden import Where, most
-from kernelpro.authors.playbook.fusion.passes import Pass
-from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr, loaded_numbers
-from kernelpro.authors.playbook.ir.indices import Index, Var, constant, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Guard, Program, Reduce, Store, Tensor
+from kernelpro.authors.playbook.fusion.hidden import Predicate, maximum_over
+from kernelpro.authors.playbook.fusion.passes import RowPass
+from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr, indirect_operands
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, constant, unflatten, variable
+from kernelpro.authors.playbook.ir.stages import Guard, Program, ReduceStep, StoreStep, Tensor
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Kernel:
 class Writing:
     """What the stages of one program share while they are written."""
 
-    def __init__(self, program: Program, maths: str, pointers: Mapping[str, str]):
-        self.printer = CudaPrinter(maths, pointers)
+    def __init__(self, program: Program, math_mode: str, pointers: Mapping[str, str]):
+        self.printer = CudaPrinter(math_mode, pointers)
         self.tensors = {tensor.name: tensor for tensor in program.tensors}
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
         self.constraints: list[str] = []
@@ -53,7 +53,7 @@ class Writing:
         """Tensors that are accessed by several elements at once."""
         self.written: set[str] = set()
         """Tensors that the kernel at hand writes."""
-        self.hidden: dict[Expr, Where] = {}
+        self.hidden: dict[Expr, Predicate] = {}
         """Loads of the stage at hand that are needed somewhere only."""
 
     def pointer(self, tensor: str) -> str:
@@ -85,7 +85,7 @@ class Writing:
             self.scratch.append(self.tensors[name])
         return name
 
-    def store(self, step: Store, names: Names) -> list[str]:
+    def store(self, step: StoreStep, names: Names) -> list[str]:
         """One element."""
         self.written.add(step.tensor)
         held = self.tensors[step.tensor].dtype
@@ -93,7 +93,7 @@ class Writing:
         return [self.printer.stored(step.tensor, index, held, text, step.value.dtype)]
 
 
-def spread(flat: Index, loops: Sequence[Var], vector: int, j: Index) -> dict[Var, Index]:
+def spread(flat: IndexExpr, loops: Sequence[LoopVar], vector: int, j: IndexExpr) -> dict[LoopVar, IndexExpr]:
     """The loops' variables from the number of a piece, `vector` elements of the innermost loop making one."""
     if not loops:
         return {}
@@ -101,11 +101,11 @@ def spread(flat: Index, loops: Sequence[Var], vector: int, j: Index) -> dict[Var
     return dict(zip(loops, [*lead, last * vector + j], strict=True))
 
 
-def size(loops: Iterable[Var]) -> int:
+def size(loops: Iterable[LoopVar]) -> int:
     return prod(var.extent for var in loops)
 
 
-def fitting(vector: int, loops: Sequence[Var]) -> int:
+def fitting(vector: int, loops: Sequence[LoopVar]) -> int:
     """The greatest power of two up to `vector` that divides the innermost loop."""
     while vector > 1 and (not loops or loops[-1].extent % vector):
         vector //= 2
@@ -117,9 +117,9 @@ class Turns:
     """A thread's turns in one pass."""
 
     writing: Writing
-    one: Pass
+    one: RowPass
     vector: int
-    places: Mapping[Var, Index]
+    places: Mapping[LoopVar, IndexExpr]
     whole: str
     """A constant condition: all pieces are there, and none needs to be asked for."""
     inside: str
@@ -148,7 +148,7 @@ class Turns:
     def loads(self, names: Names) -> list[str]:
         """Lines that load for all turns of a step; `names` grows by what they load and by what is kept."""
         self.begin()
-        names.update({node: text for node, text in self.kept.items() if node not in self.one.keeps})
+        names.update({node: text for node, text in self.kept.items() if node not in self.one.cached})
         loads = [] if self.one.guards else self._early(names)
         body: list[str] = []
         for node in loads:
@@ -188,13 +188,13 @@ class Turns:
     def piece(self, names: Names, first: Sequence[str] = ()) -> list[str]:
         """Everything that is done with one piece whose loads have arrived; for each element, `first` comes first."""
         own, one = dict(names), self.one
-        lines = self.printer.block(
-            [*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], own
+        lines = self.printer.statements(
+            [*one.cached, *(s.value for s in one.steps if s.value.op not in LEAVES)], own
         )
-        lines += [f"{self.kept[node]} = {self.printer.text(node, own)};" for node in one.keeps]
+        lines += [f"{self.kept[node]} = {self.printer.text(node, own)};" for node in one.cached]
         before, after = [], []
         for place, step in enumerate(one.steps):
-            if isinstance(step, Reduce):
+            if isinstance(step, ReduceStep):
                 name = f"{step.name}_part{self.of_row}"
                 value = f"{computed(step.value.dtype)}({self.printer.text(step.value, own)})"
                 lines.append(f"{name} = {combined(step.kind, name, value)};")
@@ -225,7 +225,7 @@ class Turns:
 
     # --- addresses ---------------------------------------------------------------------------------------------
 
-    def is_whole(self, index: Index) -> bool:
+    def is_whole(self, index: IndexExpr) -> bool:
         """Whether the piece's elements lie side by side from a multiple of their number on."""
         placed = self.printer.placed(index)
         rest = placed - variable(self._j)
@@ -234,19 +234,19 @@ class Turns:
         return all(factor % self.vector == 0 for _, factor in rest.terms) and rest.constant % self.vector == 0
 
     @property
-    def _j(self) -> Var:
-        return Var("j", self.vector)
+    def _j(self) -> LoopVar:
+        return LoopVar("j", self.vector)
 
     @property
-    def _moving(self) -> set[Var]:
+    def _moving(self) -> set[LoopVar]:
         """Loops that go on within the piece."""
         return {var for var, place in self.places.items() if self._j in place.variables}
 
-    def _moves(self, index: Index) -> bool:
+    def _moves(self, index: IndexExpr) -> bool:
         """Whether it changes within the piece; numbers that are loaded for it know the loops by their own names."""
         return bool(index.variables & (self._moving | {self._j}))
 
-    def address(self, tensor: str, index: Index, names: Names) -> str:
+    def address(self, tensor: str, index: IndexExpr, names: Names) -> str:
         rest = self.printer.placed(index) - variable(self._j)
         return f"{self.printer.pointer(tensor)} + {super(CudaPrinter, self.printer).index(rest, names)}"
 
@@ -255,7 +255,7 @@ class Turns:
         self.writing.aligned.add(tensor)
         ends = (constant(0), constant(self.vector - 1))
         found = [
-            most(self.printer.placed(part), self._j, *ends) for part in self.writing.hidden.get(node, ())
+            maximum_over(self.printer.placed(part), self._j, *ends) for part in self.writing.hidden.get(node, ())
         ]
         shown = sorted(
             f"{super(CudaPrinter, self.printer).index(part)} >= 0" for part in found if part is not None
@@ -267,7 +267,7 @@ class Turns:
         """Loads of the pass's elements that nothing forbids to do early, indices before what they lead to."""
         inner = set(self.one.loops) | self._moving
         found = {}
-        for node in needed([*self.one.keeps, *(step.value for step in self.one.steps)], names):
+        for node in needed([*self.one.cached, *(step.value for step in self.one.steps)], names):
             if node.op == "load" and node.variables & inner:
                 low, high = node.data[1].bounds
                 if low >= 0 and high < self.writing.tensors[node.data[0]].size:
@@ -284,4 +284,4 @@ def needed(roots: Iterable[Expr], names: Mapping[Expr, str]) -> Iterator[Expr]:
             continue
         done.add(node)
         yield node
-        waiting += [*node.args, *loaded_numbers(node)]
+        waiting += [*node.args, *indirect_operands(node)]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.author import NoIdea
+from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import alone, along, contraction, size
-from kernelpro.authors.playbook.fusion.hidden import hidden
-from kernelpro.authors.playbook.ir.indices import Index, Var, flatten, variable
-from kernelpro.authors.playbook.ir.stages import Stage, Store
+from kernelpro.authors.playbook.fusion.contractions import name_product_elements, unflatten_loops, find_contraction, size
+from kernelpro.authors.playbook.fusion.hidden import masked_loads
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, flatten, variable
+from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
 from kernelpro.authors.playbook.triton.syntax import stored
-from kernelpro.authors.playbook.triton.tiles import NAMELESS, Kernels, indented
+from kernelpro.authors.playbook.triton.stage_kernel import NAMELESS, Kernels, indented
 
 _SMALLEST = 16
 """The least side of a tile that tensor cores take."""
@@ -32,19 +32,19 @@ class Tiles:
             how,
             place,
         )
-        found = contraction(stage)
+        found = find_contraction(stage)
         assert found, "the caller has looked"
         self._of, self._precision = found, precision
         if found.left.dtype not in _TYPES:
-            raise NoIdea(f"products of {found.left.dtype}: the playbook has none for Triton")
-        self._batch = Var("batch", size(found.batch))
-        self._row, self._column = Var("rows", size(found.rows)), Var("cols", size(found.columns))
+            raise NoProposal(f"products of {found.left.dtype}: the playbook has none for Triton")
+        self._batch = LoopVar("batch", size(found.batch))
+        self._row, self._column = LoopVar("rows", size(found.rows)), LoopVar("cols", size(found.columns))
         self._depth = size(found.depth)
-        self._printer.hidden = hidden(stage.values)
+        self._printer.hidden = masked_loads(stage.expressions)
 
     def write(self) -> Stage | None:
         """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
-        names, fused = alone(self._stage, variable(self._column), "acc")
+        names, fused = name_product_elements(self._stage, variable(self._column), "acc")
         left = None
         if not fused:
             assert self._stage.product
@@ -66,19 +66,19 @@ class Tiles:
         how, sides = self._how, (self._row.extent, self._column.extent, self._depth)
         down, over, deep = (
             self._side(wanted, size)
-            for wanted, size in zip((how.down, how.over, how.deep), sides, strict=True)
+            for wanted, size in zip((how.tile_m, how.tile_n, how.tile_k), sides, strict=True)
         )
         constants = {
-            "DOWN": kernels.tunable(f"DOWN{place}", down, self._sizes(self._row.extent, (64, 128, 256))),
-            "OVER": kernels.tunable(f"OVER{place}", over, self._sizes(self._column.extent, (64, 128, 256))),
-            "DEEP": kernels.tunable(
-                f"DEEP{place}", deep, self._sizes(self._depth, (32, 64, 128) if self._half else (16, 32, 64))
+            "TILE_M": kernels.tunable(f"TILE_M{place}", down, self._sizes(self._row.extent, (64, 128, 256))),
+            "TILE_N": kernels.tunable(f"TILE_N{place}", over, self._sizes(self._column.extent, (64, 128, 256))),
+            "TILE_K": kernels.tunable(
+                f"TILE_K{place}", deep, self._sizes(self._depth, (32, 64, 128) if self._half else (16, 32, 64))
             ),
             "GROUP": kernels.tunable(f"GROUP{place}", 8, (4, 8, 16)),
         }
-        stages = kernels.tunable(f"STAGES{place}", how.stages, (2, 3, 4))
+        stages = kernels.tunable(f"PIPELINE_STAGES{place}", how.pipeline_stages, (2, 3, 4))
         kernels.threads(place, how.threads)
-        fetched = f"(DOWN{place} + OVER{place}) * DEEP{place} * STAGES{place} * {2 if self._half else 4}"
+        fetched = f"(TILE_M{place} + TILE_N{place}) * TILE_K{place} * PIPELINE_STAGES{place} * {2 if self._half else 4}"
         kernels.derived.append(f"# tune-if: {fetched} <= {_SHARED}")
         masked = {
             var: any(size % n for n in kernels.tunables[f"{key}{place}"][1])
@@ -87,7 +87,7 @@ class Tiles:
         body = self._where()
         for var in (self._row, self._column):
             body += [f"{var.name}_in = {var.name} < {var.extent}"] if masked[var] else []
-        body += ["acc = tl.zeros([DOWN, OVER], tl.float32)", f"for start in range(0, {self._depth}, DEEP):"]
+        body += ["acc = tl.zeros([TILE_M, TILE_N], tl.float32)", f"for start in range(0, {self._depth}, TILE_K):"]
         body += indented(
             [
                 *self._operand("a", masked),
@@ -98,7 +98,7 @@ class Tiles:
         printer.places = self._outer()
         printer.masks = {var: f"{var.name}_in" for var in (self._row, self._column) if masked[var]}
         body += self._after(names) if fused else self._raw()
-        tiles = f"-(-{self._row.extent} // {constants['DOWN']}) * -(-{self._column.extent} // {constants['OVER']})"
+        tiles = f"-(-{self._row.extent} // {constants['TILE_M']}) * -(-{self._column.extent} // {constants['TILE_N']})"
         grid = f"{self._batch.extent} * ({tiles})" if self._batch.extent > 1 else tiles
         kernels.add(
             f"product{place}", body, constants, grid, num_warps=f"THREADS{place} // 32", num_stages=stages
@@ -114,16 +114,16 @@ class Tiles:
     def _sizes(self, size: int, values: tuple[int, ...]) -> list[int]:
         return [value for value in values if value <= max(power_of_two(size), _SMALLEST)]
 
-    def _sides(self) -> list[tuple[Var, int, str]]:
-        deep = [(Var(name, self._depth), self._depth, "DEEP") for name in ("along", "below")]
-        return [(self._row, self._row.extent, "DOWN"), (self._column, self._column.extent, "OVER"), *deep]
+    def _sides(self) -> list[tuple[LoopVar, int, str]]:
+        deep = [(LoopVar(name, self._depth), self._depth, "TILE_K") for name in ("along", "below")]
+        return [(self._row, self._row.extent, "TILE_M"), (self._column, self._column.extent, "TILE_N"), *deep]
 
     def _where(self) -> list[str]:
         """Programs that run at the same time take tiles that share rows and columns: they find them in the cache."""
         lines = [f"number = {self._kernels.program_number()}"]
         lines += [
-            f"tiles_down = ({self._row.extent} + DOWN - 1) // DOWN",
-            f"tiles_over = ({self._column.extent} + OVER - 1) // OVER",
+            f"tiles_down = ({self._row.extent} + TILE_M - 1) // TILE_M",
+            f"tiles_over = ({self._column.extent} + TILE_N - 1) // TILE_N",
         ]
         if self._batch.extent > 1:
             lines += [
@@ -134,27 +134,27 @@ class Tiles:
             *lines,
             "first = number // (GROUP * tiles_over) * GROUP",
             "height = tl.minimum(tiles_down - first, GROUP)",
-            "rows = (first + number % (GROUP * tiles_over) % height) * DOWN + tl.arange(0, DOWN)[:, None]",
-            "cols = number % (GROUP * tiles_over) // height * OVER + tl.arange(0, OVER)[None, :]",
+            "rows = (first + number % (GROUP * tiles_over) % height) * TILE_M + tl.arange(0, TILE_M)[:, None]",
+            "cols = number % (GROUP * tiles_over) // height * TILE_N + tl.arange(0, TILE_N)[None, :]",
         ]
 
-    def _outer(self) -> dict[Var, Index]:
+    def _outer(self) -> dict[LoopVar, IndexExpr]:
         sides = ((self._of.batch, self._batch), (self._of.rows, self._row), (self._of.columns, self._column))
-        return {var: index for loops, flat in sides for var, index in along(loops, variable(flat)).items()}
+        return {var: index for loops, flat in sides for var, index in unflatten_loops(loops, variable(flat)).items()}
 
-    def _operand(self, name: str, masked: dict[Var, bool]) -> list[str]:
+    def _operand(self, name: str, masked: dict[LoopVar, bool]) -> list[str]:
         of, printer, left = self._of, self._printer, name == "a"
         value, side = (of.left, self._row) if left else (of.right, self._column)
-        depth = Var("along" if left else "below", self._depth)
-        printer.places = {**self._outer(), **along(of.depth, variable(depth))}
+        depth = LoopVar("along" if left else "below", self._depth)
+        printer.places = {**self._outer(), **unflatten_loops(of.depth, variable(depth))}
         printer.masks = {var: f"{var.name}_in" for var in (side, depth) if masked[var]}
-        lines = [f"{depth.name} = start + tl.arange(0, DEEP){'[None, :]' if left else '[:, None]'}"]
+        lines = [f"{depth.name} = start + tl.arange(0, TILE_K){'[None, :]' if left else '[:, None]'}"]
         lines += [f"{depth.name}_in = {depth.name} < {self._depth}"] if masked[depth] else []
         names: Names = {}
         inside = self._inside() if left else []
         if value.op == "load":
             return [*lines, f"{name} = {printer.raw(value, names, inside)}"]
-        lines += printer.block([value], names)
+        lines += printer.statements([value], names)
         text = printer.text(value, names)
         inside += [printer.masks[depth]] if masked[depth] else []
         text = f"tl.where({' & '.join(inside)}, {text}, 0.0)" if inside else text
@@ -174,9 +174,9 @@ class Tiles:
     def _after(self, names: Names) -> list[str]:
         printer, lines = self._printer, list[str]()
         for step in self._stage.steps:
-            if isinstance(step, Store):
-                printer.places.update(along(step.loops, variable(self._column)))
-                lines += printer.block(
+            if isinstance(step, StoreStep):
+                printer.places.update(unflatten_loops(step.loops, variable(self._column)))
+                lines += printer.statements(
                     [step.value] if step.value.op not in (*NAMELESS, "product") else [], names
                 )
                 lines.append(printer.store(step.tensor, step.index, printer.text(step.value, names), names))

@@ -6,13 +6,13 @@ from typing import Any
 
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.sweep import Sweep
+from kernelpro.authors.playbook.cuda.row_kernel import Sweep
 from kernelpro.authors.playbook.cuda.syntax import OPERATORS, identity, indented
-from kernelpro.authors.playbook.cuda.turns import Turns, fitting, spread
-from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.cuda.thread_loop import Turns, fitting, spread
+from kernelpro.authors.playbook.fusion.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var, variable
-from kernelpro.authors.playbook.ir.stages import Reduce
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
+from kernelpro.authors.playbook.ir.stages import ReduceStep
 
 
 class Rows(Sweep):
@@ -20,11 +20,11 @@ class Rows(Sweep):
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
-        self.together = self.tunable("TOGETHER", self.how.together, 1, 32)
+        self.together = self.tunable("COARSENING", self.how.coarsening, 1, 32)
 
     @property
     def lanes(self) -> int:
-        return self.how.threads // self.how.together
+        return self.how.threads // self.how.coarsening
 
     @property
     def blocks(self) -> str:
@@ -43,18 +43,18 @@ class Rows(Sweep):
             "[[maybe_unused]] const Int start = share * LANES + lane;",
         ]
 
-    def vector(self, one: Pass) -> int:
-        return fitting(self.how.vector, one.loops)
+    def vector(self, one: RowPass) -> int:
+        return fitting(self.how.vector_width, one.loops)
 
-    def places(self, one: Pass | None) -> dict[Var, Index]:
-        outer = spread(variable(Var("row", self.stage.rows)), self.stage.outer, 1, Index())
+    def places(self, one: RowPass | None) -> dict[LoopVar, IndexExpr]:
+        outer = spread(variable(LoopVar("row", self.stage.rows)), self.stage.outer, 1, IndexExpr())
         if one is None or not one.loops:
             return outer
         vector = self.vector(one)
-        at = variable(Var("at", self._pieces(one)))
-        return outer | spread(at, one.loops, vector, variable(Var("j", vector)))
+        at = variable(LoopVar("at", self._pieces(one)))
+        return outer | spread(at, one.loops, vector, variable(LoopVar("j", vector)))
 
-    def join(self, step: Reduce) -> list[str]:
+    def join(self, step: ReduceStep) -> list[str]:
         kind = computed(step.value.dtype)
         return [
             f"__shared__ {kind} warps_{step.name}[({self.threads} + 31) / 32];",
@@ -63,7 +63,7 @@ class Rows(Sweep):
 
     def in_shared(self, node: Expr, count: int) -> tuple[str, str, str]:
         start = " + ".join(["(float*)memory", *self.shared])
-        pieces = next(self._pieces(one) for one in self.passes if node in one.keeps)
+        pieces = next(self._pieces(one) for one in self.passes if node in one.cached)
         line = f"float* const kept{node.number} = {start} + threadIdx.x / LANES * {count};"
         return line, f"{self.together} * {count}", f"kept{node.number}[j * {pieces} + at]"
 
@@ -77,7 +77,7 @@ class Rows(Sweep):
             lines += [f"__shared__ {kind} warps_{name}[{turns.ahead} * (({self.threads} + 31) / 32)];"]
             lines += [f"{kind} carry_{name} = {identity(node.data[0], kind)};"]
             inner = dict(own)
-            value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
+            value = self.printer.statements([a for a in node.args if a.op not in LEAVES], inner)
             value += [f"{name}[u][j] = {kind}({self.printer.text(node.args[0], inner)});"]
             nothing = [f"{name}[u][j] = {identity(node.data[0], kind)};"]
             filled = [

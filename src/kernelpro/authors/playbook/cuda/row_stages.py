@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.columns import Columns
-from kernelpro.authors.playbook.cuda.rows import Rows
-from kernelpro.authors.playbook.cuda.sweep import Sweep, scans_of
+from kernelpro.authors.playbook.cuda.across_rows import Columns
+from kernelpro.authors.playbook.cuda.along_rows import Rows
+from kernelpro.authors.playbook.cuda.row_kernel import Sweep, scans_of
 from kernelpro.authors.playbook.cuda.syntax import OPERATORS, combined, identity, indented
-from kernelpro.authors.playbook.cuda.turns import Writing
-from kernelpro.authors.playbook.cuda.windows import Windows, slide
+from kernelpro.authors.playbook.cuda.thread_loop import Writing
+from kernelpro.authors.playbook.cuda.sliding_windows import Windows, slide
 from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.passes import Pass, passes
-from kernelpro.authors.playbook.ir.stages import Reduce, Stage
+from kernelpro.authors.playbook.fusion.passes import RowPass, split_into_passes
+from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage
 
 _FINISHERS = 1024
 """Threads of the block that makes totals."""
@@ -23,8 +23,8 @@ def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     """All kernels of a stage."""
     kind: type[Sweep] = Columns if how.order == "strips" and stage.outer else Rows
     if how.order == "tiles" and slide(stage):
-        kind, how = Windows, replace(how, split=1, keep=False)
-    made = passes(stage)
+        kind, how = Windows, replace(how, split=1, cache_row=False)
+    made = split_into_passes(stage)
     if how.split == 1 or not can_split(stage):
         last = kind(writing, stage, how, place, made)
         last.write(f"stage{place}")
@@ -36,24 +36,24 @@ def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
 
 def can_split(stage: Stage) -> bool:
     """Whether every number of a row comes from a loop without order."""
-    looped = [step for step in stage.reduces if step.loops]
+    looped = [step for step in stage.reductions if step.loops]
     return (
-        bool(looped) and len(looped) == len(stage.reduces) and not any(scans_of(one) for one in passes(stage))
+        bool(looped) and len(looped) == len(stage.reductions) and not any(scans_of(one) for one in split_into_passes(stage))
     )
 
 
 def _split(
-    writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[Pass]
+    writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[RowPass]
 ) -> Sweep:
     shares = writing.tunable(f"SPLIT{place}", how.split, 1, 256)
-    most, known = max(writing.tunables[shares][1]), list[Reduce]()
+    most, known = max(writing.tunables[shares][1]), list[ReduceStep]()
     for number, one in enumerate(one for one in made if one.loops):
         last = kind(writing, stage, how, place, [one], shares, known)
         last.write(f"stage{place}_{number}", parts=most)
-        known += [step for step in one.steps if isinstance(step, Reduce)]
+        known += [step for step in one.steps if isinstance(step, ReduceStep)]
     rest = [one for one in made if not one.loops]
     if rest or stage.totals:
-        alone = replace(how, threads=256, lanes=1, vector=1)
+        alone = replace(how, threads=256, lanes=1, vector_width=1)
         last = Columns(writing, stage, alone, place, rest, "1", known, shares, tuned=False)
         last.write(f"stage{place}_end")
     return last
@@ -73,6 +73,6 @@ def _finish(writing: Writing, stage: Stage, place: int, blocks: str) -> None:
         lines += [
             f"{total.name} = joined<{OPERATORS[total.kind]}, {_FINISHERS}>({total.name}, warps_{total.name});"
         ]
-    stores = [line for step in stage.after for line in writing.store(step, {})]
+    stores = [line for step in stage.epilogue for line in writing.store(step, {})]
     lines += ["if (threadIdx.x == 0) {", *indented(stores), "}"]
     writing.add(f"stage{place}_totals", lines, "1", str(_FINISHERS))

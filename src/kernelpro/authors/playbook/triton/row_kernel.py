@@ -14,12 +14,12 @@ from math import prod
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.fusion import online
-from kernelpro.authors.playbook.fusion.passes import Pass, fixed, passes, scans_of
+from kernelpro.authors.playbook.fusion.passes import RowPass, loop_invariants, split_into_passes, scans_of
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import Var, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Reduce, Stage, Store
+from kernelpro.authors.playbook.ir.indices import LoopVar, unflatten, variable
+from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage, StoreStep
 from kernelpro.authors.playbook.triton.syntax import begun, combined, computed, held, identity, scratch_type
-from kernelpro.authors.playbook.triton.tiles import NAMELESS, Kernels, Tile, indented
+from kernelpro.authors.playbook.triton.stage_kernel import NAMELESS, Kernels, Tile, indented
 
 LARGEST = 32768
 """Elements of a tile that registers hold: 32 for each of 1024 threads."""
@@ -30,22 +30,22 @@ class Rows(Tile):
 
     def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int):
         super().__init__(kernels, stage, how, place)
-        self._single = how.together == 1 or stage.rows == 1
+        self._single = how.coarsening == 1 or stage.rows == 1
         self.shape = "[]" if self._single else "[ROWS, 1]"
-        self._passes = passes(stage)
+        self._passes = split_into_passes(stage)
         self._widths = {one.loops: prod(var.extent for var in one.loops) for one in self._passes if one.loops}
-        self._columns: dict[tuple[Var, ...], Var] = {}
+        self._columns: dict[tuple[LoopVar, ...], LoopVar] = {}
         for loops, width in self._widths.items():
-            column = Var("cols" if len(self._widths) == 1 else f"cols{len(self._columns)}", width)
+            column = LoopVar("cols" if len(self._widths) == 1 else f"cols{len(self._columns)}", width)
             self._columns[loops] = column
             self.printer.places.update(
                 zip(loops, unflatten(variable(column), [v.extent for v in loops]), strict=True)
             )
         self._widest = max(self._widths.values(), default=1)
-        self._whole = how.keep and fits(stage)
-        self._followers: dict[str, online.Follower] = {}
+        self._whole = how.cache_row and fits(stage)
+        self._followers: dict[str, online.OnlineReduction] = {}
         if not self._whole:
-            self._passes, self._followers = online.joined(self._passes)
+            self._passes, self._followers = online.fuse_online(self._passes)
         alone = self._whole or scans_of(step.value for step in stage.steps)
         self._split = 1 if alone else power_of_two(how.split)
 
@@ -56,7 +56,7 @@ class Rows(Tile):
             body = [line for one in self._passes for line in self._pass(one, names)]
             self._kernel(f"stage{self.place}", body + self.add_totals(names), shared=False, last=True)
             return
-        done: list[Pass] = []
+        done: list[RowPass] = []
         for number, one in enumerate(self._passes):
             if not one.loops or not _reduces(one):
                 continue
@@ -84,21 +84,21 @@ class Rows(Tile):
         self._constants: dict[str, str] = {}
         rows: Sequence[int] = [1]
         if not self._single:
-            together = min(how.together, power_of_two(self.stage.rows))
+            together = min(how.coarsening, power_of_two(self.stage.rows))
             tried = [
                 r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)
             ]
             self._constants["ROWS"] = kernels.tunable(
-                f"TOGETHER{place}", together, [r for r in tried if self._can_hold(r)]
+                f"COARSENING{place}", together, [r for r in tried if self._can_hold(r)]
             )
-            rows = kernels.tunables[f"TOGETHER{place}"][1]
+            rows = kernels.tunables[f"COARSENING{place}"][1]
         self._mask = self.mask_rows(rows)
         self._stretches: set[int] = set()
         if not self._whole and self._widths:
             most = power_of_two(self._widest)
-            vectors = kernels.vector(place, how.vector)
+            vectors = kernels.vector(place, how.vector_width)
             self._stretches = {max(16, min(most, t * v // r)) for t in threads for v in vectors for r in rows}
-            each = f"THREADS{place} * VECTOR{place}" + ("" if self._single else f" // TOGETHER{place}")
+            each = f"THREADS{place} * VECTOR_WIDTH{place}" + ("" if self._single else f" // COARSENING{place}")
             kernels.derived.append(f"STRETCH{place} = max(16, min({most}, {each}))")
             self._constants["STRETCH"] = f"STRETCH{place}"
         if self._split > 1:
@@ -111,9 +111,9 @@ class Rows(Tile):
                 self.printer.masks[column] = f"{column.name}_in"
 
     def _can_hold(self, rows: int) -> bool:
-        return not self._whole or rows * power_of_two(self._widest) <= LARGEST or rows == self.how.together
+        return not self._whole or rows * power_of_two(self._widest) <= LARGEST or rows == self.how.coarsening
 
-    def _lengths(self, column: Var) -> Sequence[int]:
+    def _lengths(self, column: LoopVar) -> Sequence[int]:
         """What a row is cut into: stretches, and as many of them as there are programs."""
         splits = self.kernels.tunables[f"SPLIT{self.place}"][1] if self._split > 1 else [1]
         return (
@@ -155,19 +155,19 @@ class Rows(Tile):
         """One number for each row of the tile."""
         return self.printer.reduced(kind, text, value.dtype, 0 if self._single else 1, keep=not self._single)
 
-    def _full(self, text: str, value: Expr, loops: Iterable[Var], length: str) -> str:
+    def _full(self, text: str, value: Expr, loops: Iterable[LoopVar], length: str) -> str:
         """As long as the tile, even where the value is the same all along the row."""
         if value.variables & set(loops):
             return text
         return f"(tl.zeros({f'[{length}]' if self._single else f'[1, {length}]'}, {computed(value.dtype)}) + {text})"
 
-    def _column_mask(self, column: Var) -> list[str]:
+    def _column_mask(self, column: LoopVar) -> list[str]:
         mask = self.printer.masks.get(column)
         return [f"{mask} = {column.name} < {column.extent}"] if mask else []
 
     # --- one pass ----------------------------------------------------------------------------------------------
 
-    def _pass(self, one: Pass, names: Names) -> list[str]:
+    def _pass(self, one: RowPass, names: Names) -> list[str]:
         if not one.loops:
             return self.once(one, names)
         column = self._columns[one.loops]
@@ -176,16 +176,16 @@ class Rows(Tile):
             lines = []
             for scan in scans_of(step.value for step in one.steps):
                 lines += self._running(scan, names, length, "")
-            lines += self.printer.block([s.value for s in one.steps if s.value.op not in NAMELESS], names)
+            lines += self.printer.statements([s.value for s in one.steps if s.value.op not in NAMELESS], names)
             for step in one.steps:
                 text = (
                     self.store(step, names)
-                    if isinstance(step, Store)
+                    if isinstance(step, StoreStep)
                     else self._number(one, step, names, length)
                 )
                 lines.append(
                     text
-                    if isinstance(step, Store)
+                    if isinstance(step, StoreStep)
                     else f"{step.name} = {self._reduced(step.kind, text, step.value)}"
                 )
             return lines
@@ -194,13 +194,13 @@ class Rows(Tile):
     def _running(self, scan: Expr, names: Names, length: str, before: str) -> list[str]:
         """The running sum of what the tile holds, on top of what came before it."""
         (arg,) = scan.args
-        lines = self.printer.block([arg] if arg.op not in NAMELESS else [], names)
+        lines = self.printer.statements([arg] if arg.op not in NAMELESS else [], names)
         text = self._full(self.printer.number(scan.data[0], arg, names), arg, scan.data[1:], length)
         made = self.printer.running(scan.data[0], text, 0 if self._single else 1)
         names[scan] = f"v{scan.number}"
         return [*lines, f"{names[scan]} = {combined(scan.data[0], before, made) if before else made}"]
 
-    def _number(self, one: Pass, step: Reduce, names: Names, length: str, nothing: str = "") -> str:
+    def _number(self, one: RowPass, step: ReduceStep, names: Names, length: str, nothing: str = "") -> str:
         """What the tile gives to a reduction: nothing where there is no element."""
         text = self._full(self.printer.number(step.kind, step.value, names), step.value, one.loops, length)
         masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.within(
@@ -209,10 +209,10 @@ class Rows(Tile):
         nothing = nothing or identity(step.kind, held(step.kind, step.value))
         return f"tl.where({' & '.join(masks)}, {text}, {nothing})" if masks else text
 
-    def _stretches_of(self, one: Pass, names: Names, column: Var) -> list[str]:
+    def _stretches_of(self, one: RowPass, names: Names, column: LoopVar) -> list[str]:
         roots = [step.value for step in one.steps]
-        given = {f.given for f in (self._followers.get(r.name) for r in _reduces(one)) if f}
-        lines = self.printer.block(fixed(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
+        given = {f.base_value for f in (self._followers.get(r.name) for r in _reduces(one)) if f}
+        lines = self.printer.statements(loop_invariants(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
         reduces, scans = _reduces(one), scans_of(roots)
         following = {r.name: follower for r in reduces if (follower := self._followers.get(r.name))}
         squares = {
@@ -229,14 +229,14 @@ class Rows(Tile):
         body = [f"{column.name} = start + {self._along('STRETCH')}", *self._column_mask(column)]
         for scan in scans:
             body += self._running(scan, own, "STRETCH", f"s{scan.number}")
-            whole = self._number(one, Reduce("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
+            whole = self._number(one, ReduceStep("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
             body.append(
                 f"s{scan.number} = {combined(scan.data[0], f's{scan.number}', self._reduced(scan.data[0], whole, scan))}"
             )
-        plain = [step for step in one.steps if not (isinstance(step, Reduce) and step.name in following)]
-        body += self.printer.block([s.value for s in plain if s.value.op not in NAMELESS], own)
+        plain = [step for step in one.steps if not (isinstance(step, ReduceStep) and step.name in following)]
+        body += self.printer.statements([s.value for s in plain if s.value.op not in NAMELESS], own)
         for step in plain:
-            if isinstance(step, Store):
+            if isinstance(step, StoreStep):
                 body.append(self.store(step, own))
             elif step.name in squares:
                 body += self._average(
@@ -260,7 +260,7 @@ class Rows(Tile):
             f"{r.name} = {self._reduced(r.kind, r.name, r.value)}" for r in reduces if r.name not in done
         ]
 
-    def _over(self, column: Var, body: list[str]) -> list[str]:
+    def _over(self, column: LoopVar, body: list[str]) -> list[str]:
         """The loop over the stretches of a row, or of the part of it that the program has."""
         if self._split == 1:
             return [f"for start in range(0, {column.extent}, STRETCH):", *indented(body)]
@@ -268,22 +268,22 @@ class Rows(Tile):
         head = ["seen = turn * STRETCH", f"start = part * {self._section(column)} + seen"]
         return [f"for turn in range(0, {turns}):", *indented([*head, *body])]
 
-    def _section(self, column: Var) -> str:
+    def _section(self, column: LoopVar) -> str:
         """Elements of a row that are one program's."""
         return f"(({column.extent} + STRETCH * SPLIT - 1) // (STRETCH * SPLIT) * STRETCH)"
 
     # --- reductions that follow another ------------------------------------------------------------------------
 
-    def _scaled(self, one: Pass, step: Reduce, names: Names) -> list[str]:
+    def _scaled(self, one: RowPass, step: ReduceStep, names: Names) -> list[str]:
         """A sum that is scaled down where the maximum so far grows."""
         follower = self._followers[step.name]
         base = follower.base.name
-        own = {**names, follower.given: f"{base}_top"}
-        lines = self.printer.block([step.value], own)
+        own = {**names, follower.base_value: f"{base}_top"}
+        lines = self.printer.statements([step.value], own)
         here = self._reduced("sum", self._number(one, step, own, "STRETCH"), step.value)
         return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_top) + {here}"]
 
-    def _average(self, step: Reduce, text: str, squares: str) -> list[str]:
+    def _average(self, step: ReduceStep, text: str, squares: str) -> list[str]:
         """Each place of the tile has a mean of its own so far, and squares about it; elements that are none are given as that
         mean, and change nothing."""
         name, turn = step.name, "start // STRETCH" if self._split == 1 else "turn"
@@ -294,7 +294,7 @@ class Rows(Tile):
             f"{squares} += {name}_off * ({name}_here - {name})",
         ]
 
-    def _averaged(self, mean: str, squares: str, value: Expr, column: Var) -> list[str]:
+    def _averaged(self, mean: str, squares: str, value: Expr, column: LoopVar) -> list[str]:
         """The sum, and the squares about the mean, of what all places of the tile have seen."""
         lines, count, all_of_it = [], str(column.extent), f"{column.extent}.0"
         if self._split > 1:
@@ -314,7 +314,7 @@ class Rows(Tile):
 
     # --- rows that several programs share ----------------------------------------------------------------------
 
-    def _leave(self, one: Pass) -> list[str]:
+    def _leave(self, one: RowPass) -> list[str]:
         """Each program's part of the row's numbers goes to memory."""
         lines, mask = [], self.printer.masks.get(self.row)
         for r in _reduces(one):
@@ -329,14 +329,14 @@ class Rows(Tile):
             )
         return lines
 
-    def _joined(self, done: list[Pass], names: Names) -> list[str]:
+    def _joined(self, done: list[RowPass], names: Names) -> list[str]:
         """The row's numbers, of the parts that earlier kernels have left, and those that need no loop."""
         lines, mask = [f"parts = {self._along('SPLIT')}"] if done else [], self.printer.masks.get(self.row)
         there: set[str] = set()
         for one in self._passes:
             reduces = _reduces(one)
             if not one.loops and reduces and _known(reduces, there):
-                lines += self.once(Pass((), [*reduces]), names)
+                lines += self.once(RowPass((), [*reduces]), names)
             elif one in done:
                 for r in reduces:
                     self.printer.touched[f"part_{r.name}"] = None
@@ -349,7 +349,7 @@ class Rows(Tile):
             there |= {r.name for r in reduces}
         return lines
 
-    def _put_together(self, r: Reduce, column: Var) -> list[str]:
+    def _put_together(self, r: ReduceStep, column: LoopVar) -> list[str]:
         follower, name = self._followers.get(r.name), r.name
         if follower is None:
             return [f"{name} = {self._reduced(r.kind, f'{name}_parts', r.value)}"]
@@ -372,7 +372,7 @@ def fits(stage: Stage) -> bool:
     return all(power_of_two(prod(var.extent for var in step.loops)) <= LARGEST for step in stage.steps)
 
 
-def _top(step: Reduce, here: str) -> list[str]:
+def _top(step: ReduceStep, here: str) -> list[str]:
     """The maximum so far; where that is -inf, exp(x - 0) is as good."""
     now = f"{step.name}_now"
     return [
@@ -381,13 +381,13 @@ def _top(step: Reduce, here: str) -> list[str]:
     ]
 
 
-def _added(step: Reduce, text: str) -> str:
+def _added(step: ReduceStep, text: str) -> str:
     return f"{step.name} = {combined(step.kind, step.name, text)}"
 
 
-def _reduces(one: Pass) -> list[Reduce]:
-    return [step for step in one.steps if isinstance(step, Reduce)]
+def _reduces(one: RowPass) -> list[ReduceStep]:
+    return [step for step in one.steps if isinstance(step, ReduceStep)]
 
 
-def _known(reduces: list[Reduce], there: set[str]) -> bool:
+def _known(reduces: list[ReduceStep], there: set[str]) -> bool:
     return all(node.data in there for r in reduces for node in r.value.walk() if node.op == "row")

@@ -8,11 +8,11 @@ from functools import cached_property
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
 from kernelpro.authors.playbook.cuda.syntax import STORED, indented
-from kernelpro.authors.playbook.cuda.turns import Turns, Writing
-from kernelpro.authors.playbook.fusion.contractions import along, size
-from kernelpro.authors.playbook.fusion.passes import Pass
-from kernelpro.authors.playbook.ir.expressions import Expr, itemsize, loaded_numbers
-from kernelpro.authors.playbook.ir.indices import Index, Var, variable
+from kernelpro.authors.playbook.cuda.thread_loop import Turns, Writing
+from kernelpro.authors.playbook.fusion.contractions import unflatten_loops, size
+from kernelpro.authors.playbook.fusion.passes import RowPass
+from kernelpro.authors.playbook.ir.expressions import Expr, itemsize, indirect_operands
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
 from kernelpro.authors.playbook.ir.stages import Guard
 
 
@@ -26,9 +26,9 @@ class Operand:
     side: str
     """The tile's rows or columns: a constant of the kernel."""
     first: str
-    loops: tuple[Var, ...]
-    depth: tuple[Var, ...]
-    batch: dict[Var, Index]
+    loops: tuple[LoopVar, ...]
+    depth: tuple[LoopVar, ...]
+    batch: dict[LoopVar, IndexExpr]
     tensor_cores: bool
     guards: tuple[Guard, ...] = ()
 
@@ -73,7 +73,7 @@ class Operand:
     @property
     def plain(self) -> bool:
         """Nothing but a tensor's elements, at addresses that are known without it."""
-        return self.value.op == "load" and not self.guards and not loaded_numbers(self.value)
+        return self.value.op == "load" and not self.guards and not indirect_operands(self.value)
 
     @property
     def copied(self) -> bool:
@@ -88,9 +88,9 @@ class Operand:
     def header(self) -> list[str]:
         kind, pieces = self.name.capitalize(), f"{self.name.upper()}_PIECES"
         laid = "true" if self.laid_deeply else "false"
-        lines = [f"using {kind} = Tile<{self.type}, {self.side}, DEEP, {laid}, {self.pad}>;"]
+        lines = [f"using {kind} = Tile<{self.type}, {self.side}, TILE_K, {laid}, {self.pad}>;"]
         count = f"{self._count} = ({pieces} + THREADS - 1) / THREADS"
-        lines += [f"constexpr int {pieces} = {self.side} * DEEP / {self.vector}, {count};"]
+        lines += [f"constexpr int {pieces} = {self.side} * TILE_K / {self.vector}, {count};"]
         return (
             lines
             if self.copied
@@ -175,14 +175,14 @@ class Operand:
 
     def _turns(self, deeply: bool, vector: int) -> Turns:
         rows, terms = size(self.loops), size(self.depth)
-        j = variable(Var("j", vector))
-        side = Var(f"{self.name}_side", rows if deeply else rows // vector)
-        deep = Var(f"{self.name}_deep", terms // vector if deeply else terms)
+        j = variable(LoopVar("j", vector))
+        side = LoopVar(f"{self.name}_side", rows if deeply else rows // vector)
+        deep = LoopVar(f"{self.name}_deep", terms // vector if deeply else terms)
         at_side = variable(side) if deeply else variable(side) * vector + j
         at_deep = variable(deep) * vector + j if deeply else variable(deep)
-        places = {**self.batch, **along(self.loops, at_side), **along(self.depth, at_deep)}
+        places = {**self.batch, **unflatten_loops(self.loops, at_side), **unflatten_loops(self.depth, at_deep)}
         line, (across, within) = (
-            f"({'DEEP' if deeply else self.side} / {vector})",
+            f"({'TILE_K' if deeply else self.side} / {vector})",
             ("s", "d") if deeply else ("d", "s"),
         )
         if deeply:
@@ -194,8 +194,8 @@ class Operand:
         here += [f"[[maybe_unused]] const Int {side.name} = {at[0]}, {deep.name} = {at[1]};"]
         pieces = f"{self.name.upper()}_PIECES"
         inside = f"{side.name} < {side.extent} && {deep.name} < {deep.extent} && piece < {pieces}"
-        whole = f"({rows} % {self.side} == 0 && {terms} % DEEP == 0 && {pieces} % THREADS == 0)"
-        one_pass = Pass((*self.loops, *self.depth), [], [self.value])
+        whole = f"({rows} % {self.side} == 0 && {terms} % TILE_K == 0 && {pieces} % THREADS == 0)"
+        one_pass = RowPass((*self.loops, *self.depth), [], [self.value])
         kept = {self.value: f"{self.name}_next[u][j]"}
         turns = Turns(
             self.writing, one_pass, vector, places, whole, inside, here, self._count, self._count, "", kept

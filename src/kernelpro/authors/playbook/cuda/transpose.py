@@ -10,17 +10,17 @@ from math import prod
 
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.flat import is_flat
+from kernelpro.authors.playbook.cuda.elementwise import is_flat
 from kernelpro.authors.playbook.cuda.syntax import indented
-from kernelpro.authors.playbook.cuda.turns import Turns, Writing, spread
+from kernelpro.authors.playbook.cuda.thread_loop import Turns, Writing, spread
 from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.fusion.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var, variable
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
 from kernelpro.authors.playbook.ir.stages import Stage
 
 
-def crossing(stage: Stage) -> tuple[Var, Var, list[Expr]] | None:
+def crossing(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:
     """The loop along which an element-wise stage stores, that along which it loads, and those loads."""
     if not is_flat(stage):
         return None
@@ -50,12 +50,12 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     side = writing.tunable(f"TILE{place}", how.tile, 32, 64)
     loops = (*stage.outer, *stage.steps[0].loops)
     rest = tuple(var for var in loops if var not in (inner, other))
-    p, q = Var("p", inner.extent), Var("q", other.extent)
-    places: dict[Var, Index] = {inner: variable(p), other: variable(q)}
-    places |= spread(variable(Var("rest", prod(var.extent for var in rest))), rest, 1, Index())
+    p, q = LoopVar("p", inner.extent), LoopVar("q", other.extent)
+    places: dict[LoopVar, IndexExpr] = {inner: variable(p), other: variable(q)}
+    places |= spread(variable(LoopVar("rest", prod(var.extent for var in rest))), rest, 1, IndexExpr())
     turns = Turns(
         writing,
-        Pass(loops, list(stage.steps)),
+        RowPass(loops, list(stage.steps)),
         1,
         places,
         whole=f"({inner.extent} % {side} == 0 && {other.extent} % {side} == 0)",
@@ -84,7 +84,7 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
     writing.add(f"stage{place}", lines, blocks, threads)
 
 
-def _header(inner: Var, other: Var, side: str, threads: str) -> list[str]:
+def _header(inner: LoopVar, other: LoopVar, side: str, threads: str) -> list[str]:
     """Where the block's square lies, and where the thread stands in it."""
     return [
         f"constexpr int STEP = {threads} / {side}, COUNT = {side} / STEP;",

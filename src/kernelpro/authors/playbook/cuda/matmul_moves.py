@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from kernelpro.authors.playbook.codegen.writer import Move
-from kernelpro.authors.playbook.cuda.flat import is_flat
-from kernelpro.authors.playbook.cuda.products import fitted, multiplies, on_tensor_cores
+from kernelpro.authors.playbook.cuda.elementwise import is_flat
+from kernelpro.authors.playbook.cuda.matmul import fitted, multiplies, on_tensor_cores
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import Contraction, contraction, size
+from kernelpro.authors.playbook.fusion.contractions import Contraction, find_contraction, size
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.moves import Apply, changed, staged
+from kernelpro.authors.playbook.moves import Apply, apply_change, per_stage
 
 _BLOCKS = 132
 """So many keep a large GPU busy."""
@@ -31,25 +30,25 @@ def best(stage: Stage) -> StageDesign:
     while _blocks(of, down, over) < _BLOCKS and max(down, over) > 64:
         down, over = (down, over // 2) if over >= down else (down // 2, over)
     threads = 256 if down * over > 64 * 64 else 128
-    how = _fitted(stage, StageDesign(order="tiles", down=down, over=over, deep=deep, threads=threads))
-    if stage.product and 2 * _blocks(of, how.down, how.over) <= _BLOCKS and size(of.depth) >= 4 * _DEEP:
-        split = min(power_of_two(_BLOCKS / _blocks(of, how.down, how.over)), size(of.depth) // _DEEP, 16)
+    how = _fitted(stage, StageDesign(order="tiles", tile_m=down, tile_n=over, tile_k=deep, threads=threads))
+    if stage.product and 2 * _blocks(of, how.tile_m, how.tile_n) <= _BLOCKS and size(of.depth) >= 4 * _DEEP:
+        split = min(power_of_two(_BLOCKS / _blocks(of, how.tile_m, how.tile_n)), size(of.depth) // _DEEP, 16)
         return replace(how, split=split)
     return how
 
 
 def smaller(stage: Stage) -> StageDesign:
     how = best(stage)
-    return _fitted(stage, replace(how, **(_smaller(how) or {"deep": 16, "stages": 4})))
+    return _fitted(stage, _smaller(how) or replace(how, tile_k=16, pipeline_stages=4))
 
 
 def plain(stage: Stage) -> StageDesign:
     """Multiply-add instead of tensor cores."""
-    return _fitted(stage, StageDesign(order="rows", down=64, over=64, deep=16, threads=64, stages=2))
+    return _fitted(stage, StageDesign(order="rows", tile_m=64, tile_n=64, tile_k=16, threads=64, pipeline_stages=2))
 
 
 def _of(stage: Stage) -> Contraction:
-    found = contraction(stage)
+    found = find_contraction(stage)
     assert found, "the caller has looked"
     return found
 
@@ -64,79 +63,79 @@ def _fitted(stage: Stage, how: StageDesign) -> StageDesign:
     how = fitted(of, how)
     vector, columns = 16 // max(2, itemsize(of.left.dtype)), size(of.columns)
     lanes = min(max(32, power_of_two(columns / 16)), how.threads)
-    return replace(how, keep=True, vector=vector, together=1 if is_flat(stage) else how.threads // lanes)
+    return replace(how, cache_row=True, vector_width=vector, coarsening=1 if is_flat(stage) else how.threads // lanes)
 
 
 # --- moves -------------------------------------------------------------------------------------------------
 
 
-def _product(change: Callable[[StageDesign], dict[str, Any] | None]) -> Apply:
+def _product(change: Callable[[StageDesign], StageDesign | None]) -> Apply:
     """A change of products, as far as their shapes allow it."""
 
-    def apply(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-        changes = change(how) if multiplies(stage, how) else None
-        return asdict(_fitted(stage, replace(how, **changes))) if changes else None
+    def apply(stage: Stage, how: StageDesign) -> StageDesign | None:
+        changed_design = change(how) if multiplies(stage, how) else None
+        return _fitted(stage, changed_design) if changed_design else None
 
-    return staged(apply)
+    return per_stage(apply)
 
 
 def _on_tensor_cores(program: Program, design: Design) -> Design | None:
-    def change(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-        found = contraction(stage)
+    def change(stage: Stage, how: StageDesign) -> StageDesign | None:
+        found = find_contraction(stage)
         if found is None or how.order == "tiles":
             return None
         made = best(stage)
         useful = stage.product is None or on_tensor_cores(found, made, design.precision)
-        return asdict(made) if useful else None
+        return made if useful else None
 
-    return changed(program, design, change)
+    return apply_change(program, design, change)
 
 
-def _larger(how: StageDesign) -> dict[str, Any] | None:
-    if how.down * how.over >= 128 * 256:
+def _larger(how: StageDesign) -> StageDesign | None:
+    if how.tile_m * how.tile_n >= 128 * 256:
         return None
     return (
-        {"over": 2 * how.over, "threads": 256}
-        if how.over <= how.down
-        else {"down": 2 * how.down, "threads": 256}
+        replace(how, tile_n=2 * how.tile_n, threads=256)
+        if how.tile_n <= how.tile_m
+        else replace(how, tile_m=2 * how.tile_m, threads=256)
     )
 
 
-def _smaller(how: StageDesign) -> dict[str, Any] | None:
-    if how.down * how.over <= 32 * 64:
+def _smaller(how: StageDesign) -> StageDesign | None:
+    if how.tile_m * how.tile_n <= 32 * 64:
         return None
-    threads = 128 if how.down * how.over <= 128 * 128 else how.threads
+    threads = 128 if how.tile_m * how.tile_n <= 128 * 128 else how.threads
     return (
-        {"over": how.over // 2, "threads": threads}
-        if how.over > how.down
-        else {"down": how.down // 2, "threads": threads}
+        replace(how, tile_n=how.tile_n // 2, threads=threads)
+        if how.tile_n > how.tile_m
+        else replace(how, tile_m=how.tile_m // 2, threads=threads)
     )
 
 
-def _deeper(how: StageDesign) -> dict[str, Any] | None:
-    return {"deep": 2 * how.deep} if how.deep < 64 else None
+def _deeper(how: StageDesign) -> StageDesign | None:
+    return replace(how, tile_k=2 * how.tile_k) if how.tile_k < 64 else None
 
 
-def _pipeline(how: StageDesign) -> dict[str, Any] | None:
-    return {"stages": how.stages + 1} if how.stages < 5 else None
+def _pipeline(how: StageDesign) -> StageDesign | None:
+    return replace(how, pipeline_stages=how.pipeline_stages + 1) if how.pipeline_stages < 5 else None
 
 
-def _fewer_threads(how: StageDesign) -> dict[str, Any] | None:
-    return {"threads": how.threads // 2} if how.threads > 64 else None
+def _fewer_threads(how: StageDesign) -> StageDesign | None:
+    return replace(how, threads=how.threads // 2) if how.threads > 64 else None
 
 
-def _more_threads(how: StageDesign) -> dict[str, Any] | None:
-    return {"threads": 2 * how.threads} if how.threads < 512 else None
+def _more_threads(how: StageDesign) -> StageDesign | None:
+    return replace(how, threads=2 * how.threads) if how.threads < 512 else None
 
 
-def _share(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
+def _share(stage: Stage, how: StageDesign) -> StageDesign | None:
     if not stage.product or 2 * how.split * _DEEP // 4 > size(_of(stage).depth) or how.split >= 32:
         return None
-    return {"split": 2 * how.split}
+    return replace(how, split=2 * how.split)
 
 
-def _whole(stage: Stage, how: StageDesign) -> dict[str, Any] | None:
-    return {"split": 1} if stage.product and how.split > 1 else None
+def _whole(stage: Stage, how: StageDesign) -> StageDesign | None:
+    return replace(how, split=1) if stage.product and how.split > 1 else None
 
 
 MOVES = (
@@ -162,7 +161,7 @@ MOVES = (
         "share the depth",
         "Let several blocks share the terms of a tile's sums, and add up their parts: tiles alone do not fill the device.",
         ("low_parallelism", "tail_effect"),
-        staged(_share),
+        per_stage(_share),
     ),
     Move(
         "smaller tiles",
@@ -192,6 +191,6 @@ MOVES = (
         "whole depth",
         "One block for each tile of the product: no parts to add up, and what follows in the same kernel.",
         ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
-        staged(_whole),
+        per_stage(_whole),
     ),
 )

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.author import NoIdea
+from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.codegen.printing import Names
-from kernelpro.authors.playbook.cuda.operands import Operand
+from kernelpro.authors.playbook.cuda.matmul_operands import Operand
 from kernelpro.authors.playbook.cuda.syntax import indented
-from kernelpro.authors.playbook.cuda.turns import Turns, Writing
+from kernelpro.authors.playbook.cuda.thread_loop import Turns, Writing
 from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.fusion.contractions import (
     Contraction,
-    alone,
-    along,
-    contraction,
+    name_product_elements,
+    unflatten_loops,
+    find_contraction,
     size,
-    without_product,
+    replace_product_with_loads,
 )
-from kernelpro.authors.playbook.fusion.hidden import hidden
-from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.fusion.hidden import masked_loads
+from kernelpro.authors.playbook.fusion.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
-from kernelpro.authors.playbook.ir.indices import Var, flatten, variable
-from kernelpro.authors.playbook.ir.stages import Stage, Store
+from kernelpro.authors.playbook.ir.indices import LoopVar, flatten, variable
+from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
 
 SHARED = 232448
 """Bytes of shared memory that a block can have on the GPUs that have most of it."""
@@ -42,7 +42,7 @@ _AHEAD = 4
 
 def multiplies(stage: Stage, how: StageDesign) -> bool:
     """Whether the stage is written as a product."""
-    return stage.product is not None or (how.order == "tiles" and contraction(stage) is not None)
+    return stage.product is not None or (how.order == "tiles" and find_contraction(stage) is not None)
 
 
 def on_tensor_cores(of: Contraction, how: StageDesign, precision: str) -> bool:
@@ -56,43 +56,43 @@ def on_tensor_cores(of: Contraction, how: StageDesign, precision: str) -> bool:
 
 def fitted(of: Contraction, how: StageDesign) -> StageDesign:
     """With tiles no larger than the product, and as many threads as these can employ."""
-    down = max(min(how.down, power_of_two(size(of.rows))), _SMALLEST)
-    over = max(min(how.over, power_of_two(size(of.columns))), _SMALLEST)
-    deep = max(min(how.deep, power_of_two(size(of.depth))), 16)
+    down = max(min(how.tile_m, power_of_two(size(of.rows))), _SMALLEST)
+    over = max(min(how.tile_n, power_of_two(size(of.columns))), _SMALLEST)
+    deep = max(min(how.tile_k, power_of_two(size(of.depth))), 16)
     threads = min(max(how.threads, down * over // 128, 64), down * over // 16, 8 * min(down, over), 512)
-    stages = max(min(how.stages, SHARED // ((down + over + 16) * (deep + 8) * itemsize(of.left.dtype))), 2)
-    return replace(how, down=down, over=over, deep=deep, threads=threads, stages=stages)
+    stages = max(min(how.pipeline_stages, SHARED // ((down + over + 16) * (deep + 8) * itemsize(of.left.dtype))), 2)
+    return replace(how, tile_m=down, tile_n=over, tile_k=deep, threads=threads, pipeline_stages=stages)
 
 
 class Products:
     """One product, and in the same kernel the steps that need one of its elements at a time."""
 
     def __init__(self, writing: Writing, stage: Stage, how: StageDesign, place: int, design: Design):
-        found = contraction(stage)
+        found = find_contraction(stage)
         assert found, "the caller has looked"
         if found.left.dtype not in FLOATING or found.left.dtype != found.right.dtype:
-            raise NoIdea(
+            raise NoProposal(
                 f"products of {found.left.dtype} and {found.right.dtype}: the playbook has none for CUDA"
             )
         self._writing, self._stage, self._place, self._of = writing, stage, place, found
-        writing.hidden = hidden(stage.values)
+        writing.hidden = masked_loads(stage.expressions)
         self._how = fitted(found, how)
         self._mma = on_tensor_cores(found, how, design.precision)
         self._split = how.split if stage.product else 1
-        self._batch, self._row = Var("batch", size(found.batch)), Var("row", size(found.rows))
-        batch = along(found.batch, variable(self._batch))
+        self._batch, self._row = LoopVar("batch", size(found.batch)), LoopVar("row", size(found.rows))
+        batch = unflatten_loops(found.batch, variable(self._batch))
         shared = (found.depth, batch, self._mma)
         self._left = Operand(
-            writing, "left", found.left, "DOWN", "first_row", found.rows, *shared, found.guards
+            writing, "left", found.left, "TILE_M", "first_row", found.rows, *shared, found.guards
         )
-        self._right = Operand(writing, "right", found.right, "OVER", "first_column", found.columns, *shared)
+        self._right = Operand(writing, "right", found.right, "TILE_N", "first_column", found.columns, *shared)
 
     def write(self) -> Stage | None:
         """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
         columns = size(self._of.columns)
-        names, fused = alone(self._stage, variable(Var("column", columns)), self._element)
+        names, fused = name_product_elements(self._stage, variable(LoopVar("column", columns)), self._element)
         if fused and self._split == 1:
-            self._write([step for step in self._stage.steps if isinstance(step, Store)], names)
+            self._write([step for step in self._stage.steps if isinstance(step, StoreStep)], names)
             return None
         product = self._stage.product
         assert product
@@ -104,42 +104,42 @@ class Products:
         outer = flatten(
             [variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer]
         )
-        index = variable(Var("share", self._split)) * count + outer * columns + variable(product.column)
-        self._write([Store(made, index, value, (product.column,))], {value: self._element})
-        return without_product(self._stage, made, self._split)
+        index = variable(LoopVar("share", self._split)) * count + outer * columns + variable(product.column)
+        self._write([StoreStep(made, index, value, (product.column,))], {value: self._element})
+        return replace_product_with_loads(self._stage, made, self._split)
 
     # --- the kernel --------------------------------------------------------------------------------------------
 
-    def _write(self, steps: list[Store], names: Names) -> None:
+    def _write(self, steps: list[StoreStep], names: Names) -> None:
         writing, place, how = self._writing, self._place, self._how
         writing.begin()
         deepest = 64 if itemsize(self._of.left.dtype) > 2 else 128
         writing.tunable(
-            f"DOWN{place}", how.down, _SMALLEST, max(min(256, power_of_two(self._row.extent)), _SMALLEST)
+            f"TILE_M{place}", how.tile_m, _SMALLEST, max(min(256, power_of_two(self._row.extent)), _SMALLEST)
         )
         writing.tunable(
-            f"OVER{place}",
-            how.over,
+            f"TILE_N{place}",
+            how.tile_n,
             _SMALLEST,
             max(min(256, power_of_two(size(self._of.columns))), _SMALLEST),
         )
         writing.tunable(
-            f"DEEP{place}", how.deep, 16, max(min(deepest, power_of_two(size(self._of.depth))), 16)
+            f"TILE_K{place}", how.tile_k, 16, max(min(deepest, power_of_two(size(self._of.depth))), 16)
         )
-        writing.tunables[f"STAGES{place}"] = (how.stages, sorted({2, 3, 4, how.stages}))
+        writing.tunables[f"PIPELINE_STAGES{place}"] = (how.pipeline_stages, sorted({2, 3, 4, how.pipeline_stages}))
         threads = writing.tunable(f"THREADS{place}", how.threads, 64, 512)
         shared = self._shared()
-        tile = f"DOWN{place} * OVER{place}"
+        tile = f"TILE_M{place} * TILE_N{place}"
         writing.constraints += [
             f"{shared} <= {SHARED}",
             f"16 * THREADS{place} <= {tile} and {tile} <= 128 * THREADS{place}",
-            f"THREADS{place} <= 512 and THREADS{place} <= 8 * DOWN{place} and THREADS{place} <= 8 * OVER{place}",
+            f"THREADS{place} <= 512 and THREADS{place} <= 8 * TILE_M{place} and THREADS{place} <= 8 * TILE_N{place}",
         ]
         body = [*self._where(), *self._left.header(), *self._right.header(), *self._buffers()]
         body += [*self._loop(), *self._after(steps, names)]
-        tiles = [f"(({self._row.extent} + DOWN{place} - 1) / DOWN{place})"]
+        tiles = [f"(({self._row.extent} + TILE_M{place} - 1) / TILE_M{place})"]
         tiles += [
-            f"(({size(self._of.columns)} + OVER{place} - 1) / OVER{place})",
+            f"(({size(self._of.columns)} + TILE_N{place} - 1) / TILE_N{place})",
             str(self._batch.extent),
             str(self._split),
         ]
@@ -147,25 +147,25 @@ class Products:
 
     def _shared(self) -> str:
         place, each = self._place, itemsize("float32" if self._left.type == "float" else self._of.left.dtype)
-        sizes = [one.size(f"{one.side}{place}", f"DEEP{place}") for one in (self._left, self._right)]
-        return f"STAGES{place} * {each} * ({' + '.join(sizes)})"
+        sizes = [one.size(f"{one.side}{place}", f"TILE_K{place}") for one in (self._left, self._right)]
+        return f"PIPELINE_STAGES{place} * {each} * ({' + '.join(sizes)})"
 
     def _where(self) -> list[str]:
         """Blocks that run at the same time take tiles that share rows and columns: they find them in the cache."""
         place, terms = self._place, size(self._of.depth)
-        names = [f"{name} = {name}{place}" for name in ("DOWN", "OVER", "DEEP", "STAGES", "THREADS")]
+        names = [f"{name} = {name}{place}" for name in ("TILE_M", "TILE_N", "TILE_K", "PIPELINE_STAGES", "THREADS")]
         lines = [
             f"constexpr int {', '.join(names)}, GROUP = 8;",
-            f"constexpr int TILES_DOWN = ({self._row.extent} + DOWN - 1) / DOWN;",
-            f"constexpr int TILES_OVER = ({size(self._of.columns)} + OVER - 1) / OVER;",
-            f"constexpr int TILES_DEEP = ({terms} + DEEP - 1) / DEEP, PART = (TILES_DEEP + {self._split} - 1) / {self._split};",
+            f"constexpr int TILES_DOWN = ({self._row.extent} + TILE_M - 1) / TILE_M;",
+            f"constexpr int TILES_OVER = ({size(self._of.columns)} + TILE_N - 1) / TILE_N;",
+            f"constexpr int TILES_DEEP = ({terms} + TILE_K - 1) / TILE_K, PART = (TILES_DEEP + {self._split} - 1) / {self._split};",
             f"[[maybe_unused]] const int share = blockIdx.x % {self._split};",
             f"int number = blockIdx.x / {self._split};",
             "[[maybe_unused]] const Int batch = number / (TILES_DOWN * TILES_OVER);",
             "number %= TILES_DOWN * TILES_OVER;",
             "const int group = number / (GROUP * TILES_OVER) * GROUP, height = smaller(TILES_DOWN - group, int(GROUP));",
-            "const Int first_row = Int(group + number % (GROUP * TILES_OVER) % height) * DOWN;",
-            "const Int first_column = Int(number % (GROUP * TILES_OVER) / height) * OVER;",
+            "const Int first_row = Int(group + number % (GROUP * TILES_OVER) % height) * TILE_M;",
+            "const Int first_column = Int(number % (GROUP * TILES_OVER) / height) * TILE_N;",
             "const int first_tile = share * PART, tiles = smaller(int(PART), TILES_DEEP - first_tile);",
         ]
         return lines
@@ -174,13 +174,13 @@ class Products:
         lines = [
             "extern __shared__ uint4 memory[];",
             "Left::T* const lefts = (Left::T*)memory;",
-            "Right::T* const rights = (Right::T*)(lefts + STAGES * Left::SIZE);",
+            "Right::T* const rights = (Right::T*)(lefts + PIPELINE_STAGES * Left::SIZE);",
         ]
         if self._mma:
             return [
                 *lines,
-                "constexpr int WARPS = THREADS / 32, WARPS_OVER = WARPS >= 8 && DOWN <= OVER ? 4 : 2;",
-                "constexpr int HIGH = DOWN / (WARPS / WARPS_OVER) / 16, WIDE = OVER / WARPS_OVER / 8;",
+                "constexpr int WARPS = THREADS / 32, WARPS_OVER = WARPS >= 8 && TILE_M <= TILE_N ? 4 : 2;",
+                "constexpr int HIGH = TILE_M / (WARPS / WARPS_OVER) / 16, WIDE = TILE_N / WARPS_OVER / 8;",
                 "constexpr int TERMS = 32 / sizeof(Left::T);",
                 "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
                 "const int row_here = warp / WARPS_OVER * HIGH * 16, column_here = warp % WARPS_OVER * WIDE * 8;",
@@ -188,7 +188,7 @@ class Products:
             ]
         return [
             *lines,
-            "constexpr int EACH = DOWN * OVER / THREADS, WIDE = EACH >= 64 ? 8 : 4, HIGH = EACH / WIDE, ACROSS = OVER / WIDE;",
+            "constexpr int EACH = TILE_M * TILE_N / THREADS, WIDE = EACH >= 64 ? 8 : 4, HIGH = EACH / WIDE, ACROSS = TILE_N / WIDE;",
             "const int row_here = threadIdx.x / ACROSS * HIGH, column_here = threadIdx.x % ACROSS * 4;",
             "Left::T acc[HIGH][WIDE] = {};",
         ]
@@ -197,23 +197,23 @@ class Products:
         operands = (self._left, self._right)
         copied, put = any(one.copied for one in operands), [line for one in operands for line in one.put()]
         fetch = [
-            "const Int start = Int(first_tile + tile) * DEEP;",
+            "const Int start = Int(first_tile + tile) * TILE_K;",
             *(line for one in operands for line in one.fetch()),
         ]
         lines = ["const auto fetch = [&](int tile, [[maybe_unused]] int slot) {", *indented(fetch), "};"]
         lines += ["const auto put = [&](int slot) {", *indented(put), "};"] if put else []
         first = ["if (tile < tiles) {", "    fetch(tile, tile);", *(["    put(tile);"] if put else []), "}"]
         close = ["commit();"] if copied else []
-        lines += ["for (int tile = 0; tile < STAGES - 1; ++tile) {", *indented([*first, *close]), "}"]
+        lines += ["for (int tile = 0; tile < PIPELINE_STAGES - 1; ++tile) {", *indented([*first, *close]), "}"]
         body = [
-            *(["arrived<STAGES - 2>();"] if copied else []),
+            *(["arrived<PIPELINE_STAGES - 2>();"] if copied else []),
             "__syncthreads();",
-            "const int next = tile + STAGES - 1;",
+            "const int next = tile + PIPELINE_STAGES - 1;",
         ]
-        body += ["if (next < tiles) fetch(next, next % STAGES);", *close]
-        body += ["const Left::T* const left = lefts + tile % STAGES * Left::SIZE;"]
-        body += ["const Right::T* const right = rights + tile % STAGES * Right::SIZE;", *self._multiply()]
-        body += ["if (next < tiles) put(next % STAGES);"] if put else []
+        body += ["if (next < tiles) fetch(next, next % PIPELINE_STAGES);", *close]
+        body += ["const Left::T* const left = lefts + tile % PIPELINE_STAGES * Left::SIZE;"]
+        body += ["const Right::T* const right = rights + tile % PIPELINE_STAGES * Right::SIZE;", *self._multiply()]
+        body += ["if (next < tiles) put(next % PIPELINE_STAGES);"] if put else []
         return [
             *lines,
             "#pragma unroll 1",
@@ -227,7 +227,7 @@ class Products:
             kind = _KINDS[self._of.left.dtype]
             return [
                 "#pragma unroll",
-                "for (int k = 0; k < DEEP; k += TERMS) {",
+                "for (int k = 0; k < TILE_K; k += TERMS) {",
                 "    unsigned a[HIGH][4], b[WIDE / 2][4];",
                 "#pragma unroll",
                 "    for (int i = 0; i < HIGH; ++i) fragment<Left>(a[i], left, row_here + 16 * i, k);",
@@ -242,7 +242,7 @@ class Products:
             ]
         return [
             "#pragma unroll 8",
-            "for (int k = 0; k < DEEP; ++k) {",
+            "for (int k = 0; k < TILE_K; ++k) {",
             "    Left::T a[HIGH], b[WIDE / 4][4];",
             "    take(a, left + Left::at(row_here, k));",
             "#pragma unroll",
@@ -261,16 +261,16 @@ class Products:
     def _element(self) -> str:
         return "acc[i / 2][n / 2][i % 2 * 2 + n % 2 + j]" if self._mma else "acc[i][n + j]"
 
-    def _after(self, steps: list[Store], names: Names) -> list[str]:
+    def _after(self, steps: list[StoreStep], names: Names) -> list[str]:
         """A thread's results piece by piece: `i` counts its rows, `n` its columns."""
         columns, most = size(self._of.columns), 2 if self._mma else 4
         vector = next(v for v in (4, 2, 1) if v <= most and columns % v == 0)
-        column = variable(Var("column", columns // vector)) * vector + variable(Var("j", vector))
+        column = variable(LoopVar("column", columns // vector)) * vector + variable(LoopVar("j", vector))
         loops = tuple(dict.fromkeys(var for step in steps for var in step.loops))
-        places = {**along(self._of.batch, variable(self._batch)), **along(self._of.rows, variable(self._row))}
-        places |= along(self._of.columns, column)
+        places = {**unflatten_loops(self._of.batch, variable(self._batch)), **unflatten_loops(self._of.rows, variable(self._row))}
+        places |= unflatten_loops(self._of.columns, column)
         for step in steps:
-            places |= along(step.loops, column) if step.loops else {}
+            places |= unflatten_loops(step.loops, column) if step.loops else {}
         lines, wide = ("2 * HIGH", "2 * WIDE") if self._mma else ("HIGH", "WIDE")
         row = "i / 2 * 16 + i % 2 * 8 + lane / 4" if self._mma else "i"
         over = "n / 2 * 8 + lane % 4 * 2 + n % 2" if self._mma else "n / 4 * ACROSS * 4 + n % 4"
@@ -279,9 +279,9 @@ class Products:
             f"[[maybe_unused]] const Int row = first_row + row_here + {row};",
             f"[[maybe_unused]] const Int column = (first_column + column_here + {over}) / {vector};",
         ]
-        whole = f"({self._row.extent} % DOWN == 0 && {columns} % OVER == 0)"
+        whole = f"({self._row.extent} % TILE_M == 0 && {columns} % TILE_N == 0)"
         inside = f"row < {self._row.extent} && column < {columns // vector}"
-        one = Pass((*loops, *self._of.rows, *self._of.columns), list(steps))
+        one = RowPass((*loops, *self._of.rows, *self._of.columns), list(steps))
         turns = Turns(self._writing, one, vector, places, whole, inside, here, "COUNT", str(_AHEAD))
         body = [*turns.loads(names), *turns.over_turns(turns.piece(names))]
         count = f"constexpr int COUNT = {lines} * {wide} / {vector};"

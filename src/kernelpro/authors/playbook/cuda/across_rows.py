@@ -7,13 +7,13 @@ from typing import Any
 
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.sweep import Sweep
+from kernelpro.authors.playbook.cuda.row_kernel import Sweep
 from kernelpro.authors.playbook.cuda.syntax import OPERATORS, identity, indented
-from kernelpro.authors.playbook.cuda.turns import Turns, fitting, spread
-from kernelpro.authors.playbook.fusion.passes import Pass
+from kernelpro.authors.playbook.cuda.thread_loop import Turns, fitting, spread
+from kernelpro.authors.playbook.fusion.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var, variable
-from kernelpro.authors.playbook.ir.stages import Reduce
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
+from kernelpro.authors.playbook.ir.stages import ReduceStep
 
 
 class Columns(Sweep):
@@ -25,7 +25,7 @@ class Columns(Sweep):
 
     def laid(self) -> tuple[int, str]:
         """Rows of a thread, and threads of a row."""
-        return fitting(self.how.vector, self.stage.outer), self.tunable("LANES", self.how.lanes, 1, 32)
+        return fitting(self.how.vector_width, self.stage.outer), self.tunable("LANES", self.how.lanes, 1, 32)
 
     @property
     def lanes(self) -> int:
@@ -48,17 +48,17 @@ class Columns(Sweep):
             "[[maybe_unused]] const Int start = share * LANES + lane;",
         ]
 
-    def vector(self, one: Pass) -> int:
+    def vector(self, one: RowPass) -> int:
         return self.across
 
-    def places(self, one: Pass | None) -> dict[Var, Index]:
-        row = variable(Var("row", self.stage.rows // self.across))
-        outer = spread(row, self.stage.outer, self.across, variable(Var("j", self.across)))
+    def places(self, one: RowPass | None) -> dict[LoopVar, IndexExpr]:
+        row = variable(LoopVar("row", self.stage.rows // self.across))
+        outer = spread(row, self.stage.outer, self.across, variable(LoopVar("j", self.across)))
         if one is None or not one.loops:
             return outer
-        return outer | spread(variable(Var("at", self._pieces(one))), one.loops, 1, Index())
+        return outer | spread(variable(LoopVar("at", self._pieces(one))), one.loops, 1, IndexExpr())
 
-    def join(self, step: Reduce) -> list[str]:
+    def join(self, step: ReduceStep) -> list[str]:
         kind = computed(step.value.dtype)
         return [
             f"__shared__ {kind} lanes_{step.name}[LANES > 1 ? {self.threads} * {self.across} : 1];",
@@ -91,7 +91,7 @@ class Columns(Sweep):
                 *self.for_rows([f"{name}[j] = {identity(node.data[0], kind)};"]),
             ]
             inner = dict(own)
-            value = self.printer.block([a for a in node.args if a.op not in LEAVES], inner)
+            value = self.printer.statements([a for a in node.args if a.op not in LEAVES], inner)
             first += [
                 *value,
                 f"{name}[j] = {op}::of({name}[j], {kind}({self.printer.text(node.args[0], inner)}));",

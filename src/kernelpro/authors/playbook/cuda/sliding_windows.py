@@ -13,14 +13,14 @@ from math import prod
 
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.columns import Columns
+from kernelpro.authors.playbook.cuda.across_rows import Columns
 from kernelpro.authors.playbook.cuda.syntax import combined, identity, indented
-from kernelpro.authors.playbook.cuda.turns import Turns
-from kernelpro.authors.playbook.fusion.contractions import contraction
-from kernelpro.authors.playbook.fusion.passes import Pass, passes
+from kernelpro.authors.playbook.cuda.thread_loop import Turns
+from kernelpro.authors.playbook.fusion.contractions import find_contraction
+from kernelpro.authors.playbook.fusion.passes import RowPass, split_into_passes
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Reduce, Stage
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, unflatten, variable
+from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage
 
 _MOST = 1024
 """Turns that are written out, those of all outputs together."""
@@ -30,15 +30,15 @@ _MOST = 1024
 class Slide:
     """Going down one row of outputs is going down `stride` turns of a window's loop."""
 
-    down: Var
-    along: Var
+    down: LoopVar
+    along: LoopVar
     stride: int
 
     def rows(self, outputs: int) -> int:
         """Of inputs, for so many outputs."""
         return self.stride * (outputs - 1) + self.along.extent
 
-    def shares(self, index: Index) -> bool:
+    def shares(self, index: IndexExpr) -> bool:
         """Whether it is the same for all outputs that a row of inputs belongs to."""
         step, turn = index.coefficient(self.down), index.coefficient(self.along)
         apart = index - variable(self.down) * step - variable(self.along) * turn
@@ -48,18 +48,18 @@ class Slide:
 def slide(stage: Stage) -> Slide | None:
     """How the windows of a stage overlap from one row of outputs to the next; None where it has none, or none that do, and for
     products."""
-    looped = [one for one in passes(stage) if one.loops]
+    looped = [one for one in split_into_passes(stage) if one.loops]
     if (
         len(looped) != 1
-        or contraction(stage)
+        or find_contraction(stage)
         or stage.totals
-        or not all(isinstance(step, Reduce) for step in looped[0].steps)
+        or not all(isinstance(step, ReduceStep) for step in looped[0].steps)
     ):
         return None
     return next(_slides(stage, looped[0]), None)
 
 
-def _slides(stage: Stage, one: Pass) -> Iterator[Slide]:
+def _slides(stage: Stage, one: RowPass) -> Iterator[Slide]:
     """Where guards are the same for all outputs, and so is whatever has to be guarded."""
     guarded = {var for guard in one.guards for var in guard.index.variables} & set(stage.outer)
     for down in reversed(stage.outer[:-1]):
@@ -74,7 +74,7 @@ def _slides(stage: Stage, one: Pass) -> Iterator[Slide]:
                     yield found
 
 
-def _loads(one: Pass) -> list[Expr]:
+def _loads(one: RowPass) -> list[Expr]:
     found = {node.number: node for step in one.steps for node in step.value.walk() if node.op == "load"}
     return [found[number] for number in sorted(found)]
 
@@ -84,7 +84,7 @@ def outputs(stage: Stage, together: int) -> int:
     found = slide(stage)
     if not found:
         return 1
-    others = prod(var.extent for one in passes(stage) for var in one.loops if var != found.along)
+    others = prod(var.extent for one in split_into_passes(stage) for var in one.loops if var != found.along)
     fits = (
         n
         for n in range(together, 0, -1)
@@ -98,24 +98,24 @@ class Windows(Columns):
         found = slide(self.stage)
         assert found, "the caller has looked"
         self._slide = found
-        return outputs(self.stage, self.how.together), "1"
+        return outputs(self.stage, self.how.coarsening), "1"
 
-    def places(self, one: Pass | None) -> dict[Var, Index]:
-        row, j = variable(Var("row", self.stage.rows // self.across)), variable(Var("j", self.across))
+    def places(self, one: RowPass | None) -> dict[LoopVar, IndexExpr]:
+        row, j = variable(LoopVar("row", self.stage.rows // self.across)), variable(LoopVar("j", self.across))
         extents = [var.extent // (self.across if var == self._slide.down else 1) for var in self.stage.outer]
         found = dict(zip(self.stage.outer, unflatten(row, extents), strict=True))
         found[self._slide.down] = found[self._slide.down] * self.across + j
         if one and one.loops:
-            turn = variable(Var("turn", self._slide.rows(self.across)))
+            turn = variable(LoopVar("turn", self._slide.rows(self.across)))
             found |= {var: variable(var) for var in one.loops} | {
                 self._slide.along: turn - j * self._slide.stride
             }
         return found
 
-    def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
+    def _pass(self, number: int, one: RowPass, names: Names) -> list[str]:
         if not one.loops:
             return super()._pass(number, one, names)
-        reduces = [step for step in one.steps if isinstance(step, Reduce)]
+        reduces = [step for step in one.steps if isinstance(step, ReduceStep)]
         lines = []
         for step in reduces:
             kind = computed(step.value.dtype)
@@ -134,7 +134,7 @@ class Windows(Columns):
             text = self.printer.text(node, own)
             row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if one.guards else text};")
             own[node] = name
-        each = self.printer.block(
+        each = self.printer.statements(
             [step.value for step in reduces if step.value.op not in LEAVES], inner := dict(own)
         )
         for step in reduces:

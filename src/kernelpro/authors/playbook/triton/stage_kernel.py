@@ -12,11 +12,11 @@ from math import prod
 from kernelpro.authors.playbook.codegen import frame
 from kernelpro.authors.playbook.codegen.printing import Names
 from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.hidden import hidden
-from kernelpro.authors.playbook.fusion.passes import Pass, fixed, passes, scans_of
+from kernelpro.authors.playbook.fusion.hidden import masked_loads
+from kernelpro.authors.playbook.fusion.passes import RowPass, loop_invariants, split_into_passes, scans_of
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Guard, Program, Reduce, Stage, Store
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, unflatten, variable
+from kernelpro.authors.playbook.ir.stages import Guard, Program, ReduceStep, Stage, StoreStep
 from kernelpro.authors.playbook.triton.syntax import (
     TritonPrinter,
     begun,
@@ -37,8 +37,8 @@ NAMELESS = ("const", "row", "total")
 class Kernels:
     """The kernels of one candidate and the lines that launch them."""
 
-    def __init__(self, program: Program, maths: str):
-        self.program, self.printer = program, TritonPrinter(program, maths)
+    def __init__(self, program: Program, math_mode: str):
+        self.program, self.printer = program, TritonPrinter(program, math_mode)
         self.tunables: dict[str, tuple[int, Sequence[int]]] = {}
         self.sources: list[str] = []
         self.calls: list[str] = []
@@ -60,12 +60,12 @@ class Kernels:
 
     def vector(self, place: int, vector: int) -> Sequence[int]:
         """Elements that each of them has at once; the values to try."""
-        self.tunable(f"VECTOR{place}", vector, [v for v in (vector // 2, vector, vector * 2) if 1 <= v <= 32])
-        return self.tunables[f"VECTOR{place}"][1]
+        self.tunable(f"VECTOR_WIDTH{place}", vector, [v for v in (vector // 2, vector, vector * 2) if 1 <= v <= 32])
+        return self.tunables[f"VECTOR_WIDTH{place}"][1]
 
     def scratch(self, name: str, count: str, dtype: str) -> None:
         """Memory between two kernels."""
-        device = frame.pointer(self.program.tensors[0])
+        device = frame.argument_name(self.program.tensors[0])
         self.calls.append(f"{name} = torch.empty({count}, dtype=torch.{dtype}, device={device}.device)")
 
     def program_number(self) -> str:
@@ -99,12 +99,12 @@ class Tile(ABC):
             how,
             place,
         )
-        self.row = Var("rows", stage.rows)
+        self.row = LoopVar("rows", stage.rows)
         self.printer.places = dict(
             zip(stage.outer, unflatten(variable(self.row), [v.extent for v in stage.outer]), strict=True)
         )
         self.printer.masks = {}
-        self.printer.hidden = hidden(stage.values)
+        self.printer.hidden = masked_loads(stage.expressions)
 
     @abstractmethod
     def write(self) -> None:
@@ -117,15 +117,15 @@ class Tile(ABC):
         self.printer.masks[self.row] = "rows_in"
         return [f"rows_in = rows < {self.row.extent}"]
 
-    def store(self, step: Store, names: Names) -> str:
+    def store(self, step: StoreStep, names: Names) -> str:
         return self.printer.store(step.tensor, step.index, self.printer.text(step.value, names), names)
 
-    def once(self, one: Pass, names: Names) -> list[str]:
+    def once(self, one: RowPass, names: Names) -> list[str]:
         """Steps that have one element a row."""
-        lines = self.printer.block([s.value for s in one.steps if s.value.op not in NAMELESS], names)
+        lines = self.printer.statements([s.value for s in one.steps if s.value.op not in NAMELESS], names)
         for step in one.steps:
             text = self.printer.text(step.value, names)
-            lines.append(self.store(step, names) if isinstance(step, Store) else f"{step.name} = {text}")
+            lines.append(self.store(step, names) if isinstance(step, StoreStep) else f"{step.name} = {text}")
         return lines
 
     def within(self, guards: tuple[Guard, ...]) -> list[str]:
@@ -141,7 +141,7 @@ class Tile(ABC):
 
     def add_totals(self, names: Names, extra: str = "") -> list[str]:
         """Each program's part of the totals, in variables of their names."""
-        lines = self.printer.block([t.value for t in self.stage.totals if t.value.op not in NAMELESS], names)
+        lines = self.printer.statements([t.value for t in self.stage.totals if t.value.op not in NAMELESS], names)
         mask = " & ".join(part for part in (self.printer.masks.get(self.row, ""), extra) if part)
         for total in self.stage.totals:
             text = self.printer.text(total.value, names)
@@ -206,7 +206,7 @@ class Tile(ABC):
             lines += [f"{total.name} = {self.printer.reduced(total.kind, total.name, total.value.dtype)}"]
         names: Names = {}
         self.printer.masks = {}
-        lines += self.once(Pass((), list(self.stage.after)), names)
+        lines += self.once(RowPass((), list(self.stage.epilogue)), names)
         self.kernels.add(
             f"stage{self.place}_totals", lines, {"COUNT": count, "BLOCK": "1024"}, "1", num_warps="4"
         )
@@ -220,16 +220,16 @@ class Flat(Tile):
     def write(self) -> None:
         threads, vectors = (
             self.kernels.threads(self.place, self.how.threads),
-            self.kernels.vector(self.place, self.how.vector),
+            self.kernels.vector(self.place, self.how.vector_width),
         )
         block = f"BLOCK{self.place}"
-        self.kernels.derived.append(f"{block} = THREADS{self.place} * VECTOR{self.place}")
+        self.kernels.derived.append(f"{block} = THREADS{self.place} * VECTOR_WIDTH{self.place}")
         body = [
             "rows = block * BLOCK + tl.arange(0, BLOCK)",
             *self.mask_rows(t * v for t in threads for v in vectors),
         ]
         names: Names = {}
-        made = passes(self.stage)
+        made = split_into_passes(self.stage)
         turns = sum(prod(var.extent for var in one.loops) for one in made if one.loops)
         over = "tl.static_range" if turns <= _UNROLLED else "range"
         for one in made:
@@ -240,26 +240,26 @@ class Flat(Tile):
         self.launch(f"stage{self.place}", body, {"BLOCK": block}, blocks, grid)
         self.write_totals(grid)
 
-    def _sequence(self, one: Pass, names: Names, over: str) -> list[str]:
+    def _sequence(self, one: RowPass, names: Names, over: str) -> list[str]:
         self.printer.places.update({var: variable(var) for var in one.loops})
         roots = [step.value for step in one.steps]
-        lines = self.printer.block(fixed(roots, set(one.loops), names), names)
+        lines = self.printer.statements(loop_invariants(roots, set(one.loops), names), names)
         running = scans_of(roots)
-        starts = [(s.name, s.kind, held(s.kind, s.value)) for s in one.steps if isinstance(s, Reduce)]
+        starts = [(s.name, s.kind, held(s.kind, s.value)) for s in one.steps if isinstance(s, ReduceStep)]
         starts += [(f"s{scan.number}", scan.data[0], scan.dtype) for scan in running]
         lines += [f"{name} = {begun(kind, dtype, '[BLOCK]')}" for name, kind, dtype in starts]
         own, body = dict(names), list[str]()
         for scan in running:
-            body += self.printer.block([arg for arg in scan.args if arg.op not in NAMELESS], own)
+            body += self.printer.statements([arg for arg in scan.args if arg.op not in NAMELESS], own)
             own[scan] = f"s{scan.number}"
             body += [
                 f"{own[scan]} = {combined(scan.data[0], own[scan], self.printer.text(scan.args[0], own))}"
             ]
         inside = self.within(one.guards)
         body += [f"inside = {' & '.join(inside)}"] if inside else []
-        body += self.printer.block([root for root in roots if root.op not in NAMELESS], own)
+        body += self.printer.statements([root for root in roots if root.op not in NAMELESS], own)
         for step in one.steps:
-            if isinstance(step, Store):
+            if isinstance(step, StoreStep):
                 body.append(self.store(step, own))
                 continue
             text = self.printer.text(step.value, own)
@@ -279,22 +279,22 @@ class Crossed(Tile):
 
     shape = ""
 
-    def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int, across: tuple[Var, Var]):
+    def __init__(self, kernels: Kernels, stage: Stage, how: StageDesign, place: int, across: tuple[LoopVar, LoopVar]):
         super().__init__(kernels, stage, how, place)
         self._across = across
 
     def write(self) -> None:
         loops = (*self.stage.outer, *self.stage.steps[0].loops)
         others = [var for var in loops if var not in self._across]
-        lead = Var("lead", prod(var.extent for var in others))
+        lead = LoopVar("lead", prod(var.extent for var in others))
         self.printer.places = dict(
             zip(others, unflatten(variable(lead), [v.extent for v in others]), strict=True)
         )
         self.printer.masks = {}
-        size = self.kernels.tunable(f"TOGETHER{self.place}", self.how.together, _SIDES)
+        size = self.kernels.tunable(f"COARSENING{self.place}", self.how.coarsening, _SIDES)
         body, counts = [], []
         for var, name, shape in zip(self._across, ("down", "over"), ("[:, None]", "[None, :]"), strict=True):
-            flat = Var(name, var.extent)
+            flat = LoopVar(name, var.extent)
             self.printer.places[var] = variable(flat)
             count = f"-(-{var.extent} // {size})"
             body += [f"{name} = block % ({count.replace(size, 'SIDE')}) * SIDE + tl.arange(0, SIDE){shape}"]
@@ -304,7 +304,7 @@ class Crossed(Tile):
                 self.printer.masks[flat] = f"{name}_in"
                 body += [f"{name}_in = {name} < {var.extent}"]
         body = [f"block = {self.kernels.program_number()}", *body, "lead = block"]
-        body += self.once(Pass((), [*self.stage.steps]), {})
+        body += self.once(RowPass((), [*self.stage.steps]), {})
         self.kernels.threads(self.place, self.how.threads)
         grid = " * ".join([str(lead.extent), *counts])
         self.kernels.add(
@@ -316,10 +316,10 @@ def indented(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def across(stage: Stage) -> tuple[Var, Var] | None:
+def across(stage: Stage) -> tuple[LoopVar, LoopVar] | None:
     """Loops that neighbours in memory run along: of what is read, and of what is written; None where they are the same."""
-    writes = {_along(step.index, stage, step.loops) for step in stage.steps if isinstance(step, Store)}
-    reads: set[Var | None] = set()
+    writes = {_along(step.index, stage, step.loops) for step in stage.steps if isinstance(step, StoreStep)}
+    reads: set[LoopVar | None] = set()
     for step in stage.steps:
         for node in step.value.walk():
             if node.op == "load" and len(node.variables) > 1:
@@ -333,14 +333,14 @@ def across(stage: Stage) -> tuple[Var, Var] | None:
     return read, write
 
 
-def _along(index: Index, stage: Stage, loops: tuple[Var, ...]) -> Var | None:
+def _along(index: IndexExpr, stage: Stage, loops: tuple[LoopVar, ...]) -> LoopVar | None:
     return next((var for var in (*stage.outer, *loops) if index.coefficient(var) == 1), None)
 
 
 def elementwise(stage: Stage) -> bool:
     """Nothing but stores along the same loops."""
     same = len({step.loops for step in stage.steps}) == 1 and all(
-        isinstance(step, Store) for step in stage.steps
+        isinstance(step, StoreStep) for step in stage.steps
     )
     return (
         same and not stage.totals and not stage.product and not scans_of([step.value for step in stage.steps])
@@ -351,7 +351,7 @@ def regrouped(stage: Stage, rows: int) -> Stage:
     """An element-wise stage whose first `rows` loops are its rows, and the others those along a row."""
     loops = (*stage.outer, *stage.steps[0].loops)
     steps = tuple(
-        Store(s.tensor, s.index, s.value, loops[rows:]) for s in stage.steps if isinstance(s, Store)
+        StoreStep(s.tensor, s.index, s.value, loops[rows:]) for s in stage.steps if isinstance(s, StoreStep)
     )
     return Stage(loops[:rows], steps)
 

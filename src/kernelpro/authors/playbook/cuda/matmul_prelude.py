@@ -41,11 +41,11 @@ template <int LEFT> __device__ inline void arrived() {  // all groups but the la
 """
 
 TILES = """\
-// One operand's tile in shared memory: SIDE rows or columns by DEEP terms of the sum; either lie side by side.
-template <class Type, int SIDE, int DEEP, bool ALONG, int PAD> struct Tile {
+// One operand's tile in shared memory: SIDE rows or columns by TILE_K terms of the sum; either lie side by side.
+template <class Type, int SIDE, int TILE_K, bool ALONG, int PAD> struct Tile {
     using T = Type;
     static constexpr bool DEEPLY = ALONG;
-    static constexpr int STRIDE = (DEEPLY ? DEEP : SIDE) + PAD, SIZE = (DEEPLY ? SIDE : DEEP) * STRIDE;
+    static constexpr int STRIDE = (DEEPLY ? TILE_K : SIDE) + PAD, SIZE = (DEEPLY ? SIDE : TILE_K) * STRIDE;
     static __device__ int at(int side, int deep) { return DEEPLY ? side * STRIDE + deep : deep * STRIDE + side; }
 };
 // N neighbours of shared memory, up to 16 bytes at once.
