@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import torch
 
 from kernelpro.lab.energy.calibrate import calibrate
-from kernelpro.lab.energy.counter import NoCounter, find
+from kernelpro.lab.energy.counter import NoEnergyCounter, find_counter
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.measure import environment
@@ -22,24 +22,31 @@ from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import Sanitizer, helps
 from kernelpro.lab.sandbox.answers import CandidateRejected
-from kernelpro.lab.sandbox.builds import Builds, is_something
+from kernelpro.lab.sandbox.builds import Builds, has_artifacts
 from kernelpro.lab.sandbox.cell import CannotStart, SandboxLauncher
 from kernelpro.lab.study import study
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.tuner import TuneOptions, tune
 from kernelpro.records import (
     BadInput,
+    BuildData,
     Candidate,
+    EnvironmentData,
+    Hardware,
     Job,
+    JudgeData,
+    ProbeData,
     Profile,
     Progress,
     Record,
     Result,
     Status,
     Target,
+    Tuning,
+    TuningPoint,
     Verdict,
 )
-from kernelpro.records.jobs import Kind
+from kernelpro.records.jobs import JobKind
 
 _REPEAT_SECONDS = 5.0
 _BUILT_AHEAD = 4
@@ -89,10 +96,10 @@ class Worker:
 
     def _run(self, job: Job) -> Result:
         try:
-            if job.kind not in get_args(Kind):
+            if job.kind not in get_args(JobKind):
                 raise BadInput(f"job {job.id}: unknown kind of job {job.kind!r}")
             if job.kind == "environment":
-                return Result(job.id, data=_environment(self._target(job)) | {"sandbox": self._nursery.level})
+                return Result(job.id, data=_environment(self._target(job), self._nursery.level))
             if job.kind == "energy":
                 with self._alone(job):
                     return Result(job.id, data=calibrate(self._target(job), self._reporter(job)))
@@ -106,7 +113,7 @@ class Worker:
             with self._alone(job):
                 return self._measure(job)
         except DuplicateMachineCode as twin:
-            return Result(job.id, data={"same_as": str(twin)})
+            return Result(job.id, data=JudgeData(same_as=str(twin)))
         except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
         except torch.OutOfMemoryError:
@@ -153,15 +160,15 @@ class Worker:
         if job.kind == "study":
             return Result(
                 job.id,
-                data=study(bench, job.seeds, self._reporter(job), self._judge.seeds if self._judge else {}),
+                data=study(bench, job.seed_baselines, self._reporter(job), self._judge.seeds if self._judge else {}),
             )
         assert job.candidate
         return Result(job.id, profile=self._profile(job, bench, job.candidate))
 
     def _judged(self, job: Job, candidate: Candidate, bench: Bench) -> Result:
         try:
-            verdict = self._warm(job, bench).judge(candidate, job.known)
-            if job.tune and verdict.status is Status.PASSED:
+            verdict = self._warm(job, bench).judge(candidate, job.judged_code)
+            if job.tune_points and verdict.status is Status.PASSED:
                 return self._tuned(job, candidate, verdict)
             return self._located(job, bench, verdict)
         except BadInput:
@@ -182,20 +189,17 @@ class Worker:
             if not tunables.parse(candidate.source).names:
                 return Result(job.id, verdict=verdict)
         except BadInput as error:
-            return Result(job.id, verdict=verdict, data={"untuned": str(error)})
-        points = _Points(self, job, self._reporter(job))
+            return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
+        judge = _Points(self, job, self._reporter(job))
         dice = random.Random(candidate.id)
         try:
-            found = tune(candidate.source, verdict, points, job.tune, dice, ahead=_BUILT_AHEAD)
+            found = tune(candidate.source, verdict, judge, job.tune_points, dice, lookahead=_BUILT_AHEAD)
         except BadInput as error:  # a throttled device, a baseline that failed: what was judged before stands
             self.forget()
-            return Result(job.id, verdict=verdict, data={"untuned": str(error)})
-        tried = [
-            {"point": trial.point, "status": trial.verdict.status, "ms": trial.ms, "effort": trial.effort}
-            for trial in found.log
-        ]
-        told = {"point": found.winner.point, "why": found.why, "tried": tried}
-        data = {"tuned": told, "source": found.source if found.improved else None}
+            return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
+        points = tuple(TuningPoint(t.point, t.verdict.status, t.ms, t.effort) for t in found.history)
+        tuning = Tuning(found.winner.point, found.reason, points)
+        data = JudgeData(tuning=tuning, tuned_source=found.source if found.improved else "")
         return Result(job.id, verdict=found.winner.verdict, data=data)
 
     def judge_point(self, job: Job) -> Verdict:
@@ -209,10 +213,10 @@ class Worker:
         try:
             artifacts = self._begin_build(job, job.candidate).result()
         except CandidateRejected as error:
-            return Result(job.id, data={"status": error.status.value, "reason": error.reason})
-        if (note := self._builds.notes.get(job.candidate.id)) and not is_something(artifacts):
-            return Result(job.id, data={"status": Status.CRASHED.value, "reason": note})
-        return Result(job.id, data={"status": "built", "bytes": len(artifacts)})
+            return Result(job.id, data=BuildData(error.status, error.reason))
+        if (note := self._builds.notes.get(job.candidate.id)) and not has_artifacts(artifacts):
+            return Result(job.id, data=BuildData(Status.CRASHED, note))
+        return Result(job.id, data=BuildData(artifact_bytes=len(artifacts)))
 
     def _target(self, job: Job) -> Target:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -268,10 +272,10 @@ class Worker:
         try:
             known = (
                 self._profiled[1]
-                if self._profiled and self._profiled[0] == candidate.id and job.counters.metrics
+                if self._profiled and self._profiled[0] == candidate.id and job.profile_request.metrics
                 else None
             )
-            made = Collector(bench, candidate, self._reporter(job)).collect(job.counters, known)
+            made = Collector(bench, candidate, self._reporter(job)).collect(job.profile_request, known)
         except CandidateRejected as error:
             raise BadInput(f"{candidate.name} cannot be profiled ({error.status}): {error.reason}") from None
         self._profiled = (candidate.id, made) if known is None else self._profiled
@@ -312,16 +316,16 @@ class _Points:
         return replace(self._job, candidate=replace(self._job.candidate, source=source), options=chosen)
 
 
-def _environment(target: Target) -> dict[str, Any]:
+def _environment(target: Target, sandbox: str) -> EnvironmentData:
     if target == "cuda" and not torch.cuda.is_available():
         raise BadInput(
             "no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU"
         )
+    snapshot = environment.snapshot(target)
     try:
-        counted = {"energy": find(target).name}
-    except NoCounter as reason:
-        counted = {"no_energy": str(reason)}
-    return environment.snapshot(target) | counted
+        return EnvironmentData(snapshot, sandbox, energy_counter=find_counter(target).name)
+    except NoEnergyCounter as reason:
+        return EnvironmentData(snapshot, sandbox, energy_error=str(reason))
 
 
 def _device(target: Target) -> str:
@@ -336,44 +340,33 @@ def _is_timed(job: Job) -> bool:
     return job.kind != "probe" or bool(job.options.baselines)
 
 
-def _probe_data(judge: Judge, timed: bool) -> dict[str, Any]:
-    return {
-        "scorable": judge.not_scorable is None,
-        "reason": judge.not_scorable,
-        "precision": judge.bench.precision,
-        "unit": judge.bench.unit,
-        "hardware": _hardware(judge),
-        "work": {name: value for name, value in asdict(judge.bench.work).items() if name != "graph"},
-        "tolerance": {name: limit.norm for name, limit in judge.tolerance.limits.items()},
-        "dropped": judge.tolerance.dropped,
-        "baselines": _baselines(judge) if timed and judge.not_scorable is None else {},
-        "floor_ms": judge.bench.floor_ms if judge.not_scorable is None else None,
-        "stages": judge.prepared_seconds,
-    }
+def _probe_data(judge: Judge, timed: bool) -> ProbeData:
+    scorable, bench = judge.not_scorable is None, judge.bench
+    return ProbeData(
+        scorable=scorable,
+        reason=judge.not_scorable or "",
+        precision=bench.precision,
+        unit=bench.unit,
+        hardware=_hardware(bench),
+        work=bench.work,
+        tolerance={name: limit.norm for name, limit in judge.tolerance.limits.items()},
+        dropped=judge.tolerance.skipped,
+        baselines={
+            name: judge.baselines.time_ms(name) for name in (judge.baselines.variants if timed and scorable else ())
+        },
+        floor_ms=bench.floor_ms if scorable else None,
+        stage_seconds=judge.preparation_seconds,
+    )
 
 
-def _baselines(judge: Judge) -> dict[str, Any]:
-    return {name: judge.baselines.time(name).to_json() for name in judge.baselines.variants}
-
-
-def _hardware(judge: Judge) -> dict[str, Any]:
+def _hardware(bench: Bench) -> Hardware:
     """What an author should know of the device, as measured."""
-    bench = judge.bench
-    known = facts.device(bench.target, bench.ceilings)
-    words = [
-        f"{name.replace('_', ' ')}: {value}"
-        for name, value in known.items()
+    device, ceilings = facts.device(bench.target, bench.ceilings), bench.ceilings
+    versions = environment.snapshot(bench.target)
+    words = {
+        name.replace("_", " "): str(value)
+        for name, value in device.items()
         if name not in ("name", "dram_bandwidth")
-    ]
-    words += [
-        f"{name}: {value}"
-        for name, value in environment.snapshot(bench.target).items()
-        if name in ("torch", "triton", "nvcc")
-    ]
-    ceilings = bench.ceilings
-    speeds = {
-        "bandwidth": ceilings.bandwidth,
-        "cached_bandwidth": ceilings.cached_bandwidth,
-        "rates": ceilings.rates,
     }
-    return {"name": known["name"], **speeds, "facts": words}
+    words |= {name: str(versions[name]) for name in ("torch", "nvcc", "triton") if name in versions}
+    return Hardware(device["name"], ceilings.bandwidth, ceilings.cached_bandwidth, ceilings.rates, words)

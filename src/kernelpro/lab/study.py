@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.lab.seeds import MODES, NoSeed, as_it_is
 from kernelpro.lab.tasks.graph import operator_graph
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, BaselineSeed, StudyData
 
 _NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotune"}
 """Who wrote a seed; the eager ones are PyTorch's."""
@@ -24,24 +23,26 @@ _NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotun
 
 def study(
     bench: Bench, variants: tuple[str, ...], report: Callable[[str], None], at_hand: Mapping[str, str]
-) -> dict[str, Any]:
-    """`graph` or `no_graph`, why not; `seeds` (variant, name, source), and `no_seeds`: why some are missing.
+) -> StudyData:
+    """The operator graph and the baselines as candidates, or why either is missing.
 
-    `at_hand`: what was written when the baselines were compiled.
+    `at_hand`: sources that were captured when the baselines were compiled.
     """
     report("reading the operator graph")
-    found: dict[str, Any] = {"graph": None, "no_graph": "", "seeds": [], "no_seeds": ""}
+    graph, graph_error = None, ""
     try:
-        found["graph"] = operator_graph(bench.reference, bench.new_seed()).to_json()
+        graph = operator_graph(bench.reference, bench.new_seed())
     except BadInput as error:
-        found["no_graph"] = str(error)
-    if variants:
-        report("asking the compiler")
-        found |= _seeds(bench, variants, at_hand)
-    return found
+        graph_error = str(error)
+    if not variants:
+        return StudyData(graph, graph_error)
+    report("asking the compiler")
+    return StudyData(graph, graph_error, *_seeds(bench, variants, at_hand))
 
 
-def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) -> dict[str, Any]:
+def _seeds(
+    bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]
+) -> tuple[tuple[BaselineSeed, ...], str]:
     sources, missing = (
         {variant: at_hand[variant] for variant in variants if variant in at_hand},
         dict[str, str](),
@@ -54,12 +55,8 @@ def _seeds(bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]) 
     if wanted := [name for name in variants if name in MODES and not sources.get(name)]:
         written, refused = _asked(bench, wanted)
         sources, missing = sources | written, missing | refused
-    seeds = [
-        {"variant": name, "name": _name(name), "source": sources[name]}
-        for name in variants
-        if sources.get(name)
-    ]
-    return {"seeds": seeds, "no_seeds": "; ".join(f"{name}: {reason}" for name, reason in missing.items())}
+    seeds = tuple(BaselineSeed(name, _name(name), sources[name]) for name in variants if sources.get(name))
+    return seeds, "; ".join(f"{name}: {reason}" for name, reason in missing.items())
 
 
 def _asked(bench: Bench, variants: list[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -67,14 +64,14 @@ def _asked(bench: Bench, variants: list[str]) -> tuple[dict[str, str], dict[str,
     seconds = bench.options.build_timeout
     sources: dict[str, str] = {}
     missing: dict[str, str] = {}
-    child = bench.admit_reference(variants, sets=0)
+    child = bench.start_reference(variants, buffer_sets=0)
     try:
         buffer = io.BytesIO()
         torch.save({"task": bench.task}, buffer)
-        child.ask(bench.start_request(), seconds)
-        child.ask({"op": "load", "seed": bench.seed}, seconds, buffer.getvalue())
+        child.request(bench.start_request(), seconds)
+        child.request({"op": "load", "seed": bench.seed}, seconds, buffer.getvalue())
         for variant in variants:
-            answer = child.ask({"op": "seed", "variant": variant}, seconds)
+            answer = child.request({"op": "seed", "variant": variant}, seconds)
             if answer["source"]:
                 sources[variant] = answer["source"]
             else:

@@ -62,6 +62,6 @@ def lost(job: Job, reason: str) -> Result:
     asked for again."""
     if job.kind == "judge" and job.candidate:
         return Result(
-            job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), data={"lost": reason}
+            job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), lost=reason
         )
     return Result(job.id, error=reason)

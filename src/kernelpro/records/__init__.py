@@ -8,7 +8,20 @@ from kernelpro.records.base import BadInput, Record, digest
 from kernelpro.records.energy import Energy, Objective
 from kernelpro.records.graph import Graph, Node
 from kernelpro.records.interval import Interval
-from kernelpro.records.jobs import Job, Progress, Result
+from kernelpro.records.jobs import (
+    BuildData,
+    CounterPeriod,
+    EnergyData,
+    EnvironmentData,
+    Job,
+    JudgeData,
+    ProbeData,
+    Progress,
+    Result,
+    StudyData,
+    Tuning,
+    TuningPoint,
+)
 from kernelpro.records.judging import (
     BASELINES,
     Candidate,
@@ -25,7 +38,7 @@ from kernelpro.records.judging import (
 from kernelpro.records.profiling import (
     Bound,
     Copy,
-    Counters,
+    ProfileRequest,
     Diagnosis,
     Evidence,
     Finding,
@@ -38,7 +51,19 @@ from kernelpro.records.profiling import (
     Skipped,
     Timeline,
 )
-from kernelpro.records.running import Action, Cost, Limits, Outcome, Point, Role, RunConfig, Stage, Step
+from kernelpro.records.running import (
+    Action,
+    Cost,
+    Limits,
+    NoVerdict,
+    Outcome,
+    Point,
+    Role,
+    RunConfig,
+    Stage,
+    Step,
+    StepDetails,
+)
 from kernelpro.records.study import BaselineSeed, Hardware, TaskFacts, Work
 
 __all__ = [
@@ -47,13 +72,16 @@ __all__ = [
     "BadInput",
     "BaselineSeed",
     "Bound",
+    "BuildData",
     "Candidate",
     "Copy",
     "Cost",
-    "Counters",
+    "CounterPeriod",
     "Diagnosis",
     "Effort",
     "Energy",
+    "EnergyData",
+    "EnvironmentData",
     "Evidence",
     "Finding",
     "Gain",
@@ -61,18 +89,22 @@ __all__ = [
     "Hardware",
     "Interval",
     "Job",
+    "JudgeData",
     "Kernel",
     "Level",
     "Limits",
     "Line",
     "Mode",
+    "NoVerdict",
     "Node",
     "Objective",
     "Options",
     "Outcome",
     "Point",
     "Precision",
+    "ProbeData",
     "Profile",
+    "ProfileRequest",
     "Progress",
     "Record",
     "Result",
@@ -83,10 +115,14 @@ __all__ = [
     "Stage",
     "Status",
     "Step",
+    "StepDetails",
+    "StudyData",
     "Target",
     "Task",
     "TaskFacts",
     "Timeline",
+    "Tuning",
+    "TuningPoint",
     "Verdict",
     "Work",
     "digest",

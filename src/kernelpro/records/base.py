@@ -42,7 +42,7 @@ def _reader(kind: Any) -> Reader | None:
     arms = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         inner = [arm for arm in arms if arm is not type(None)]
-        return _reader(inner[0]) if len(inner) == 1 else None
+        return _reader(inner[0]) if len(inner) == 1 else _union_reader(inner)
     if origin in (list, tuple):
         each = _reader(arms[0])
         return (lambda value: origin(map(each, value))) if each else typing.cast(Reader, origin)
@@ -54,6 +54,14 @@ def _reader(kind: Any) -> Reader | None:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind
     return None
+
+
+def _union_reader(arms: list[Any]) -> Reader | None:
+    """Decodes a union of records by their field `kind`; returns None for other unions."""
+    if not all(isinstance(arm, type) and issubclass(arm, Record) for arm in arms):
+        return None
+    by_kind = {next(f.default for f in dataclasses.fields(arm) if f.name == "kind"): arm for arm in arms}
+    return lambda value: by_kind[value["kind"]].from_json(value)
 
 
 def _encode(value: Any) -> Any:
@@ -94,16 +102,16 @@ class Record:
     def dumps(self) -> str:
         return json.dumps(self.to_json(), separators=(",", ":"))
 
-    def said(self) -> str:
+    def nondefault_json(self) -> str:
         """JSON of what differs from the defaults: for identities, which must not change when a later version adds a field."""
-        return json.dumps(_said(self), separators=(",", ":"))
+        return json.dumps(_nondefault(self), separators=(",", ":"))
 
 
-def _said(record: Record) -> dict[str, Any]:
+def _nondefault(record: Record) -> dict[str, Any]:
     found = {}
     for f in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, f.name)
         default = f.default_factory() if callable(f.default_factory) else f.default
         if value != default:
-            found[f.name] = _said(value) if isinstance(value, Record) else _encode(value)
+            found[f.name] = _nondefault(value) if isinstance(value, Record) else _encode(value)
     return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from kernelpro.records.base import Record
-from kernelpro.records.judging import Candidate, Options, Target, Task, Verdict
-from kernelpro.records.profiling import Counters, Profile
+from kernelpro.records.graph import Graph
+from kernelpro.records.interval import Interval
+from kernelpro.records.judging import Candidate, Effort, Options, Status, Target, Task, Verdict
+from kernelpro.records.profiling import Profile, ProfileRequest
+from kernelpro.records.study import BaselineSeed, Hardware, Work
 
-Kind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
+JobKind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
 
 
 @dataclass(frozen=True)
@@ -17,23 +20,25 @@ class Job(Record):
     """One line of a worker's input."""
 
     id: str
-    kind: Kind
-    """`study`: the task's operator graph and what compilers make of it. `energy`: what this machine's counter of joules can do."""
+    kind: JobKind
+    """`probe`: can the task be scored, and how fast are its baselines? `study`: its operator graph and its
+    baselines as candidates. `energy`: calibrate the machine's energy counter."""
     task: Task | None = None
     candidate: Candidate | None = None
     target: Target | None = None
     options: Options = field(default_factory=Options)
-    counters: Counters = field(default_factory=Counters)
+    profile_request: ProfileRequest = field(default_factory=ProfileRequest)
     """What a profile job collects."""
-    known: tuple[str, ...] = ()
-    """Machine code that was judged before: a judge job whose candidate compiles to it is answered with `same_as`, no verdict."""
-    seeds: tuple[str, ...] = ()
-    """Baselines that a study job gives as candidates."""
-    tune: int = 0
-    """Points of its tunables that may be tried once a judge job's candidate has passed."""
+    judged_code: tuple[str, ...] = ()
+    """Hashes of machine code that was judged before. If the candidate of a judge job compiles to one of them,
+    the worker returns `JudgeData.same_as` and no verdict."""
+    seed_baselines: tuple[str, ...] = ()
+    """Baselines that a study job returns as candidates."""
+    tune_points: int = 0
+    """How many points of its tunables a judge job may try once the candidate has passed."""
     sanitize: bool = False
-    """Whether a judge job's candidate that a GPU stops for its accesses is run once more under compute-sanitizer, where that is
-    installed: whoever mends it wants to know the line."""
+    """Whether a judge job runs a candidate with an illegal memory access again under compute-sanitizer, if that is
+    installed, to report the line."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +50,159 @@ class Progress(Record):
 
 
 @dataclass(frozen=True)
+class TuningPoint(Record):
+    """One judged point of a candidate's tunables."""
+
+    point: dict[str, int | float | str | bool]
+    status: Status
+    ms: float | None
+    effort: Effort
+
+
+@dataclass(frozen=True)
+class Tuning(Record):
+    """The search over a candidate's tunables: the chosen point, why, and all points in the order of judging."""
+
+    point: dict[str, int | float | str | bool]
+    reason: str
+    points: tuple[TuningPoint, ...]
+
+
+@dataclass(frozen=True)
+class JudgeData(Record):
+    """What a judge job reports beside the verdict."""
+
+    same_as: str = ""
+    """The entry of `Job.judged_code` that the candidate compiles to; then there is no verdict."""
+    tuning: Tuning | None = None
+    tuned_source: str = ""
+    """The candidate at its best point, if that is not the default."""
+    tuning_error: str = ""
+    """Why the declared tunables were not searched."""
+    kind: Literal["judge"] = "judge"
+
+
+@dataclass(frozen=True)
+class BuildData(Record):
+    """The result of a build job."""
+
+    failure: Status | None = None
+    """None: the candidate was built."""
+    reason: str = ""
+    artifact_bytes: int = 0
+    kind: Literal["build"] = "build"
+
+
+@dataclass(frozen=True)
+class ProbeData(Record):
+    """The result of a probe job."""
+
+    scorable: bool
+    reason: str
+    """Why the task cannot be scored; empty if it can."""
+    precision: str
+    unit: str
+    """See `TaskFacts.unit`."""
+    hardware: Hardware
+    work: Work
+    tolerance: dict[str, float]
+    """Largest allowed relative error (norm), by input distribution."""
+    dropped: dict[str, str]
+    """Input distributions on which the reference gives no usable output, and why."""
+    baselines: dict[str, Interval]
+    """Milliseconds per call. Empty if the task cannot be scored or the job asked for no baselines."""
+    floor_ms: float | None
+    stage_seconds: dict[str, float]
+    """How long each stage of the preparation took."""
+    kind: Literal["probe"] = "probe"
+
+
+@dataclass(frozen=True)
+class StudyData(Record):
+    """The result of a study job."""
+
+    graph: Graph | None = None
+    graph_error: str = ""
+    """Why there is no operator graph."""
+    seeds: tuple[BaselineSeed, ...] = ()
+    seed_errors: str = ""
+    """Why some baselines gave no seed."""
+    kind: Literal["study"] = "study"
+
+
+@dataclass(frozen=True)
+class EnvironmentData(Record):
+    """The result of an environment job."""
+
+    snapshot: dict[str, str | int | None]
+    """Hardware and versions, as in `Verdict.environment`."""
+    sandbox: str = ""
+    """The sandbox level that this machine supports."""
+    energy_counter: str = ""
+    energy_error: str = ""
+    """Why energy cannot be measured here."""
+    kind: Literal["environment"] = "environment"
+
+
+@dataclass(frozen=True)
+class CounterPeriod(Record):
+    """An energy counter watched for some seconds, idle or under load."""
+
+    watts: float
+    step_s: float
+    """Seconds between two updates of the counter, median."""
+    step_jitter_s: float
+    step_joules: float
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True)
+class EnergyData(Record):
+    """The result of an energy job: what the machine's energy counter can resolve."""
+
+    target: Target
+    error: str = ""
+    """Why energy cannot be measured; then the other fields are empty."""
+    counter: str = ""
+    read_us: float = 0.0
+    """Microseconds that one reading takes."""
+    idle: CounterPeriod | None = None
+    load: CounterPeriod | None = None
+    latency_s: float | None = None
+    """Seconds from the start of a load until the counter shows it; None: not seen."""
+    window_s: float = 0.0
+    quantization: float = 0.0
+    """Largest relative error of a window that the counter's steps cause."""
+    joules_per_product: float = 0.0
+    spread: float = 0.0
+    """Standard deviation over windows of the same load, relative to their median."""
+    range: float = 0.0
+    """Largest minus smallest window, relative to their median."""
+    control: Interval | None = None
+    """Ratio of one half of the windows to the other (A/A control): it should contain 1."""
+    windows: int = 0
+    kind: Literal["energy"] = "energy"
+
+
+JobData = JudgeData | BuildData | ProbeData | StudyData | EnvironmentData | EnergyData
+
+
+@dataclass(frozen=True)
 class Result(Record):
     """One line of a worker's output: verdict, profile, data or error.
 
-    Where tunables were searched, the verdict is the best point's, and the data says what was found.
+    If tunables were searched, the verdict is that of the best point, and the data describes the search.
     """
 
     job: str
     verdict: Verdict | None = None
     profile: Profile | None = None
-    data: dict[str, Any] | None = None
+    data: JobData | None = None
     error: str | None = None
+    lost: str = ""
+    """Why no worker finished the job: it was killed, or its device failed. The verdict then says `crashed`, but the
+    machine may be at fault, so the job can be submitted again."""
     device_seconds: float = 0.0
-    """For which the job held the device, its task's preparation included."""
+    """Seconds for which the job held the device, including the preparation of its task."""

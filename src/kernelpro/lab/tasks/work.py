@@ -12,24 +12,13 @@ from kernelpro.lab import tree
 from kernelpro.lab.tasks.reads import Reads, tensors
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.lab.watcher import Watcher
-
-
-@dataclass(frozen=True)
-class Work:
-    read_bytes: int
-    """Of inputs and parameters what is really read, once (reads.py); zeros of an input (triangles, masks) need not be read."""
-    written_bytes: int
-    """Every output once; of one that lies in an input or parameter, what the call has written there."""
-    matrix_flops: float
-    """Multiply-adds on non-zero operands, times two."""
-    vector_flops: float = 0.0
-    """One for each element that any other operator gives."""
-    graph: tuple[Operator, ...] = ()
-    """The reference's operators in order, views left out."""
+from kernelpro.records import Work
 
 
 @dataclass(frozen=True)
 class Operator:
+    """One operator call of the reference."""
+
     name: str
     flops: float
     nbytes: int
@@ -67,8 +56,8 @@ class _Counter(Watcher):
         return result
 
 
-def count(reference: Reference, seed: int) -> Work:
-    """Work of one call, counted while the reference runs once."""
+def count(reference: Reference, seed: int) -> tuple[Work, tuple[Operator, ...]]:
+    """Run the reference once; return the work of the call and its operators in order, without views."""
     form, leaves = reference.inputs(seed)
     model = reference.model()
     reads = Reads(leaves, list(model.state_dict().values()))
@@ -78,4 +67,4 @@ def count(reference: Reference, seed: int) -> Work:
     outputs: list[torch.Tensor] = []
     tree.pack(result, outputs)
     read, written = reads.read_bytes(), reads.written_bytes(outputs)
-    return Work(read, written, counter.flops, counter.elements, tuple(counter.operators))
+    return Work(read, written, counter.flops, counter.elements), tuple(counter.operators)

@@ -59,7 +59,7 @@ def post(job: Job, match: str = "") -> Posted:
         job, id="", task=None, candidate=None, sanitize=False
     )  # the verdict is the same without the last
     about = (job.task and job.task.id, job.candidate and job.candidate.id)
-    return Posted(digest("job", asked.said(), *(part or "" for part in about), match), match, job)
+    return Posted(digest("job", asked.nondefault_json(), *(part or "" for part in about), match), match, job)
 
 
 def answer(posted: Posted, result: Result, worker: str, hardware: str, seconds: float) -> Answered:
@@ -78,7 +78,7 @@ def failure(result: Result) -> str:
     """Why this is no result to keep: an error, or a job that nobody lived to answer. Empty for all others."""
     if result.error is not None:
         return result.error or "an error without words"
-    return str((result.data or {}).get("lost", ""))
+    return result.lost
 
 
 def line(entry: Posted | Answered) -> str:
