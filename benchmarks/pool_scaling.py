@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelpro.pools import on_ray
 from kernelpro.records import Candidate, Job, Result, Task
-from kernelpro.suites import asking
+from kernelpro.suites import judging
 
 RECORDED = Path(__file__).parent / "results" / "2026-11-15-h200-examples.json"
 
@@ -89,7 +89,7 @@ class Cluster:
 
     def answer(self, job: Any) -> Any:
         """What a worker says to it; an exception is raised."""
-        return Result(job["id"], data={}).dumps()
+        return Result(job["id"]).dumps()
 
     def judge_seconds(self) -> float:
         return self._dice.choice(JUDGE_SECONDS)
@@ -204,7 +204,7 @@ def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
                 pool.submit(job).add_done_callback(ask)
 
         with pool._lock:
-            for _ in range(asking._AT_ONCE):
+            for _ in range(judging._AT_ONCE):
                 ask()
         done.wait()
     makespan = ended[0]

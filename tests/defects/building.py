@@ -42,7 +42,7 @@ def needed(path: Path) -> dict[str, Any]:
     """The work of a candidate's task, and the precision that it allows."""
     reference = task(path)
     return {
-        "work": asdict(work.count(reference, 0)),
+        "work": asdict(work.count(reference, 0)[0]),
         "precision": "native" if reference.dtype() is torch.bfloat16 else "tf32",
     }
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from kernelpro.records import Job, Result, Verdict
+from kernelpro.records import BaselineSeed, Hardware, Interval, Job, ProbeData, Result, StudyData, Verdict, Work
 
 
 class KnownLab:
     """One baseline of 1 ms; `verdict` says the rest."""
 
     outstanding = 0
-    seeds: tuple[dict[str, str], ...] = ()
+    seeds: tuple[BaselineSeed, ...] = ()
 
     def verdict(self, job: Job, source: str) -> Verdict:
         raise NotImplementedError
@@ -24,15 +24,12 @@ class KnownLab:
 
     def _result(self, job: Job) -> Result:
         if job.kind == "probe":
-            one = {"value": 1.0, "low": 1.0, "high": 1.0}
-            known = {"scorable": True, "baselines": {"compile": one}, "floor_ms": 0.01}
-            return Result(
-                job.id, data=known | {"precision": "fp32", "tolerance": {}, "hardware": {}, "work": {}}
-            )
+            times = {"compile": Interval(1.0, 1.0, 1.0)}
+            work = Work(0, 0, 0.0)
+            probe = ProbeData(True, "", "fp32", "fp32", Hardware(), work, {}, {}, times, 0.01, {})
+            return Result(job.id, data=probe)
         if job.kind == "study":
-            return Result(
-                job.id, data={"graph": None, "no_graph": "", "seeds": list(self.seeds), "no_seeds": ""}
-            )
+            return Result(job.id, data=StudyData(seeds=self.seeds))
         if job.kind == "profile":
             return Result(job.id, error="not here")
         assert job.candidate

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from authors.playing import graph, task
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.playbook.design import parse_design
-from kernelpro.records import Interval, Job, Profile, Result, Task, Verdict
+from kernelpro.authors.playbook.schedule.design import parse_design
+from kernelpro.records import Interval, Job, Profile, Result, StudyData, Task, Verdict
 
 HERE = Path(__file__).parents[1]
 sys.path.insert(0, str(HERE.parent / "benchmarks"))
@@ -30,7 +31,7 @@ class Lab(KnownLab):
     """All kernels take the same time; those with quick mathematics nine tenths of the power."""
 
     def __init__(self, given: Task):
-        self._graph = graph(given).to_json()
+        self._graph = graph(given)
         recorded = json.loads(gzip.decompress((HERE / "defects" / "recorded" / "h200.json.gz").read_bytes()))
         self._profile = Profile.from_json(recorded["c_softmax_triton"])
 
@@ -42,8 +43,8 @@ class Lab(KnownLab):
         if job.kind == "profile":
             return Result(job.id, profile=self._profile)
         result = super()._result(job)
-        if job.kind == "study" and result.data is not None:
-            result.data.update(graph=self._graph)
+        if isinstance(result.data, StudyData):
+            return replace(result, data=replace(result.data, graph=self._graph))
         return result
 
 
@@ -71,7 +72,7 @@ def test_a_saving_counts_at_a_matched_speed_and_beyond_doubt(tmp_path: Path) -> 
         "energy": measured.to_json(),
         "at_the_limit": False,
     }
-    duel["energy"]["watts"]["lean"] = duel["energy"]["watts"][measured.against]
+    duel["energy"]["watts"]["lean"] = duel["energy"]["watts"][measured.baseline]
     assert energy_search.is_saving(found | {"duel": duel})
     assert "| 1.001 [0.990, 1.010] |" in energy_search.row(found | {"duel": duel})
     slower = duel | {"time_ratio": Interval(1.05, 1.04, 1.06).to_json()}

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import zlib
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,18 @@ from kernelpro.authors.author import source_fingerprint
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Job, Limits, Outcome, Result, RunConfig, Status, Task, Verdict
+from kernelpro.records import BaselineSeed, Job, Limits, Outcome, Result, RunConfig, Status, StudyData, Task, Verdict
 
 pytestmark = pytest.mark.together
 NORM = task("F.layer_norm(a + b, (64,))", "torch.randn(8, 64), torch.randn(8, 64)")
-COMPILED = {"name": "torch.compile", "variant": "compile", "source": "compiled = 1"}
+COMPILED = BaselineSeed("compile", "torch.compile", "compiled = 1")
 
 
 class Lab(KnownLab):
     """Every kernel takes half of what the baseline does; the task's operators are known, or why they are not."""
 
     def __init__(self, given: Task | None, compiled: bool = False, broken: bool = False):
-        self._graph = graph(given).to_json() if given else None
+        self._graph = graph(given) if given else None
         self.seeds, self._broken = (COMPILED,) * compiled, broken
 
     def verdict(self, job: Job, source: str) -> Verdict:
@@ -37,8 +38,9 @@ class Lab(KnownLab):
 
     def _result(self, job: Job) -> Result:
         result = super()._result(job)
-        if job.kind == "study" and result.data is not None:
-            result.data.update(graph=self._graph, no_graph="" if self._graph else "it returns a string")
+        if isinstance(result.data, StudyData):
+            error = "" if self._graph else "it returns a string"
+            return replace(result, data=replace(result.data, graph=self._graph, graph_error=error))
         return result
 
 

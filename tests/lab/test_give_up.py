@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelpro.lab.jobs import Worker
-from kernelpro.lab.sandbox.cell import SandboxLauncher
-from kernelpro.records import Candidate, Job, Options, Progress, Record, Status, Task, Verdict
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
+from kernelpro.records import Candidate, Job, Options, ProbeData, Progress, Record, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"
 NOTE = "timing stopped early: slower than the limit"
@@ -60,10 +60,10 @@ def test_a_probe_without_baselines_times_nothing_and_leaves_nothing_half_ready(w
     task, none = Task.from_file(BAD / "task.py"), Options(effort="quick", baselines=())
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=none))
     assert (
-        probed.data
-        and probed.data["scorable"]
-        and not probed.data["baselines"]
-        and "calibrate" not in probed.data["stages"]
+        isinstance(probed.data, ProbeData)
+        and probed.data.scorable
+        and not probed.data.baselines
+        and "calibrate" not in probed.data.stage_seconds
     )
     judged = worker.run(Job("judge", "judge", task, Candidate.from_file(BAD / "good.py"), "cpu", none))
     assert (

@@ -23,7 +23,7 @@ from kernelpro.lab.languages import authored_kernels, detect
 from kernelpro.lab.seeds.capture import Captured, NoSeed, _settings
 from kernelpro.lab.seeds.compose import put_together
 from kernelpro.lab.seeds.unwrap import unwrap
-from kernelpro.records import Candidate, Job, Options, Status, Target, Task
+from kernelpro.records import Candidate, Job, Options, ProbeData, Status, StudyData, Target, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gpu"
 BLOCK = """
@@ -65,9 +65,9 @@ COMPILED = Options(effort="quick", baselines=("eager_fp32", "compile"))
 
 def study(
     worker: Worker, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu"
-) -> dict[str, Any]:
-    result = worker.run(Job("study", "study", task, target=target, options=OPTIONS, seeds=seeds))
-    assert result.data, result.error
+) -> StudyData:
+    result = worker.run(Job("study", "study", task, target=target, options=OPTIONS, seed_baselines=seeds))
+    assert isinstance(result.data, StudyData), result.error
     return result.data
 
 
@@ -76,34 +76,34 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
 ) -> None:
     task = Task(BLOCK, "block")
     found = study(worker, task, ("compile", "eager_fp32"))
-    assert found["no_seeds"] == "" and [seed["name"] for seed in found["seeds"]] == [
+    assert found.seed_errors == "" and [seed.name for seed in found.seeds] == [
         "torch.compile",
         "PyTorch",
     ]
-    compiled, eager = (seed["source"] for seed in found["seeds"])
+    compiled, eager = (seed.source for seed in found.seeds)
     assert compiled.startswith("# Written by torch.compile") and "# library-calls: addmm" in compiled
     assert 'extern "C" void cpp_fused' in compiled and "get_inputs" not in compiled
     assert "self.layers[0].weight" in compiled and "self.scale" in compiled and detect(compiled).name == "cpp"
     verdict = court.judge(task, Candidate(compiled), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
-    assert verdict.authored_share and verdict.authored_share > 0.01
-    assert court.judge(task, Candidate(eager)).authored_share == 0.0
+    assert verdict.own_share and verdict.own_share > 0.01
+    assert court.judge(task, Candidate(eager)).own_share == 0.0
 
 
 def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, court: Court) -> None:
     """Nobody has said how it is constructed, and its file cannot stand alone."""
     made = nn.Sequential(nn.Linear(48, 64), nn.Sequential(nn.GELU(), nn.BatchNorm1d(64))).eval()
-    task = api.task(made, [torch.randn(96, 48)])
+    task = api.load_task(made, [torch.randn(96, 48)])
     assert "from torch.nn.modules.container import Sequential" in task.source
     assert "# Sequential(\n#   (0): Linear(in_features=48" in task.source
     found = study(worker, task, ("compile", "eager_fp32"))
-    assert "PyTorch: constructed with `init_inputs`" in found["no_seeds"]
-    (seed,) = found["seeds"]
+    assert "PyTorch: constructed with `init_inputs`" in found.seed_errors
+    (seed,) = found.seeds
     assert (
-        "getattr(getattr(self, '1'), '1').running_mean" in seed["source"]
-        and "BatchNorm" not in seed["source"]
+        "getattr(getattr(self, '1'), '1').running_mean" in seed.source
+        and "BatchNorm" not in seed.source
     )
-    verdict = court.judge(task, Candidate(seed["source"]), build_timeout=300.0)
+    verdict = court.judge(task, Candidate(seed.source), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
@@ -111,23 +111,23 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, cou
 def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
     buffer: bool, worker: Worker, court: Court
 ) -> None:
-    task = api.task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[32, buffer])
-    (seed,) = study(worker, task)["seeds"]
-    assert "class ModelNew(Ramp)" in seed["source"]
-    assert court.judge(task, Candidate(seed["source"]), build_timeout=300.0).status is Status.PASSED
-    found = study(worker, api.task(Ramp(32, buffer), [torch.randn(96, 32)]))
-    assert not found["seeds"] and "no input and not in the module" in found["no_seeds"]
+    task = api.load_task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[32, buffer])
+    (seed,) = study(worker, task).seeds
+    assert "class ModelNew(Ramp)" in seed.source
+    assert court.judge(task, Candidate(seed.source), build_timeout=300.0).status is Status.PASSED
+    found = study(worker, api.load_task(Ramp(32, buffer), [torch.randn(96, 32)]))
+    assert not found.seeds and "no input and not in the module" in found.seed_errors
 
 
 def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: Worker, court: Court) -> None:
-    task = api.task(nn.Linear(48, 64), [torch.randn(96, 48)], init_inputs=[48, 64])
-    (seed,) = study(worker, task, ("eager_fp32",))["seeds"]
-    assert court.judge(task, Candidate(seed["source"])).status is Status.PASSED
+    task = api.load_task(nn.Linear(48, 64), [torch.randn(96, 48)], init_inputs=[48, 64])
+    (seed,) = study(worker, task, ("eager_fp32",)).seeds
+    assert court.judge(task, Candidate(seed.source)).status is Status.PASSED
 
 
 def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:
     found = study(worker, Task(BREAK, "odd"))
-    assert found["seeds"] == [] and "torch.compile: " in found["no_seeds"] and "`print`" in found["no_seeds"]
+    assert found.seeds == () and "torch.compile: " in found.seed_errors and "`print`" in found.seed_errors
 
 
 def test_what_was_written_for_the_baselines_is_not_asked_for_again(
@@ -140,16 +140,16 @@ def test_what_was_written_for_the_baselines_is_not_asked_for_again(
         "kernelpro.lab.study._asked", lambda bench, variants: pytest.fail(f"a child was asked for {variants}")
     )
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
-    assert probed.data and "compile" in probed.data["baselines"], probed.error
-    assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=asked)).data == alone
+    assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, probed.error
+    assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=asked)).data == alone
 
 
-def rehearsed(worker: Worker, task: Task) -> dict[str, Any]:
+def rehearsed(worker: Worker, task: Task) -> StudyData:
     """Studied after its baselines were compiled."""
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
-    assert probed.data and "compile" in probed.data["baselines"], "whatever becomes of the seed"
-    found = worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seeds=("compile",))).data
-    assert found
+    assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, "whatever becomes of the seed"
+    found = worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=("compile",))).data
+    assert isinstance(found, StudyData)
     return found
 
 
@@ -180,7 +180,7 @@ def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(
     source: str, reason: str, worker: Worker
 ) -> None:
     found = rehearsed(worker, Task(source, "odd"))
-    assert found["seeds"] == [] and reason in found["no_seeds"]
+    assert found.seeds == () and reason in found.seed_errors
 
 
 def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: Worker) -> None:
@@ -189,13 +189,13 @@ def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: Worker) ->
 
 def test_what_the_first_call_leaves_in_the_model_is_not_taken_for_a_parameter(worker: Worker) -> None:
     found = rehearsed(worker, Task(CACHED.replace("x * 2 + 1", "x * self.held"), "cached"))
-    (seed,) = found["seeds"] or pytest.fail(found["no_seeds"])
-    assert "self.held" not in seed["source"]
+    (seed,) = found.seeds or pytest.fail(found.seed_errors)
+    assert "self.held" not in seed.source
 
 
 def test_without_a_wish_for_seeds_no_compiler_runs(worker: Worker) -> None:
     found = study(worker, Task(BREAK.replace('print("on the way")', "y = y * y"), "plain"), ())
-    assert found["seeds"] == [] and found["no_seeds"] == "" and found["graph"]["nodes"]
+    assert found.seeds == () and found.seed_errors == "" and found.graph and found.graph.nodes
 
 
 # --- the compiler's module, without a compiler -----------------------------------------------------------
@@ -352,10 +352,10 @@ def test_what_is_not_known_is_no_seed_rather_than_a_wrong_one(old: str, new: str
 @pytest.mark.gpu
 def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, court: Court) -> None:
     task = Task(BLOCK, "block")
-    (seed,) = study(worker, task, target="cuda")["seeds"]
-    assert detect(seed["source"]).name == "triton"
-    assert "triton_heuristics.fixed_config(" in seed["source"], "nothing is tuned when it is first called"
-    verdict = court.judge(task, Candidate(seed["source"]), target="cuda", build_timeout=300.0)
+    (seed,) = study(worker, task, target="cuda").seeds
+    assert detect(seed.source).name == "triton"
+    assert "triton_heuristics.fixed_config(" in seed.source, "nothing is tuned when it is first called"
+    verdict = court.judge(task, Candidate(seed.source), target="cuda", build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
@@ -364,9 +364,9 @@ def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, court: Court) 
 def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: Worker, court: Court) -> None:
     """They are launched more quickly, by plain code: nothing that its user would notice."""
     task = Task.from_file(EXAMPLES / name / "task.py")
-    (seed,) = study(worker, task, target="cuda")["seeds"]
+    (seed,) = study(worker, task, target="cuda").seeds
     verdict = court.judge(
-        task, Candidate(seed["source"]), "cuda", effort="normal", baselines=("compile",), build_timeout=300.0
+        task, Candidate(seed.source), "cuda", effort="normal", baselines=("compile",), build_timeout=300.0
     )
     assert verdict.status is Status.PASSED, verdict.reason
     assert verdict.speedup["compile"].low < 1.03 and verdict.speedup["compile"].high > 0.97, (

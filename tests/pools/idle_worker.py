@@ -18,7 +18,7 @@ for line in sys.stdin:
         sys.exit()
     while wish.startswith("wait for ") and not Path(wish.removeprefix("wait for ")).exists():
         time.sleep(0.01)
-    answer = {"data": {"did": wish}}
+    answer = {"data": {"kind": "build", "reason": wish}}
     if wish.startswith("need ") and not Path(wish.removeprefix("need ")).exists():
         answer = {"error": "it is not there"}
     print(json.dumps({"type": "result", "job": job["id"], **answer}), flush=True)

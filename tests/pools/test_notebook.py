@@ -62,7 +62,7 @@ REFUSED = """
 from kernelpro import api
 from kernelpro.records import BadInput
 try:
-    api.task(net, [x])
+    api.load_task(net, [x])
 except BadInput as error:
     print("told:", error)
 """

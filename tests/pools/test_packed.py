@@ -15,7 +15,7 @@ from spooling import building, judging
 from kernelpro.pools.spool.folder import Folder
 from kernelpro.pools.spool.packing import pack
 from kernelpro.pools.spool.pool import Spool
-from kernelpro.records import Status
+from kernelpro.records import BuildData, Status
 
 
 def needed_by(name: str) -> set[str]:
@@ -59,7 +59,7 @@ def test_one_file_and_torch_are_enough(tmp_path: Path) -> None:
     command = [python, str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once", "--seconds", "600"]
     done = subprocess.run(command, env=there, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0 and "3 jobs done, 0 left" in done.stderr, done.stderr
-    assert (asking.ask(building(1)).data or {})["status"] == "built"
+    assert isinstance(built := asking.ask(building(1)).data, BuildData) and not built.failure
     right, wrong = (asking.ask(judging(factor)).verdict for factor in "23")
     assert right and right.status is Status.PASSED and wrong and wrong.status is Status.WRONG, done.stderr
     assert not Folder(tmp_path / "spool").workers()

@@ -21,7 +21,7 @@ from spooling import building, judging
 
 from kernelpro.pools import on_ray
 from kernelpro.pools.by_name import pool
-from kernelpro.records import BadInput, Candidate, Job, Progress, Status
+from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
 
 JOBS = 200
 KILL_EVERY = 3.0
@@ -118,7 +118,7 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
         killer.join()
         assert there.outstanding == 0
     assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
-    answers_of = [(result.data or {}).get("reason", "") for result in results]
+    answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
     assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
     assert len(killer.killed) >= 3
 
@@ -142,7 +142,8 @@ def test_a_worker_that_is_stopped_is_replaced(cluster: Any, monkeypatch: pytest.
         assert there.ask(job(1)).job == "build 1"
         (stopped,) = actors()
         os.kill(stopped, signal.SIGSTOP)
-        assert "number 2;" in (there.submit(job(2)).result(timeout=120).data or {})["reason"]
+        built = there.submit(job(2)).result(timeout=120).data
+        assert isinstance(built, BuildData) and "number 2;" in built.reason
         assert stopped not in actors()
 
 
@@ -155,7 +156,7 @@ from test_ray import job
 from kernelpro.pools.by_name import pool
 if __name__ == "__main__":
     with pool(sys.argv[1]) as there:
-        print((there.ask(job(7)).data or {{}})["reason"])
+        print(there.ask(job(7)).data.reason)
 """
     (tmp_path / "outside.py").write_text(code)
     ray = str(Path(sys.executable).with_name("ray"))

@@ -19,7 +19,7 @@ from pool_scaling import Cluster, Simulated, measure
 
 from kernelpro.pools import local, on_ray
 from kernelpro.records import BadInput, Candidate, Job, Result, Task
-from kernelpro.suites import asking
+from kernelpro.suites import judging
 
 pytestmark = pytest.mark.together
 
@@ -56,7 +56,7 @@ def test_each_task_is_worth_a_worker_and_a_suite_fills_the_largest_pool() -> Non
         for answer in ask(pool, [job(str(n)) for n in range(100)]):
             answer.result(timeout=60)
         assert len(cluster.actors) == 100
-    assert asking._AT_ONCE >= on_ray._MOST_ACTORS * on_ray._MOST_SENT
+    assert judging._AT_ONCE >= on_ray._MOST_ACTORS * on_ray._MOST_SENT
 
 
 class Faulty(Cluster):
@@ -78,7 +78,7 @@ def test_an_answer_that_ray_lost_costs_an_attempt_not_the_pool() -> None:
     gone = Cluster.exceptions.RayError("ObjectReconstructionFailedError")
     with Simulated(Faulty(2, large=[gone], cursed=[gone] * 99)) as pool:
         large, cursed, other = ask(pool, [job("large"), job("cursed"), job("other")])
-        assert large.result(timeout=60).data == {} and other.result(timeout=60).data == {}
+        assert large.result(timeout=60).data is None and other.result(timeout=60).data is None
         verdict = cursed.result(timeout=60).verdict
         assert verdict and "10 workers died or vanished" in verdict.reason
 
@@ -110,7 +110,7 @@ def test_a_job_goes_on_where_the_gpu_is_well() -> None:
     cluster = Faulty(2, a=[sick()])
     with Simulated(cluster) as pool:
         (answer,) = ask(pool, [job("a")])
-        assert answer.result(timeout=60).data == {}
+        assert answer.result(timeout=60).data is None
         assert sum(hand.failed for hand in pool._hands) == 1
 
 
@@ -130,7 +130,7 @@ def test_workers_that_nobody_needs_are_let_go() -> None:
             answer.result(timeout=60)
         until(lambda: not cluster.actors)  # neither those that are idle nor those that are pending
         (again,) = ask(pool, [job("again")])
-        assert again.result(timeout=60).data == {}
+        assert again.result(timeout=60).data is None
 
 
 def test_a_small_task_does_not_wait_for_all_of_a_large_one() -> None:

@@ -22,7 +22,7 @@ from kernelpro.pools.spool import transfer
 from kernelpro.pools.spool.entries import Posted, answer, line, post, read
 from kernelpro.pools.spool.folder import MOST_ATTEMPTS, Folder, Holder
 from kernelpro.pools.spool.pool import Spool
-from kernelpro.records import BadInput, Job, Result, Status, Verdict
+from kernelpro.records import BadInput, BuildData, Job, Result, Status, Verdict
 
 ME = Holder("me", "a processor", 60.0)
 OTHER = Holder("another", "a processor", 60.0)
@@ -93,8 +93,8 @@ def test_who_waits_gets_results_as_they_come(spool: Spooling) -> None:
         while "building (me)" not in stages:
             time.sleep(0.05)
         for job in posted:
-            spool.finish(job, data={"of": job.job.id})
-        assert [a.result(10).data for a in answers] == [{"of": f"build {n}"} for n in range(3)]
+            spool.finish(job, data=BuildData(reason=job.job.id))
+        assert [a.result(10).data for a in answers] == [BuildData(reason=f"build {n}") for n in range(3)]
         assert asking.outstanding == 0
 
 
@@ -127,8 +127,8 @@ def test_an_error_is_handed_out_once(spool: Spooling) -> None:
 
 def test_the_first_result_stands(spool: Spooling) -> None:
     posted = spool.post(building(1))
-    assert spool.finish(posted, data={"n": 1}) and not spool.finish(posted, data={"n": 2})
-    assert Spool(spool.path).ask(building(1)).data == {"n": 1}
+    assert spool.finish(posted, data=BuildData(reason="1")) and not spool.finish(posted, data=BuildData(reason="2"))
+    assert Spool(spool.path).ask(building(1)).data == BuildData(reason="1")
 
 
 # --- leases ----------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_job_that_outlives_all_its_workers_is_answered(spool: Spooling) -> Non
         and found.verdict.status is Status.CRASHED
         and f"{MOST_ATTEMPTS} workers died" in found.verdict.reason
     )
-    assert found.data == {"lost": found.verdict.reason}, "the candidate may not be to blame"
+    assert found.lost == found.verdict.reason, "the candidate may not be to blame"
     with pytest.raises(Outstanding):
         asking.ask(judging("2"))
     assert spool.folder.take(posted, ME), "asked again, it is done again"
@@ -235,7 +235,7 @@ def test_a_task_stays_on_one_kind_of_hardware(spool: Spooling) -> None:
 def test_a_task_stays_where_its_first_result_comes_from(spool: Spooling) -> None:
     first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
     spool.folder.keep(answer(first, Result("", error="no such device"), "me", "NVIDIA H200", 1.0))
-    spool.folder.keep(answer(second, Result("", data={}), "me", "NVIDIA A100", 1.0))
+    spool.folder.keep(answer(second, Result("", data=BuildData()), "me", "NVIDIA A100", 1.0))
     assert spool.folder.suits(first, A100) and not spool.folder.suits(first, H200)
 
 
@@ -264,7 +264,7 @@ def test_a_truncated_result_is_reported_and_its_job_is_open_again(spool: Spoolin
 
 def test_a_changed_result_is_no_result(spool: Spooling) -> None:
     posted = spool.post(building(1))
-    spool.finish(posted, data={"n": 12})
+    spool.finish(posted, data=BuildData(reason="12"))
     path = spool.path / "results" / f"{posted.key}.json"
     path.write_text(path.read_text().replace('"n":12', '"n":13'))
     spool.age(path)
@@ -299,7 +299,7 @@ def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.Mon
         while not (left := Folder(spool.path).open_jobs()):
             time.sleep(0.05)
         spool.finish(left[0])
-        assert waiting.result(10).data == {"n": 1}
+        assert waiting.result(10).data == BuildData(reason="1")
 
 
 def test_a_folder_that_is_gone_for_good_is_one_clear_line(
@@ -331,7 +331,7 @@ def test_a_cancelled_job_goes_unless_somebody_is_at_it(spool: Spooling) -> None:
         assert second.cancel() and asking.outstanding == 0
         assert len(Folder(spool.path).open_jobs()) == 1
         spool.finish(post(building(1)))
-        assert asking.submit(building(1)).result(10).data == {"n": 1}, "it can be asked for again"
+        assert asking.submit(building(1)).result(10).data == BuildData(reason="1"), "it can be asked for again"
 
 
 def test_results_under_other_names_are_taken_in_or_set_aside(spool: Spooling) -> None:
@@ -375,7 +375,7 @@ def test_a_result_that_nobody_asked_for_is_not_taken(spool: Spooling, tmp_path: 
 
 
 def test_a_line_that_was_cut_short_swallows_no_other(spool: Spooling, tmp_path: Path) -> None:
-    entries = [answer(spool.post(building(n)), Result("", data={"n": n}), "me", "", 1.0) for n in range(3)]
+    entries = [answer(spool.post(building(n)), Result("", data=BuildData(reason=str(n))), "me", "", 1.0) for n in range(3)]
     out = tmp_path / "results.jsonl"
     transfer.append(out, entries[0])
     out.write_text(out.read_text() + line(entries[1])[:30])

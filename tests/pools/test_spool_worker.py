@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from spooling import building, stand_in, wish
 
-from kernelpro.cli import spooling
+from kernelpro.cli import spool
 from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools.spool import able, transfer
 from kernelpro.pools.spool.entries import post
 from kernelpro.pools.spool.folder import Folder
 from kernelpro.pools.spool.packing import pack
 from kernelpro.pools.spool.pool import Spool
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, BuildData
 
 pytestmark = pytest.mark.together
 
@@ -43,9 +43,9 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     def carry() -> tuple[int, str]:
         for job in hopes:
             asking.submit(job)
-        spooling.pack(str(here), str(file))
+        spool.pack(str(here), str(file))
         found = said_by(stand_in(file, "--once"))
-        spooling.merge(str(here), [str(results)])
+        spool.merge(str(here), [str(results)])
         return found
 
     code, said = carry()
@@ -54,7 +54,7 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     (tmp_path / "luck").touch()
     code, said = carry()
     assert code == 0 and "1 jobs done, 0 left" in said and "could not be done: it is not there" in said
-    assert [(asking.ask(job).data or {})["did"] for job in hopes] == [job.id for job in hopes]
+    assert [asking.ask(job).data for job in hopes] == [BuildData(reason=job.id) for job in hopes]
 
     whole = results.read_text()
     results.write_text(whole[:50])  # as a kill may leave it
@@ -62,7 +62,7 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     shutil.rmtree(tmp_path / "jobs.spool")
     assert "0 jobs done, 0 left" in said_by(stand_in(file, "--once"))[1] and results.read_text() == whole
     capsys.readouterr()
-    spooling.pack(str(here), str(file))
+    spool.pack(str(here), str(file))
     assert capsys.readouterr().out == f"nothing is open in {here}: {file} is empty\n"
 
 
@@ -135,14 +135,14 @@ def test_a_folder_that_comes_back_is_used_and_one_that_does_not_ends_the_worker(
     spool, away = tmp_path / "spool", tmp_path / "away"
     with Spool(spool) as asking:
         process = stand_in(spool, "--lease", "1")
-        assert asking.submit(wish("work")).result(60).data == {"did": "work"}
+        assert asking.submit(wish("work")).result(60).data == BuildData(reason="work")
     spool.rename(away)
     assert process.stderr
     while "trying again" not in (text := process.stderr.readline()):
         assert text
     away.rename(spool)
     with Spool(spool) as asking:
-        assert asking.submit(wish("more work")).result(60).data == {"did": "more work"}
+        assert asking.submit(wish("more work")).result(60).data == BuildData(reason="more work")
     shutil.rmtree(spool)
     code, said = said_by(process)
     assert code == 1 and said.count("trying again") == 1 and "gives up: the spool could not be used" in said
@@ -153,9 +153,9 @@ def test_a_sick_device_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     asking.submit(wish("break the device"))
     code, said = said_by(stand_in(tmp_path, "--once"))
     assert code == 1 and "failed its health check" in said
-    spooling.status(str(tmp_path), False)
+    spool.status(str(tmp_path), False)
     assert "works no more on" in (told := capsys.readouterr().out) and "it failed its health check" in told
     assert said_by(stand_in(tmp_path, "--once"))[0] == 0, "mended"
-    spooling.status(str(tmp_path), True)
+    spool.status(str(tmp_path), True)
     assert json.loads(capsys.readouterr().out)["sick"] == {}
-    assert "lost" in (asking.ask(wish("break the device")).data or {})
+    assert asking.ask(wish("break the device")).lost

@@ -15,7 +15,7 @@ from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools import local, process
 from kernelpro.pools.by_name import pool
-from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Status, Target, Task
+from kernelpro.records import BadInput, BuildData, Candidate, Job, Options, Progress, Status, Target, Task
 
 H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A100"))
 TWIN = Device(Gpu("GPU-3", "NVIDIA H200"))
@@ -139,10 +139,10 @@ def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:
 def test_a_candidate_costs_one_device_and_another_does_the_rest(stand_in: None) -> None:
     with local.Pool(on=[H200, TWIN]) as here:
         answers = [here.submit(wish(text)) for text in ("work", "break the device", "more work")]
-        assert answers[0].result(timeout=30).data == {"did": "work"}
+        assert answers[0].result(timeout=30).data == BuildData(reason="work")
         verdict = answers[1].result(timeout=30).verdict
         assert verdict and verdict.status is Status.CRASHED
-        assert answers[2].result(timeout=30).data == {"did": "more work"}
+        assert answers[2].result(timeout=30).data == BuildData(reason="more work")
         assert [slot.failed for slot in here._slots].count(True) == 1
 
 
@@ -165,13 +165,13 @@ def test_a_hung_worker_is_replaced(stand_in: None, monkeypatch: pytest.MonkeyPat
         hung, behind = here.submit(wish("hang", options=brief)), here.submit(wish("work", options=brief))
         verdict = hung.result(timeout=60).verdict
         assert verdict and verdict.status is Status.CRASHED and "no sign of life" in verdict.reason
-        assert behind.result(timeout=30).data == {"did": "work"}
+        assert behind.result(timeout=30).data == BuildData(reason="work")
 
 
 def test_a_task_stays_on_one_kind_of_hardware(stand_in: None) -> None:
     with local.Pool(on=[H200, A100]) as here:
         answers = [here.submit(wish(f"{n}")) for n in range(12)]
-        assert [a.result(timeout=30).data for a in answers] == [{"did": f"{n}"} for n in range(12)]
+        assert [a.result(timeout=30).data for a in answers] == [BuildData(reason=f"{n}") for n in range(12)]
         used = [slot.device for slot in here._slots if slot.process]
     assert len(used) == 1
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from engine.verdicts import verdict
 
-from kernelpro.records import Result, Status, Task, Verdict
-from kernelpro.suites import probing
-from kernelpro.suites.board import Board, Terms, board, markdown, problem_table, remarks
-from kernelpro.suites.ledger import Entry, Ledger
+from kernelpro.records import Hardware, ProbeData, Result, Status, Task, Verdict, Work
+from kernelpro.suites import probe
+from kernelpro.suites.scoreboard import Board, Terms, board, markdown, problem_table, remarks
+from kernelpro.suites.results_log import Entry, Ledger
 from kernelpro.suites.problems import Problem
 
 
@@ -26,11 +26,11 @@ def made(*verdicts: Verdict) -> Board:
     return board("mine", "kernels", "cuda", problems, keys, entries, Terms())
 
 
-def answered(*answers: list[Result]) -> Board:
-    """A problem for each list."""
+def answered(*answers: list[Result], authors: tuple[str, ...] = ()) -> Board:
+    """A problem for each list; `authors` names the author of each problem's kernels."""
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(answers) + 1)]
     found = {
-        (1, n): {f"{n}/{i}": Entry(f"{n}/{i}", each) for i, each in enumerate(some)}
+        (1, n): {f"{n}/{i}": Entry(f"{n}/{i}", each, author=dict(enumerate(authors, 1)).get(n, "")) for i, each in enumerate(some)}
         for n, some in enumerate(answers, 1)
     }
     entries = {key: entry for some in found.values() for key, entry in some.items()}
@@ -45,15 +45,11 @@ def answered(*answers: list[Result]) -> Board:
     )
 
 
-def probe(scorable: bool, name: str = "H200", torch: str = "2.9") -> Result:
-    data = {
-        "scorable": scorable,
-        "reason": None if scorable else "random",
-        "dropped": {},
-        "precision": "tf32",
-    }
+def probe_result(scorable: bool, name: str = "H200", torch: str = "2.9") -> Result:
+    hardware = Hardware(name, facts={"sm": "90", "torch": torch, "triton": "3"})
+    work, reason = Work(1, 1, 1.0), "" if scorable else "random"
     return Result(
-        "", data=data | {"hardware": {"name": name, "facts": ["sm: 90", f"torch: {torch}", "triton: 3"]}}
+        "", data=ProbeData(scorable, reason, "tf32", "tf32", hardware, work, {}, {}, {}, 0.1, {})
     )
 
 
@@ -88,7 +84,7 @@ def test_what_was_not_told_is_no_column_but_a_remark() -> None:
 
 def test_what_a_compiler_wrote_is_called_so() -> None:
     names = ("playbook", "torch.compile", "playbook")
-    found = answered(*([Result("", verdict=verdict(0.5), data={"by": name})] for name in names))
+    found = answered(*([Result("", verdict=verdict(0.5))] for _ in names), authors=names)
     titles, lines = problem_table(found)
     assert [line[titles.index("by")] for line in lines] == list(names) and all(
         len(line) == len(titles) for line in lines
@@ -139,7 +135,7 @@ def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> Non
 def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
     """The best of a problem's samples may be the one that was lost, unless another passed."""
     lost = Result(
-        "", verdict=Verdict("k", Status.CRASHED, "the worker died"), data={"lost": "killed by SIGKILL"}
+        "", verdict=Verdict("k", Status.CRASHED, "the worker died"), lost="killed by SIGKILL"
     )
     wrong, passed = (Result("", verdict=v) for v in (Verdict("k", Status.WRONG, "off"), verdict(0.5)))
     found = answered([lost], [wrong, lost], [passed, lost], [wrong])
@@ -156,7 +152,7 @@ def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
 def test_only_what_is_unsettled_is_asked_again(tmp_path: Path) -> None:
     crashed = Verdict("k", Status.CRASHED, "it died")
     with Ledger(tmp_path) as ledger:
-        ledger.add(Entry("lost", Result("", verdict=crashed, data={"lost": "killed"})))
+        ledger.add(Entry("lost", Result("", verdict=crashed, lost="killed")))
         ledger.add(Entry("failed", Result("", error="no memory")))
         ledger.add(Entry("crashed", Result("", verdict=crashed)))
         assert [ledger.lacks(key, True) for key in ("lost", "failed", "crashed")] == [True, True, False]
@@ -168,10 +164,10 @@ def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
     unreadable = Result("", verdict=Verdict("k", Status.BUILD_FAILED, "no text"))
     found = answered(
         [passed],
-        [probe(True)],
-        [probe(True), unreadable],
-        [probe(False)],
-        [probe(False), unreadable],
+        [probe_result(True)],
+        [probe_result(True), unreadable],
+        [probe_result(False)],
+        [probe_result(False), unreadable],
         [broken],
     )
     assert [row.status for row in found.rows] == ["passed", "no kernel", "build_failed"]
@@ -183,20 +179,20 @@ def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
 
 
 def test_a_probe_says_what_it_was_measured_on() -> None:
-    def probed(*results: Result) -> list[probing.Probed]:
+    def probed(*results: Result) -> list[probe.Probed]:
         problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(results) + 1)]
         entries = {str(number): Entry(str(number), result) for number, result in enumerate(results, 1)}
-        return probing.probed(problems, {(1, int(key)): [key] for key in entries}, entries)
+        return probe.probed(problems, {(1, int(key)): [key] for key in entries}, entries)
 
     alike, mixed = (
-        probed(probe(True), probe(False)),
-        probed(probe(True), probe(True, "L4"), Result("", error="no")),
+        probed(probe_result(True), probe_result(False)),
+        probed(probe_result(True), probe_result(True, "L4"), Result("", error="no")),
     )
     assert alike[0].to_json()["hardware"] == "H200" and alike[0].torch == "2.9"
     assert (
-        probing.remarks(alike)[-1] == "measured on H200, torch 2.9"
-        and "measured on" not in probing.table(alike)[0]
+        probe.remarks(alike)[-1] == "measured on H200, torch 2.9"
+        and "measured on" not in probe.table(alike)[0]
     )
-    assert probing.remarks(mixed)[-1].startswith("NOT COMPARABLE")
-    titles, lines = probing.table(mixed)
+    assert probe.remarks(mixed)[-1].startswith("NOT COMPARABLE")
+    titles, lines = probe.table(mixed)
     assert [line[titles.index("measured on")] for line in lines] == ["H200, torch 2.9", "L4, torch 2.9", ""]

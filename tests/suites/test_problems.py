@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.records import BadInput, Result
-from kernelpro.suites import kernels
-from kernelpro.suites.ledger import Entry, Ledger
+from kernelpro.records import BadInput, BuildData, Result
+from kernelpro.suites import kernel_files
+from kernelpro.suites.results_log import Entry, Ledger
 from kernelpro.suites.problems import Some, find, numbered
 
 TASK = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
@@ -60,7 +60,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, levels: tuple[int, ...], ids:
 
 
 def test_a_suite_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="neither `own` nor a folder"):
+    with pytest.raises(BadInput, match="neither `builtin` nor a folder"):
         find(str(tmp_path / "nowhere"), (), "", "cpu")
     with pytest.raises(BadInput, match="no task in"):
         find(str(tmp_path), (), "", "cpu")
@@ -82,17 +82,17 @@ def test_kernels_in_the_layout_of_kernelbench(tmp_path: Path) -> None:
     )
     run = put(tmp_path / "run", *names, text=KERNEL)
     problems = find(str(suite), (), "", "cpu")
-    found = kernels.find(run, problems)
+    found = kernel_files.find(run, problems)
     assert {place: list(samples) for place, samples in found.kernels.items()} == {(1, 1): [0, 3]}
     assert found.strays == ["level_2_problem_1_sample_0_kernel.py"]
-    one = kernels.find(run, problems, sample=3)
+    one = kernel_files.find(run, problems, sample=3)
     assert list(one.kernels[1, 1]) == [3] and one.strays == found.strays, (
         "a sample that is not asked for is no stray"
     )
     with pytest.raises(BadInput, match="no file belongs to a selected problem"):
-        kernels.find(run, problems, sample=4)
+        kernel_files.find(run, problems, sample=4)
     with pytest.raises(BadInput, match=r"give one of: run$"):
-        kernels.find(tmp_path, problems)
+        kernel_files.find(tmp_path, problems)
 
 
 def test_kernels_named_like_the_tasks(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_kernels_named_like_the_tasks(tmp_path: Path) -> None:
     mine = put(
         tmp_path / "mine", "level1/1_a.py", "2_b/first.py", "2_b/second.py", "level2/1_a.py", text=KERNEL
     )
-    found = kernels.find(mine, find(str(suite), (), "", "cpu"))
+    found = kernel_files.find(mine, find(str(suite), (), "", "cpu"))
     assert not found.strays
     assert {place: [c.name for c in samples.values()] for place, samples in found.kernels.items()} == {
         (1, 1): ["1_a.py"],
@@ -112,7 +112,7 @@ def test_kernels_named_like_the_tasks(tmp_path: Path) -> None:
 def test_a_ledger_survives_a_line_that_was_cut_short(tmp_path: Path) -> None:
     with Ledger(tmp_path) as ledger:
         ledger.add(Entry("a", Result("a", error="no")))
-        ledger.add(Entry("b", Result("b", data={"x": 1})))
+        ledger.add(Entry("b", Result("b", data=BuildData(reason="x"))))
     path = tmp_path / "results.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     with Ledger(tmp_path) as ledger:
@@ -122,8 +122,8 @@ def test_a_ledger_survives_a_line_that_was_cut_short(tmp_path: Path) -> None:
             and not ledger.lacks("a", retry=False)
             and ledger.lacks("a", retry=True)
         )
-        ledger.add(Entry("b", Result("b", data={"x": 2})))
+        ledger.add(Entry("b", Result("b", data=BuildData(reason="y"))))
     with Ledger(tmp_path) as ledger:
-        assert ledger.entries["b"].result.data == {"x": 2}
+        assert ledger.entries["b"].result.data == BuildData(reason="y")
         with pytest.raises(BadInput, match="another process is at work"):
             Ledger(tmp_path)

@@ -21,9 +21,10 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile import facts
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import Sanitizer, helps
-from kernelpro.lab.sandbox.answers import CandidateRejected
+from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.builds import Builds, has_artifacts
-from kernelpro.lab.sandbox.cell import CannotStart, SandboxLauncher
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
+from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.lab.study import study
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.tuner import TuneOptions, tune
@@ -252,8 +253,8 @@ class Worker:
         assert job.task
         how = replace(
             job.options,
-            allow=(),
-            min_authored=0.0,
+            disabled_tripwires=(),
+            min_own_share=0.0,
             effort="normal",
             give_up_ms=0.0,
             energy=False,
@@ -365,8 +366,8 @@ def _hardware(bench: Bench) -> Hardware:
     versions = environment.snapshot(bench.target)
     words = {
         name.replace("_", " "): str(value)
-        for name, value in device.items()
-        if name not in ("name", "dram_bandwidth")
+        for name, value in device.to_json().items()
+        if value is not None and name not in ("name", "dram_bandwidth")
     }
     words |= {name: str(versions[name]) for name in ("torch", "nvcc", "triton") if name in versions}
-    return Hardware(device["name"], ceilings.bandwidth, ceilings.cached_bandwidth, ceilings.rates, words)
+    return Hardware(device.name, ceilings.bandwidth, ceilings.cached_bandwidth, ceilings.rates, words)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from kernelpro.lab.jobs import Worker
-from kernelpro.lab.tuning.tunables import TuningPoint, parse
+from kernelpro.lab.tuning.tunables import TunableValues, parse
 from kernelpro.lab.tuning.tuner import TuneOptions, TuningResult, tune
-from kernelpro.records import BadInput, Candidate, Interval, Job, Options, Status, Task, Verdict
+from kernelpro.records import BadInput, Candidate, Interval, Job, JudgeData, Options, Status, Task, Verdict
 
 GRID = "A = 4  # tune: 1, 2, 4, 8, 16\nB = 2  # tune: 1, 2, 3\n"
 LARGE = "".join(f"{name} = 3  # tune: 0, 1, 2, 3, 4, 5, 6, 7\n" for name in "ABCD")
-Landscape = Callable[[TuningPoint], float]
+Landscape = Callable[[TunableValues], float]
 """Milliseconds at a point; infinite where it does not build."""
 
 
@@ -65,7 +65,7 @@ def run_tuner(
     return tune(source, judge.verdict(source), judge, budget, random.Random(seed), ahead)
 
 
-def bowl(point: TuningPoint) -> float:
+def bowl(point: TunableValues) -> float:
     """Best at A = 5, B = 1, C = 6, D = 2."""
     optimum = {"A": 5, "B": 1, "C": 6, "D": 2}
     return 1.0 + sum((float(point[name]) - optimum[name]) ** 2 for name in optimum) / 10
@@ -274,20 +274,21 @@ def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: Worker) -> 
     )
     result = worker.run(job)
     assert result.verdict and result.verdict.status is Status.PASSED, result.error
-    tuning, source = (result.data or {})["tuned"], (result.data or {})["source"]
-    quick = [trial for trial in tuning["tried"] if trial["effort"] == "quick"]
+    assert isinstance(result.data, JudgeData) and result.data.tuning
+    tuning, source = result.data.tuning, result.data.tuned_source
+    quick = [trial for trial in tuning.points if trial.effort == "quick"]
     assert len(quick) == 7, "all but the default, of the eight that the condition allows"
     for trial in quick:
-        builds = trial["point"]["STRIP"] % trial["point"]["UNROLL"] == 0
-        assert trial["status"] == ("passed" if builds else "build_failed"), trial
-    if source is None:
-        assert tuning["point"] == {"STRIP": 8, "UNROLL": 1} and "by more than the interval" in tuning["why"]
+        builds = int(trial.point["STRIP"]) % int(trial.point["UNROLL"]) == 0
+        assert trial.status == ("passed" if builds else "build_failed"), trial
+    if not source:
+        assert tuning.point == {"STRIP": 8, "UNROLL": 1} and "by more than the interval" in tuning.reason
     else:
         assert any(
-            trial["point"] == tuning["point"] for trial in tuning["tried"] if trial["effort"] == "normal"
+            trial.point == tuning.point for trial in tuning.points if trial.effort == "normal"
         )
         assert re.search(
-            rf"^STRIP = {tuning['point']['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE
+            rf"^STRIP = {tuning.point['STRIP']}  # tuned over 8, 64, 512$", source, re.MULTILINE
         )
         assert parse(source).names == ()
 
@@ -306,5 +307,5 @@ def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is(worker: Wo
             tune_points=8,
         )
     )
-    assert result.verdict and result.verdict.status is Status.PASSED
-    assert "`STRIP >` is not a valid Python expression" in (result.data or {})["untuned"]
+    assert result.verdict and result.verdict.status is Status.PASSED and isinstance(result.data, JudgeData)
+    assert "`STRIP >` is not a valid Python expression" in result.data.tuning_error
