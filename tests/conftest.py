@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch
     from court import Court
 
     from kernelpro.lab.jobs import Worker
-    from kernelpro.lab.sandbox.cell import SandboxLauncher
+    from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["ONEDNN_JIT_PROFILE"] = (
@@ -32,6 +32,7 @@ TOGETHER = (
     "authors/test_answers.py",
     "authors/test_by_name.py",
     "authors/test_playbook",
+    "authors/test_prompt_rules.py",
     "authors/test_team.py",
     "cli/",
     "defects/test_static.py",
@@ -83,7 +84,7 @@ TOGETHER = (
     "search/",
     "suites/test_bench.py",
     "suites/test_board.py",
-    "suites/test_own.py",
+    "suites/test_builtin.py",
     "suites/test_problems.py",
     "suites/test_statistics.py",
     "test_api.py",
@@ -151,7 +152,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[SandboxLauncher]:
-    from kernelpro.lab.sandbox.cell import SandboxLauncher
+    from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
     nursery = SandboxLauncher()
     yield nursery

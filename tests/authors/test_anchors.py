@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kernelpro.authors.anchors import Quote, place
+from kernelpro.authors.anchors import Quote, locate_anchors
 from kernelpro.records import BadInput
 
 SOURCE = """import torch
@@ -29,32 +29,32 @@ SIZE = Quote("size", "BLOCK = 128")
 
 
 def test_anchors_are_found_by_their_first_and_last_line() -> None:
-    anchored = place(SOURCE, [BODY, SIZE])
+    anchored = locate_anchors(SOURCE, [BODY, SIZE])
     assert [(span.name, anchored.text(span)) for span in anchored.spans] == [
         ("size", "BLOCK = 128\n"),
         ("body", "    y = x * 2\n    z = y + 1\n"),
     ]
-    assert "<<<<<<< size\nBLOCK = 128\n>>>>>>> size\n" in anchored.shown()
+    assert "<<<<<<< size\nBLOCK = 128\n>>>>>>> size\n" in anchored.marked_text()
 
 
 def test_a_long_file_is_cut_away_from_its_anchors_never_in_them() -> None:
     lines = [f"line_{number} = {number}" for number in range(4000)]
     lines[3000:3003] = ["first = 1", "middle = 2", "last = 3"]
-    anchored = place(
+    anchored = locate_anchors(
         "\n".join(lines) + "\n", [Quote("a", "first = 1", "last = 3"), Quote("b", "line_3500 = 3500")]
     )
-    shown = anchored.shown(2000)
+    shown = anchored.marked_text(2000)
     assert (
         "<<<<<<< a\nfirst = 1\nmiddle = 2\nlast = 3\n>>>>>>> a\n" in shown
         and "<<<<<<< b\nline_3500 = 3500\n>>>>>>> b\n" in shown
     )
     assert "line_2999 = 2999\n<<<<<<< a" in shown and ">>>>>>> b\nline_3501 = 3501\n" in shown
     assert shown.startswith("line_0 = 0\nline_1 = 1\n") and shown.count("lines left out]") == 3
-    assert len(shown) < 2200 and anchored.shown(10**6) == anchored.shown()
+    assert len(shown) < 2200 and anchored.marked_text(10**6) == anchored.marked_text()
 
 
 def test_filling_changes_the_anchors_and_nothing_else() -> None:
-    made = place(SOURCE, [BODY, SIZE]).fill({"size": "BLOCK = 256", "body": "    z = 2 * x + 1\n"})
+    made = locate_anchors(SOURCE, [BODY, SIZE]).fill({"size": "BLOCK = 256", "body": "    z = 2 * x + 1\n"})
     assert made == SOURCE.replace("BLOCK = 128", "BLOCK = 256").replace(
         "    y = x * 2\n    z = y + 1\n", "    z = 2 * x + 1\n"
     )
@@ -63,33 +63,33 @@ def test_filling_changes_the_anchors_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("quotes", "complaint"),
     [
-        ([Quote("a", "no such line")], "anchor a: no line reads 'no such line'"),
-        ([Quote("a", "BLOCK = 128", "no such end")], "anchor a: no line after its first reads 'no such end'"),
+        ([Quote("a", "no such line")], "anchor a: no line equals 'no such line'"),
+        ([Quote("a", "BLOCK = 128", "no such end")], "anchor a: no line after its first line equals 'no such end'"),
         ([Quote("a", "y = x * 2", "return z"), Quote("b", "z = y + 1")], "anchors a and b overlap at line 8"),
         ([Quote("a", "BLOCK = 128"), Quote("a", "return z")], "same name, a"),
     ],
 )
 def test_a_quote_that_does_not_fit_is_explained(quotes: list[Quote], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint.replace("*", r"\*").replace("+", r"\+")):
-        place(SOURCE, quotes)
+        locate_anchors(SOURCE, quotes)
 
 
 def test_an_ambiguous_quote_names_the_lines() -> None:
-    with pytest.raises(BadInput, match="stands in lines 1, 3"):
-        place("a\nb\na\n", [Quote("x", "a")])
+    with pytest.raises(BadInput, match="occurs in lines 1, 3"):
+        locate_anchors("a\nb\na\n", [Quote("x", "a")])
 
 
 def test_missing_and_unknown_answers_are_named() -> None:
-    anchored = place(SOURCE, [BODY, SIZE])
+    anchored = locate_anchors(SOURCE, [BODY, SIZE])
     with pytest.raises(BadInput, match="no text for anchor body"):
         anchored.fill({"size": "BLOCK = 1"})
-    with pytest.raises(BadInput, match="there is no anchor other"):
+    with pytest.raises(BadInput, match="unknown anchor other"):
         anchored.fill({"size": "", "body": "", "other": ""})
 
 
 def test_a_change_outside_is_refused_with_its_place() -> None:
-    anchored = place(SOURCE, [BODY])
-    with pytest.raises(BadInput, match="line 3 lies outside the anchors and became 'BLOCK = 64'"):
+    anchored = locate_anchors(SOURCE, [BODY])
+    with pytest.raises(BadInput, match="line 3 is outside the anchors and became 'BLOCK = 64'"):
         anchored.check(SOURCE.replace("BLOCK = 128", "BLOCK = 64"))
     with pytest.raises(BadInput, match="return z"):
         anchored.check(SOURCE.replace("    return z\n", "    return z + 0\n"))
@@ -108,7 +108,7 @@ def test_any_filled_file_passes_its_own_check_and_any_change_outside_fails() -> 
             Quote("one", lines[starts[0]], lines[dice.randint(starts[0], starts[1] - 1)]),
             Quote("two", lines[starts[1]]),
         ]
-        anchored = place(source, quotes)
+        anchored = locate_anchors(source, quotes)
         texts = {
             name: "".join(f"new {dice.random():.6f}\n" for _ in range(dice.randint(0, 4)))
             for name in ("one", "two")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelpro.authors.author import LANGUAGES
-from kernelpro.authors.team.answers import CodeForm, DebugForm, DesignForm, PlanForm
+from kernelpro.authors.team.answers import CodeFormat, DebugFormat, DesignFormat, PlanFormat
 from kernelpro.records import BadInput
 
 SOURCE = """import torch
@@ -21,7 +21,7 @@ class ModelNew(torch.nn.Module):
 
 
 def test_a_design_is_a_plan_a_hypothesis_and_a_file() -> None:
-    made = DesignForm().parse(
+    made = DesignFormat().parse(
         f"**Plan:** one fused pass\nhypothesis: DRAM, 0.13 ms\n\n```python\n{SOURCE}```\nThat is all."
     )
     assert (made.plan, made.hypothesis, made.source) == ("one fused pass", "DRAM, 0.13 ms", SOURCE)
@@ -33,12 +33,12 @@ def test_a_design_is_a_plan_a_hypothesis_and_a_file() -> None:
         (f"hypothesis: h\n```python\n{SOURCE}```", "the line `plan: ...` is missing"),
         ("plan: p\nhypothesis: h\nno code", "no fenced block"),
         ("plan: p\nhypothesis: h\n```python\ndef broken(:\n```", "not Python: line 1"),
-        ("plan: p\nhypothesis: h\n```python\nx = 1\n```", "no class ModelNew"),
+        ("plan: p\nhypothesis: h\n```python\nx = 1\n```", "no top-level class ModelNew"),
     ],
 )
 def test_a_design_that_does_not_fit_is_explained(answer: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        DesignForm().parse(answer)
+        DesignFormat().parse(answer)
 
 
 PLAN = """transformation: fuse the two statements
@@ -59,27 +59,27 @@ Write one expression.
 
 
 def test_a_plan_names_spans_that_are_found() -> None:
-    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
-    assert plan.promised == 1.4 and plan.finding == "unfused_chain" and plan.anchored
-    assert plan.anchored.text(plan.anchored.spans[0]) == "        y = x * 2\n        return y + 1\n"
-    made = CodeForm(plan.anchored).parse("```python body\n        return x * 2 + 1\n```")
+    plan = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
+    assert plan.expected_speedup == 1.4 and plan.finding == "unfused_chain" and plan.source
+    assert plan.source.text(plan.source.spans[0]) == "        y = x * 2\n        return y + 1\n"
+    made = CodeFormat(plan.source).parse("```python body\n        return x * 2 + 1\n```")
     assert made == SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("y = x * 2", "y = x * 3", "no line reads 'y = x \\* 3'"),
+        ("y = x * 2", "y = x * 3", "no line equals 'y = x \\* 3'"),
         ("kind: edit", "kind: perhaps", "say edit or rewrite"),
-        ("1.4x", "much", "`expected: much`: say how many times as fast"),
-        ("1.4x", "40%", "`expected: 40%`: say how many times as fast"),
-        ("language: torch", "language: cpp", "here it is triton or cuda or cute"),
+        ("1.4x", "much", "`expected: much`: give the speed-up"),
+        ("1.4x", "40%", "`expected: 40%`: give the speed-up"),
+        ("language: torch", "language: cpp", "choose triton or cuda or cute"),
         ("```anchor body", "```anchor", "needs a name"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_explained(old: str, new: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace(old, new))
+        PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_plan_that_does_not_fit_is_explained(old: str, new: str, complaint: st
     ],
 )
 def test_a_promise_is_understood_in_the_forms_people_write(said: str, times: float) -> None:
-    assert PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(
+    assert PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(
         PLAN.replace("1.4x", said)
-    ).promised == pytest.approx(times)
+    ).expected_speedup == pytest.approx(times)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_a_promise_is_understood_in_the_forms_people_write(said: str, times: flo
     ["40%", "0x", "1,400", "16x16 tiles", "100% less", "from 1 ms to 0 ms", "some", "3 kernels", "0.3 ms"],
 )
 def test_a_promise_that_is_not_clear_is_sent_back(said: str) -> None:
-    with pytest.raises(BadInput, match="how many times as fast as the kernel above"):
-        PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace("1.4x", said))
+    with pytest.raises(BadInput, match="the speed-up over the kernel above"):
+        PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN.replace("1.4x", said))
 
 
 def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
-    gpu, cpu = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]), PlanForm(SOURCE, "torch", LANGUAGES["cpu"])
+    gpu, cpu = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]), PlanFormat(SOURCE, "torch", LANGUAGES["cpu"])
     assert (
         "language: <triton or cuda or cute; as it is" in gpu.description
         and "language: <cpp>" in cpu.description
@@ -131,23 +131,23 @@ def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
 
 
 def test_the_coder_is_not_told_the_quotations_again() -> None:
-    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN + "\n```cpp\nint kept;\n```\n")
+    plan = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN + "\n```cpp\nint kept;\n```\n")
     assert "anchor" not in plan.instructions and "y = x * 2" not in plan.instructions
     assert "Write one expression." in plan.instructions and "int kept;" in plan.instructions
 
 
 def test_a_span_ends_at_the_next_line_that_reads_like_its_last() -> None:
     twice = SOURCE + "\n\ndef other(x):\n    y = x\n    return y + 1\n"
-    anchored = PlanForm(twice, "torch", LANGUAGES["cuda"]).parse(PLAN).anchored
+    anchored = PlanFormat(twice, "torch", LANGUAGES["cuda"]).parse(PLAN).source
     assert anchored and anchored.text(anchored.spans[0]) == "        y = x * 2\n        return y + 1\n"
 
 
 def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
-    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
+    plan = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     changed = SOURCE.replace("        y = x * 2\n        return y + 1\n", "        return 2 * x + 1\n")
-    assert CodeForm(plan.anchored).parse(f"```python\n{changed}```") == changed
-    with pytest.raises(BadInput, match="line 3 lies outside the anchors and became 'BLOCK = 64'"):
-        CodeForm(plan.anchored).parse(f"```python\n{changed.replace('BLOCK = 128', 'BLOCK = 64')}```")
+    assert CodeFormat(plan.source).parse(f"```python\n{changed}```") == changed
+    with pytest.raises(BadInput, match="line 3 is outside the anchors and became 'BLOCK = 64'"):
+        CodeFormat(plan.source).parse(f"```python\n{changed.replace('BLOCK = 128', 'BLOCK = 64')}```")
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def test_a_coder_who_sends_the_whole_file_may_change_the_spans_only() -> None:
     [
         (
             "```python body\n        return x\n```\n```python helper\npass\n```",
-            "there is no anchor helper; there are body",
+            "unknown anchor helper; the anchors are body",
         ),
-        ("```python bdy\n        return x\n```", "there is no anchor bdy; there are body"),
+        ("```python bdy\n        return x\n```", "unknown anchor bdy; the anchors are body"),
         (
             "```python body\n        return x\n```\n```python body\n        return 2 * x\n```",
-            "two blocks ```python body",
+            "two blocks are named ```python body",
         ),
     ],
 )
 def test_a_block_that_belongs_nowhere_or_comes_twice_is_sent_back(answer: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        CodeForm(PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN).anchored).parse(answer)
+        CodeFormat(PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN).source).parse(answer)
 
 
 def test_spans_that_a_coder_cannot_be_shown_are_refused() -> None:
@@ -174,13 +174,13 @@ def test_spans_that_a_coder_cannot_be_shown_are_refused() -> None:
     with pytest.raises(
         BadInput, match=r"the spans hold 36\d+ characters.*name smaller ones, or plan a rewrite"
     ):
-        PlanForm(long, "torch", LANGUAGES["cuda"]).parse(PLAN)
+        PlanFormat(long, "torch", LANGUAGES["cuda"]).parse(PLAN)
 
 
 def test_a_span_that_breaks_the_file_is_refused() -> None:
-    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
+    plan = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     with pytest.raises(BadInput, match="with these spans the file is not Python"):
-        CodeForm(plan.anchored).parse("```python body\n  return (x\n```")
+        CodeFormat(plan.source).parse("```python body\n  return (x\n```")
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_a_span_that_breaks_the_file_is_refused() -> None:
     ids=["depth", "length", "half a character"],
 )
 def test_code_that_the_parser_gives_up_on_is_explained_like_any_other(text: str) -> None:
-    plan = PlanForm(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
+    plan = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]).parse(PLAN)
     with pytest.raises(BadInput, match="the file is not Python: "):
-        DesignForm().parse(f"plan: p\nhypothesis: h\n```python\n{text}\n```")
+        DesignFormat().parse(f"plan: p\nhypothesis: h\n```python\n{text}\n```")
     with pytest.raises(BadInput, match="with these spans the file is not Python: "):
-        CodeForm(plan.anchored).parse(f"```python body\n        {text}\n```")
+        CodeFormat(plan.source).parse(f"```python body\n        {text}\n```")
 
 
 def test_a_fix_is_a_diagnosis_and_places_or_a_file() -> None:
     fix = "diagnosis: the factor was wrong\n```find a\n        y = x * 2\n```\n```python a\n        y = x * 3\n```"
-    assert DebugForm(SOURCE).parse(fix).source == SOURCE.replace("x * 2", "x * 3")
-    whole = DebugForm(SOURCE).parse(f"diagnosis: all of it\n```python\n{SOURCE.replace('128', '64')}```")
+    assert DebugFormat(SOURCE).parse(fix).source == SOURCE.replace("x * 2", "x * 3")
+    whole = DebugFormat(SOURCE).parse(f"diagnosis: all of it\n```python\n{SOURCE.replace('128', '64')}```")
     assert whole.diagnosis == "all of it" and "BLOCK = 64" in whole.source

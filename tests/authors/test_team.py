@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kernelpro.authors.author import Assignment, Draft, Exhausted, Known, Waiting
-from kernelpro.authors.team import templates, windows
-from kernelpro.authors.team.team import Models, Team
+from kernelpro.authors.author import Assignment, Draft, BudgetExhausted, KnownCandidate, AnswerPending
+from kernelpro.authors.team import sections, templates
+from kernelpro.authors.team.team import RoleModels, Team
 from kernelpro.library import TOOLS, definition, grep, read, register, search
 from kernelpro.llm.question import CapReached, Outstanding, Question, Reply, Tool
-from kernelpro.records import Cost, Interval, Status, Task, Verdict
+from kernelpro.records import Cost, Hardware, Interval, Status, Task, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCE = """import torch
@@ -57,24 +57,19 @@ BASE = Assignment(
     tolerance=2.5e-4,
     floor_ms=0.1,
     baselines={"eager_fp32": 1.0, "compile": 0.4},
-    hardware={
-        "name": "NVIDIA H200",
-        "bandwidth": 4.3e12,
-        "rates": {"tf32": 3.85e14},
-        "facts": ["capability: 9.0", "sms: 132"],
-    },
-    parent=Known(3, SOURCE, "one pass", PASSED),
-    children=(Known(4, SOURCE.replace("128", "64"), "smaller blocks", WRONG),),
-    siblings=(Known(2, SOURCE.replace("128", "32"), "tiny blocks", PASSED),),
-    cousins=(Known(1, SOURCE.replace("128", "16"), "cousin's idea", PASSED),),
-    leaders=(Known(2, SOURCE, "tiny blocks", PASSED),),
-    beside=(Known(6, "", "wide loads", None), Known(7, "", "", None)),
+    hardware=Hardware("NVIDIA H200", 4.3e12, rates={"tf32": 3.85e14}, facts={"capability": "9.0", "sms": "132"}),
+    parent=KnownCandidate(3, SOURCE, "one pass", PASSED),
+    children=(KnownCandidate(4, SOURCE.replace("128", "64"), "smaller blocks", WRONG),),
+    siblings=(KnownCandidate(2, SOURCE.replace("128", "32"), "tiny blocks", PASSED),),
+    cousins=(KnownCandidate(1, SOURCE.replace("128", "16"), "cousin's idea", PASSED),),
+    leaders=(KnownCandidate(2, SOURCE, "tiny blocks", PASSED),),
+    concurrent=(KnownCandidate(6, "", "wide loads", None), KnownCandidate(7, "", "", None)),
     guidance="Bound by memory (confidence high).\n1. [high] narrow_access: 32 bits a thread.",
     evidence="## Time of a call\nmeasured 0.5000 ms",
     memory="Tried from here: smaller blocks (wrong)",
     knowledge="- wide loads: 1.30x expected (3 of 4 times faster)",
 )
-SECOND = Known(
+SECOND = KnownCandidate(
     2,
     SOURCE.replace("x * 2", "x + x"),
     "another design",
@@ -111,15 +106,15 @@ class Scripted:
 
 def written(assignment: Assignment, failure: Exception | None = None) -> tuple[Draft, list[Question[Any]]]:
     model = Scripted(failure)
-    return asyncio.run(Team(Models(model, model, model)).write(assignment)), model.asked
+    return asyncio.run(Team(RoleModels(model, model, model)).write(assignment)), model.asked
 
 
 def cases() -> dict[str, Question[Any]]:
     """A question of every role, and a plan that combines."""
-    debug = replace(BASE, action="debug", parent=Known(4, SOURCE, "smaller blocks", WRONG))
+    debug = replace(BASE, action="debug", parent=KnownCandidate(4, SOURCE, "smaller blocks", WRONG))
     seed = replace(BASE, action="seed", parent=None, guidance="", evidence="")
     asked = [*written(seed)[1], *written(BASE)[1], *written(debug)[1]]
-    combine = replace(BASE, action="combine", second=SECOND)
+    combine = replace(BASE, action="combine", donor=SECOND)
     return {question.role: question for question in asked} | {"combine": written(combine)[1][0]}
 
 
@@ -138,7 +133,7 @@ def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
     assert draft.source == SOURCE.replace(
         "        y = x * 2\n        return y + 1\n", "        return x * 2 + 1\n"
     )
-    assert (draft.plan, draft.promised, draft.advice, draft.cost.dollars) == (
+    assert (draft.plan, draft.expected_speedup, draft.diagnostic, draft.cost.dollars) == (
         "fuse",
         1.4,
         "narrow_access",
@@ -147,7 +142,7 @@ def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
 
 
 def test_a_fix_says_what_was_wrong() -> None:
-    draft, _ = written(replace(BASE, action="debug", parent=Known(4, SOURCE, "smaller blocks", WRONG)))
+    draft, _ = written(replace(BASE, action="debug", parent=KnownCandidate(4, SOURCE, "smaller blocks", WRONG)))
     assert draft.plan == "fix: the factor" and "x * 3" in draft.source
 
 
@@ -160,7 +155,7 @@ def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_
     )
     others = {"slower": PASSED, "faster": faster}
     shown = {
-        name: written(replace(BASE, leaders=(Known(9, f"# code of {name}", name, verdict),)))[1][0].prompt
+        name: written(replace(BASE, leaders=(KnownCandidate(9, f"# code of {name}", name, verdict),)))[1][0].prompt
         for name, verdict in others.items()
     }
     assert [name for name, prompt in shown.items() if f"# code of {name}" in prompt] == ["faster"]
@@ -171,26 +166,26 @@ def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_
 def test_a_coder_sees_every_span_of_a_file_that_is_too_long_for_his_window() -> None:
     head, tail = SOURCE.split("class ModelNew")
     long = head + "# line\n" * 15_000 + "class ModelNew" + tail
-    _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
+    _, asked = written(replace(BASE, parent=KnownCandidate(3, long, "one pass", PASSED)))
     marked = "<<<<<<< body\n        y = x * 2\n        return y + 1\n>>>>>>> body"
     assert (
         marked in asked[1].prompt
         and "lines left out]" in asked[1].prompt
         and "characters left out" not in asked[1].prompt
     )
-    assert "import torch" in asked[1].prompt and len(asked[1].prompt) < 4 * windows.WINDOW_TOKENS
+    assert "import torch" in asked[1].prompt and len(asked[1].prompt) < 4 * sections.WINDOW_TOKENS
 
 
 def test_a_plan_that_combines_shows_both_kernels_and_the_coder_sees_one() -> None:
-    draft, (plan, code) = written(replace(BASE, action="combine", second=SECOND))
+    draft, (plan, code) = written(replace(BASE, action="combine", donor=SECOND))
     assert "y = x * 2" in plan.prompt and "y = x + x" in plan.prompt and "a combination" in plan.prompt
     assert "y = x + x" not in code.prompt and "return x * 2 + 1" in draft.source
     long = replace(SECOND, source=SECOND.source + "# line\n" * 20_000)
-    _, (plan, _) = written(replace(BASE, action="combine", second=long))
+    _, (plan, _) = written(replace(BASE, action="combine", donor=long))
     assert (
-        len(plan.prompt) < 4 * windows.WINDOW_TOKENS
+        len(plan.prompt) < 4 * sections.WINDOW_TOKENS
         and "y = x * 2" in plan.prompt
-        and "What this run has learnt" in plan.prompt
+        and "What this run has learned" in plan.prompt
     )
 
 
@@ -198,10 +193,10 @@ def test_a_rewrite_shows_the_beginning_of_a_long_file_only(monkeypatch: pytest.M
     monkeypatch.setitem(ANSWERS, "plan", ANSWERS["plan"].replace("kind: edit", "kind: rewrite"))
     monkeypatch.setitem(ANSWERS, "code", f"```python\n{SOURCE}```")
     long = SOURCE + "# line\n" * 5000
-    _, asked = written(replace(BASE, parent=Known(3, long, "one pass", PASSED)))
-    assert "# The file as it was\n" in asked[1].prompt and "characters left out" in asked[1].prompt
+    _, asked = written(replace(BASE, parent=KnownCandidate(3, long, "one pass", PASSED)))
+    assert "# The file before the rewrite\n" in asked[1].prompt and "characters left out" in asked[1].prompt
     assert len(asked[1].prompt) < 20_000 < len(asked[0].prompt)
-    assert "marked spans" not in asked[1].system and "send the whole of it" in asked[1].system
+    assert "marked spans" not in asked[1].system and "send the complete file" in asked[1].system
 
 
 def test_a_rewrite_in_another_language_does_not_show_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +209,8 @@ def test_a_rewrite_in_another_language_does_not_show_the_old_file(monkeypatch: p
 
 def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:
     plan, code = written(BASE)[1]
-    assert "## CUDA here" in plan.system and "## CUDA here" in code.system
-    assert "Pieces that work on sm_90a" not in plan.system and "Pieces that work on sm_90a" in code.system
+    assert "## CUDA in this project" in plan.system and "## CUDA in this project" in code.system
+    assert "Working building blocks for sm_90a" not in plan.system and "Working building blocks for sm_90a" in code.system
 
 
 def test_designs_take_turns() -> None:
@@ -239,7 +234,7 @@ def test_who_is_asked_for_the_same_as_others_is_told_so() -> None:
         written(replace(BASE, action="seed", parent=None, turn=n, languages=("cute",)))[1][0].prompt
         for n in (0, 1)
     )
-    assert "asked for the very same" not in first and "asked for the very same" in second
+    assert "got the same direction" not in first and "got the same direction" in second
 
 
 def test_a_plan_may_not_leave_the_allowed_languages() -> None:
@@ -264,13 +259,13 @@ def tools() -> tuple[Tool, ...]:
 def test_code_search_is_offered_for_every_language_where_there_is_a_tree(
     own_trees: Path, language: str
 ) -> None:
-    parent = Known(3, SOURCE, "one pass", replace(PASSED, language=language))
+    parent = KnownCandidate(3, SOURCE, "one pass", replace(PASSED, language=language))
     assignment = replace(BASE, parent=parent, languages=(language,))
     for known in (False, True):
         if known:
             register("mine", str(own_trees))
         model = Scripted()
-        asyncio.run(Team(Models(model, model, model), tools()).write(replace(assignment, action="debug")))
+        asyncio.run(Team(RoleModels(model, model, model), tools()).write(replace(assignment, action="debug")))
         (asked,) = model.asked
         assert [tool.name for tool in asked.tools] == [tool.name for tool in TOOLS if known]
         assert all("Trees: mine. Always name one" in tool.description for tool in asked.tools)
@@ -292,14 +287,14 @@ def test_what_was_looked_for_in_vain_is_no_fact(own_trees: Path) -> None:
         {"role": "tool", "name": "search", "text": "the arguments are not JSON: x", "failed": True}
     )  # type: ignore[dict-item]
     model = Scripted(messages=messages)
-    draft = asyncio.run(Team(Models(model, model, model)).write(replace(BASE, action="debug")))
+    draft = asyncio.run(Team(RoleModels(model, model, model)).write(replace(BASE, action="debug")))
     assert [fact.partition(":")[0] for fact in draft.facts] == ["search"] and "tile.cuh:1" in draft.facts[0]
 
 
 def test_no_answer_yet_and_an_empty_purse_reach_the_engine() -> None:
-    with pytest.raises(Waiting):
+    with pytest.raises(AnswerPending):
         written(BASE, Outstanding("not yet", "step-5/plan"))
-    with pytest.raises(Exhausted, match="cap"):
+    with pytest.raises(BudgetExhausted, match="cap"):
         written(BASE, CapReached("the cap is reached"))
 
 
@@ -309,11 +304,11 @@ def test_a_prompt_with_a_hole_is_an_error() -> None:
 
 
 def test_a_window_is_cut_from_its_least_valuable_end() -> None:
-    sections = {"source": "s" * 4000, "task": "t" * 400, "cousins": "line\n" * 4000, "memory": "m" * 400}
-    kept = windows.fit(sections, tokens=2000)
-    assert kept["source"] == sections["source"] and kept["memory"] == sections["memory"]
+    parts = {"source": "s" * 4000, "task": "t" * 400, "cousins": "line\n" * 4000, "memory": "m" * 400}
+    kept = sections.fit_window(parts, tokens=2000)
+    assert kept["source"] == parts["source"] and kept["memory"] == parts["memory"]
     assert len(kept["cousins"]) < 4000 and "characters left out" in kept["cousins"]
-    assert kept == windows.fit(sections, tokens=2000)
+    assert kept == sections.fit_window(parts, tokens=2000)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""Who writes kernels. In come a source and what is known of it, out goes a better source.
+"""Authors write kernels. Input: an assignment with a source and what is known about it. Output: a better
+source.
 
-author.py    what an author is: assignments in, drafts out; by_name.py: as the command line names them
-team/        plan, code and debug agents with an LLM; playbook/: none; files.py: a folder's; seeded.py: the compiler's code first
-anchors.py   spans of a source that may change; nothing else may
+author.py    the interface: assignments in, drafts out; by_name.py: create one from a run's configuration
+team/        plan, code and debug agents with an LLM
+playbook/    kernels without a model
+files.py     kernels from a folder; seeded.py: torch.compile's own code first
+anchors.py   the spans of a source that a plan may change
 """

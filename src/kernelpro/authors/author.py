@@ -1,45 +1,47 @@
-"""What an author is: somebody who writes candidates when asked to."""
+"""The interface of an author: it receives an assignment and returns a draft of a candidate."""
 
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import ClassVar
 
-from kernelpro.records import Action, Cost, Finding, Graph, Target, Task, Verdict, digest
+from kernelpro.records import Action, Cost, Finding, Graph, Hardware, Target, Task, Verdict, digest
 
 
-class NoIdea(Exception):
-    """The author has nothing (more) to offer for this assignment; the message says why, `cost` what it took to find out."""
+class NoProposal(Exception):
+    """The author has no proposal for this assignment. The message says why; `cost` is what the attempt
+    cost."""
 
     def __init__(self, message: str, cost: Cost | None = None):
         super().__init__(message)
         self.cost = cost or Cost()
 
 
-class OutOfIdeas(NoIdea):
-    """Nor for any other."""
+class NoMoreProposals(NoProposal):
+    """The author has no proposal for this or any other assignment."""
 
 
-class Unanswered(NoIdea):
-    """This time: whoever was asked gave no usable answer. The same may be asked again."""
+class NoUsableAnswer(NoProposal):
+    """The model gave no usable answer this time. The same question may be asked again."""
 
 
-class Unheard(Unanswered):
-    """Nor any other answer: who was asked could not be reached."""
+class ModelUnreachable(NoUsableAnswer):
+    """The model could not be reached."""
 
 
-class Waiting(Exception):
-    """The answer is not there yet: ask again later."""
+class AnswerPending(Exception):
+    """The answer has not arrived yet: ask again later."""
 
 
-class Exhausted(Exception):
-    """The author may not go on (its purse is empty); the message says why."""
+class BudgetExhausted(Exception):
+    """The author's budget is spent; the message says which."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """A candidate that an author may look at."""
+class KnownCandidate:
+    """An earlier candidate of the run, as an author sees it."""
 
     number: int
     source: str
@@ -48,12 +50,12 @@ class Known:
 
 
 LANGUAGES: dict[Target, tuple[str, ...]] = {"cuda": ("triton", "cuda", "cute"), "cpu": ("cpp",)}
-"""What kernels are written in."""
+"""Languages of kernels, by target."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an author is asked to do, and what it may know."""
+    """What an author is asked for, and everything it may know."""
 
     step: int
     action: Action
@@ -64,78 +66,87 @@ class Assignment:
     baselines: dict[str, float]
     """Milliseconds by name."""
     tolerance: float = 0.0
-    """Relative error that still counts as right, on inputs as given; 0: not known."""
+    """Relative error that passes on inputs as given; 0 if unknown."""
     objective: str = ""
-    """What is looked for besides speed, in words."""
+    """The objective in words, if it is not speed alone."""
     turn: int = 0
-    """How many steps the author was asked for before this one."""
+    """Number of steps this author was asked for before."""
     attempt: int = 0
-    """How often the same was asked of the same parent before; for a fresh design: how many were asked for."""
+    """Number of earlier requests with the same action and parent; for a new design, of earlier designs."""
     graph: Graph | None = None
-    """The task's operators, where they could be read."""
-    no_graph: str = ""
-    """Why not, where they could not."""
-    hardware: dict[str, Any] = field(default_factory=dict)
-    """`name`, measured `bandwidth` and `rates`, and `facts` in words."""
+    """The task's operator graph, if it could be captured."""
+    graph_error: str = ""
+    """Why there is no graph."""
+    hardware: Hardware = field(default_factory=Hardware)
     languages: tuple[str, ...] = ()
-    """What may be written in; empty: whatever suits the target."""
-    parent: Known | None = None
-    """The candidate to improve or to mend; None for a fresh design."""
-    second: Known | None = None
-    """For a combination: a candidate of another design, to borrow from."""
-    children: tuple[Known, ...] = ()
-    """What was made of the parent before."""
-    siblings: tuple[Known, ...] = ()
-    cousins: tuple[Known, ...] = ()
-    leaders: tuple[Known, ...] = ()
-    """Others that work, the fastest first; what compilers wrote is not among them."""
-    beside: tuple[Known, ...] = ()
-    """What is being made of the parent at the same time, by steps before this one; without a plan where that is not known yet."""
-    codes: frozenset[str] = frozenset()
-    """What is written already, each as `normalised` has it: the same again would be a duplicate."""
+    """Languages allowed; empty: all of the target."""
+    parent: KnownCandidate | None = None
+    """The candidate to improve or repair; None for a new design."""
+    donor: KnownCandidate | None = None
+    """For a combination: a candidate of another design to borrow from."""
+    children: tuple[KnownCandidate, ...] = ()
+    """Earlier children of the parent."""
+    siblings: tuple[KnownCandidate, ...] = ()
+    cousins: tuple[KnownCandidate, ...] = ()
+    leaders: tuple[KnownCandidate, ...] = ()
+    """Other candidates that passed, fastest first; without compile seeds."""
+    concurrent: tuple[KnownCandidate, ...] = ()
+    """Steps in progress that start from the same parent; their plan may be empty."""
+    known_fingerprints: frozenset[str] = frozenset()
+    """Fingerprints of all sources so far (`source_fingerprint`): an equal one would be a duplicate."""
     guidance: str = ""
-    """The diagnosis of the parent, in words."""
+    """The diagnosis of the parent as text."""
     findings: tuple[Finding, ...] = ()
-    """The same diagnosis as data, most promising first."""
+    """The same diagnosis as data, largest expected gain first."""
     evidence: str = ""
     memory: str = ""
-    """What this run has learnt."""
+    """What this run has learned."""
     knowledge: str = ""
-    """What earlier runs have learnt."""
+    """What earlier runs have learned."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an author hands in."""
+    """A candidate as its author delivers it."""
 
     source: str
     plan: str = ""
     hypothesis: str = ""
     author: str = ""
     cost: Cost = field(default_factory=Cost)
-    advice: str = ""
-    """The tool whose advice it took, if any: its track record is kept."""
-    promised: float = 0.0
-    """Times as fast as its parent, by its author's own hypothesis; 0: none."""
+    diagnostic: str = ""
+    """The diagnostic whose advice it follows, if any: the success of advice is recorded."""
+    expected_speedup: float = 0.0
+    """Speed-up over the parent that the author expects; 0 if none is given."""
     facts: tuple[str, ...] = ()
-    """What was found out on the way and should not be lost."""
+    """Facts found while writing that later steps should see."""
 
 
-class Author(Protocol):
-    """One that can borrow from a second candidate has `combines = True`; others are asked for an improvement instead. One that can
-    improve only what it wrote itself has `own_only = True`. One that has only so many fresh designs has a function `designs`: asked
-    for the first, it says how many it may be asked for, at least 1. One that writes in no time has `in_turn = True`: steps that are
-    open together are written one after another, each with the `codes` of those before it."""
+class Author(ABC):
+    """Writes candidates. The engine chooses steps by what the class attributes declare."""
 
     name: str
+    combines: ClassVar[bool] = False
+    """Whether it can borrow from a second candidate. Others are asked for an improvement instead."""
+    improves_own_only: ClassVar[bool] = False
+    """Whether it can improve only what it wrote itself, not the compiler's code."""
+    writes_in_order: ClassVar[bool] = False
+    """Whether concurrent steps are written one after another, each with the fingerprints of those before: for
+    authors that need no time to write."""
 
+    @abstractmethod
     async def write(self, assignment: Assignment) -> Draft:
-        """May take long; raises NoIdea. The same assignment may be asked for again after a crash."""
-        ...
+        """Write one candidate; may take long. Raises NoProposal. After a crash the engine may repeat an
+        assignment."""
+
+    def design_count(self, assignment: Assignment) -> int | None:
+        """Return how many new designs it has for this task (at least 1); None if unknown. `assignment` is the
+        first one."""
+        return None
 
 
-def normalised(source: str) -> str:
-    """A hash of the code, comments and layout aside; of the text where it is no Python. Where it is the same, so are candidates."""
+def source_fingerprint(source: str) -> str:
+    """Return a hash of the code without comments and layout, or of the text if it is not Python."""
     try:
         return digest("code", ast.unparse(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

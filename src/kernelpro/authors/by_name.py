@@ -1,4 +1,4 @@
-"""Authors as the command line names them."""
+"""Create authors from a run's configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kernelpro.authors.author import Author
-from kernelpro.authors.files import Files
+from kernelpro.authors.files import FilesAuthor
 from kernelpro.records import BadInput, RunConfig
 
 if TYPE_CHECKING:
@@ -19,42 +19,47 @@ T = TypeVar("T")
 
 _ROLES = ("design", "plan", "code", "debug")
 _TEMPERATURES = {"design": 0.1, "plan": 0.8, "code": 0.1, "debug": 0.1}
-"""STARK's: planners vary, coders and debuggers do not. `--no-temperature` is for models that take none."""
+"""STARK's values: planners vary, coders and debuggers do not. `--no-temperature` is for models that reject
+one."""
 
-_COMMANDS = {
-    "search": 'kernelpro search "WORDS" --in cutlass',
-    "grep": 'kernelpro search "PATTERN" --regex --in cutlass',
-    "outline": "kernelpro search --outline PATH",
-    "read": "kernelpro search --read PATH:10-60",
-    "definition": "kernelpro search --def SYMBOL",
-    "uses": "kernelpro search --uses SYMBOL",
+_SHELL_COMMANDS = {
+    "search": 'kernelpro code-search "WORDS" --in cutlass',
+    "grep": 'kernelpro code-search "PATTERN" --regex --in cutlass',
+    "outline": "kernelpro code-search --outline PATH",
+    "read": "kernelpro code-search --read PATH:10-60",
+    "definition": "kernelpro code-search --def SYMBOL",
+    "uses": "kernelpro code-search --uses SYMBOL",
 }
-"""How whoever answers through files has the same."""
+"""The shell commands that replace the tools for a coding agent, which answers through files."""
 
 
-def author(config: RunConfig, folder: Path, report: Callable[[str], None] = lambda line: None) -> Author:
-    """`playbook`: our own templates, no model; `playbook:fixed` and `playbook:random`: the same without a look at the
-    findings; `files:DIR`: the candidates in a folder; `team`: plan, code and debug agents with the run's models.
+def create_author(
+    config: RunConfig, folder: Path, report: Callable[[str], None] = lambda line: None
+) -> Author:
+    """Create the author that a run's configuration names.
 
-    `folder` is the run's: transcripts are kept there, and what they cost counts against the budget.
+    `playbook` writes kernels without a model; `playbook:fixed` and `playbook:random` ignore the findings (for
+    ablations). `files:DIR` offers the candidates of a folder. `team` is the plan, code and debug agents with
+    the
+    run's models. Transcripts are stored in `folder`, the run's, and their cost counts against the budget.
     """
     kind, _, rest = config.author.partition(":")
     if kind == "files" and rest:
-        return Files(Path(rest))
+        return FilesAuthor(Path(rest))
     if kind == "playbook" and rest in ("", "fixed", "random"):
         from kernelpro.authors.playbook.playbook import Playbook
 
         return Playbook(rest or "findings", config.seed)  # type: ignore[arg-type]
     if kind == "team":
-        return _team(config, folder, report)
-    raise BadInput(f"--author {config.author}: not an author; there are playbook, team and files:DIR")
+        return _create_team(config, folder, report)
+    raise BadInput(
+        f"--author {config.author}: unknown author; use playbook or files:DIR, or --model for an LLM"
+    )
 
 
-def absolute(config: RunConfig, home: Path) -> RunConfig:
-    """With whole paths in the names of author and models: a run that is resumed from elsewhere reads the same files.
-
-    `home` is where its runs are: `replay:` may name one.
-    """
+def with_absolute_paths(config: RunConfig, home: Path) -> RunConfig:
+    """Return the configuration with absolute paths of author and models, so that a run can be resumed from
+    another folder. `home` is the folder of the runs, which `replay:RUN` may refer to."""
     from kernelpro.llm import by_name
 
     kind, _, rest = config.author.partition(":")
@@ -66,9 +71,9 @@ def absolute(config: RunConfig, home: Path) -> RunConfig:
     )
 
 
-def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Author:
+def _create_team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Author:
     from kernelpro.authors.team import templates
-    from kernelpro.authors.team.team import Models, Team
+    from kernelpro.authors.team.team import RoleModels, Team
     from kernelpro.library.tools import TOOLS
     from kernelpro.llm.by_name import model
     from kernelpro.llm.cap import Purse
@@ -79,58 +84,65 @@ def _team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Aut
     purse = Purse(config.limits.dollars, config.limits.tokens)
     transcripts = Transcripts(folder / FILE, templates.version())
     purse.recall(transcripts.spent())
-    made, tell = {}, _once(report)
+    models, tell = {}, _without_repeats(report)
     for role in _ROLES:
         spec = config.models.get(role) or config.models["code"]
-        made[role] = model(
+        models[role] = model(
             spec, _settings(config, role, folder.name, tell), purse, transcripts, folder.parent
         )
     tools = tuple(
-        Tool(t.name, t.description, t.parameters, t.function, _COMMANDS.get(t.name, "")) for t in TOOLS
+        Tool(t.name, t.description, t.parameters, t.function, _SHELL_COMMANDS.get(t.name, "")) for t in TOOLS
     )
-    return Team(Models(made["plan"], _Writer(made["design"], made["code"]), made["debug"]), tools, "team")
+    return Team(
+        RoleModels(models["plan"], _DesignAndCodeModel(models["design"], models["code"]), models["debug"]),
+        tools,
+        "team",
+    )
 
 
 def _check_roles(config: RunConfig) -> None:
-    if strange := [role for role in (*config.models, *config.roles) if role not in _ROLES]:
-        raise BadInput(f"--role {strange[0]}: not a role; there are {', '.join(_ROLES)}")
+    if unknown := [role for role in (*config.models, *config.roles) if role not in _ROLES]:
+        raise BadInput(f"--role {unknown[0]}: unknown role; the roles are {', '.join(_ROLES)}")
     if not config.models.get("code"):
         raise BadInput(
-            "--author team needs a model: --model PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR or replay:RUN"
+            "no model given: use --model PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR or replay:RUN"
         )
     if "design" in config.models:
-        raise BadInput("--role design:model: whoever writes code writes designs too; name it with --model")
+        raise BadInput(
+            "--role design:model: the model that writes code also writes designs; set it with --model"
+        )
 
 
 def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None]) -> Settings:
-    """What was said of the role, else what is usual; designs are asked for as code is, unless something else was said."""
+    """Return the settings of a role: given values over defaults. `design` inherits unset values from
+    `code`."""
     from kernelpro.llm.prices import Price
     from kernelpro.llm.settings import Settings
 
-    said = config.roles["code"].given() if role == "design" and "code" in config.roles else {}
-    said |= config.roles[role].given() if role in config.roles else {}
-    usual = {"temperature": _TEMPERATURES[role]} if config.temperature else {}
+    given = config.roles["code"].overrides() if role == "design" and "code" in config.roles else {}
+    given |= config.roles[role].overrides() if role in config.roles else {}
+    defaults = {"temperature": _TEMPERATURES[role]} if config.temperature else {}
     prices = {name: Price.parse(text) for name, text in config.prices.items()}
     try:
-        return Settings(**usual | said, prices=prices, wait=config.wait, scope=run, progress=tell)
+        return Settings(**defaults | given, prices=prices, wait=config.wait, scope=run, progress=tell)
     except BadInput as error:
         raise BadInput(f"--role {role}: {error}") from None
 
 
-def _once(report: Callable[[str], None]) -> Callable[[str], None]:
-    """Roles that share a model have the same to say."""
-    told: set[str] = set()
+def _without_repeats(report: Callable[[str], None]) -> Callable[[str], None]:
+    """Drop repeated lines: roles that share a model report the same."""
+    seen: set[str] = set()
 
     def tell(line: str) -> None:
-        if line not in told:
-            told.add(line)
+        if line not in seen:
+            seen.add(line)
             report(line)
 
     return tell
 
 
-class _Writer:
-    """One model for designs and code, which may be asked in different ways."""
+class _DesignAndCodeModel:
+    """One model for designs and code, with different settings for each."""
 
     def __init__(self, design: Model, code: Model):
         self._design, self._code = design, code

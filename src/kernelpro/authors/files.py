@@ -1,14 +1,14 @@
-"""`files:DIR`: candidates that somebody else wrote, offered one after the other as fresh designs."""
+"""`--author files:DIR`: existing candidates, offered one after the other as new designs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kernelpro.authors.author import Assignment, Draft, OutOfIdeas
+from kernelpro.authors.author import Assignment, Author, Draft, NoMoreProposals
 from kernelpro.records import BadInput, read_source
 
 
-class Files:
+class FilesAuthor(Author):
     def __init__(self, folder: Path):
         self._paths = sorted(folder.glob("*.py"))
         if not self._paths:
@@ -16,8 +16,8 @@ class Files:
         self.name = f"files:{folder}"
 
     async def write(self, assignment: Assignment) -> Draft:
-        """The n-th file for the n-th turn: the same whenever it is asked."""
+        """Return the n-th file for the n-th turn."""
         if assignment.turn >= len(self._paths):
-            raise OutOfIdeas(f"all {len(self._paths)} files have been offered")
+            raise NoMoreProposals(f"all {len(self._paths)} files have been tried")
         path = self._paths[assignment.turn]
         return Draft(read_source(path, "candidate"), plan=f"as in {path.name}", author=path.name)

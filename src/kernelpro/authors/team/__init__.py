@@ -1,5 +1,6 @@
-"""The team: plan, code and debug agents, each with a window of its own on the run.
+"""Plan, code and debug agents, each with its own prompt context.
 
-Comes in: an assignment. Goes out: a draft. Prompts are template files (prompts/, guides/); a name that is not filled is
-an error. Who answers is the LLM layer's business: a provider, an inbox, a replay.
+Input: an assignment. Output: a draft. Prompts are template files (prompts/, guides/); an unfilled placeholder
+is an
+error. The LLM layer decides who answers: a provider, an inbox or a replay.
 """

@@ -1,7 +1,8 @@
-"""The forms of the team's answers: what is asked for, in words, and how it is read.
+"""Answer formats of the agents: what each role must send, and how the answer is parsed.
 
-Answers are Markdown: a few `key: value` lines, then fenced blocks. Code stands in fences and nowhere else. Whatever does not
-fit raises BadInput with what is wrong, which goes back to whoever answered.
+An answer is Markdown: a few `key: value` lines, then fenced blocks. Code stands in fences only. An answer
+that
+does not fit raises BadInput; the message goes back to the model.
 """
 
 from __future__ import annotations
@@ -10,26 +11,27 @@ import ast
 import re
 from dataclasses import dataclass
 
-from kernelpro.authors.anchors import Anchored, Quote, place
-from kernelpro.authors.team.expectation import times_as_fast
+from kernelpro.authors.anchors import AnchoredSource, Quote, locate_anchors
+from kernelpro.authors.team.expectation import parse_speedup
 from kernelpro.llm.markdown import fences
 from kernelpro.records import BadInput
 
 _HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
 _LONGEST_SPANS = 24_000
-"""Characters that a plan may have changed in an edit: half of what a coder is shown of a file (windows.py)."""
+"""Characters that the spans of a plan may hold: half of what a coder sees of a file (sections.py)."""
 
 
-def header(text: str) -> dict[str, str]:
-    """`key: value` lines outside fences, keys in lower case; the first of a key counts."""
+def header_fields(text: str) -> dict[str, str]:
+    """Return the `key: value` lines outside fences. Keys are in lower case; the first of equal keys
+    counts."""
     lines, inside = text.replace("\r\n", "\n").split("\n"), set()
     for fence in fences(text):
         inside |= set(range(fence.line - 1, fence.line + fence.body.count("\n") + 1))
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for number, line in enumerate(lines):
         if number not in inside and (match := _HEADER.fullmatch(line)):
-            found.setdefault(match["key"].strip().lower(), match["value"].strip())
-    return found
+            fields.setdefault(match["key"].strip().lower(), match["value"].strip())
+    return fields
 
 
 def _required(fields: dict[str, str], *names: str) -> None:
@@ -41,14 +43,14 @@ def _required(fields: dict[str, str], *names: str) -> None:
 
 
 def whole_file(text: str) -> str:
-    """The one block that is a candidate; the largest Python block where there are several."""
-    found = [fence.body for fence in fences(text) if fence.language in ("", "python")]
-    if not found:
-        raise BadInput("there is no fenced block with the file: put it between ```python and ```")
-    source = max(found, key=len)
+    """Return the source of the candidate: the largest Python block."""
+    blocks = [fence.body for fence in fences(text) if fence.language in ("", "python")]
+    if not blocks:
+        raise BadInput("no fenced block contains the file: put it between ```python and ```")
+    source = max(blocks, key=len)
     parsed = _parsed(source, "the file is not Python")
     if not any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in parsed.body):
-        raise BadInput("the file defines no class ModelNew at top level")
+        raise BadInput("the file defines no top-level class ModelNew")
     return source
 
 
@@ -58,62 +60,72 @@ def _parsed(source: str, complaint: str) -> ast.Module:
     except SyntaxError as error:
         raise BadInput(f"{complaint}: line {error.lineno}: {error.msg}") from None
     except (MemoryError, RecursionError, ValueError) as error:  # nested too deeply; a zero byte
-        raise BadInput(f"{complaint}: {str(error) or 'it is nested too deeply'}") from None
+        raise BadInput(f"{complaint}: {str(error) or 'nested too deeply'}") from None
 
 
 @dataclass(frozen=True)
-class Designed:
+class DesignAnswer:
+    """A complete kernel with its plan."""
+
     plan: str
     hypothesis: str
     source: str
 
 
-class DesignForm:
-    description = """First two lines, then the complete file in one fenced block:
+class DesignFormat:
+    """Format of a design: plan, hypothesis, file."""
 
-plan: <the design on one line, however long: algorithm, kernels, data movement>
-hypothesis: <on one line: what will limit it, and the time in ms that you expect>
+    description = """Send two lines, then the complete file in one fenced block:
+
+plan: <the design on one line: algorithm, kernels, data movement>
+hypothesis: <on one line: what will limit the kernel, and the time in ms you expect>
 
 ```python
-<the whole file, with class ModelNew>
+<the complete file, with class ModelNew>
 ```"""
 
-    def parse(self, text: str) -> Designed:
-        fields = header(text)
+    def parse(self, text: str) -> DesignAnswer:
+        """Parse an answer. Raises BadInput if it does not fit."""
+        fields = header_fields(text)
         _required(fields, "plan", "hypothesis")
-        return Designed(fields["plan"], fields["hypothesis"], whole_file(text))
+        return DesignAnswer(fields["plan"], fields["hypothesis"], whole_file(text))
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanAnswer:
+    """One transformation of a kernel."""
+
     transformation: str
     hypothesis: str
-    promised: float
-    """Times as fast as now."""
+    expected_speedup: float
+    """Over the present kernel."""
     finding: str
-    """The tool whose advice it takes; empty where none."""
-    anchored: Anchored | None
-    """None: a rewrite."""
+    """The diagnostic whose advice the plan follows; empty if none."""
+    source: AnchoredSource | None
+    """The file with the spans to change; None for a rewrite."""
     language: str
     instructions: str
-    """The answer without its quotations, for whoever writes the code: the file he sees is marked."""
+    """The answer without its anchor blocks, for the coder, who sees the marked file."""
 
 
-class PlanForm:
-    _DESCRIPTION = """Lines first, then instructions, then (for an edit) one fenced block for each span that must change:
+class PlanFormat:
+    """Format of a plan: transformation, hypothesis, expected speed-up, instructions, anchors."""
 
-transformation: <one sentence: the one change>
-hypothesis: <which number should move, from what to what, and why>
-expected: <how many times as fast as the kernel above, such as 1.4x>
+    _DESCRIPTION = """Send these lines, then instructions, then (for an edit) one fenced block for each span:
+
+transformation: <the change, in one sentence>
+hypothesis: <which number should change, from what to what, and why>
+expected: <the speed-up over the kernel above, such as 1.4x>
 finding: <name of the finding you act on, or none>
 kind: <edit or rewrite>
 language: <LANGUAGES>
 
-<Instructions for the coder: what to write in each span, or in the file; sizes, layouts, edge cases; pieces of code in fenced
-blocks where they say it best.>
+<Instructions for the coder: what to write in each span or in the file; sizes, layouts, edge cases. Use fenced
+blocks for code.>
 
-A rewrite has no spans. For an edit, quote each span by its first and last line exactly as they stand in the file (one line
-where the span is a single line). The first must occur once in the file; the span ends at the next line that reads like the last:
+A rewrite has no spans. For an edit, quote each span by its first and last line, exactly as they stand in the
+file (one line if the span is a single line). The first line must be unique in the file. The span ends at the
+next line that equals the last line:
 
 ```anchor NAME
 <first line of the span>
@@ -121,44 +133,46 @@ where the span is a single line). The first must occur once in the file; the spa
 <last line of the span>
 ```"""
 
-    def __init__(self, source: str, language: str, known: tuple[str, ...]):
-        self._source, self._language, self._known = source, language, known
-        several = (
-            f"{' or '.join(self._known)}; as it is unless you rewrite"
-            if len(self._known) > 1
-            else self._known[0]
+    def __init__(self, source: str, language: str, languages: tuple[str, ...]):
+        self._source, self._language, self._languages = source, language, languages
+        choices = (
+            f"{' or '.join(self._languages)}; the present one unless you rewrite"
+            if len(self._languages) > 1
+            else self._languages[0]
         )
-        self.description = self._DESCRIPTION.replace("LANGUAGES", several)
+        self.description = self._DESCRIPTION.replace("LANGUAGES", choices)
 
-    def parse(self, text: str) -> Planned:
-        fields = header(text)
+    def parse(self, text: str) -> PlanAnswer:
+        """Parse an answer and locate its anchors. Raises BadInput if it does not fit."""
+        fields = header_fields(text)
         _required(fields, "transformation", "hypothesis", "expected", "kind")
-        promised = times_as_fast(fields["expected"])
+        expected_speedup = parse_speedup(fields["expected"])
         kind = fields["kind"].lower().strip("`. ")
         if kind not in ("edit", "rewrite"):
             raise BadInput(f"`kind: {fields['kind']}`: say edit or rewrite")
         language = fields.get("language", self._language).lower().strip("`. ") or self._language
-        if language not in (*self._known, self._language, "torch"):
-            raise BadInput(f"`language: {language}`: here it is {' or '.join(self._known)}")
+        if language not in (*self._languages, self._language, "torch"):
+            raise BadInput(f"`language: {language}`: choose {' or '.join(self._languages)}")
         finding = fields.get("finding", "").strip("`. ")
-        anchored = place(self._source, _quotes(text)) if kind == "edit" else None
+        anchored = locate_anchors(self._source, _quotes(text)) if kind == "edit" else None
         if anchored and anchored.characters > _LONGEST_SPANS:
-            told = f"hold {anchored.characters} characters, and the coder is shown {_LONGEST_SPANS}"
-            raise BadInput(f"the spans {told}: name smaller ones, or plan a rewrite")
-        told = "" if finding.lower() == "none" else finding
-        return Planned(
+            raise BadInput(
+                f"the spans hold {anchored.characters} characters, and the limit is {_LONGEST_SPANS}: "
+                "choose smaller spans, or plan a rewrite"
+            )
+        return PlanAnswer(
             fields["transformation"],
             fields["hypothesis"],
-            promised,
-            told,
+            expected_speedup,
+            "" if finding.lower() == "none" else finding,
             anchored,
             language,
-            _unquoted(text),
+            _without_anchor_blocks(text),
         )
 
 
-def _unquoted(text: str) -> str:
-    """Without the blocks ```anchor."""
+def _without_anchor_blocks(text: str) -> str:
+    """Return the text without its ```anchor blocks."""
     lines = text.replace("\r\n", "\n").split("\n")
     for fence in reversed(fences(text)):
         if fence.language == "anchor":
@@ -167,46 +181,48 @@ def _unquoted(text: str) -> str:
 
 
 def _quotes(text: str, opening: str = "anchor") -> list[Quote]:
-    found = []
+    quotes = []
     for fence in fences(text):
         if fence.language == opening:
             lines = [line for line in fence.body.splitlines() if line.strip() and line.strip() != "..."]
             if not fence.info or not lines:
                 raise BadInput(f"a block ```{opening} needs a name and at least one quoted line")
-            found.append(Quote(fence.info, lines[0], lines[-1]))
-    if not found:
+            quotes.append(Quote(fence.info, lines[0], lines[-1]))
+    if not quotes:
         raise BadInput("an edit needs at least one block ```anchor NAME with the quoted lines of the span")
-    return found
+    return quotes
 
 
-class CodeForm:
-    """New text for every anchor; a whole file where there are none."""
+class CodeFormat:
+    """Format of code: new text for every anchor, or a complete file if there are none."""
 
-    def __init__(self, anchored: Anchored | None):
+    def __init__(self, anchored: AnchoredSource | None):
         self._anchored = anchored
         names = ", ".join(span.name for span in anchored.spans) if anchored else ""
         self.description = (
-            f"""For every span ({names}) one fenced block with its new text, indented as it must stand, and nothing else:
+            f"""For every span ({names}) send one fenced block with its new text,
+with the indentation of the file, and nothing else:
 
 ```python NAME
 <the new text of the span>
 ```"""
             if anchored
-            else """The complete file in one fenced block:
+            else """Send the complete file in one fenced block:
 
 ```python
-<the whole file, with class ModelNew>
+<the complete file, with class ModelNew>
 ```"""
         )
 
     def parse(self, text: str) -> str:
+        """Parse an answer; returns the complete source. Raises BadInput if it does not fit."""
         if self._anchored is None:
             return whole_file(text)
         named: dict[str, str] = {}
         for fence in fences(text):
             if fence.language == "python" and fence.info:
                 if fence.info in named:
-                    raise BadInput(f"there are two blocks ```python {fence.info}: send one for each span")
+                    raise BadInput(f"two blocks are named ```python {fence.info}: send one for each span")
                 named[fence.info] = fence.body
         source = (
             self._anchored.fill(named)
@@ -218,13 +234,18 @@ class CodeForm:
 
 
 @dataclass(frozen=True)
-class Mended:
+class DebugAnswer:
+    """A repaired kernel with the cause of its failure."""
+
     diagnosis: str
     source: str
 
 
-class DebugForm:
-    description = """One line, then the fix: for each place that changes a block with its lines, and one with their new text:
+class DebugFormat:
+    """Format of a fix: diagnosis, then find and replace blocks or the complete file."""
+
+    description = """Send one line, then the fix. For each place to change, send one block that quotes its
+lines and one with the new text:
 
 diagnosis: <the cause of the failure, in one sentence>
 
@@ -234,17 +255,20 @@ diagnosis: <the cause of the failure, in one sentence>
 <last line>
 ```
 ```python NAME
-<its new text, indented as it must stand>
+<the new text, with the indentation of the file>
 ```
 
-Where most of the file must change, send the complete file in one ```python block instead."""
+If most of the file must change, send the complete file in one ```python block instead."""
 
     def __init__(self, source: str):
         self._source = source
 
-    def parse(self, text: str) -> Mended:
-        fields = header(text)
+    def parse(self, text: str) -> DebugAnswer:
+        """Parse an answer and apply its changes. Raises BadInput if it does not fit."""
+        fields = header_fields(text)
         _required(fields, "diagnosis")
         if not any(fence.language == "find" for fence in fences(text)):
-            return Mended(fields["diagnosis"], whole_file(text))
-        return Mended(fields["diagnosis"], CodeForm(place(self._source, _quotes(text, "find"))).parse(text))
+            return DebugAnswer(fields["diagnosis"], whole_file(text))
+        return DebugAnswer(
+            fields["diagnosis"], CodeFormat(locate_anchors(self._source, _quotes(text, "find"))).parse(text)
+        )

@@ -1,11 +1,11 @@
-"""What a plan promises, as a number: times as fast as the kernel it starts from.
+"""Parse the speed-up that a plan expects. Accepted forms, in this order:
 
-    1.4x, about 1.4 times, 1,4x, 1.3x to 1.5x (the least counts), 1.4    as they stand
-    from 0.5 ms to 0.3 ms, 500 us -> 0.3 ms                              before / after
-    40% faster, a speed-up of 40%                                        1 + p
-    30% less time, 30% shorter                                           1 / (1 - p)
+    1.4x, about 1.4 times, 1,4x, 1.3x to 1.5x (the lower bound counts), 1.4    the factor
+    from 0.5 ms to 0.3 ms, 500 us -> 0.3 ms                                    before / after
+    40% faster, a speed-up of 40%                                              1 + p
+    30% less time, 30% shorter                                                 1 / (1 - p)
 
-The first form that is there counts, in this order. A bare percentage can mean either, and is sent back.
+A bare percentage is ambiguous and rejected.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ALONE = re.compile(rf"\W*(?:about|around|roughly|approx\w*\.?)?\s*[~≈]?\s*{_N
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
-def times_as_fast(text: str) -> float:
-    """Raises BadInput where it is not clear."""
-    found = _factor(text)
-    if not found or found < 0:
-        raise BadInput(f"`expected: {text}`: say how many times as fast as the kernel above, such as 1.4x")
-    return found
+def parse_speedup(text: str) -> float:
+    """Return the speed-up as a factor. Raises BadInput if the text is ambiguous."""
+    factor = _factor(text)
+    if not factor or factor < 0:
+        raise BadInput(f"`expected: {text}`: give the speed-up over the kernel above, such as 1.4x")
+    return factor
 
 
 def _factor(text: str) -> float | None:

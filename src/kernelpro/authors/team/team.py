@@ -1,12 +1,14 @@
-"""The team as an author.
+"""The agents as one author. For each action of the search, these questions go to a model:
 
-    seed      one question: a complete, bold design; the direction (language, decomposition) varies from seed to seed
-    improve   plan: one transformation with a hypothesis and anchors; then code: the anchors' new text, or a rewrite
-    combine   the same, with a second kernel in the plan's window to borrow from
-    debug     one question: the cause, and the smallest change that removes it
+    seed      design: a complete kernel; the direction (language, decomposition) varies from seed to seed
+    improve   plan: one transformation with a hypothesis and anchors; then code: the anchors' new text, or a
+    rewrite
+    combine   the same, with a second kernel in the planner's context to borrow from
+    debug     debug: the cause, and the smallest change that removes it
 
-Each role may have a model of its own. Answers arrive checked against their form; the hypothesis travels with the draft, and is held
-against the measurement when the step is settled.
+Each role may have its own model. Answers are checked against their format. The hypothesis stays with the
+draft and is
+compared with the measurement when the step is finished.
 """
 
 from __future__ import annotations
@@ -16,24 +18,25 @@ from typing import Any, Generic, TypeVar
 
 from kernelpro.authors.author import (
     LANGUAGES,
+    AnswerPending,
     Assignment,
+    Author,
+    BudgetExhausted,
     Draft,
-    Exhausted,
-    NoIdea,
-    OutOfIdeas,
-    Unanswered,
-    Unheard,
-    Waiting,
+    ModelUnreachable,
+    NoMoreProposals,
+    NoProposal,
+    NoUsableAnswer,
 )
-from kernelpro.authors.team import templates, windows
+from kernelpro.authors.team import sections, templates
 from kernelpro.authors.team.answers import (
-    CodeForm,
-    DebugForm,
-    Designed,
-    DesignForm,
-    Mended,
-    PlanForm,
-    Planned,
+    CodeFormat,
+    DebugAnswer,
+    DebugFormat,
+    DesignAnswer,
+    DesignFormat,
+    PlanAnswer,
+    PlanFormat,
 )
 from kernelpro.library import trees
 from kernelpro.llm.question import (
@@ -57,52 +60,54 @@ T = TypeVar("T")
 _GPU_DIRECTIONS = (
     (
         "cuda",
-        "Write it in CUDA. Aim at the fewest passes over memory and the hardware's best unit for the work.",
+        "Write it in CUDA. Minimize passes over memory and use the hardware unit made for this work.",
     ),
-    ("triton", "Write it in Triton. Aim at the fewest kernels, with tiles that the compiler maps well."),
+    ("triton", "Write it in Triton. Use as few kernels as possible, with tiles that the compiler maps well."),
     (
         "cuda",
-        "Write it in CUDA as one persistent kernel where that is possible: no launch gaps, no round trips of intermediates.",
+        "Write it in CUDA as one persistent kernel if possible: no launch gaps, no intermediates in memory.",
     ),
     (
         "cute",
-        "Write it with CuTe and the CUTLASS headers: the matrix work on wgmma, fed by TMA, all else fused around it.",
+        "Write it with CuTe and the CUTLASS headers: matrix work on wgmma, fed by TMA, the rest fused.",
     ),
     (
         "triton",
-        "Write it in Triton with another algorithm or decomposition than the obvious one (online, split, recomputed, reordered).",
+        "Write it in Triton with an algorithm or decomposition other than the obvious one "
+        "(online, split, recomputed, reordered).",
     ),
 )
-_WITHOUT_PRODUCTS = (
+_DIRECTION_WITHOUT_MATMUL = (
     "cuda",
-    "Write it in CUDA with another decomposition or order of the work than the obvious one.",
+    "Write it in CUDA with a decomposition or order of work other than the obvious one.",
 )
-"""Instead of CuTe where nothing is multiplied."""
+"""Replaces the CuTe direction for tasks without matrix work."""
 _CPU_DIRECTIONS = (
-    ("cpp", "Write it in C++: one pass, vectors, all threads."),
+    ("cpp", "Write it in C++: one pass, vectorized, all threads."),
     (
         "cpp",
-        "Write it in C++ with another blocking: tiles that stay in the first-level cache, intermediates in registers.",
+        "Write it in C++ with another blocking: tiles that fit the L1 cache, intermediates in registers.",
     ),
     (
         "cpp",
-        "Write it in C++ with another algorithm or order of the work than the obvious one (online, split, recomputed, reordered).",
+        "Write it in C++ with an algorithm or order of work other than the obvious one "
+        "(online, split, recomputed, reordered).",
     ),
 )
-"""Languages and decompositions for fresh designs, in turn: independent starts beat variations of one."""
-_FILL = (
-    "The file is given with marked spans (`<<<<<<< NAME` to `>>>>>>> NAME`; the marks are not part of the file). Send new text for "
-    "every span and nothing else: what lies outside stays as it is."
+"""Languages and decompositions for new designs, used in turn: independent starts beat variations of one."""
+_EDIT_INSTRUCTIONS = (
+    "The file is shown with marked spans (`<<<<<<< NAME` to `>>>>>>> NAME`; the marks are not part of it). "
+    "Send new text for every span and nothing else. Everything outside the spans stays unchanged."
 )
-_ANEW = "The plan asks for a file that is written anew: send the whole of it."
+_REWRITE_INSTRUCTIONS = "The plan asks for a rewrite: send the complete file."
 _NOTHING_FOUND = ("error:", "nothing matches", "no line matches", "(stopped:")
-"""How the library's answers begin that say nothing of any source."""
-_OLD_FILE = 3_000
-"""Tokens of a file that is to be written anew: enough to borrow from."""
+"""How answers of the code search begin that contain no source."""
+_OLD_FILE_TOKENS = 3_000
+"""Tokens shown of a file that is to be rewritten: enough to borrow from."""
 
 
-class _Checked(Generic[T]):
-    """A form of the team's under the LLM layer's rules: what does not fit is Malformed."""
+class _AnswerFormat(Generic[T]):
+    """Adapts a format of the team to the LLM layer: an answer that does not fit raises Malformed."""
 
     def __init__(self, form: Any):
         self._form = form
@@ -120,26 +125,29 @@ class _Checked(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Models:
-    """Who answers for each role."""
+class RoleModels:
+    """The model for each role."""
 
     plan: Model
     code: Model
     debug: Model
 
 
-class Team:
+class Team(Author):
+    """Plan, code and debug agents behind the interface of an author."""
+
     combines = True
 
-    def __init__(self, models: Models, tools: tuple[Tool, ...] = (), name: str = "team"):
-        """`tools`: code search, offered where there is a tree to search in."""
+    def __init__(self, models: RoleModels, tools: tuple[Tool, ...] = (), name: str = "team"):
+        """`tools`: the code search, offered if there is a source tree to search."""
         self._models, self._tools, self.name = (
             models,
-            _over(tools, list(trees.known()) if tools else []),
+            _with_tree_names(tools, list(trees.known()) if tools else []),
             name,
         )
 
     async def write(self, assignment: Assignment) -> Draft:
+        """Ask the models for one candidate."""
         if assignment.action == "seed" or assignment.parent is None:
             return await self._design(assignment)
         if assignment.action == "debug":
@@ -149,76 +157,90 @@ class Team:
     # --- roles -------------------------------------------------------------------------------------------
 
     async def _design(self, a: Assignment) -> Draft:
-        turns = _directions(a)
-        language, direction = turns[a.turn % len(turns)]
-        others = windows.other_directions(
-            (text for _, text in turns if text != direction), a.turn // len(turns)
+        directions = _directions(a)
+        language, direction = directions[a.turn % len(directions)]
+        others = sections.other_directions(
+            (text for _, text in directions if text != direction), a.turn // len(directions)
         )
-        sections = {
-            "task": windows.task(a),
-            "ground": windows.ground(a),
+        parts = {
+            "task": sections.reference_section(a),
+            "ground": sections.device_and_baselines(a),
             "direction": f"{direction}\n{others}".strip(),
-            "leaders": windows.summaries("What there is already: do something else", a.leaders, a.baselines),
-            "memory": windows.titled("What this run has learnt", a.memory),
-            "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
+            "leaders": sections.candidate_list("Existing kernels: do something else", a.leaders, a.baselines),
+            "memory": sections.section("What this run has learned", a.memory),
+            "knowledge": sections.section("What earlier runs have learned", a.knowledge),
         }
-        reply: Reply[Designed] = await self._ask(
-            a, "design", self._models.code, DesignForm(), sections, language
+        reply: Reply[DesignAnswer] = await self._ask(
+            a, "design", self._models.code, DesignFormat(), parts, language
         )
-        made = reply.value
+        answer = reply.value
         return Draft(
-            made.source, made.plan, made.hypothesis, self._models.code.name, reply.cost, facts=_facts(reply)
+            answer.source,
+            answer.plan,
+            answer.hypothesis,
+            self._models.code.name,
+            reply.cost,
+            facts=_facts(reply),
         )
 
     async def _improve(self, a: Assignment) -> Draft:
         assert a.parent
         language = a.parent.verdict.language if a.parent.verdict else ""
-        faster = windows.faster(a.parent, a.leaders)
-        sections = {
-            "task": windows.task(a),
-            "ground": windows.ground(a),
+        faster = sections.faster_than(a.parent, a.leaders)
+        parts = {
+            "task": sections.reference_section(a),
+            "ground": sections.device_and_baselines(a),
             "step": str(a.parent.number),
-            "time": windows.outcome(a.parent.verdict, a.baselines),
+            "time": sections.describe_verdict(a.parent.verdict, a.baselines),
             "parent_plan": a.parent.plan or "none",
             "source": a.parent.source.rstrip(),
-            "guidance": a.guidance or "It was not profiled.",
+            "guidance": a.guidance or "The kernel was not profiled.",
             "evidence": a.evidence,
-            "beside": windows.beside(a.beside),
-            "leaders": windows.summaries("Other kernels of this run that work", a.leaders, a.baselines),
-            "memory": windows.titled("What this run has learnt", a.memory),
-            "knowledge": windows.titled("What earlier runs have learnt", a.knowledge),
-            "second": windows.second(a.second, a.baselines) if a.second else "",
-            "faster": "" if a.second else windows.first("A faster one, to borrow from", faster, a.baselines),
+            "beside": sections.concurrent_steps(a.concurrent),
+            "leaders": sections.candidate_list("Other working kernels of this run", a.leaders, a.baselines),
+            "memory": sections.section("What this run has learned", a.memory),
+            "knowledge": sections.section("What earlier runs have learned", a.knowledge),
+            "second": sections.donor_section(a.donor, a.baselines) if a.donor else "",
+            "faster": ""
+            if a.donor
+            else sections.source_of_first("A faster kernel to borrow from", faster, a.baselines),
         }
-        planned: Reply[Planned] = await self._ask(
+        planned: Reply[PlanAnswer] = await self._ask(
             a,
             "plan",
             self._models.plan,
-            PlanForm(a.parent.source, language, a.languages or LANGUAGES[a.target]),
-            sections,
+            PlanFormat(a.parent.source, language, a.languages or LANGUAGES[a.target]),
+            parts,
             language,
         )
         plan = planned.value
-        if plan.anchored:
-            work, shown = _FILL, windows.file("The file", plan.anchored.shown(windows.FILE))
+        if plan.source:
+            work, shown = (
+                _EDIT_INSTRUCTIONS,
+                sections.file_section("The file", plan.source.marked_text(sections.MAX_FILE_CHARACTERS)),
+            )
         else:
-            old = windows.cut(a.parent.source, _OLD_FILE) if plan.language == language else ""
-            work, shown = _ANEW, windows.file("The file as it was", old)
-        sections = {
-            "task": windows.task(a),
-            "ground": windows.ground(a),
+            old = sections.truncate(a.parent.source, _OLD_FILE_TOKENS) if plan.language == language else ""
+            work, shown = _REWRITE_INSTRUCTIONS, sections.file_section("The file before the rewrite", old)
+        parts = {
+            "task": sections.reference_section(a),
+            "ground": sections.device_and_baselines(a),
             "plan": plan.instructions,
             "source": shown,
-            "children": windows.first("What others made of this file", _working(a.children), a.baselines),
-            "cousins": windows.first("Working patches near by", _working(a.cousins), a.baselines),
-            "memory": windows.titled("What this run has learnt", a.memory),
+            "children": sections.source_of_first(
+                "An earlier change of this file", _working(a.children), a.baselines
+            ),
+            "cousins": sections.source_of_first(
+                "A working change of a related file", _working(a.cousins), a.baselines
+            ),
+            "memory": sections.section("What this run has learned", a.memory),
         }
-        form = CodeForm(plan.anchored)
+        form = CodeFormat(plan.source)
         try:
             coded: Reply[str] = await self._ask(
-                a, "code", self._models.code, form, sections, plan.language, work=work
+                a, "code", self._models.code, form, parts, plan.language, work=work
             )
-        except NoIdea as reason:
+        except NoProposal as reason:
             reason.cost += planned.cost
             raise
         return Draft(
@@ -228,7 +250,7 @@ class Team:
             self._models.code.name,
             planned.cost + coded.cost,
             plan.finding,
-            promised=plan.promised,
+            expected_speedup=plan.expected_speedup,
             facts=(*_facts(planned), *_facts(coded)),
         )
 
@@ -236,22 +258,22 @@ class Team:
         assert a.parent
         verdict = a.parent.verdict
         language = verdict.language if verdict else ""
-        sections = {
-            "task": windows.task(a),
-            "ground": windows.ground(a),
+        parts = {
+            "task": sections.reference_section(a),
+            "ground": sections.device_and_baselines(a),
             "plan": a.parent.plan or "none",
             "step": str(a.parent.number),
             "source": a.parent.source.rstrip(),
-            "failure": f"{verdict.status}: {verdict.reason}" if verdict else "it was not judged",
-            "siblings": windows.first("Siblings that work", _working(a.siblings), a.baselines),
-            "memory": windows.titled("What this run has learnt", a.memory),
+            "failure": f"{verdict.status}: {verdict.reason}" if verdict else "not judged",
+            "siblings": sections.source_of_first("A working sibling", _working(a.siblings), a.baselines),
+            "memory": sections.section("What this run has learned", a.memory),
         }
-        reply: Reply[Mended] = await self._ask(
-            a, "debug", self._models.debug, DebugForm(a.parent.source), sections, language
+        reply: Reply[DebugAnswer] = await self._ask(
+            a, "debug", self._models.debug, DebugFormat(a.parent.source), parts, language
         )
-        made = reply.value
-        plan = f"fix: {made.diagnosis}"
-        return Draft(made.source, plan, "", self._models.debug.name, reply.cost, facts=_facts(reply))
+        answer = reply.value
+        plan = f"fix: {answer.diagnosis}"
+        return Draft(answer.source, plan, "", self._models.debug.name, reply.cost, facts=_facts(reply))
 
     async def _ask(
         self,
@@ -259,84 +281,88 @@ class Team:
         role: str,
         model: Model,
         form: Any,
-        sections: dict[str, str],
+        parts: dict[str, str],
         language: str,
         **words: str,
     ) -> Reply[Any]:
         contract = templates.prompt(
-            "contract", precision=a.precision, precision_words=windows.precision_words(a.precision)
+            "contract", precision=a.precision, precision_words=sections.describe_precision(a.precision)
         )
         values = {"contract": contract, "guide": _guide(language, a, pieces=role != "plan")} | words
         system = templates.prompt(f"{role}_system", **values)
-        text = templates.prompt(role, **windows.fit(sections))
-        checked: Form[Any] = _Checked(form)
+        text = templates.prompt(role, **sections.fit_window(parts))
+        checked: Form[Any] = _AnswerFormat(form)
         try:
             return await model.ask(
                 Question(f"step-{a.step}/{role}", role, system, text, checked, self._tools)
             )
         except Outstanding as waiting:
-            raise Waiting(str(waiting)) from None
+            raise AnswerPending(str(waiting)) from None
         except CapReached as cap:
-            raise Exhausted(str(cap)) from None
+            raise BudgetExhausted(str(cap)) from None
         except Unusable as error:
             raise BadInput(str(error)) from None
         except NotRecorded as error:
-            raise OutOfIdeas(str(error), error.cost) from None
+            raise NoMoreProposals(str(error), error.cost) from None
         except NotHeard as error:
-            raise Unheard(str(error), error.cost) from None
+            raise ModelUnreachable(str(error), error.cost) from None
         except ModelError as error:
-            raise Unanswered(str(error), error.cost) from None
+            raise NoUsableAnswer(str(error), error.cost) from None
 
 
-def _over(tools: tuple[Tool, ...], known: list[str]) -> tuple[Tool, ...]:
-    """The tools with the names of the trees that there are; none where there is no tree."""
-    if not known:
+def _with_tree_names(tools: tuple[Tool, ...], names: list[str]) -> tuple[Tool, ...]:
+    """Return the tools with the available trees in their descriptions; nothing if there is no tree."""
+    if not names:
         return ()
-    told = f" Trees: {', '.join(known)}." + (
-        "" if "cutlass" in known else " Always name one: the default, cutlass, is not here."
-    )
-    return tuple(replace(tool, description=tool.description + told) for tool in tools)
+    hint = "" if "cutlass" in names else " Always name one: the default, cutlass, is not installed."
+    trees_line = f" Trees: {', '.join(names)}.{hint}"
+    return tuple(replace(tool, description=tool.description + trees_line) for tool in tools)
 
 
 def _directions(a: Assignment) -> list[tuple[str, str]]:
-    turns = list(_CPU_DIRECTIONS if a.target == "cpu" else _GPU_DIRECTIONS)
+    """Return language and direction of each new design, in order."""
+    directions = list(_CPU_DIRECTIONS if a.target == "cpu" else _GPU_DIRECTIONS)
     if a.languages:
-        return [turn for turn in turns if turn[0] in a.languages]
-    return [turn if turn[0] != "cute" or windows.multiplies(a) else _WITHOUT_PRODUCTS for turn in turns]
+        return [direction for direction in directions if direction[0] in a.languages]
+    return [
+        direction if direction[0] != "cute" or sections.has_matrix_work(a) else _DIRECTION_WITHOUT_MATMUL
+        for direction in directions
+    ]
 
 
 def _guide(language: str, a: Assignment, pieces: bool) -> str:
-    """The language's guide, filled with what this machine has; all guides of the target where the language is open.
+    """Render the guide to the language, or to all languages of the target if it is open.
 
-    `pieces`: with code to build on, which a planner does not need.
+    `pieces`: include the building blocks for Hopper, which a planner does not need.
     """
-    facts = dict(fact.partition(": ")[::2] for fact in a.hardware.get("facts", ()))
+    facts = a.hardware.facts
     values = {
         "arch": _architecture(facts.get("capability", "9.0")),
         "triton": facts.get("triton", "3"),
         "threads": facts.get("threads", "all"),
         "vector": facts.get("vector bits", "native"),
     }
-    known = templates.languages()
-    wanted = [language] if language in known else list(a.languages or LANGUAGES[a.target])
-    guides = [templates.guide(name, **values) for name in wanted]
-    if pieces and "cuda" in wanted and values["arch"] == "90a" and windows.multiplies(a):
+    languages = [language] if language in templates.languages() else list(a.languages or LANGUAGES[a.target])
+    guides = [templates.guide(name, **values) for name in languages]
+    if pieces and "cuda" in languages and values["arch"] == "90a" and sections.has_matrix_work(a):
         guides.append(templates.prompt("hopper"))
     return "\n\n".join(guides)
 
 
 def _architecture(capability: str) -> str:
-    """As nvcc is asked for it: from Hopper on with all that this very architecture has."""
+    """Return the architecture as nvcc names it. From Hopper on, `a` enables architecture-specific
+    features."""
     return capability.replace(".", "") + ("a" if float(capability) >= 9 else "")
 
 
 def _working(relatives: Any) -> list[Any]:
-    return [known for known in relatives if known.verdict and known.verdict.times]
+    return [candidate for candidate in relatives if candidate.verdict and candidate.verdict.times]
 
 
 def _facts(reply: Reply[Any]) -> tuple[str, ...]:
-    """What was found on the way, so that it need not be looked up again; not what was looked for in vain."""
-    found = []
+    """Return the results of code searches, so that later steps need not repeat them. Failed searches are left
+    out."""
+    facts = []
     for message in reply.messages:
         if message.get("role") == "tool" and not message.get("failed"):
             lines = [
@@ -345,5 +371,5 @@ def _facts(reply: Reply[Any]) -> tuple[str, ...]:
                 if not line.startswith("note:")
             ]
             if lines and not lines[0].startswith(_NOTHING_FOUND):
-                found.append(f"{message.get('name', 'search')}: {lines[0][:200]}")
-    return tuple(found)
+                facts.append(f"{message.get('name', 'search')}: {lines[0][:200]}")
+    return tuple(facts)

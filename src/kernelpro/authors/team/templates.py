@@ -1,10 +1,16 @@
-"""Templates: text files with $names; a name that is not given is an error, so that no prompt has a hole.
+"""Prompt templates: Markdown files with $placeholders. A placeholder without a value is an error.
 
-They have a version, which is kept with every exchange: answers to other prompts are not compared unawares.
+Every rule in a template ends with its id in an HTML comment, which is removed before a model sees the prompt.
+A test
+compares the ids with a list kept by hand, so that rewording a prompt loses no rule.
+
+Templates have a version. It is stored with every exchange, so that answers to different prompts can be told
+apart.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from importlib import resources
 from string import Template
@@ -12,27 +18,29 @@ from string import Template
 from kernelpro.records import digest
 
 NUMBER = 2
-"""Of the prompts; raised when they ask for something else, not when they say the same in better words."""
+"""Version of what the prompts ask for. Raise it when a rule changes, not when one is reworded."""
+_RULE_ID = re.compile(r" *<!--.*?-->")
 
 
 @lru_cache
 def _template(folder: str, name: str) -> Template:
-    return Template(resources.files(__package__).joinpath(folder, f"{name}.md").read_text(encoding="utf-8"))
+    text = resources.files(__package__).joinpath(folder, f"{name}.md").read_text(encoding="utf-8")
+    return Template(_RULE_ID.sub("", text))
 
 
 def prompt(name: str, **values: object) -> str:
-    """A prompt of this name; KeyError where a value is missing."""
+    """Render the prompt of this name. Raises KeyError if a value is missing."""
     return _template("prompts", name).substitute(values).strip() + "\n"
 
 
 def guide(language: str, **values: object) -> str:
-    """What an author must know of a language here."""
+    """Render the guide to a language: how kernels are built and called, and what is fast."""
     return _template("guides", language).substitute(values).strip()
 
 
 @lru_cache
 def version() -> str:
-    """Their number, and a hash of all templates to the letter: `1-0a1b2c3d`."""
+    """Return the version number and a hash of all templates: `2-0a1b2c3d`."""
     parts = []
     for folder in ("guides", "prompts"):
         for path in sorted(
@@ -43,6 +51,7 @@ def version() -> str:
 
 
 def languages() -> list[str]:
+    """Return the languages that have a guide."""
     return sorted(
         path.name.removesuffix(".md") for path in resources.files(__package__).joinpath("guides").iterdir()
     )
