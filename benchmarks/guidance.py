@@ -50,7 +50,7 @@ OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 class Plain(Playbook):
     """Begins with its first design alone."""
 
-    def designs(self, assignment: Assignment) -> int:
+    def design_count(self, assignment: Assignment) -> int:
         return 1
 
     async def write(self, assignment: Assignment) -> Draft:
@@ -172,7 +172,7 @@ def main() -> None:
     rows = [json.loads(line) for line in chosen.out.read_text().splitlines()] if chosen.out.exists() else []
     known = {row["task"] for row in rows}
     with Pool() as pool, chosen.out.open("a") as out:
-        for turn, problem in enumerate(problems.find("own", chosen.level, "", "cpu")):
+        for turn, problem in enumerate(problems.find("builtin", chosen.level, "", "cpu")):
             if sum("ratios" in row for row in rows) >= chosen.most:
                 break
             if problem.label in known:

@@ -31,8 +31,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "authors")]
 from playing import program, task  # noqa: E402
 from test_playbook_families import FAMILIES  # noqa: E402
 
-from kernelpro.authors.author import NoIdea  # noqa: E402
-from kernelpro.authors.playbook.playbook import WRITERS  # noqa: E402
+from kernelpro.authors.author import NoProposal  # noqa: E402
+from kernelpro.authors.playbook.playbook import BACKENDS  # noqa: E402
 from kernelpro.lab import tree  # noqa: E402
 from kernelpro.lab.tasks import parameters  # noqa: E402
 from kernelpro.lab.tasks.reference import Reference  # noqa: E402
@@ -179,11 +179,11 @@ def candidates(given: Task) -> list[tuple[str, str]]:
     """The sources of all first designs."""
     made = []
     read = program(given)
-    for writer in (writer for writer in WRITERS if writer.target == "cuda"):
+    for writer in (writer for writer in BACKENDS if writer.target == "cuda"):
         for place, seed in enumerate(writer.seeds(read)):
             try:
                 source = writer.write(read, seed.design)
-            except NoIdea as reason:
+            except NoProposal as reason:
                 print(f"{writer.language}: {reason}", file=sys.stderr)
                 continue
             made.append((f"{writer.language} {place}", source))

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from kernelpro.authors.playbook.codegen.writer import Writer
-from kernelpro.authors.playbook.cpp import writer as cpp
-from kernelpro.authors.playbook.design import Design
-from kernelpro.authors.playbook.graph.reading import read
+from kernelpro.authors.playbook.codegen.backend import Backend
+from kernelpro.authors.playbook.cpp import backend as cpp
+from kernelpro.authors.playbook.schedule.design import Design
+from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.lab import tree
-from kernelpro.lab.judge.oracle import Oracle
-from kernelpro.lab.judge.tolerance import Tolerance, measure
+from kernelpro.lab.measure.oracle import Oracle
+from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.lab.tasks.reference import Reference
@@ -46,14 +47,14 @@ def _count(inputs: str) -> int:
 
 
 QUICK: dict[str, str] = {
-    "own": "F.silu(a) * b, a.sigmoid() + b.tanh(), (a * a + 2).log() / (b * b + 1), (a * 2).softmax(-1), (b * b + 1).sqrt()",
-    "cheap": "F.gelu(a), F.gelu(b, approximate='tanh'), F.mish(a), F.softplus(b), torch.softmax(5 * torch.tanh(a / 5), -1)",
+    "fast": "F.silu(a) * b, a.sigmoid() + b.tanh(), (a * a + 2).log() / (b * b + 1), (a * 2).softmax(-1), (b * b + 1).sqrt()",
+    "approximate": "F.gelu(a), F.gelu(b, approximate='tanh'), F.mish(a), F.softplus(b), torch.softmax(5 * torch.tanh(a / 5), -1)",
 }
 """What mathematics of a writer's own must be right for; `cheap`: what also has cheap forms."""
 
 
-def quick(maths: str) -> Task:
-    return task(QUICK[maths], "torch.randn(30, 70), torch.randn(30, 70)")
+def quick(math_mode: str) -> Task:
+    return task(QUICK[math_mode], "torch.randn(30, 70), torch.randn(30, 70)")
 
 
 def graph(given: Task) -> Graph:
@@ -61,13 +62,13 @@ def graph(given: Task) -> Graph:
 
 
 def program(given: Task) -> Program:
-    return read(graph(given))
+    return fuse(graph(given))
 
 
 class Trial:
     """A task's reference beside what the playbook makes of it."""
 
-    def __init__(self, given: Task, folder: Path, writer: Writer = cpp.WRITER, device: str = "cpu"):
+    def __init__(self, given: Task, folder: Path, writer: Backend = cpp.BACKEND, device: str = "cpu"):
         self._reference, self._folder, self._writer, self._device = (
             Reference(given, "cpu", 0),
             folder,
@@ -115,7 +116,7 @@ class Trial:
             with torch.no_grad():
                 given = tree.unpack(form, [leaf.to(self._device) for leaf in leaves])
                 outputs = [one.cpu() for one in _flat(candidate(*given))]
-            found[distribution] = limit.excess(measure(outputs, oracle.truth(7, distribution)))
+            found[distribution] = limit.excess(measure_errors(outputs, oracle.truth(7, distribution)))
         return found
 
     def _arguments(self, dtype: torch.dtype | None = None, device: str = "cpu") -> Any:

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 from playing import program, task
 
-from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cuda import writer as cuda
-from kernelpro.authors.playbook.fusion.hidden import hidden
+from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.ir.indices import constant
 from kernelpro.authors.playbook.triton import writer as triton
 
@@ -23,14 +23,14 @@ def shown(result: str) -> dict[str, int]:
     read = program(task(f"{PLACES}; return {result}", "torch.randn(3, 40, 40), torch.randn(40)"))
     found: dict[str, int] = {}
     for stage in read.stages:
-        for node, where in hidden(stage.values).items():
+        for node, where in masked_loads(stage.expressions).items():
             loops = sorted(frozenset().union(*(index.variables for index in where)), key=lambda var: var.name)
             places = [
                 dict(zip(loops, map(constant, turn), strict=True))
                 for turn in product(*(range(v.extent) for v in loops))
             ]
             found[node.data[0]] = sum(
-                all(i.substituted(at, lambda v: v).constant >= 0 for i in where) for at in places
+                all(i.substitute(at, lambda v: v).constant >= 0 for i in where) for at in places
             )
     return found
 
@@ -73,9 +73,9 @@ def test_what_is_needed_elsewhere_too_is_not_hidden(result: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("writer", "loads", "guarded"), [(cuda.WRITER, "read(v", "if ("), (triton.WRITER, "tl.load(", "mask=")]
+    ("writer", "loads", "guarded"), [(cuda.BACKEND, "read(v", "if ("), (triton.BACKEND, "tl.load(", "mask=")]
 )
-def test_a_gpu_loads_nothing_else(writer: Writer, loads: str, guarded: str) -> None:
+def test_a_gpu_loads_nothing_else(writer: Backend, loads: str, guarded: str) -> None:
     for result, hides in ((f"a.masked_fill({AFTER}, -math.inf).softmax(-1)", True), ("a.softmax(-1)", False)):
         read = program(task(f"return {result}", "torch.randn(3, 40, 40)"))
         lines = [

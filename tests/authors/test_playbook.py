@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from playing import graph, program, task
 
-from kernelpro.authors.author import Assignment, Draft, Known, NoIdea
-from kernelpro.authors.by_name import author
-from kernelpro.authors.playbook.cpp.writer import WRITER
-from kernelpro.authors.playbook.design import Design, of_source
-from kernelpro.authors.playbook.ir.indices import Index, Var, flatten, reshape, variable
-from kernelpro.authors.playbook.ir.stages import Program, Reduce, Store
+from kernelpro.authors.author import Assignment, Draft, KnownCandidate, NoProposal
+from kernelpro.authors.by_name import create_author
+from kernelpro.authors.playbook.cpp.backend import BACKEND
+from kernelpro.authors.playbook.schedule.design import Design, parse_design
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, flatten, reshape, variable
+from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, StoreStep
 from kernelpro.authors.playbook.playbook import Order, Playbook
-from kernelpro.diagnose.tools import registry
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.tuning import tunables
 from kernelpro.records import Action, BadInput, Finding, Gain, RunConfig, Task
 
@@ -43,7 +43,7 @@ def ask(
     findings: tuple[Finding, ...] = (),
     **more: object,
 ) -> Assignment:
-    known = Known(1, parent, "", None) if parent else None
+    known = KnownCandidate(1, parent, "", None) if parent else None
     made = Assignment(
         1,
         action,
@@ -138,14 +138,14 @@ def test_every_output_is_stored_once_and_every_element_of_it() -> None:
     written = dict.fromkeys(made.outputs, 0)
     for stage in made.stages:
         for step in stage.steps:
-            if isinstance(step, Store) and step.tensor in written:
+            if isinstance(step, StoreStep) and step.tensor in written:
                 written[step.tensor] += stage.rows * _size(step)
-        for step in stage.after:
+        for step in stage.epilogue:
             written[step.tensor] += 1
     assert written == {name: made.tensor(name).size for name in made.outputs}
 
 
-def _size(step: Store | Reduce) -> int:
+def _size(step: StoreStep | ReduceStep) -> int:
     size = 1
     for var in step.loops:
         size *= var.extent
@@ -162,7 +162,7 @@ def _size(step: Store | Reduce) -> int:
     ],
 )
 def test_what_is_outside_the_families_is_named(given: Task, named: str) -> None:
-    with pytest.raises(NoIdea, match=named):
+    with pytest.raises(NoProposal, match=named):
         program(given)
 
 
@@ -172,7 +172,7 @@ def test_index_arithmetic_agrees_with_numbers() -> None:
     shapes = [(2, 3, 4), (6, 4), (24,), (2, 12), (4, 6), (3, 8), (2, 2, 6), (1, 24)]
     for _ in range(60):
         here, there = rng.choice(shapes), rng.choice(shapes)
-        loops = [Var(f"i{place}", size) for place, size in enumerate(here)]
+        loops = [LoopVar(f"i{place}", size) for place, size in enumerate(here)]
         moved = reshape([variable(var) for var in loops], here, there)
         back = reshape(moved, there, here)
         assert flatten(back, here) == flatten([variable(var) for var in loops], here)
@@ -185,14 +185,14 @@ def test_index_arithmetic_agrees_with_numbers() -> None:
             assert all(low <= _value(i, at) <= high for i in moved for low, high in [i.bounds])
 
 
-def _value(index: Index, at: dict[Var, int]) -> int:
+def _value(index: IndexExpr, at: dict[LoopVar, int]) -> int:
     total = index.constant
     for atom, factor in index.terms:
-        if isinstance(atom, Var):
+        if isinstance(atom, LoopVar):
             total += factor * at[atom]
         else:
-            inner = _value(atom.of, at)  # type: ignore[union-attr]
-            total += factor * (inner // atom.by if type(atom).__name__ == "Quotient" else inner % atom.by)  # type: ignore[union-attr]
+            inner = _value(atom.dividend, at)  # type: ignore[union-attr]
+            total += factor * (inner // atom.divisor if type(atom).__name__ == "Quotient" else inner % atom.divisor)  # type: ignore[union-attr]
     return total
 
 
@@ -201,10 +201,10 @@ def _value(index: Index, at: dict[Var, int]) -> int:
 
 def _reachable(made: Program) -> list[Design]:
     """Every design that moves lead to from the seeds."""
-    found = [seed.design for seed in WRITER.seeds(made)]
+    found = [seed.design for seed in BACKEND.seeds(made)]
     for design in found:
         found += [
-            new for move in WRITER.moves if (new := move.apply(made, design)) is not None and new not in found
+            new for move in BACKEND.moves if (new := move.apply(made, design)) is not None and new not in found
         ]
     return found
 
@@ -217,8 +217,8 @@ def test_every_reachable_design_travels_in_its_candidate(given: Task) -> None:
     designs = _reachable(made)
     assert len(designs) >= 4
     for design in designs:
-        source = WRITER.write(made, design)
-        assert of_source(source) == design
+        source = BACKEND.write(made, design)
+        assert parse_design(source) == design
         tunables.parse(source)
 
 
@@ -226,12 +226,12 @@ def test_what_tuning_found_is_read_back() -> None:
     source = write(ask(CHAIN, attempt=1)).source
     declared = tunables.parse(source)
     assert "LANES0" in declared.names
-    tuned = tunables.frozen(source, {"LANES0": 32})
-    assert of_source(tuned).stages[0].lanes == 32
+    tuned = tunables.freeze(source, {"LANES0": 32})
+    assert parse_design(tuned).stages[0].lanes == 32
 
 
 def test_moves_answer_tools_that_exist() -> None:
-    assert {tool for move in WRITER.moves for tool in move.answers} <= registry().keys()
+    assert {tool for move in BACKEND.moves for tool in move.diagnostics} <= registry().keys()
 
 
 # --- the author --------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_moves_answer_tools_that_exist() -> None:
 
 def test_seeds_differ_and_end() -> None:
     sources = []
-    with pytest.raises(NoIdea, match="have been written"):
+    with pytest.raises(NoProposal, match="have been written"):
         for attempt in range(10):
             sources.append(write(ask(CHAIN, attempt=attempt)).source)
     assert len(sources) >= 2 and len(set(sources)) == len(sources)
@@ -250,27 +250,27 @@ def test_the_first_finding_chooses_the_move() -> None:
     scalar = write(
         ask(CHAIN, "improve", 0, plain, (finding("cpu_scalar_code", 3.0), finding("cpu_math_calls")))
     )
-    assert scalar.advice == "cpu_scalar_code" and scalar.promised == 3.0 and "speaks" in scalar.hypothesis
-    assert of_source(scalar.source).stages[0].lanes > 1 and of_source(scalar.source).maths == "library"
+    assert scalar.diagnostic == "cpu_scalar_code" and scalar.expected_speedup == 3.0 and "speaks" in scalar.hypothesis
+    assert parse_design(scalar.source).stages[0].lanes > 1 and parse_design(scalar.source).math == "library"
     calls = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_math_calls"), finding("cpu_scalar_code"))))
-    assert calls.advice == "cpu_math_calls" and of_source(calls.source).maths == "own"
+    assert calls.diagnostic == "cpu_math_calls" and parse_design(calls.source).math == "fast"
 
 
 def test_a_finding_that_no_move_answers_leaves_the_usual_order() -> None:
     plain = write(ask(CHAIN)).source
     draft = write(ask(CHAIN, "improve", 0, plain, (finding("cpu_call_overhead"),)))
-    assert draft.advice == "" and draft.source == write(ask(CHAIN, "improve", 0, plain)).source
+    assert draft.diagnostic == "" and draft.source == write(ask(CHAIN, "improve", 0, plain)).source
 
 
 def test_attempts_take_one_move_after_another_until_none_is_left() -> None:
     plain = write(ask(COLUMNS)).source
     told = (finding("cpu_strided_access"),)
     drafts = []
-    with pytest.raises(NoIdea, match="no move is left"):
+    with pytest.raises(NoProposal, match="no move is left"):
         for attempt in range(30):
             drafts.append(write(ask(COLUMNS, "improve", attempt, plain, told)))
     assert (
-        drafts[0].advice == "cpu_strided_access" and of_source(drafts[0].source).stages[0].order == "strips"
+        drafts[0].advice == "cpu_strided_access" and parse_design(drafts[0].source).stages[0].order == "strips"
     )
     assert len({draft.source for draft in drafts}) == len(drafts) >= 3
 
@@ -288,22 +288,22 @@ def test_the_random_one_does_not_look_at_findings() -> None:
     told = (finding("cpu_math_calls"),)
     drafts = [write(ask(CHAIN, "improve", attempt, plain, told), "random") for attempt in range(3)]
     assert len({draft.source for draft in drafts}) == 3, "no move is made twice"
-    assert {draft.advice for draft in drafts} == {""}
+    assert {draft.diagnostic for draft in drafts} == {""}
     blind = [write(ask(CHAIN, "improve", attempt, plain), "random") for attempt in range(3)]
     assert [draft.source for draft in drafts] == [draft.source for draft in blind]
 
 
 def test_what_failed_is_written_again_with_more_care() -> None:
     failed = write(ask(CHAIN, attempt=1)).source
-    first = of_source(write(ask(CHAIN, "debug", 0, failed)).source)
-    assert first.maths == "library" and first.stages == of_source(failed).stages
+    first = parse_design(write(ask(CHAIN, "debug", 0, failed)).source)
+    assert first.math == "library" and first.stages == parse_design(failed).stages
     plain = write(ask(CHAIN)).source
-    with pytest.raises(NoIdea, match="most careful"):
+    with pytest.raises(NoProposal, match="most careful"):
         write(ask(CHAIN, "debug", 0, plain))
 
 
 def test_what_it_lacks_is_said() -> None:
-    with pytest.raises(NoIdea, match="could not be read"):
+    with pytest.raises(NoProposal, match="could not be read"):
         write(ask(CHAIN, graph=None))
 
 
@@ -312,16 +312,16 @@ def test_the_precision_of_the_task_is_that_of_products_on_a_gpu() -> None:
     exact, usual = (
         write(ask(product, target="cuda", precision=precision)).source for precision in ("fp32", "tf32")
     )
-    assert of_source(exact).precision == "fp32" and of_source(usual).precision == "tf32"
+    assert parse_design(exact).precision == "fp32" and parse_design(usual).precision == "tf32"
 
 
 def test_somebody_elses_kernel_is_not_touched() -> None:
-    with pytest.raises(NoIdea, match="not the playbook's"):
+    with pytest.raises(NoProposal, match="not the playbook's"):
         write(ask(CHAIN, "improve", 0, "class ModelNew: pass"))
 
 
 def test_it_is_known_by_name(tmp_path: object) -> None:
     for name in ("playbook", "playbook:fixed", "playbook:random"):
-        assert author(RunConfig(CHAIN, "cpu", name), tmp_path).name == name  # type: ignore[arg-type]
+        assert create_author(RunConfig(CHAIN, "cpu", name), tmp_path).name == name  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="playbook, team and files"):
-        author(RunConfig(CHAIN, "cpu", "playbook:other"), tmp_path)  # type: ignore[arg-type]
+        create_author(RunConfig(CHAIN, "cpu", "playbook:other"), tmp_path)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from playing import graph, task
 
-from kernelpro.authors.author import Assignment, Draft, Known, NoIdea, OutOfIdeas, normalised
-from kernelpro.authors.playbook.design import of_source
+from kernelpro.authors.author import Assignment, Draft, KnownCandidate, NoProposal, NoMoreProposals, source_fingerprint
+from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.records import Action, Finding, Gain, Severity, Target, Task
 
@@ -19,7 +19,7 @@ NORM = task("F.layer_norm(a, (512,))", "torch.randn(512, 512)")
 def assignment(
     given: Task, target: Target = "cpu", parent: str = "", action: Action = "seed", attempt: int = 0
 ) -> Assignment:
-    known = Known(1, parent, "", None) if parent else None
+    known = KnownCandidate(1, parent, "", None) if parent else None
     return Assignment(
         1, action, given, target, "fp32", 0.1, {}, attempt=attempt, graph=graph(given), parent=known
     )
@@ -31,7 +31,7 @@ def all_of(asked: Assignment, author: Playbook | None = None) -> list[Draft]:
     try:
         while True:
             drafts.append(asyncio.run((author or Playbook()).write(replace(asked, attempt=len(drafts)))))
-    except NoIdea:
+    except NoProposal:
         return drafts
 
 
@@ -51,23 +51,23 @@ def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
     given = task(forward, "torch.randn(512, 512)")
     seeds = all_of(assignment(given))
     assert (
-        len({normalised(seed.source) for seed in seeds})
+        len({source_fingerprint(seed.source) for seed in seeds})
         == len(seeds)
-        == Playbook().designs(assignment(given))
+        == Playbook().design_count(assignment(given))
     )
     for seed in seeds:
         for action in ("improve", "debug"):
             made = all_of(assignment(given, parent=seed.source, action=action))
-            assert len({normalised(one.source) for one in (seed, *made)}) == len(made) + 1
+            assert len({source_fingerprint(one.source) for one in (seed, *made)}) == len(made) + 1
 
 
 def test_what_another_branch_has_come_to_is_passed_over() -> None:
     parent = all_of(assignment(NORM))[1].source
     asked = assignment(NORM, parent=parent, action="improve")
     first, second, third, *_ = all_of(asked)
-    codes = [normalised(draft.source) for draft in (first, second)]
-    assert asyncio.run(Playbook().write(replace(asked, codes=frozenset(codes[:1])))) == second
-    after = replace(asked, attempt=1, codes=frozenset(codes))
+    codes = [source_fingerprint(draft.source) for draft in (first, second)]
+    assert asyncio.run(Playbook().write(replace(asked, known_fingerprints=frozenset(codes[:1])))) == second
+    after = replace(asked, attempt=1, known_fingerprints=frozenset(codes))
     assert asyncio.run(Playbook().write(after)) == third, "the turn that was taken is not lost"
 
 
@@ -79,7 +79,7 @@ def test_an_order_without_findings_is_the_lists_or_that_of_seed_task_and_parent(
     )  # type: ignore[arg-type]
     fixed = all_of(told, Playbook("fixed"))
     assert fixed == [replace(draft, author="playbook:fixed") for draft in all_of(asked)]
-    assert all_of(told)[0].advice == "cpu_imbalance" and not any(draft.advice for draft in fixed)
+    assert all_of(told)[0].diagnostic == "cpu_imbalance" and not any(draft.diagnostic for draft in fixed)
 
     def order(given: Assignment, seed: int = 0) -> list[str]:
         return [draft.plan for draft in all_of(given, Playbook("random", seed))]
@@ -88,7 +88,7 @@ def test_an_order_without_findings_is_the_lists_or_that_of_seed_task_and_parent(
     assert len({tuple(order(asked, seed)) for seed in range(6)}) > 2
     others = [replace(asked, task=replace(NORM, source=NORM.source + "\n" * n)) for n in range(6)]
     assert len({tuple(order(other)) for other in others}) > 2
-    others = [replace(asked, parent=Known(number, parent, "", None)) for number in range(6)]
+    others = [replace(asked, parent=KnownCandidate(number, parent, "", None)) for number in range(6)]
     assert len({tuple(order(other)) for other in others}) > 2
 
 
@@ -110,15 +110,15 @@ def test_energy_comes_after_what_costs_much_time_and_before_small_gains() -> Non
     def first(*findings: Finding) -> Draft:
         return asyncio.run(Playbook().write(replace(asked, findings=findings)))
 
-    assert first(small).advice == "dram_roof" and first(small, costly).advice == "energy_costly_math"
-    assert first(large, small, costly).advice == "narrow_access"
+    assert first(small).diagnostic == "dram_roof" and first(small, costly).diagnostic == "energy_costly_math"
+    assert first(large, small, costly).diagnostic == "narrow_access"
     lean = first(small, costly)
     assert (
-        of_source(lean.source).maths == "cheap"
+        parse_design(lean.source).math == "approximate"
         and lean.hypothesis == "it is so. Expected: 9% less energy (by counting)."
     )
-    assert not lean.promised, "of its time nothing was promised"
-    assert first(large).promised == 1.5
+    assert not lean.expected_speedup, "of its time nothing was promised"
+    assert first(large).expected_speedup == 1.5
 
 
 # --- what cannot be written --------------------------------------------------------------------------------
@@ -127,16 +127,16 @@ def test_energy_comes_after_what_costs_much_time_and_before_small_gains() -> Non
 def test_what_one_language_refuses_another_is_asked_for() -> None:
     given = task("a.tanh()", "torch.randn(64, 64).double()")
     drafts = all_of(assignment(given, "cuda"))
-    assert drafts and {of_source(draft.source).language for draft in drafts} == {"cuda"}
-    with pytest.raises(NoIdea, match="tanh of float64: the playbook has none for Triton"):
+    assert drafts and {parse_design(draft.source).language for draft in drafts} == {"cuda"}
+    with pytest.raises(NoProposal, match="tanh of float64: the playbook has none for Triton"):
         asyncio.run(Playbook().write(replace(assignment(given, "cuda"), languages=("triton",))))
 
 
 def test_why_there_is_no_design_is_said() -> None:
     product = replace(assignment(task("a @ a", "torch.randint(0, 9, (64, 64))"), "cuda"), languages=("cuda",))
-    with pytest.raises(NoIdea, match="products of int64 and int64: the playbook has none for CUDA"):
+    with pytest.raises(NoProposal, match="products of int64 and int64: the playbook has none for CUDA"):
         asyncio.run(Playbook().write(product))
-    assert Playbook().designs(product) == 1, "whoever asks for it is told why"
+    assert Playbook().design_count(product) == 1, "whoever asks for it is told why"
     unread = replace(assignment(NORM), graph=None, no_graph="it returns something other than a tensor")
-    with pytest.raises(OutOfIdeas, match=r"could not be read \(it returns something other than a tensor\)"):
+    with pytest.raises(NoMoreProposals, match=r"could not be read \(it returns something other than a tensor\)"):
         asyncio.run(Playbook().write(unread))

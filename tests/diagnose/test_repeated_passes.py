@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernelpro.authors.playbook.cpp.writer import BACKEND
+from kernelpro.authors.playbook.cpp.backend import BACKEND
 from kernelpro.diagnose.diagnostic import DiagnosticContext
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, Finding, Profile

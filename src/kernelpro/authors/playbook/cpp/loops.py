@@ -6,14 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import CppPrinter, combined, computed, identity, wide
-from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.online import Follower, centred
-from kernelpro.authors.playbook.fusion.passes import HEAVY, Pass, fixed, keep, kept_before, passes, scans_of
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var, variable
-from kernelpro.authors.playbook.ir.stages import Guard, Program, Reduce, Stage, Store
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
+from kernelpro.authors.playbook.ir.stages import Guard, Program, ReduceStep, Stage, StoreStep
+from kernelpro.authors.playbook.schedule.design import StageDesign
+from kernelpro.authors.playbook.schedule.online_reductions import OnlineReduction, fuse_variance
+from kernelpro.authors.playbook.schedule.passes import (
+    EXPENSIVE_OPS,
+    RowPass,
+    cached_before,
+    choose_cached,
+    loop_invariants,
+    scans_of,
+    split_into_passes,
+)
 
 _LONG = 512
 """One chain of additions longer than this is made in double: in float its error shows when a few values are large."""
@@ -44,7 +52,7 @@ class Kernel:
         self.tunables[name] = (value, sorted({value, *values}))
         return name
 
-    def store(self, step: Store, names: Names) -> str:
+    def store(self, step: StoreStep, names: Names) -> str:
         index, text = self.printer.index(step.index, names), self.printer.text(step.value, names)
         return self.printer.stored(step.tensor, index, self._held[step.tensor], text, step.value.dtype)
 
@@ -58,7 +66,7 @@ class Nest(ABC):
             how,
             place,
         )
-        self.passes = passes(stage)
+        self.passes = split_into_passes(stage)
 
     @abstractmethod
     def lines(self) -> list[str]: ...
@@ -68,23 +76,25 @@ class Nest(ABC):
         totals = "".join(f" reduction({_CLAUSES[t.kind]} : {t.name})" for t in self.stage.totals)
         if not self.how.parallel or count == 1:
             return ["#pragma omp single", *loop(name, count, body)]
-        return [f"#pragma omp for schedule({self.how.balance}){totals}", *loop(name, count, body)]
+        return [f"#pragma omp for schedule({self.how.schedule}){totals}", *loop(name, count, body)]
 
     def add_totals(self, names: Names) -> list[str]:
-        lines = self.printer.block([t.value for t in self.stage.totals if t.value.op not in LEAVES], names)
+        lines = self.printer.statements(
+            [t.value for t in self.stage.totals if t.value.op not in LEAVES], names
+        )
         for total in self.stage.totals:
             value = f"{wide(total.value.dtype)}({self.printer.text(total.value, names)})"
             lines.append(f"{total.name} = {combined(total.kind, total.name, value)};")
         return lines
 
-    def element(self, one: Pass, names: Names, into: str) -> list[str]:
+    def element(self, one: RowPass, names: Names, into: str) -> list[str]:
         """What is done for one element of a pass; a reduction goes to the variable of its name with `into` behind it."""
-        lines = self.printer.block(
-            [*one.keeps, *(s.value for s in one.steps if s.value.op not in LEAVES)], names
+        lines = self.printer.statements(
+            [*one.cached, *(s.value for s in one.steps if s.value.op not in LEAVES)], names
         )
-        lines += [f"kept{node.number}[{flat(one.loops)}] = {names[node]};" for node in one.keeps]
+        lines += [f"kept{node.number}[{flat(one.loops)}] = {names[node]};" for node in one.cached]
         for step in one.steps:
-            if isinstance(step, Store):
+            if isinstance(step, StoreStep):
                 lines.append(self.kernel.store(step, names))
             else:
                 lines.append(
@@ -92,7 +102,7 @@ class Nest(ABC):
                 )
         return lines
 
-    def term(self, step: Reduce, names: Names) -> str:
+    def term(self, step: ReduceStep, names: Names) -> str:
         """What an element adds to a reduction."""
         return self.printer.text(step.value, names)
 
@@ -100,7 +110,7 @@ class Nest(ABC):
         """Running sums take one more element."""
         lines = []
         for scan in scans:
-            lines += self.printer.block([arg for arg in scan.args if arg.op not in LEAVES], names)
+            lines += self.printer.statements([arg for arg in scan.args if arg.op not in LEAVES], names)
             name = f"s{scan.number}{at}"
             value = f"{wide(scan.dtype)}({self.printer.text(scan.args[0], names)})"
             lines.append(f"{name} = {combined(scan.data[0], name, value)};")
@@ -117,12 +127,12 @@ class Rows(Nest):
 
     def __init__(self, kernel: Kernel, stage: Stage, how: StageDesign, place: int):
         super().__init__(kernel, stage, how, place)
-        self._followers: dict[str, Follower] = {}
-        if how.joined:
-            self.passes, self._followers = centred(self.passes)
+        self._followers: dict[str, OnlineReduction] = {}
+        if how.online:
+            self.passes, self._followers = fuse_variance(self.passes)
         self._bases = {follower.base.name for follower in self._followers.values()}
 
-    def term(self, step: Reduce, names: Names) -> str:
+    def term(self, step: ReduceStep, names: Names) -> str:
         text = super().term(step, names)
         if step.name in self._followers:
             off = f"({text} - {self._followers[step.name].base.name}_near)"
@@ -148,11 +158,11 @@ class Rows(Nest):
         return (
             len(self.passes) == 1
             and bool(self.passes[0].loops)
-            and not self.stage.reduces
+            and not self.stage.reductions
             and not scans_of(roots)
         )
 
-    def _in_tiles(self, lead: tuple[Var, ...], last: Var) -> list[str]:
+    def _in_tiles(self, lead: tuple[LoopVar, ...], last: LoopVar) -> list[str]:
         """Squares of rows and columns, so that lines of memory that go across the rows are used up while they are in cache."""
         tile = self.kernel.tunable(f"TILE{self.place}", self.how.tile, _TILES)
         blocks = f"(({last.extent} + {tile} - 1) / {tile})"
@@ -182,26 +192,26 @@ class Rows(Nest):
 
     def row(self) -> list[str]:
         """All that is done for one row."""
-        if self.how.keep:
-            keep(self.passes)
+        if self.how.cache_row:
+            choose_cached(self.passes)
         names: Names = {}
         body: list[str] = []
         for number, one in enumerate(self.passes):
             body += self._pass(number, one, names)
         return body + self.add_totals(names)
 
-    def _pass(self, number: int, one: Pass, names: Names) -> list[str]:
+    def _pass(self, number: int, one: RowPass, names: Names) -> list[str]:
         inner = set(one.loops)
         roots = [step.value for step in one.steps]
-        kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in kept_before(self.passes, number)}
-        lines = self.printer.block(fixed(roots, inner, kept), names)
+        kept = {node: f"kept{node.number}[{flat(one.loops)}]" for node in cached_before(self.passes, number)}
+        lines = self.printer.statements(loop_invariants(roots, inner, kept), names)
         if not one.loops:
             return lines + self._once(one, names)
         scans = scans_of(roots)
-        lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.keeps]
+        lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.cached]
         if self.how.lanes > 1 and not scans and not one.guards:
             return lines + self._in_vectors(
-                one, names | kept, fetch=self.how.ahead and number == len(self.passes) - 1
+                one, names | kept, fetch=self.how.prefetch and number == len(self.passes) - 1
             )
         lines += [
             f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};"
@@ -214,10 +224,10 @@ class Rows(Nest):
         lines += nest(one.loops, [*body, *self.element(one, own, "_sum")])
         return lines + [f"const {computed(r.value.dtype)} {r.name} = {r.name}_sum;" for r in _reduces(one)]
 
-    def _once(self, one: Pass, names: Names) -> list[str]:
-        lines = self.printer.block([s.value for s in one.steps if s.value.op not in LEAVES], names)
+    def _once(self, one: RowPass, names: Names) -> list[str]:
+        lines = self.printer.statements([s.value for s in one.steps if s.value.op not in LEAVES], names)
         for step in one.steps:
-            if isinstance(step, Store):
+            if isinstance(step, StoreStep):
                 lines.append(self.kernel.store(step, names))
             else:
                 lines.append(
@@ -229,7 +239,7 @@ class Rows(Nest):
         text = self.printer.index(guard.index)
         return f"{text} < 0 || {text} >= {guard.size}"
 
-    def _in_vectors(self, one: Pass, names: Names, fetch: bool) -> list[str]:
+    def _in_vectors(self, one: RowPass, names: Names, fetch: bool) -> list[str]:
         """Stores: a vector loop. Reductions: as many partial results as there are lanes, put together behind the loop."""
         reduces = _reduces(one)
         *rest, var = one.loops
@@ -263,15 +273,18 @@ class Rows(Nest):
         lines += nest(tuple(rest), inner)
         return lines + [line for r in reduces for line in self._concluded(r, size(one.loops))]
 
-    def _near(self, base: Reduce, one: Pass, names: Names) -> list[str]:
+    def _near(self, base: ReduceStep, one: RowPass, names: Names) -> list[str]:
         """A number near the row's mean: that of its first few elements, so that one that sticks out does little harm."""
         *rest, var = one.loops
         few, name, own = min(_FEW, var.extent), f"{base.name}_near", dict(names)
-        body = [*self.printer.block([base.value], own), f"{name} += {self.printer.text(base.value, own)};"]
+        body = [
+            *self.printer.statements([base.value], own),
+            f"{name} += {self.printer.text(base.value, own)};",
+        ]
         lines = [f"const long {other.name} = 0;" for other in rest] + loop(var.name, few, body)
         return [f"float {name} = 0;", "{", *indented(lines), "}", f"{name} *= {1 / few!r}f;"]
 
-    def _concluded(self, r: Reduce, count: int) -> list[str]:
+    def _concluded(self, r: ReduceStep, count: int) -> list[str]:
         """A reduction's value from its partial results."""
         kind, total = computed(r.value.dtype), f"{r.kind}_of({r.name}_part)"
         if r.name in self._bases:
@@ -282,13 +295,13 @@ class Rows(Nest):
             return [f"const {kind} {r.name} = larger({total} - {off} * {off} / {count}, 0.0);"]
         return [f"const {kind} {r.name} = {total};"]
 
-    def _fetched(self, var: Var) -> list[str]:
+    def _fetched(self, var: LoopVar) -> list[str]:
         """The next row's part of every tensor that is read along the row first."""
         one = self.passes[0]
         if not self.stage.outer or var not in one.loops:
             return []
         last = self.stage.outer[-1]
-        new = {last: variable(last) + 1, var: variable(Var("line", var.extent))}
+        new = {last: variable(last) + 1, var: variable(LoopVar("line", var.extent))}
         found = {
             node.data
             for step in one.steps
@@ -296,7 +309,7 @@ class Rows(Nest):
             if node.op == "load" and _streams(node, var, last)
         }
         along = [
-            (name, index.substituted(new, lambda value: value)) for name, index in sorted(found, key=repr)
+            (name, index.substitute(new, lambda value: value)) for name, index in sorted(found, key=repr)
         ]
         return [
             f"__builtin_prefetch(&{self.printer.load(name, self.printer.index(index), 'float32')});"
@@ -334,7 +347,7 @@ class Strips(Nest):
         return {node for root in roots for node in root.walk() if node.op == "row"}
 
     def _along(
-        self, last: Var, body: list[str], start: str = "0", end: str = "width", vector: bool = True
+        self, last: LoopVar, body: list[str], start: str = "0", end: str = "width", vector: bool = True
     ) -> list[str]:
         """Over the rows of the strip."""
         pragma = ["#pragma omp simd"] if vector else []
@@ -345,7 +358,7 @@ class Strips(Nest):
             "}",
         ]
 
-    def _pass(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
+    def _pass(self, one: RowPass, names: Names, last: LoopVar, strip: str) -> list[str]:
         roots = [step.value for step in one.steps]
         lines = self._numbers(one, names, last, strip) if one.loops else []
         scans = scans_of(roots)
@@ -358,18 +371,20 @@ class Strips(Nest):
         bounds, start, end = self._bounds(one.guards, last)
         return lines + nest(one.loops, [*bounds, *self._along(last, body, start, end)])
 
-    def _numbers(self, one: Pass, names: Names, last: Var, strip: str) -> list[str]:
+    def _numbers(self, one: RowPass, names: Names, last: LoopVar, strip: str) -> list[str]:
         """What a row needs of its own numbers, worked out for the whole strip before the pass."""
         lines: list[str] = []
-        for node in fixed([step.value for step in one.steps], set(one.loops), {}):
-            if node not in names and any(inner.op in HEAVY or inner.op == "row" for inner in node.walk()):
+        for node in loop_invariants([step.value for step in one.steps], set(one.loops), {}):
+            if node not in names and any(
+                inner.op in EXPENSIVE_OPS or inner.op == "row" for inner in node.walk()
+            ):
                 own = dict(names)
-                body = [*self.printer.block([node], own), f"h{node.number}[j] = {own[node]};"]
+                body = [*self.printer.statements([node], own), f"h{node.number}[j] = {own[node]};"]
                 lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, body)]
                 names[node] = f"h{node.number}[j]"
         return lines
 
-    def _bounds(self, guards: tuple[Guard, ...], last: Var) -> tuple[list[str], str, str]:
+    def _bounds(self, guards: tuple[Guard, ...], last: LoopVar) -> tuple[list[str], str, str]:
         """Which rows of the strip have the element: lines to find out, and where they start and end."""
         lines: list[str] = []
         start, end = "0", "width"
@@ -396,20 +411,20 @@ def loop(name: str, count: int | str, body: list[str]) -> list[str]:
     return [f"for (long {name} = 0; {name} < {count}; ++{name}) {{", *indented(body), "}"]
 
 
-def nest(loops: tuple[Var, ...], body: list[str], vector: bool = False) -> list[str]:
+def nest(loops: tuple[LoopVar, ...], body: list[str], vector: bool = False) -> list[str]:
     for place, var in enumerate(reversed(loops)):
         body = [*(["#pragma omp simd"] if vector and not place else []), *loop(var.name, var.extent, body)]
     return body
 
 
-def flat(loops: tuple[Var, ...]) -> str:
+def flat(loops: tuple[LoopVar, ...]) -> str:
     text = ""
     for var in loops:
         text = f"({text}) * {var.extent} + {var.name}" if text else var.name
     return text
 
 
-def unflattened(name: str, loops: tuple[Var, ...]) -> list[str]:
+def unflattened(name: str, loops: tuple[LoopVar, ...]) -> list[str]:
     """The variables of several loops from the number of the turn."""
     lines, stride = [], 1
     for var in reversed(loops):
@@ -418,27 +433,29 @@ def unflattened(name: str, loops: tuple[Var, ...]) -> list[str]:
     return lines
 
 
-def size(loops: tuple[Var, ...]) -> int:
+def size(loops: tuple[LoopVar, ...]) -> int:
     return prod(var.extent for var in loops)
 
 
-def _held(step: Reduce, one: Pass, lanes: int = 1) -> str:
+def _held(step: ReduceStep, one: RowPass, lanes: int = 1) -> str:
     """The type of a reduction's partial results, of which there are so many."""
     kind = computed(step.value.dtype)
     long = size(one.loops) > _LONG * lanes and step.kind in ("sum", "prod") and not step.guards
     return "double" if kind == "float" and long else kind
 
 
-def _reduces(one: Pass) -> list[Reduce]:
-    return [step for step in one.steps if isinstance(step, Reduce)]
+def _reduces(one: RowPass) -> list[ReduceStep]:
+    return [step for step in one.steps if isinstance(step, ReduceStep)]
 
 
-def _streams(node: Expr, var: Var, last: Var) -> bool:
+def _streams(node: Expr, var: LoopVar, last: LoopVar) -> bool:
     """Whether a load goes along the row, and on to another place with the next row."""
-    index: Index = node.data[1]
+    index: IndexExpr = node.data[1]
     return index.is_affine and index.coefficient(var) == 1 and index.coefficient(last) != 0
 
 
-def _without(index: Index, var: Var) -> tuple[Index, int]:
+def _without(index: IndexExpr, var: LoopVar) -> tuple[IndexExpr, int]:
     """The index without its term in `var`, and that term's factor."""
-    return Index(tuple((a, c) for a, c in index.terms if a != var), index.constant), index.coefficient(var)
+    return IndexExpr(tuple((a, c) for a, c in index.terms if a != var), index.constant), index.coefficient(
+        var
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from kernelpro.authors.playbook.codegen.printing import Names, Printer
+from kernelpro.authors.playbook.codegen.printer import Names, Printer
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr
 
 STORED = {
@@ -106,7 +106,7 @@ class CppPrinter(Printer):
             text = f"{STORED[held]}({text})"
         return f"{self._pointers[tensor]}[{index}] = {text};"
 
-    def declared(self, name: str, dtype: str, text: str) -> str:
+    def declare(self, name: str, dtype: str, text: str) -> str:
         return f"const {computed(dtype)} {name} = {text};"
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
@@ -132,7 +132,7 @@ class CppPrinter(Printer):
             return f"std::abs({args[0]})"
         return f"{_CALLS[op]}({', '.join(args)})"
 
-    def special(self, node: Expr, names: Names) -> str:
+    def reference(self, node: Expr, names: Names) -> str:
         if node.op == "product":
             return f"{node.data[0]}[{self.index(node.data[1], names)}]"
         return str(node.data)

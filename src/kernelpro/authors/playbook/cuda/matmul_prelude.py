@@ -40,7 +40,7 @@ template <int LEFT> __device__ inline void arrived() {  // all groups but the la
 }
 """
 
-TILES = """\
+TILE = """\
 // One operand's tile in shared memory: SIDE rows or columns by TILE_K terms of the sum; either lie side by side.
 template <class Type, int SIDE, int TILE_K, bool ALONG, int PAD> struct Tile {
     using T = Type;

@@ -7,21 +7,21 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from kernelpro.authors.playbook.codegen.writer import Move, Seed
+from kernelpro.authors.playbook.codegen.backend import Move, Seed
 from kernelpro.authors.playbook.cuda import matmul_moves
-from kernelpro.authors.playbook.cuda.elementwise import is_flat
-from kernelpro.authors.playbook.cuda.matmul import multiplies
+from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
+from kernelpro.authors.playbook.cuda.matmul import is_matmul
 from kernelpro.authors.playbook.cuda.row_stages import can_split
-from kernelpro.authors.playbook.cuda.transpose import crossing
-from kernelpro.authors.playbook.cuda.thread_loop import fitting
-from kernelpro.authors.playbook.cuda.sliding_windows import outputs, slide
-from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import find_contraction
-from kernelpro.authors.playbook.fusion.passes import split_into_passes
+from kernelpro.authors.playbook.cuda.transpose import find_transpose
+from kernelpro.authors.playbook.cuda.thread_loop import fit_vector
+from kernelpro.authors.playbook.cuda.sliding_windows import outputs_per_thread, find_overlap
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.schedule.contractions import find_contraction
+from kernelpro.authors.playbook.schedule.passes import split_into_passes
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
 from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, Stage, StoreStep
-from kernelpro.authors.playbook.moves import (
+from kernelpro.authors.playbook.schedule.moves import (
     APPROXIMATE_MATH,
     Apply,
     Change,
@@ -47,7 +47,7 @@ _LONG = 32768
 
 def seeds(program: Program) -> list[Seed]:
     """The first is the one to bet on."""
-    best, wider, plain = (_all(program, choose) for choose in (_best, _wider, _plain))
+    best, wider, plain = (_design_stages(program, choose) for choose in (_best_design, _wider_design, _plain_design))
     if any(find_contraction(stage) for stage in program.stages):
         found = [
             Seed(
@@ -70,32 +70,32 @@ def seeds(program: Program) -> list[Seed]:
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:
-    steps = [more_exact_math(design), design.with_all_stages(cache_row=False, split=1), _all(program, _plain)]
+    steps = [more_exact_math(design), design.with_all_stages(cache_row=False, split=1), _design_stages(program, _plain_design)]
     return distinct_fallbacks(design, steps)
 
 
 # --- designs to begin with ---------------------------------------------------------------------------------
 
 
-def _all(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> Design:
+def _design_stages(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> Design:
     return Design("cuda", tuple(choose(stage, program) for stage in program.stages))
 
 
-def _best(stage: Stage, program: Program) -> StageDesign:
+def _best_design(stage: Stage, program: Program) -> StageDesign:
     if find_contraction(stage):
-        return matmul_moves.best(stage)
-    if is_flat(stage):
-        return _flat(stage, program)
-    if slide(stage) and (how := _windows(stage)).coarsening > 1:
+        return matmul_moves.tensor_core_design(stage)
+    if is_elementwise(stage):
+        return _elementwise_design(stage, program)
+    if find_overlap(stage) and (how := _window_design(stage)).coarsening > 1:
         return how
-    return _columns(stage, program) if _order(stage) == "strips" else _rows(stage, program)
+    return _across_rows_design(stage, program) if _order(stage) == "strips" else _along_rows_design(stage, program)
 
 
-def _wider(stage: Stage, program: Program) -> StageDesign:
+def _wider_design(stage: Stage, program: Program) -> StageDesign:
     if find_contraction(stage):
-        return matmul_moves.smaller(stage)
-    how = _best(stage, program)
-    if is_flat(stage):
+        return matmul_moves.smaller_tile_design(stage)
+    how = _best_design(stage, program)
+    if is_elementwise(stage):
         return (
             replace(how, threads=512, tile=64)
             if how.order == "tiles"
@@ -108,19 +108,19 @@ def _wider(stage: Stage, program: Program) -> StageDesign:
     return replace(how, threads=min(1024, 2 * how.threads), coarsening=max(1, how.coarsening // 2))
 
 
-def _plain(stage: Stage, program: Program) -> StageDesign:
+def _plain_design(stage: Stage, program: Program) -> StageDesign:
     if stage.product:
-        return matmul_moves.plain(stage)
-    if is_flat(stage) or _order(stage) == "strips":
-        return StageDesign(order="rows" if is_flat(stage) else "strips", threads=128)
+        return matmul_moves.multiply_add_design(stage)
+    if is_elementwise(stage) or _order(stage) == "strips":
+        return StageDesign(order="rows" if is_elementwise(stage) else "strips", threads=128)
     return StageDesign(threads=128, coarsening=4 if stage.rows >= 4 * _SMS else 1)
 
 
-def _flat(stage: Stage, program: Program) -> StageDesign:
-    if crossing(stage):
+def _elementwise_design(stage: Stage, program: Program) -> StageDesign:
+    if find_transpose(stage):
         return StageDesign(order="tiles")
     pieces = (
-        stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector(stage, program))
+        stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector_width(stage, program))
     )
     loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
     return StageDesign(
@@ -128,10 +128,10 @@ def _flat(stage: Stage, program: Program) -> StageDesign:
     )
 
 
-def _rows(stage: Stage, program: Program) -> StageDesign:
+def _along_rows_design(stage: Stage, program: Program) -> StageDesign:
     """A warp a row, or less, while that leaves few elements to a thread; else a block, or several."""
-    vector, length = _vector(stage, program), stage.row_width
-    pieces = max(1, length // fitting(vector, stage.row_loops))
+    vector, length = _vector_width(stage, program), stage.row_width
+    pieces = max(1, length // fit_vector(vector, stage.row_loops))
     lanes = min(32 if pieces <= 256 else power_of_two(length / _EACH), power_of_two(pieces), 1024)
     threads = max(lanes, 128)
     how = StageDesign(threads=threads, coarsening=threads // lanes, vector_width=vector, cache_row=True)
@@ -141,9 +141,9 @@ def _rows(stage: Stage, program: Program) -> StageDesign:
     return how
 
 
-def _columns(stage: Stage, program: Program) -> StageDesign:
+def _across_rows_design(stage: Stage, program: Program) -> StageDesign:
     length = stage.row_width
-    vector = fitting(min(4, _vector(stage, program)), stage.outer)
+    vector = fit_vector(min(4, _vector_width(stage, program)), stage.outer)
     if (length <= 64 and len(split_into_passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reductions):
         return StageDesign(order="strips", vector_width=vector if stage.rows >= _BUSY * vector else 1)
     several = len([one for one in split_into_passes(stage) if one.loops]) > 1
@@ -160,13 +160,13 @@ def _columns(stage: Stage, program: Program) -> StageDesign:
     return how
 
 
-def _windows(stage: Stage) -> StageDesign:
+def _window_design(stage: Stage) -> StageDesign:
     """As many outputs a thread as leave enough threads."""
     together = next((n for n in (8, 4, 2) if stage.rows >= n * _BUSY), 1)
-    return StageDesign(order="tiles", threads=128, coarsening=outputs(stage, together))
+    return StageDesign(order="tiles", threads=128, coarsening=outputs_per_thread(stage, together))
 
 
-def _vector(stage: Stage, program: Program) -> int:
+def _vector_width(stage: Stage, program: Program) -> int:
     """As many elements of the largest tensor as 16 bytes hold."""
     names = {node.data[0] for root in stage.expressions for node in root.walk() if node.op == "load"}
     names |= {step.tensor for step in stage.steps if isinstance(step, StoreStep)}
@@ -211,12 +211,12 @@ def _run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
 
 def _along_rows(change: Change) -> Apply:
     """A change of stages that are no products."""
-    return per_stage(lambda stage, how: None if multiplies(stage, how) else change(stage, how))
+    return per_stage(lambda stage, how: None if is_matmul(stage, how) else change(stage, how))
 
 
 def _widen(program: Program, design: Design) -> Design | None:
     def change(stage: Stage, how: StageDesign) -> StageDesign | None:
-        vector = _vector(stage, program)
+        vector = _vector_width(stage, program)
         return (
             replace(how, vector_width=vector) if how.vector_width < vector and how.order != "tiles" and not stage.product else None
         )
@@ -225,11 +225,11 @@ def _widen(program: Program, design: Design) -> Design | None:
 
 
 def _tile(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return replace(how, order="tiles", vector_width=1) if how.order != "tiles" and crossing(stage) else None
+    return replace(how, order="tiles", vector_width=1) if how.order != "tiles" and find_transpose(stage) else None
 
 
 def _overlap(stage: Stage, how: StageDesign) -> StageDesign | None:
-    made = _windows(stage) if how.order != "tiles" and slide(stage) else None
+    made = _window_design(stage) if how.order != "tiles" and find_overlap(stage) else None
     return (
         replace(how, order="tiles", threads=made.threads, coarsening=made.coarsening)
         if made and made.coarsening > 1
@@ -242,13 +242,13 @@ def _turn(program: Program, design: Design) -> Design | None:
 
     def change(stage: Stage, how: StageDesign) -> StageDesign | None:
         if (
-            multiplies(stage, how)
-            or is_flat(stage)
+            is_matmul(stage, how)
+            or is_elementwise(stage)
             or not stage.outer
             or how.order in ("tiles", _order(stage))
         ):
             return None
-        made = _best(stage, program)
+        made = _best_design(stage, program)
         return replace(how, order=made.order, threads=made.threads, coarsening=made.coarsening, lanes=made.lanes, vector_width=made.vector_width, split=made.split, cache_row=made.cache_row)
 
     return apply_change(program, design, change)
@@ -270,7 +270,7 @@ def _whole(stage: Stage, how: StageDesign) -> StageDesign | None:
 
 def _more_threads(stage: Stage, how: StageDesign) -> StageDesign | None:
     """For each row, so that each has fewer elements."""
-    if is_flat(stage):
+    if is_elementwise(stage):
         return replace(how, coarsening=how.coarsening // 2) if how.coarsening > 1 and how.order != "tiles" else None
     if how.order == "strips":
         return replace(how, lanes=2 * how.lanes) if how.lanes < 32 and how.lanes < how.threads else None
@@ -281,7 +281,7 @@ def _more_threads(stage: Stage, how: StageDesign) -> StageDesign | None:
 
 def _more_work(stage: Stage, how: StageDesign) -> StageDesign | None:
     """For each thread, so that more of its loads are on the way."""
-    if is_flat(stage):
+    if is_elementwise(stage):
         return replace(how, coarsening=2 * how.coarsening) if how.coarsening < 8 and how.order != "tiles" else None
     if how.order == "strips":
         return replace(how, lanes=how.lanes // 2) if how.lanes > 1 else None
@@ -289,9 +289,9 @@ def _more_work(stage: Stage, how: StageDesign) -> StageDesign | None:
 
 
 def _small_blocks(stage: Stage, how: StageDesign) -> StageDesign | None:
-    if how.threads <= 64 or (how.order == "tiles" and is_flat(stage)):
+    if how.threads <= 64 or (how.order == "tiles" and is_elementwise(stage)):
         return None
-    together = max(1, how.coarsening // 2) if how.order == "rows" and not is_flat(stage) else how.coarsening
+    together = max(1, how.coarsening // 2) if how.order == "rows" and not is_elementwise(stage) else how.coarsening
     return replace(how, threads=how.threads // 2, coarsening=together)
 
 

@@ -5,33 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.across_rows import Columns
-from kernelpro.authors.playbook.cuda.along_rows import Rows
-from kernelpro.authors.playbook.cuda.row_kernel import Sweep, scans_of
-from kernelpro.authors.playbook.cuda.syntax import OPERATORS, combined, identity, indented
-from kernelpro.authors.playbook.cuda.thread_loop import Writing
-from kernelpro.authors.playbook.cuda.sliding_windows import Windows, slide
-from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.passes import RowPass, split_into_passes
+from kernelpro.authors.playbook.cuda.across_rows import ThreadsAcrossRows
+from kernelpro.authors.playbook.cuda.along_rows import ThreadsAlongRow
+from kernelpro.authors.playbook.cuda.row_kernel import RowKernel, scans_of
+from kernelpro.authors.playbook.cuda.syntax import REDUCE_OPERATORS, combined, identity, indented
+from kernelpro.authors.playbook.cuda.thread_loop import CudaSourceBuilder
+from kernelpro.authors.playbook.cuda.sliding_windows import SlidingWindows, find_overlap
+from kernelpro.authors.playbook.schedule.design import StageDesign
+from kernelpro.authors.playbook.schedule.passes import RowPass, split_into_passes
 from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage
 
-_FINISHERS = 1024
+_TOTALS_THREADS = 1024
 """Threads of the block that makes totals."""
 
 
-def write_stage(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
+def write_row_stage(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
     """All kernels of a stage."""
-    kind: type[Sweep] = Columns if how.order == "strips" and stage.outer else Rows
-    if how.order == "tiles" and slide(stage):
-        kind, how = Windows, replace(how, split=1, cache_row=False)
+    kind: type[RowKernel] = ThreadsAcrossRows if how.order == "strips" and stage.outer else ThreadsAlongRow
+    if how.order == "tiles" and find_overlap(stage):
+        kind, how = SlidingWindows, replace(how, split=1, cache_row=False)
     made = split_into_passes(stage)
     if how.split == 1 or not can_split(stage):
         last = kind(writing, stage, how, place, made)
         last.write(f"stage{place}")
     else:
-        last = _split(writing, stage, how, place, kind, made)
+        last = _write_split(writing, stage, how, place, kind, made)
     if stage.totals:
-        _finish(writing, stage, place, last.blocks)
+        _write_totals(writing, stage, place, last.grid)
 
 
 def can_split(stage: Stage) -> bool:
@@ -42,37 +42,37 @@ def can_split(stage: Stage) -> bool:
     )
 
 
-def _split(
-    writing: Writing, stage: Stage, how: StageDesign, place: int, kind: type[Sweep], made: list[RowPass]
-) -> Sweep:
+def _write_split(
+    writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int, kind: type[RowKernel], made: list[RowPass]
+) -> RowKernel:
     shares = writing.tunable(f"SPLIT{place}", how.split, 1, 256)
     most, known = max(writing.tunables[shares][1]), list[ReduceStep]()
     for number, one in enumerate(one for one in made if one.loops):
         last = kind(writing, stage, how, place, [one], shares, known)
-        last.write(f"stage{place}_{number}", parts=most)
+        last.write(f"stage{place}_{number}", max_split=most)
         known += [step for step in one.steps if isinstance(step, ReduceStep)]
     rest = [one for one in made if not one.loops]
     if rest or stage.totals:
         alone = replace(how, threads=256, lanes=1, vector_width=1)
-        last = Columns(writing, stage, alone, place, rest, "1", known, shares, tuned=False)
+        last = ThreadsAcrossRows(writing, stage, alone, place, rest, "1", known, shares, tuned=False)
         last.write(f"stage{place}_end")
     return last
 
 
-def _finish(writing: Writing, stage: Stage, place: int, blocks: str) -> None:
+def _write_totals(writing: CudaSourceBuilder, stage: Stage, place: int, blocks: str) -> None:
     """One more block makes the totals of all the others' parts."""
-    writing.begin()
+    writing.begin_kernel()
     lines = []
     for total in stage.totals:
         kind = computed(total.value.dtype)
         part = f"part_{total.name}"
-        lines += [f"__shared__ {kind} warps_{total.name}[{_FINISHERS // 32}];"]
+        lines += [f"__shared__ {kind} warps_{total.name}[{_TOTALS_THREADS // 32}];"]
         lines += [f"{kind} {total.name} = {identity(total.kind, kind)};"]
         added = combined(total.kind, total.name, f"{part}[i]")
-        lines += [f"for (int i = threadIdx.x; i < {blocks}; i += {_FINISHERS}) {total.name} = {added};"]
+        lines += [f"for (int i = threadIdx.x; i < {blocks}; i += {_TOTALS_THREADS}) {total.name} = {added};"]
         lines += [
-            f"{total.name} = joined<{OPERATORS[total.kind]}, {_FINISHERS}>({total.name}, warps_{total.name});"
+            f"{total.name} = joined<{REDUCE_OPERATORS[total.kind]}, {_TOTALS_THREADS}>({total.name}, warps_{total.name});"
         ]
-    stores = [line for step in stage.epilogue for line in writing.store(step, {})]
+    stores = [line for step in stage.epilogue for line in writing.store_element(step, {})]
     lines += ["if (threadIdx.x == 0) {", *indented(stores), "}"]
-    writing.add(f"stage{place}_totals", lines, "1", str(_FINISHERS))
+    writing.add_kernel(f"stage{place}_totals", lines, "1", str(_TOTALS_THREADS))

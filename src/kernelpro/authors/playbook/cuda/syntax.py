@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import STORED as CPP_STORED
 from kernelpro.authors.playbook.cpp.syntax import CppPrinter, computed
-from kernelpro.authors.playbook.design import APPROXIMABLE_FUNCTIONS
+from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
 
 STORED = {**CPP_STORED, "float16": "__half", "bfloat16": "__nv_bfloat16"}
 """How tensors hold a type."""
-OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
+REDUCE_OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 """The prelude's names for kinds of reduction."""
 _FLOAT = {"abs": "fabsf", "round": "rintf", "pow": "powf", "fmod": "fmodf"}
 _DOUBLE = {"abs": "fabs", "round": "rint"}
@@ -26,11 +26,11 @@ FAST_FLAGS = ("-ftz=true", "-prec-sqrt=false")
 
 def identity(kind: str, ctype: str) -> str:
     """What a reduction begins with."""
-    return f"{OPERATORS[kind]}::start<{ctype}>()"
+    return f"{REDUCE_OPERATORS[kind]}::start<{ctype}>()"
 
 
 def combined(kind: str, a: str, b: str) -> str:
-    return f"{OPERATORS[kind]}::of({a}, {b})"
+    return f"{REDUCE_OPERATORS[kind]}::of({a}, {b})"
 
 
 class CudaPrinter(CppPrinter):
@@ -39,17 +39,17 @@ class CudaPrinter(CppPrinter):
     def __init__(self, math_mode: str, pointers: Mapping[str, str]):
         self.pointers = dict(pointers)
         super().__init__(False, self.pointers)
-        self._quick = {"library": {}, "fast": _FAST, "approximate": _FAST | _CHEAP}[math_mode]
-        self.places: Mapping[LoopVar, IndexExpr] = {}
+        self._fast_functions = {"library": {}, "fast": _FAST, "approximate": _FAST | _CHEAP}[math_mode]
+        self.loop_indices: Mapping[LoopVar, IndexExpr] = {}
         """Where the thread stands: an index for each loop variable."""
-        self.of_row = ""
+        self.row_suffix = ""
         """What is appended to the name of a number that belongs to a row."""
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
-        return super().index(self.placed(index), names)
+        return super().index(self.resolve(index), names)
 
-    def placed(self, index: IndexExpr) -> IndexExpr:
-        return index.substitute(self.places, lambda value: value)
+    def resolve(self, index: IndexExpr) -> IndexExpr:
+        return index.substitute(self.loop_indices, lambda value: value)
 
     def pointer(self, tensor: str) -> str:
         return self.pointers[tensor]
@@ -68,9 +68,9 @@ class CudaPrinter(CppPrinter):
         if kind not in ("float", "double") or op in ("cast", "neg", "not"):
             return super().operator(op, args, node)
         given = ", ".join(args)
-        if kind == "float" and op in self._quick:
-            return f"{self._quick[op]}({given})"
-        if op in _CALLED:
+        if kind == "float" and op in self._fast_functions:
+            return f"{self._fast_functions[op]}({given})"
+        if op in _LIBRARY_FUNCTIONS:
             return (
                 f"{_FLOAT.get(op, f'{op}f')}({given})"
                 if kind == "float"
@@ -78,11 +78,11 @@ class CudaPrinter(CppPrinter):
             )
         return super().operator(op, args, node)
 
-    def special(self, node: Expr, names: Names) -> str:
-        return f"{node.data}{self.of_row}" if node.op == "row" else str(node.data)
+    def reference(self, node: Expr, names: Names) -> str:
+        return f"{node.data}{self.row_suffix}" if node.op == "row" else str(node.data)
 
 
-_CALLED = (
+_LIBRARY_FUNCTIONS = (
     *("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil", "trunc"),
     *("abs", "round", "pow", "fmod"),
 )
@@ -194,7 +194,7 @@ __device__ inline float cheap_erf(float x) {  // 1 - 2^p(|x|), to 1e-7
 }
 """By their absolute error, which is float32's."""
 
-JOINED = """\
+REDUCE_LANES = """\
 // One number of all LANES neighbouring threads, given to each of them; `part` has a place for every warp of the block.
 template <class Op, int LANES, class T> __device__ inline T joined(T value, T* part) {
 #pragma unroll
@@ -212,7 +212,7 @@ template <class Op, int LANES, class T> __device__ inline T joined(T value, T* p
 }
 """
 
-RUNNING = """\
+SCAN_LANES = """\
 // What lies before each of a thread's U pieces, pieces of the same number lying side by side along LANES neighbouring threads:
 // in come the pieces' own results, out go those of all before them; `carry` goes on to the next call.
 template <class Op, int LANES, int U, class T> __device__ inline void running(T (&totals)[U], T& carry, T* part) {
@@ -257,7 +257,7 @@ template <class Op, int LANES, int U, class T> __device__ inline void running(T 
 }
 """
 
-ACROSS = """\
+REDUCE_ACROSS = """\
 // One number of the LANES threads that lie WIDTH apart, for each of N rows, given to all of them.
 template <class Op, int LANES, int WIDTH, class T, int N> __device__ inline void across(T (&values)[N], T* part) {
     if constexpr (LANES > 1) {

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import computed
-from kernelpro.authors.playbook.cuda.elementwise import is_flat
+from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
 from kernelpro.authors.playbook.cuda.syntax import indented
-from kernelpro.authors.playbook.cuda.thread_loop import Turns, Writing, spread
-from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.passes import RowPass
+from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder, unflatten_pack
+from kernelpro.authors.playbook.schedule.design import StageDesign
+from kernelpro.authors.playbook.schedule.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
 from kernelpro.authors.playbook.ir.stages import Stage
 
 
-def crossing(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:
+def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:
     """The loop along which an element-wise stage stores, that along which it loads, and those loads."""
-    if not is_flat(stage):
+    if not is_elementwise(stage):
         return None
     loops = (*stage.outer, *stage.steps[0].loops)
     if len(loops) < 2:
@@ -41,30 +41,30 @@ def crossing(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:
     return None
 
 
-def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
-    found = crossing(stage)
+def write_transpose(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
+    found = find_transpose(stage)
     assert found
     inner, other, loads = found
-    writing.begin()
+    writing.begin_kernel()
     threads = writing.tunable(f"THREADS{place}", how.threads, 128, 512)
     side = writing.tunable(f"TILE{place}", how.tile, 32, 64)
     loops = (*stage.outer, *stage.steps[0].loops)
     rest = tuple(var for var in loops if var not in (inner, other))
     p, q = LoopVar("p", inner.extent), LoopVar("q", other.extent)
     places: dict[LoopVar, IndexExpr] = {inner: variable(p), other: variable(q)}
-    places |= spread(variable(LoopVar("rest", prod(var.extent for var in rest))), rest, 1, IndexExpr())
-    turns = Turns(
+    places |= unflatten_pack(variable(LoopVar("rest", prod(var.extent for var in rest))), rest, 1, IndexExpr())
+    turns = ThreadLoop(
         writing,
         RowPass(loops, list(stage.steps)),
         1,
         places,
-        whole=f"({inner.extent} % {side} == 0 && {other.extent} % {side} == 0)",
-        inside=f"p < {inner.extent} && q < {other.extent}",
-        here=["const Int p = left + x, q = top + y + u * STEP;"],
-        count="COUNT",
-        ahead="COUNT",
+        always_in_bounds=f"({inner.extent} % {side} == 0 && {other.extent} % {side} == 0)",
+        in_bounds=f"p < {inner.extent} && q < {other.extent}",
+        index_lines=["const Int p = left + x, q = top + y + u * STEP;"],
+        iterations="COUNT",
+        unroll="COUNT",
     )
-    turns.begin()
+    turns.bind_printer()
     names: Names = {}
     lines = _header(inner, other, side, threads)
     for node in loads:
@@ -73,15 +73,15 @@ def write_tiles(writing: Writing, stage: Stage, how: StageDesign, place: int) ->
             f"__shared__ {computed(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"
         ]
         body = [f"{tile}[y + u * STEP][x] = {writing.printer.text(node, {})};"]
-        inside = [f"if ({turns.whole} || ({turns.inside})) {{", *indented(body), "}"]
+        inside = [f"if ({turns.always_in_bounds} || ({turns.in_bounds})) {{", *indented(body), "}"]
         here = "const Int p = left + y + u * STEP, q = top + x;"
         lines += ["#pragma unroll", "for (int u = 0; u < COUNT; ++u) {", *indented([here, *inside]), "}"]
         names[node] = f"{tile}[x][y + u * STEP]"
-    first = turns.loads(names)
-    lines += turns.in_steps([*first, "__syncthreads();", *turns.over_turns(turns.piece(names))])
+    first = turns.emit_loads(names)
+    lines += turns.outer_loop([*first, "__syncthreads();", *turns.unrolled(turns.emit_pack(names))])
     tiles = [f"(({var.extent} + {side} - 1) / {side})" for var in (inner, other)]
     blocks = " * ".join([*tiles, str(prod(var.extent for var in rest))])
-    writing.add(f"stage{place}", lines, blocks, threads)
+    writing.add_kernel(f"stage{place}", lines, blocks, threads)
 
 
 def _header(inner: LoopVar, other: LoopVar, side: str, threads: str) -> list[str]:

@@ -16,28 +16,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.writer import Backend
+from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cuda import moves
-from kernelpro.authors.playbook.cuda.elementwise import is_flat, write_flat
-from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILES
-from kernelpro.authors.playbook.cuda.matmul import Products, multiplies
-from kernelpro.authors.playbook.cuda.row_stages import write_stage
+from kernelpro.authors.playbook.cuda.elementwise import is_elementwise, write_elementwise
+from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
+from kernelpro.authors.playbook.cuda.matmul import CudaMatmul, is_matmul
+from kernelpro.authors.playbook.cuda.row_stages import write_row_stage
 from kernelpro.authors.playbook.cuda.syntax import (
-    ACROSS,
+    REDUCE_ACROSS,
     CHEAP_FORMS,
     FAST_FLAGS,
-    JOINED,
+    REDUCE_LANES,
     PRELUDE,
-    RUNNING,
+    SCAN_LANES,
     STORED,
     headers,
     indented,
 )
-from kernelpro.authors.playbook.cuda.transpose import crossing, write_tiles
-from kernelpro.authors.playbook.cuda.thread_loop import Kernel, Writing
-from kernelpro.authors.playbook.design import Design, StageDesign
-from kernelpro.authors.playbook.fusion.hidden import masked_loads
+from kernelpro.authors.playbook.cuda.transpose import find_transpose, write_transpose
+from kernelpro.authors.playbook.cuda.thread_loop import CudaKernel, CudaSourceBuilder
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign
+from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 
 _FEW = 2**31 - 2**24
@@ -45,26 +45,26 @@ _FEW = 2**31 - 2**24
 
 _WORDS = (
     *((f"cheap_{op}(", text) for op, text in CHEAP_FORMS.items()),
-    *(("joined<", JOINED), ("running<", RUNNING), ("LANES, WIDTH>(", ACROSS)),
-    *(("= Tile<", INSTRUCTIONS + TILES), ("fragment<", FRAGMENTS)),
+    *(("joined<", REDUCE_LANES), ("running<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
+    *(("= Tile<", INSTRUCTIONS + TILE), ("fragment<", FRAGMENTS)),
 )
 """Functions by what calls them."""
 
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    writing = Writing(program, design.math, {t.name: frame.argument_name(t) for t in program.tensors})
+    writing = CudaSourceBuilder(program, design.math, {t.name: frame.argument_name(t) for t in program.tensors})
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
-        if multiplies(stage, how):
+        if is_matmul(stage, how):
             left, how = (
-                Products(writing, stage, how, place, design).write(),
+                CudaMatmul(writing, stage, how, place, design).write(),
                 replace(how, order="rows", split=1),
             )
         if left:
             _write(writing, left, how, place)
-    program = replace(program, tensors=(*program.tensors, *writing.scratch))
-    used = [t.name for t in program.tensors if any(t.name in kernel.used for kernel in writing.kernels)]
+    program = replace(program, tensors=(*program.tensors, *writing.temporaries))
+    used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in writing.kernels)]
     source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
     fast = [] if design.math == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
     flags = ", ".join([*fast, *(f'f"-D{name}={{{name}}}"' for name in writing.tunables)])
@@ -76,17 +76,17 @@ def write(program: Program, design: Design) -> str:
     )
 
 
-def _write(writing: Writing, stage: Stage, how: StageDesign, place: int) -> None:
-    writing.hidden = masked_loads(stage.expressions)
-    if how.order == "tiles" and crossing(stage):
-        write_tiles(writing, stage, how, place)
-    elif is_flat(stage):
-        write_flat(writing, stage, how, place)
+def _write(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
+    writing.load_conditions = masked_loads(stage.expressions)
+    if how.order == "tiles" and find_transpose(stage):
+        write_transpose(writing, stage, how, place)
+    elif is_elementwise(stage):
+        write_elementwise(writing, stage, how, place)
     else:
-        write_stage(writing, stage, how, place)
+        write_row_stage(writing, stage, how, place)
 
 
-def _head(program: Program, writing: Writing) -> str:
+def _head(program: Program, writing: CudaSourceBuilder) -> str:
     """The functions that are used, and no others."""
     body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
     parts = [headers({t.dtype for t in program.tensors})]
@@ -100,7 +100,7 @@ def _head(program: Program, writing: Writing) -> str:
     return "\n".join(parts)
 
 
-def _kernels(writing: Writing) -> list[str]:
+def _kernels(writing: CudaSourceBuilder) -> list[str]:
     lines = []
     for kernel in writing.kernels:
         lines += [
@@ -110,14 +110,14 @@ def _kernels(writing: Writing) -> list[str]:
     return lines
 
 
-def _parameters(writing: Writing, kernel: Kernel) -> str:
+def _parameters(writing: CudaSourceBuilder, kernel: CudaKernel) -> str:
     return ", ".join(
         f"{'' if name in kernel.written else 'const '}{STORED[writing.tensors[name].dtype]}* __restrict__ {writing.pointer(name)}"
-        for name in kernel.used
+        for name in kernel.tensors
     )
 
 
-def _launcher(writing: Writing, used: list[str]) -> list[str]:
+def _launcher(writing: CudaSourceBuilder, used: list[str]) -> list[str]:
     written = {name for kernel in writing.kernels for name in kernel.written}
     given = [
         f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}"
@@ -127,20 +127,20 @@ def _launcher(writing: Writing, used: list[str]) -> list[str]:
     wide = [
         f"size_t({writing.pointer(n)})"
         for n in used
-        if n in writing.aligned and writing.tensors[n].role in ("input", "parameter")
+        if n in writing.vectorized and writing.tensors[n].role in ("input", "parameter")
     ]
     if wide:
         body += [f"if (({' | '.join(wide)}) % 16) return cudaErrorMisalignedAddress;"]
     for kernel in writing.kernels:
-        if kernel.shared != "0":
-            allowed = f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {kernel.shared})"
+        if kernel.shared_bytes != "0":
+            allowed = f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {kernel.shared_bytes})"
             body += [
                 f"static const cudaError_t {kernel.name}_memory = {allowed};",
                 f"if ({kernel.name}_memory) return {kernel.name}_memory;",
             ]
-        arguments = ", ".join(writing.pointer(name) for name in kernel.used)
+        arguments = ", ".join(writing.pointer(name) for name in kernel.tensors)
         body += [
-            f"{kernel.name}<<<{kernel.blocks}, {kernel.threads}, {kernel.shared}, stream>>>({arguments});"
+            f"{kernel.name}<<<{kernel.grid}, {kernel.threads}, {kernel.shared_bytes}, stream>>>({arguments});"
         ]
     return [
         f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{',

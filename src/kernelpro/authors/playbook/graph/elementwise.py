@@ -5,35 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from kernelpro.authors.playbook.graph.calls import (
-    Call,
+from kernelpro.authors.playbook.graph.operator_call import (
     Handler,
+    OperatorCall,
     compare,
     convert,
     elementwise,
-    number,
+    elementwise_uncast,
     op,
+    scalar,
     select,
-    uncast,
 )
 from kernelpro.authors.playbook.graph.shapes import sliced
 from kernelpro.authors.playbook.graph.values import Value
-from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, Pool
+from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, ExprBuilder
 
 
 class _Math:
     """Arithmetic on expressions as it is written on paper."""
 
-    def __init__(self, pool: Pool, expr: Expr):
-        self.pool, self.expr = pool, expr
+    def __init__(self, builder: ExprBuilder, expr: Expr):
+        self.builder, self.expr = builder, expr
 
     def _do(self, name: str, left: _Math | float, right: _Math | float) -> _Math:
         kind = self.expr.dtype
         a, b = (
-            side.expr if isinstance(side, _Math) else self.pool.const(side, kind) for side in (left, right)
+            side.expr if isinstance(side, _Math) else self.builder.const(side, kind) for side in (left, right)
         )
         return _Math(
-            self.pool, self.pool.make(name, a, b, dtype="bool" if name in ("gt", "lt", "ge", "le") else kind)
+            self.builder,
+            self.builder.make(name, a, b, dtype="bool" if name in ("gt", "lt", "ge", "le") else kind),
         )
 
     def __add__(self, other: _Math | float) -> _Math:
@@ -64,7 +65,7 @@ class _Math:
         return self.of("neg")
 
     def of(self, name: str) -> _Math:
-        return _Math(self.pool, self.pool.make(name, self.expr))
+        return _Math(self.builder, self.builder.make(name, self.expr))
 
     def max(self, other: float) -> _Math:
         return self._do("max", self, other)
@@ -75,8 +76,8 @@ class _Math:
     def where(self, yes: _Math | float, no: _Math | float) -> _Math:
         """This being a condition."""
         like = next(side for side in (yes, no) if isinstance(side, _Math))
-        a, b = (s.expr if isinstance(s, _Math) else self.pool.const(s, like.expr.dtype) for s in (yes, no))
-        return _Math(self.pool, self.pool.make("select", self.expr, a, b))
+        a, b = (s.expr if isinstance(s, _Math) else self.builder.const(s, like.expr.dtype) for s in (yes, no))
+        return _Math(self.builder, self.builder.make("select", self.expr, a, b))
 
 
 Formula = Callable[..., _Math]
@@ -153,7 +154,7 @@ _LOGICAL = {
 
 
 def _formula(name: str) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         numbers = call.node.args[1:]
         named = {"approximate": call.node.kwargs["approximate"]} if "approximate" in call.node.kwargs else {}
         if not call.dtype.startswith(("float", "bfloat")) and name not in (
@@ -163,13 +164,13 @@ def _formula(name: str) -> Handler:
             "clamp_max",
             "square",
         ):
-            raise call.stop(f"of {call.dtype}")
+            raise call.unsupported(f"of {call.dtype}")
         if any(isinstance(n, (dict, list)) for n in numbers):
-            raise call.stop("with tensors for numbers")
+            raise call.unsupported("with tensors for numbers")
         if {"min", "max"} & call.node.kwargs.keys():
             numbers = (call.get(1, "min"), call.get(2, "max"))
         return elementwise(
-            lambda pool, x: FORMULAS[name](_Math(pool, x), *numbers, **named).expr,
+            lambda builder, x: FORMULAS[name](_Math(builder, x), *numbers, **named).expr,
             call.value(0),
             dtype=call.dtype,
         )
@@ -180,32 +181,32 @@ def _formula(name: str) -> Handler:
 def _scaled(name: str) -> Handler:
     """add and sub, whose second operand may be multiplied."""
 
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         first, second, factor = call.value(0), call.value(1, "other"), call.get(2, "alpha", 1)
         if name == "rsub":
             first, second = second, first
-        scaled = op("mul", second, number(factor), dtype=call.dtype) if factor != 1 else second
+        scaled = op("mul", second, scalar(factor), dtype=call.dtype) if factor != 1 else second
         return op("add" if name == "add" else "sub", first, scaled, dtype=call.dtype)
 
     return handler
 
 
-def _div(call: Call) -> Value:
+def _div(call: OperatorCall) -> Value:
     mode = call.get(2, "rounding_mode")
     if call.dtype not in FLOATING:
-        raise call.stop(f"of {call.dtype}")
+        raise call.unsupported(f"of {call.dtype}")
     quotient = op("div", call.value(0), call.value(1), dtype=call.dtype)
     return op({"floor": "floor", "trunc": "trunc"}[mode], quotient) if mode else quotient
 
 
-def _pow(call: Call) -> Value:
+def _pow(call: OperatorCall) -> Value:
     power = call.get(1, "exponent")
     base = call.value(0)
     if isinstance(power, Value) or (call.dtype not in FLOATING and power not in (1, 2, 3, 4)):
         return op("pow", base, call.value(1), dtype=call.dtype)
 
-    def make(pool: Pool, x: Expr) -> Expr:
-        m = _Math(pool, x)
+    def make(builder: ExprBuilder, x: Expr) -> Expr:
+        m = _Math(builder, x)
         if power in (2, 3, 4):
             square = m * m
             return {2: square, 3: square * m, 4: square * square}[int(power)].expr
@@ -213,72 +214,74 @@ def _pow(call: Call) -> Value:
             return m.of("sqrt" if power > 0 else "rsqrt").expr
         if power in (-1, -2):
             return (1 / (m if power == -1 else m * m)).expr
-        return x if power == 1 else pool.make("pow", x, pool.const(power, call.dtype))
+        return x if power == 1 else builder.make("pow", x, builder.const(power, call.dtype))
 
     return elementwise(make, base, dtype=call.dtype)
 
 
-def _where(call: Call) -> Value:
+def _where(call: OperatorCall) -> Value:
     return select(call.value(0), call.value(1, "self"), call.value(2, "other"), call.dtype)
 
 
-def _masked_fill(call: Call) -> Value:
+def _masked_fill(call: OperatorCall) -> Value:
     return select(call.value(1), call.value(2), call.value(0), call.dtype)
 
 
-def _logical_not(call: Call) -> Value:
+def _logical_not(call: OperatorCall) -> Value:
     source = call.value(0)
     if source.dtype != "bool" and "bitwise" in call.node.op:
-        raise call.stop(f"of {source.dtype}")
-    return uncast(lambda pool, x: pool.make("not", pool.cast(x, "bool")), source, dtype="bool")
+        raise call.unsupported(f"of {source.dtype}")
+    return elementwise_uncast(
+        lambda builder, x: builder.make("not", builder.cast(x, "bool")), source, dtype="bool"
+    )
 
 
 def _logical(name: str) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         if call.dtype != "bool":
-            raise call.stop(f"of {call.dtype}")
+            raise call.unsupported(f"of {call.dtype}")
         return elementwise(
-            lambda pool, a, b: pool.make(name, a, b), call.value(0), call.value(1), dtype="bool"
+            lambda builder, a, b: builder.make(name, a, b), call.value(0), call.value(1), dtype="bool"
         )
 
     return handler
 
 
-def _remainder(call: Call) -> Value:
+def _remainder(call: OperatorCall) -> Value:
     """With the divisor's sign, as Python's."""
 
-    def make(pool: Pool, a: Expr, b: Expr) -> Expr:
-        x, y = _Math(pool, a), _Math(pool, b)
+    def make(builder: ExprBuilder, a: Expr, b: Expr) -> Expr:
+        x, y = _Math(builder, a), _Math(builder, b)
         return (x - (x / y).of("floor") * y).expr
 
     if call.dtype not in FLOATING:
-        raise call.stop(f"of {call.dtype}")
+        raise call.unsupported(f"of {call.dtype}")
     return elementwise(make, call.value(0), call.value(1), dtype=call.dtype)
 
 
 def _addc(name: str) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         joint = op(name, call.value(1), call.value(2), dtype=call.dtype)
         return op(
             "add",
             call.value(0),
-            op("mul", joint, number(call.get(3, "value", 1)), dtype=call.dtype),
+            op("mul", joint, scalar(call.get(3, "value", 1)), dtype=call.dtype),
             dtype=call.dtype,
         )
 
     return handler
 
 
-def _lerp(call: Call) -> Value:
+def _lerp(call: OperatorCall) -> Value:
     start = call.value(0)
     return op("add", start, op("mul", call.value(2), op("sub", call.value(1), start)), dtype=call.dtype)
 
 
-def _glu(call: Call) -> Value:
+def _glu(call: OperatorCall) -> Value:
     source, dim = call.value(0), call.get(1, "dim", -1) % len(call.shape)
     half = source.shape[dim] // 2
     gate = elementwise(
-        lambda pool, x: FORMULAS["sigmoid"](_Math(pool, x)).expr, sliced(source, dim, half, half, 1)
+        lambda builder, x: FORMULAS["sigmoid"](_Math(builder, x)).expr, sliced(source, dim, half, half, 1)
     )
     return op("mul", sliced(source, dim, 0, half, 1), gate)
 
@@ -290,9 +293,9 @@ def _unary(name: str) -> Handler:
 def _rounded(name: str) -> Handler:
     """To whole numbers, which stay as they are."""
 
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         if call.overload == "decimals":
-            raise call.stop("to other places than the point")
+            raise call.unsupported("to other places than the point")
         return op(name, call.value(0)) if call.dtype in FLOATING else call.value(0)
 
     return handler
@@ -303,7 +306,7 @@ def _binary(name: str) -> Handler:
 
 
 def _compared(name: str) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         return compare(name, call.value(0), call.value(1, "other"))
 
     return handler
@@ -336,8 +339,8 @@ HANDLERS: dict[str, Handler] = {
 
 def formula(name: str, source: Value, *numbers: float) -> Value:
     """One of FORMULAS, for operators that are made of several."""
-    return elementwise(lambda pool, x: FORMULAS[name](_Math(pool, x), *numbers).expr, source)
+    return elementwise(lambda builder, x: FORMULAS[name](_Math(builder, x), *numbers).expr, source)
 
 
 def softplus_of(source: Value) -> Value:
-    return elementwise(lambda pool, x: softplus(_Math(pool, x)).expr, source)
+    return elementwise(lambda builder, x: softplus(_Math(builder, x)).expr, source)

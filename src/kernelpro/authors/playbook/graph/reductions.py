@@ -6,31 +6,31 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from kernelpro.authors.playbook.graph.calls import (
-    Call,
+from kernelpro.authors.playbook.graph.elementwise import formula, softplus_of
+from kernelpro.authors.playbook.graph.operator_call import (
     Handler,
+    OperatorCall,
     add,
     broadcast_shape,
     compare,
     convert,
     div,
     mul,
-    number,
     op,
     reduce,
+    scalar,
     select,
     sub,
 )
-from kernelpro.authors.playbook.graph.elementwise import formula, softplus_of
 from kernelpro.authors.playbook.graph.shapes import expanded, gathered, reshaped
-from kernelpro.authors.playbook.graph.values import Indices, Positions, Scan, Value
-from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, Pool
+from kernelpro.authors.playbook.graph.values import IndexFunction, Indices, Scan, Value
+from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, ExprBuilder
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 """ATen's numbers for how a loss is reduced."""
 
 
-def _dims(call: Call, place: int = 1) -> list[int]:
+def _dims(call: OperatorCall, place: int = 1) -> list[int]:
     """The dimensions that an operator goes over; none given: all."""
     rank = len(call.value(0).shape)
     given = call.get(place, "dim")
@@ -56,18 +56,18 @@ def variance(source: Value, dims: Sequence[int], correction: float, keepdim: boo
 
 
 def _plain(kind: Any) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         whole = call.overload == "default" and not call.node.op.startswith(("aten.amax", "aten.amin"))
         source = convert(call.value(0), call.dtype) if kind in ("sum", "prod") else call.value(0)
         if source.dtype == "bool":
-            raise call.stop("of bool")
+            raise call.unsupported("of bool")
         dims = list(range(len(source.shape))) if whole else _dims(call)
         return reduce(kind, source, dims, not whole and bool(call.get(2, "keepdim", False)))
 
     return handler
 
 
-def _mean(call: Call) -> Value:
+def _mean(call: OperatorCall) -> Value:
     whole = call.overload == "default"
     dims = list(range(len(call.value(0).shape))) if whole else _dims(call)
     return mean(convert(call.value(0), call.dtype), dims, not whole and bool(call.get(2, "keepdim", False)))
@@ -77,17 +77,17 @@ def _first(source: Value, best: Value, dim: int, keepdim: bool) -> Value:
     """The least index along `dim` at which `source` is `best`."""
     size = source.shape[dim]
 
-    def make(pool: Pool, indices: Indices) -> Expr:
-        return pool.make("index", dtype="int64", data=indices[dim])
+    def make(builder: ExprBuilder, indices: Indices) -> Expr:
+        return builder.make("index", dtype="int64", data=indices[dim])
 
     place = select(
-        compare("eq", source, best), Positions(make, source.shape, "int64"), number(size - 1), "int64"
+        compare("eq", source, best), IndexFunction(make, source.shape, "int64"), scalar(size - 1), "int64"
     )
     return reduce("min", place, [dim], keepdim)
 
 
 def _arg(kind: Any) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         source, dim, keepdim = call.value(0), call.get(1, "dim"), bool(call.get(2, "keepdim", False))
         if dim is None:
             source, dim = reshaped(source, (prod(source.shape),)), 0
@@ -100,7 +100,7 @@ def _arg(kind: Any) -> Handler:
 def _best(kind: Any) -> Handler:
     """max and min in their three forms."""
 
-    def handler(call: Call) -> Value | tuple[Value, ...]:
+    def handler(call: OperatorCall) -> Value | tuple[Value, ...]:
         if call.overload == "other":
             return op(kind, call.value(0), call.value(1), dtype=call.dtype)
         source = call.value(0)
@@ -113,7 +113,7 @@ def _best(kind: Any) -> Handler:
     return handler
 
 
-def _variance(call: Call) -> Value:
+def _variance(call: OperatorCall) -> Value:
     source = call.value(0)
     correction = call.node.kwargs.get("correction", 1)
     dims, keepdim = list(range(len(source.shape))), bool(call.node.kwargs.get("keepdim", False))
@@ -131,7 +131,7 @@ def _variance(call: Call) -> Value:
     return op("sqrt", found) if call.node.op.startswith("aten.std") else found
 
 
-def _norm(call: Call) -> Value:
+def _norm(call: OperatorCall) -> Value:
     source, power = call.value(0), call.get(1, "ord", 2)
     dims, keepdim = _dims(call, 2), bool(call.get(3, "keepdim", False))
     size = op("abs", source)
@@ -141,7 +141,7 @@ def _norm(call: Call) -> Value:
         return reduce("sum", size, dims, keepdim)
     if power == float("inf"):
         return reduce("max", size, dims, keepdim)
-    raise call.stop(f"of order {power}")
+    raise call.unsupported(f"of order {power}")
 
 
 def exponentials(source: Value, dim: int) -> tuple[Value, Value, Value]:
@@ -161,13 +161,13 @@ def log_softmax(source: Value, dim: int) -> Value:
     return sub(sub(source, top), op("log", total))
 
 
-def _softmax(call: Call) -> Value:
+def _softmax(call: OperatorCall) -> Value:
     source = convert(call.value(0), call.dtype)
     made = log_softmax if "log" in call.node.op else softmax
     return made(source, call.get(1, "dim") % len(source.shape))
 
 
-def _logsumexp(call: Call) -> Value:
+def _logsumexp(call: OperatorCall) -> Value:
     source, dims, keepdim = (
         convert(call.value(0), call.dtype),
         _dims(call),
@@ -181,7 +181,7 @@ def _logsumexp(call: Call) -> Value:
 # --- norms -------------------------------------------------------------------------------------------------
 
 
-def _optional(call: Call, place: int, name: str) -> Value | None:
+def _optional(call: OperatorCall, place: int, name: str) -> Value | None:
     found = call.get(place, name)
     return found if isinstance(found, Value) else None
 
@@ -196,14 +196,14 @@ def _affine(source: Value, weight: Value | None, bias: Value | None) -> Value:
     return add(scaled, bias) if bias else scaled
 
 
-def _layer_norm(call: Call) -> Value:
+def _layer_norm(call: OperatorCall) -> Value:
     source = call.value(0)
     dims = range(len(source.shape) - len(call.get(1, "normalized_shape")), len(source.shape))
     normed = _standardised(source, dims, call.get(4, "eps", 1e-5))
     return _affine(normed, _optional(call, 2, "weight"), _optional(call, 3, "bias"))
 
 
-def _rms_norm(call: Call) -> Value:
+def _rms_norm(call: OperatorCall) -> Value:
     source = call.value(0)
     dims = range(len(source.shape) - len(call.get(1, "normalized_shape")), len(source.shape))
     eps = call.get(3, "eps")
@@ -217,7 +217,7 @@ def _by_channel(value: Value | None, rank: int) -> Value | None:
     return reshaped(value, (value.shape[0], *(1,) * (rank - 2))) if value else None
 
 
-def _group_norm(call: Call) -> Value:
+def _group_norm(call: OperatorCall) -> Value:
     source, groups = call.value(0), call.get(1, "num_groups")
     batch, channels, *rest = source.shape
     inner = prod(rest)
@@ -230,17 +230,17 @@ def _group_norm(call: Call) -> Value:
     return _affine(normed, weight, bias)
 
 
-def _instance_norm(call: Call) -> Value:
+def _instance_norm(call: OperatorCall) -> Value:
     source, rank = call.value(0), len(call.shape)
     if not call.get(5, "use_input_stats", True):
-        raise call.stop("with running statistics")
+        raise call.unsupported("with running statistics")
     normed = _standardised(source, range(2, rank), call.get(7, "eps", 1e-5))
     return _affine(
         normed, _by_channel(_optional(call, 1, "weight"), rank), _by_channel(_optional(call, 2, "bias"), rank)
     )
 
 
-def _batch_norm(call: Call) -> Value | tuple[Value, ...]:
+def _batch_norm(call: OperatorCall) -> Value | tuple[Value, ...]:
     source, rank = call.value(0), len(call.value(0).shape)
     name = call.node.op.split(".")[1]
     weight, bias = (_by_channel(_optional(call, p, n), rank) for p, n in ((1, "weight"), (2, "bias")))
@@ -268,11 +268,11 @@ def _reduced(loss: Value, how: int) -> Value:
     return mean(loss, every) if how == _MEAN else reduce("sum", loss, every)
 
 
-def _cross_entropy(call: Call) -> Value:
+def _cross_entropy(call: OperatorCall) -> Value:
     source, target = call.value(0), call.value(1)
     how, ignored = call.get(3, "reduction", _MEAN), call.get(4, "ignore_index", -100)
     if _optional(call, 2, "weight") or call.get(5, "label_smoothing", 0.0):
-        raise call.stop("with class weights or label smoothing")
+        raise call.unsupported("with class weights or label smoothing")
     dim = 1 if len(source.shape) > 1 else 0
     if target.dtype in FLOATING:
         loss = reduce("sum", mul(mul(log_softmax(source, dim), target), -1.0), [dim])
@@ -284,11 +284,11 @@ def _cross_entropy(call: Call) -> Value:
 
 def _likelihood(logs: Value, target: Value, dim: int, how: int, ignored: int) -> Value:
     """Minus the log-probability of each target, left out where the target is `ignored`."""
-    counted = compare("ne", target, number(ignored))
-    safe = select(counted, target, number(0), "int64")
+    counted = compare("ne", target, scalar(ignored))
+    safe = select(counted, target, scalar(0), "int64")
     place = reshaped(safe, (*target.shape[:dim], 1, *target.shape[dim:]))
     picked = reshaped(gathered(logs, place, dim), target.shape)
-    loss = select(counted, mul(picked, -1.0), number(0.0), logs.dtype)
+    loss = select(counted, mul(picked, -1.0), scalar(0.0), logs.dtype)
     if how == _NONE:
         return loss
     total = reduce("sum", loss, [])
@@ -297,65 +297,65 @@ def _likelihood(logs: Value, target: Value, dim: int, how: int, ignored: int) ->
     return div(total, reduce("sum", convert(counted, logs.dtype), []))
 
 
-def _nll(call: Call) -> Value:
+def _nll(call: OperatorCall) -> Value:
     if _optional(call, 2, "weight"):
-        raise call.stop("with class weights")
+        raise call.unsupported("with class weights")
     dim = 1 if len(call.value(0).shape) > 1 else 0
     return _likelihood(
         call.value(0), call.value(1), dim, call.get(3, "reduction", _MEAN), call.get(4, "ignore_index", -100)
     )
 
 
-def _difference(call: Call) -> Value:
+def _difference(call: OperatorCall) -> Value:
     return sub(call.value(0), call.value(1))
 
 
-def _mse(call: Call) -> Value:
+def _mse(call: OperatorCall) -> Value:
     return _reduced(squared(_difference(call)), call.get(2, "reduction", _MEAN))
 
 
-def _l1(call: Call) -> Value:
+def _l1(call: OperatorCall) -> Value:
     return _reduced(op("abs", _difference(call)), call.get(2, "reduction", _MEAN))
 
 
-def _huber(call: Call) -> Value:
+def _huber(call: OperatorCall) -> Value:
     """smooth_l1 divides by its bend, huber does not."""
     bend, off = call.get(3, "beta", 1.0), _difference(call)
     size, scale = op("abs", off), 1.0 if "huber" in call.node.op else 1 / bend
     near, far = mul(squared(off), 0.5 * scale), mul(sub(size, 0.5 * bend), bend * scale)
     return _reduced(
-        select(compare("lt", size, number(bend)), near, far, call.dtype), call.get(2, "reduction", _MEAN)
+        select(compare("lt", size, scalar(bend)), near, far, call.dtype), call.get(2, "reduction", _MEAN)
     )
 
 
-def _kl(call: Call) -> Value:
+def _kl(call: OperatorCall) -> Value:
     source, target = call.value(0), call.value(1)
     if call.node.kwargs.get("log_target", False):
         loss = mul(op("exp", target), sub(target, source))
     else:
-        safe = select(compare("gt", target, number(0.0)), op("log", target), number(0.0), call.dtype)
+        safe = select(compare("gt", target, scalar(0.0)), op("log", target), scalar(0.0), call.dtype)
         loss = mul(target, sub(safe, source))
     return _reduced(loss, call.get(2, "reduction", _MEAN))
 
 
-def _bce(call: Call) -> Value:
+def _bce(call: OperatorCall) -> Value:
     """Logarithms are not let below -100, as the reference's are not."""
     p, target = call.value(0), call.value(1)
     if _optional(call, 2, "weight"):
-        raise call.stop("with weights")
-    yes, no = (formula("clamp_min", op("log", q), -100.0) for q in (p, op("sub", number(1.0), p)))
-    loss = mul(add(mul(target, yes), mul(op("sub", number(1.0), target), no)), -1.0)
+        raise call.unsupported("with weights")
+    yes, no = (formula("clamp_min", op("log", q), -100.0) for q in (p, op("sub", scalar(1.0), p)))
+    loss = mul(add(mul(target, yes), mul(op("sub", scalar(1.0), target), no)), -1.0)
     return _reduced(loss, call.get(3, "reduction", _MEAN))
 
 
-def _bce_with_logits(call: Call) -> Value:
+def _bce_with_logits(call: OperatorCall) -> Value:
     x, target = call.value(0), call.value(1)
     if _optional(call, 2, "weight") or _optional(call, 3, "pos_weight"):
-        raise call.stop("with weights")
+        raise call.unsupported("with weights")
     return _reduced(sub(softplus_of(x), mul(x, target)), call.get(4, "reduction", _MEAN))
 
 
-def _cosine(call: Call) -> Value:
+def _cosine(call: OperatorCall) -> Value:
     a, b = (expanded(call.value(i), _joint(call)) for i in (0, 1))
     dim, eps = call.get(2, "dim", 1) % len(a.shape), call.get(3, "eps", 1e-8)
     dot = reduce("sum", mul(a, b), [dim])
@@ -363,7 +363,7 @@ def _cosine(call: Call) -> Value:
     return div(dot, mul(*sizes))
 
 
-def _joint(call: Call) -> tuple[int, ...]:
+def _joint(call: OperatorCall) -> tuple[int, ...]:
     return broadcast_shape([call.value(0), call.value(1)])
 
 

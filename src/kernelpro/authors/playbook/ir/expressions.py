@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kernelpro.authors.playbook.ir.indices import Index, Var
+from kernelpro.authors.playbook.ir.indices import IndexExpr, IndirectIndex, LoopVar, Quotient, Remainder
 
 LEAVES = ("const", "load", "index", "row", "total", "product")
 """const: data is a number.  load: (tensor's name, Index).  index: the value of an Index, int64.  row: a Reduce's name.
@@ -48,19 +48,19 @@ def itemsize(dtype: str) -> int:
 
 
 class Expr:
-    """One node; equal nodes of one pool are the same object."""
+    """One node; equal nodes of one builder are the same object."""
 
     __slots__ = ("args", "data", "dtype", "number", "op", "variables")
 
     def __init__(self, op: str, args: tuple[Expr, ...], dtype: str, data: Any, number: int):
         self.op, self.args, self.dtype, self.data, self.number = op, args, dtype, data, number
-        found = frozenset[Var]().union(*(arg.variables for arg in args))
+        found = frozenset[LoopVar]().union(*(arg.variables for arg in args))
         for part in data if isinstance(data, tuple) else (data,):
-            if isinstance(part, Index):
+            if isinstance(part, IndexExpr):
                 found |= part.variables
-            elif isinstance(part, Var):
+            elif isinstance(part, LoopVar):
                 found |= {part}
-        self.variables: frozenset[Var] = found
+        self.variables: frozenset[LoopVar] = found
         """Loops whose turn changes it."""
 
     def __repr__(self) -> str:
@@ -79,32 +79,32 @@ class Expr:
                 yield node
                 continue
             waiting.append((node, True))
-            waiting += [(arg, False) for arg in (*node.args, *loaded_numbers(node))]
+            waiting += [(arg, False) for arg in (*node.args, *indirect_operands(node))]
 
 
-def loaded_numbers(node: Expr) -> list[Expr]:
+def indirect_operands(node: Expr) -> list[Expr]:
     """Integer expressions that a node's index depends on."""
     index = node.data[1] if node.op in ("load", "product") else node.data if node.op == "index" else None
-    return [] if index is None else list(_numbers(index))
+    return [] if index is None else list(_indirect_values(index))
 
 
-def _numbers(index: Index) -> Iterator[Expr]:
+def _indirect_values(index: IndexExpr) -> Iterator[Expr]:
     for atom, _ in index.terms:
-        if hasattr(atom, "value"):
+        if isinstance(atom, IndirectIndex):
             yield atom.value
-        elif hasattr(atom, "of"):
-            yield from _numbers(atom.of)
+        elif isinstance(atom, Quotient | Remainder):
+            yield from _indirect_values(atom.dividend)
 
 
-class Pool:
+class ExprBuilder:
     """Where expressions are made; it folds constants and what changes nothing."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Expr] = {}
+        self._nodes: dict[Any, Expr] = {}
 
     def make(self, op: str, *args: Expr, dtype: str = "", data: Any = None) -> Expr:
         dtype = dtype or args[-1].dtype
-        folded = self._folded(op, args, dtype)
+        folded = self._fold(op, args, dtype)
         if folded is not None:
             return folded
         key = (
@@ -114,9 +114,9 @@ class Pool:
             type(data),
             repr(data) if isinstance(data, float) else data,
         )
-        if key not in self._known:
-            self._known[key] = Expr(op, args, dtype, data, len(self._known))
-        return self._known[key]
+        if key not in self._nodes:
+            self._nodes[key] = Expr(op, args, dtype, data, len(self._nodes))
+        return self._nodes[key]
 
     def const(self, value: Any, dtype: str) -> Expr:
         value = float(value) if dtype in FLOATING else bool(value) if dtype == "bool" else int(value)
@@ -129,11 +129,11 @@ class Pool:
             return self.const(value.data, dtype)
         return self.make("cast", value, dtype=dtype)
 
-    def _folded(self, op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
+    def _fold(self, op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
         if op not in ("add", "sub", "mul", "div", "select"):
             return None
         if op == "select":
-            return self._chosen(*args)
+            return self._fold_select(*args)
         left, right = args
         if left.op == right.op == "const" and not (op == "div" and not right.data):
             a, b = left.data, right.data
@@ -144,14 +144,14 @@ class Pool:
             return right
         return None
 
-    def _chosen(self, condition: Expr, yes: Expr, no: Expr) -> Expr | None:
+    def _fold_select(self, condition: Expr, yes: Expr, no: Expr) -> Expr | None:
         if condition.op == "const":
             return yes if condition.data else no
         if yes.op == no.op == "const" and yes.dtype == "bool" and yes.data != no.data:
             return condition if yes.data else self.make("not", condition)
         return None
 
-    def rewritten(self, root: Expr, new: Mapping[Var, Index]) -> Expr:
+    def substitute(self, root: Expr, new: Mapping[LoopVar, IndexExpr]) -> Expr:
         """The same expression with other indices for loop variables."""
         made: dict[int, Expr] = {}
 
@@ -164,18 +164,18 @@ class Pool:
                 continue
             data = node.data
             if node.op in ("load", "product"):
-                data = (data[0], data[1].substituted(new, inner))
+                data = (data[0], data[1].substitute(new, inner))
             elif node.op == "index":
-                data = data.substituted(new, inner)
+                data = data.substitute(new, inner)
             elif node.op == "scan":
-                data = (data[0], _only(new[data[1]]) if data[1] in new else data[1])
+                data = (data[0], _single_variable(new[data[1]]) if data[1] in new else data[1])
             made[node.number] = self.make(
                 node.op, *(inner(a) for a in node.args), dtype=node.dtype, data=data
             )
         return made[root.number]
 
 
-def _only(index: Index) -> Var:
+def _single_variable(index: IndexExpr) -> LoopVar:
     ((var, factor),) = index.terms
-    assert isinstance(var, Var) and factor == 1 and not index.constant, "a scan runs along one whole loop"
+    assert isinstance(var, LoopVar) and factor == 1 and not index.constant, "a scan runs along one whole loop"
     return var

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Var:
+class LoopVar:
     """A loop's variable; it runs from 0 up to `extent`."""
 
     name: str
@@ -27,27 +27,27 @@ class Var:
 
 @dataclass(frozen=True)
 class Quotient:
-    of: Index
-    by: int
+    dividend: IndexExpr
+    divisor: int
 
     @property
     def bounds(self) -> tuple[int, int]:
-        low, high = self.of.bounds
-        return low // self.by, high // self.by
+        low, high = self.dividend.bounds
+        return low // self.divisor, high // self.divisor
 
 
 @dataclass(frozen=True)
 class Remainder:
-    of: Index
-    by: int
+    dividend: IndexExpr
+    divisor: int
 
     @property
     def bounds(self) -> tuple[int, int]:
-        return 0, self.by - 1
+        return 0, self.divisor - 1
 
 
 @dataclass(frozen=True)
-class Loaded:
+class IndirectIndex:
     """A number that is only known when the kernel runs: an integer expression."""
 
     value: Any
@@ -59,11 +59,11 @@ class Loaded:
         return 0, self.extent - 1
 
 
-Atom = Var | Quotient | Remainder | Loaded
+Atom = LoopVar | Quotient | Remainder | IndirectIndex
 
 
 @dataclass(frozen=True)
-class Index:
+class IndexExpr:
     """constant + the sum of coefficient * atom; made by the functions below, never by hand."""
 
     terms: tuple[tuple[Atom, int], ...] = ()
@@ -79,121 +79,127 @@ class Index:
             high += factor * (b if factor > 0 else a)
         return low, high
 
-    def __add__(self, other: Index | int) -> Index:
+    def __add__(self, other: IndexExpr | int) -> IndexExpr:
         if isinstance(other, int):
-            return Index(self.terms, self.constant + other)
+            return IndexExpr(self.terms, self.constant + other)
         return _sum([*self.terms, *other.terms], self.constant + other.constant)
 
-    def __sub__(self, other: Index | int) -> Index:
+    def __sub__(self, other: IndexExpr | int) -> IndexExpr:
         return self + (-other if isinstance(other, int) else other * -1)
 
-    def __mul__(self, factor: int) -> Index:
+    def __mul__(self, factor: int) -> IndexExpr:
         if not factor:
-            return Index()
-        return Index(tuple((atom, c * factor) for atom, c in self.terms), self.constant * factor)
+            return IndexExpr()
+        return IndexExpr(tuple((atom, c * factor) for atom, c in self.terms), self.constant * factor)
 
-    def __floordiv__(self, by: int) -> Index:
-        whole, rest = self._split(by)
+    def __floordiv__(self, divisor: int) -> IndexExpr:
+        whole, rest = self._split(divisor)
         low, high = rest.bounds
-        if low // by == high // by:
-            return whole + low // by
-        return whole + Index(((Quotient(rest, by), 1),))
+        if low // divisor == high // divisor:
+            return whole + low // divisor
+        return whole + IndexExpr(((Quotient(rest, divisor), 1),))
 
-    def __mod__(self, by: int) -> Index:
-        _, rest = self._split(by)
+    def __mod__(self, divisor: int) -> IndexExpr:
+        _, rest = self._split(divisor)
         low, high = rest.bounds
-        if low // by == high // by:
-            return rest - low // by * by
-        return Index(((Remainder(rest, by), 1),))
+        if low // divisor == high // divisor:
+            return rest - low // divisor * divisor
+        return IndexExpr(((Remainder(rest, divisor), 1),))
 
-    def _split(self, by: int) -> tuple[Index, Index]:
+    def _split(self, divisor: int) -> tuple[IndexExpr, IndexExpr]:
         """What `by` divides, divided, and the rest."""
-        whole = [(atom, c // by) for atom, c in self.terms if c % by == 0]
-        rest = tuple((atom, c) for atom, c in self.terms if c % by)
-        return _sum(whole, self.constant // by), Index(rest, self.constant % by)
+        whole = [(atom, c // divisor) for atom, c in self.terms if c % divisor == 0]
+        rest = tuple((atom, c) for atom, c in self.terms if c % divisor)
+        return _sum(whole, self.constant // divisor), IndexExpr(rest, self.constant % divisor)
 
     @property
-    def variables(self) -> frozenset[Var]:
+    def variables(self) -> frozenset[LoopVar]:
         return frozenset(_variables(self))
 
     @property
     def is_affine(self) -> bool:
         """Only loop variables, no quotient, remainder or loaded number."""
-        return all(isinstance(atom, Var) for atom, _ in self.terms)
+        return all(isinstance(atom, LoopVar) for atom, _ in self.terms)
 
-    def coefficient(self, var: Var) -> int:
+    def coefficient(self, var: LoopVar) -> int:
         return next((c for atom, c in self.terms if atom == var), 0)
 
-    def substituted(self, new: Mapping[Var, Index], rewrite: Callable[[Any], Any]) -> Index:
+    def substitute(self, new: Mapping[LoopVar, IndexExpr], rewrite: Callable[[Any], Any]) -> IndexExpr:
         """With other indices for variables; `rewrite` does the same inside loaded numbers."""
-        made = Index((), self.constant)
+        made = IndexExpr((), self.constant)
         for atom, factor in self.terms:
-            made = made + _renewed(atom, new, rewrite) * factor
+            made = made + _substitute_atom(atom, new, rewrite) * factor
         return made
 
 
-def variable(var: Var) -> Index:
+def variable(var: LoopVar) -> IndexExpr:
     """A loop that runs once is no variable."""
-    return Index(((var, 1),)) if var.extent > 1 else Index()
+    return IndexExpr(((var, 1),)) if var.extent > 1 else IndexExpr()
 
 
-def loaded(value: Any, extent: int) -> Index:
-    return Index(((Loaded(value, extent), 1),))
+def indirect(value: Any, extent: int) -> IndexExpr:
+    return IndexExpr(((IndirectIndex(value, extent), 1),))
 
 
-def constant(value: int) -> Index:
-    return Index((), value)
+def constant(value: int) -> IndexExpr:
+    return IndexExpr((), value)
 
 
-def _renewed(atom: Atom, new: Mapping[Var, Index], rewrite: Callable[[Any], Any]) -> Index:
-    if isinstance(atom, Var):
-        return new.get(atom, Index(((atom, 1),)))
-    if isinstance(atom, Loaded):
-        return loaded(rewrite(atom.value), atom.extent)
-    inner = atom.of.substituted(new, rewrite)
-    return inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+def _substitute_atom(
+    atom: Atom, new: Mapping[LoopVar, IndexExpr], rewrite: Callable[[Any], Any]
+) -> IndexExpr:
+    if isinstance(atom, LoopVar):
+        return new.get(atom, IndexExpr(((atom, 1),)))
+    if isinstance(atom, IndirectIndex):
+        return indirect(rewrite(atom.value), atom.extent)
+    inner = atom.dividend.substitute(new, rewrite)
+    return inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
 
 
-def _variables(index: Index) -> Iterator[Var]:
+def _variables(index: IndexExpr) -> Iterator[LoopVar]:
     for atom, _ in index.terms:
-        if isinstance(atom, Var):
+        if isinstance(atom, LoopVar):
             yield atom
-        elif isinstance(atom, Loaded):
+        elif isinstance(atom, IndirectIndex):
             yield from atom.value.variables
         else:
-            yield from _variables(atom.of)
+            yield from _variables(atom.dividend)
 
 
-def _sum(terms: Iterable[tuple[Atom, int]], value: int) -> Index:
+def _sum(terms: Iterable[tuple[Atom, int]], value: int) -> IndexExpr:
     factors: dict[Atom, int] = {}
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor
     for atom in [a for a in factors if isinstance(a, Remainder)]:
-        quotient, factor = Quotient(atom.of, atom.by), factors[atom]
-        if factor and factors.get(quotient) == factor * atom.by:
+        quotient, factor = Quotient(atom.dividend, atom.divisor), factors[atom]
+        if factor and factors.get(quotient) == factor * atom.divisor:
             del factors[atom], factors[quotient]
-            return _sum([*factors.items(), *(atom.of * factor).terms], value + atom.of.constant * factor)
+            return _sum(
+                [*factors.items(), *(atom.dividend * factor).terms], value + atom.dividend.constant * factor
+            )
     kept = [(atom, factor) for atom, factor in factors.items() if factor]
-    return Index(tuple(sorted(kept, key=lambda term: (-abs(term[1]), repr(term[0])))), value)
+    return IndexExpr(tuple(sorted(kept, key=lambda term: (-abs(term[1]), repr(term[0])))), value)
 
 
-def flatten(indices: Sequence[Index], shape: Sequence[int]) -> Index:
+def flatten(indices: Sequence[IndexExpr], shape: Sequence[int]) -> IndexExpr:
     """The place in row-major order."""
-    flat = Index()
+    flat = IndexExpr()
     for index, size in zip(indices, shape, strict=True):
         flat = flat * size + index
     return flat
 
 
-def unflatten(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+def unflatten(flat: IndexExpr, shape: Sequence[int]) -> tuple[IndexExpr, ...]:
     """The inverse of `flatten`."""
-    indices: list[Index] = []
+    indices: list[IndexExpr] = []
     for size in reversed(shape):
         indices.append(flat % size)
         flat = flat // size
     return tuple(reversed(indices))
 
 
-def reshape(indices: Sequence[Index], shape: Sequence[int], into: Sequence[int]) -> tuple[Index, ...]:
+def reshape(
+    indices: Sequence[IndexExpr], shape: Sequence[int], new_shape: Sequence[int]
+) -> tuple[IndexExpr, ...]:
     """Indices into a tensor of shape `into` that address the same element as `indices` do in `shape`."""
-    return unflatten(flatten(indices, shape), into)
+    return unflatten(flatten(indices, shape), new_shape)

@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal
 
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import Index, Var
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
 
 ReduceKind = Literal["sum", "max", "min", "prod"]
 
@@ -29,7 +29,7 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     role: Literal["input", "parameter", "output", "temporary"]
-    where: str = ""
+    path: str = ""
     """Of inputs and parameters; see records.Node."""
 
     @property
@@ -41,27 +41,27 @@ class Tensor:
 class Guard:
     """Holds where 0 <= index < size."""
 
-    index: Index
+    index: IndexExpr
     size: int
 
 
 @dataclass(frozen=True)
-class Reduce:
+class ReduceStep:
     name: str
     """How later expressions call it: Expr("row", data=name)."""
     kind: ReduceKind
     value: Expr
-    loops: tuple[Var, ...]
+    loops: tuple[LoopVar, ...]
     guards: tuple[Guard, ...] = ()
     """Elements for which one of them does not hold are left out, and their value must not be computed."""
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreStep:
     tensor: str
-    index: Index
+    index: IndexExpr
     value: Expr
-    loops: tuple[Var, ...]
+    loops: tuple[LoopVar, ...]
     """Without any: one element a row."""
 
 
@@ -74,7 +74,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """For each column: the sum over `depth` of left * right."""
 
     name: str
@@ -82,26 +82,26 @@ class Product:
     """Depends on the outer loops and on `depth`."""
     right: Expr
     """Depends on `batch`, `depth` and `column`, not on the row within a batch."""
-    column: Var
-    depth: Var
-    batch: tuple[Var, ...]
+    column: LoopVar
+    depth: LoopVar
+    batch: tuple[LoopVar, ...]
     """The leading outer loops; the last outer loop is the row within a batch."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    outer: tuple[Var, ...]
-    steps: tuple[Reduce | Store, ...]
+    outer: tuple[LoopVar, ...]
+    steps: tuple[ReduceStep | StoreStep, ...]
     totals: tuple[Total, ...] = ()
-    after: tuple[Store, ...] = ()
-    product: Product | None = None
+    epilogue: tuple[StoreStep, ...] = ()
+    product: MatrixProduct | None = None
 
     @property
     def rows(self) -> int:
         return prod(var.extent for var in self.outer)
 
     @property
-    def longest(self) -> tuple[Var, ...]:
+    def row_loops(self) -> tuple[LoopVar, ...]:
         """The loops of the step that goes over most elements of a row."""
         return max(
             (step.loops for step in self.steps),
@@ -110,19 +110,19 @@ class Stage:
         )
 
     @property
-    def width(self) -> int:
+    def row_width(self) -> int:
         """How many elements those are."""
-        return prod(var.extent for var in self.longest)
+        return prod(var.extent for var in self.row_loops)
 
     @property
-    def values(self) -> list[Expr]:
+    def expressions(self) -> list[Expr]:
         """Everything that it computes."""
-        made = [step.value for step in (*self.steps, *self.after)] + [total.value for total in self.totals]
+        made = [step.value for step in (*self.steps, *self.epilogue)] + [total.value for total in self.totals]
         return made + ([self.product.left, self.product.right] if self.product else [])
 
     @property
-    def reduces(self) -> tuple[Reduce, ...]:
-        return tuple(step for step in self.steps if isinstance(step, Reduce))
+    def reductions(self) -> tuple[ReduceStep, ...]:
+        return tuple(step for step in self.steps if isinstance(step, ReduceStep))
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ class Program:
     """Inputs, parameters (unused ones too: a candidate must have them), outputs in order, temporaries."""
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
-    single: bool
+    single_output: bool
 
     def tensor(self, name: str) -> Tensor:
         return next(tensor for tensor in self.tensors if tensor.name == name)
 
     @property
-    def read(self) -> frozenset[str]:
+    def loaded_tensors(self) -> frozenset[str]:
         """The tensors that stages load from."""
-        roots = [root for stage in self.stages for root in stage.values]
+        roots = [root for stage in self.stages for root in stage.expressions]
         return frozenset(node.data[0] for root in roots for node in root.walk() if node.op == "load")

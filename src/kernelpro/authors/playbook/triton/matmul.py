@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelpro.authors.author import NoProposal
-from kernelpro.authors.playbook.codegen.printing import Names
-from kernelpro.authors.playbook.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import name_product_elements, unflatten_loops, find_contraction, size
-from kernelpro.authors.playbook.fusion.hidden import masked_loads
+from kernelpro.authors.playbook.codegen.printer import Names
+from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
+from kernelpro.authors.playbook.schedule.contractions import name_product_elements, unflatten_loops, find_contraction, size
+from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, flatten, variable
 from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
 from kernelpro.authors.playbook.triton.syntax import stored

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from kernelpro.authors.playbook.codegen.writer import Move, Seed
-from kernelpro.authors.playbook.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion.contractions import find_contraction
+from kernelpro.authors.playbook.codegen.backend import Move, Seed
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
+from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.ir.indices import LoopVar
 from kernelpro.authors.playbook.ir.stages import Program, Stage, StoreStep
-from kernelpro.authors.playbook.moves import (
+from kernelpro.authors.playbook.schedule.moves import (
     APPROXIMATE_MATH,
     apply_change,
     more_exact_math,

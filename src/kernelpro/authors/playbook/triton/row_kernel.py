@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from kernelpro.authors.playbook.codegen.printing import Names
-from kernelpro.authors.playbook.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.fusion import online
-from kernelpro.authors.playbook.fusion.passes import RowPass, loop_invariants, split_into_passes, scans_of
+from kernelpro.authors.playbook.codegen.printer import Names
+from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
+from kernelpro.authors.playbook.schedule import online_reductions as online
+from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants, split_into_passes, scans_of
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import LoopVar, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage, StoreStep

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.printing import Names
-from kernelpro.authors.playbook.design import StageDesign
-from kernelpro.authors.playbook.fusion.hidden import masked_loads
-from kernelpro.authors.playbook.fusion.passes import RowPass, loop_invariants, split_into_passes, scans_of
+from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen.printer import Names
+from kernelpro.authors.playbook.schedule.design import StageDesign
+from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
+from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants, split_into_passes, scans_of
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import Guard, Program, ReduceStep, Stage, StoreStep

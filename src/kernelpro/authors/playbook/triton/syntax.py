@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from kernelpro.authors.author import NoProposal
-from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.printing import Names, Printer
-from kernelpro.authors.playbook.design import APPROXIMABLE_FUNCTIONS
-from kernelpro.authors.playbook.fusion.hidden import Predicate, maximum_over
+from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen.printer import Names, Printer
+from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
+from kernelpro.authors.playbook.schedule.masked_loads import Predicate, maximum_over
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
 from kernelpro.authors.playbook.ir.indices import Atom, IndexExpr, IndirectIndex, LoopVar, variable
 from kernelpro.authors.playbook.ir.stages import Program
@@ -113,7 +113,7 @@ class TritonPrinter(Printer):
             return f'float("{"nan" if value != value else "inf" if value > 0 else "-inf"}")'
         return repr(float(value))
 
-    def declared(self, name: str, dtype: str, text: str) -> str:
+    def declare(self, name: str, dtype: str, text: str) -> str:
         return f"{name} = {text}"
 
     def must_be_named(self, node: Expr) -> bool:
@@ -143,7 +143,7 @@ class TritonPrinter(Printer):
             return frozenset(var for own in atom.value.variables for var in self.places[own].variables)
         return frozenset(side for inner, _ in atom.dividend.terms for side in self._sides(inner))
 
-    def divided(self, text: str, by: int, quotient: bool) -> str:
+    def divide(self, text: str, by: int, quotient: bool) -> str:
         return f"(({text}) {'//' if quotient else '%'} {by})"
 
     def mask(self, index: IndexExpr, names: Names, size: int) -> str:
@@ -194,7 +194,7 @@ class TritonPrinter(Printer):
             f"({super(TritonPrinter, self).index(index)} >= 0)" for index in found if index is not None
         )
 
-    def special(self, node: Expr, names: Names) -> str:
+    def reference(self, node: Expr, names: Names) -> str:
         if node.op == "product":
             name, column = node.data
             row, columns = self.products[name]

@@ -9,10 +9,10 @@ moves.py     designs to begin with, and moves
 
 from __future__ import annotations
 
-from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.writer import Backend
-from kernelpro.authors.playbook.design import Design, StageDesign
-from kernelpro.authors.playbook.fusion.contractions import find_contraction
+from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen.backend import Backend
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign
+from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.triton import moves
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions

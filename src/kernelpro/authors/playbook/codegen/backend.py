@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.schedule.design import Design
 from kernelpro.records import Target
 
 
@@ -26,14 +26,14 @@ class Move:
     name: str
     plan: str
     """In one sentence: what is done, and why."""
-    answers: tuple[str, ...]
+    diagnostics: tuple[str, ...]
     """The tools whose findings ask for it."""
     apply: Callable[[Program, Design], Design | None]
     """None where it changes nothing or cannot be done."""
 
 
 @dataclass(frozen=True)
-class Writer:
+class Backend:
     language: str
     target: Target
     write: Callable[[Program, Design], str]
@@ -42,5 +42,5 @@ class Writer:
     """Fresh designs, most promising last but one or so: the first may be plain. All different. Raises NoIdea where it has none."""
     moves: tuple[Move, ...]
     """In the order in which they are tried where no finding speaks for one."""
-    safer: Callable[[Program, Design], list[Design]]
+    fallbacks: Callable[[Program, Design], list[Design]]
     """More careful designs of the same stages, for a candidate that failed: the nearest first."""

@@ -6,29 +6,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from kernelpro.authors.playbook.graph.values import Anchor, Indices, Matmul, Scan, Straddle, Value
-from kernelpro.authors.playbook.ir.expressions import Expr, Pool
-from kernelpro.authors.playbook.ir.indices import Index, Var, flatten, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Product, Reduce, Store, Total
+from kernelpro.authors.playbook.graph.values import (
+    Indices,
+    LoopSplitRequired,
+    Matmul,
+    Scan,
+    StageValue,
+    Value,
+)
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, flatten, unflatten, variable
+from kernelpro.authors.playbook.ir.stages import MatrixProduct, ReduceStep, StoreStep, Total
 
-Loops = tuple[Var, ...]
+Loops = tuple[LoopVar, ...]
 
 
-class Misfit(Exception):
+class CannotFuse(Exception):
     """What was asked for is not there within this stage at these indices."""
 
 
 @dataclass
-class Draft:
+class StageBuilder:
     order: int
     """Its place among the stages."""
     outer: Loops
-    pool: Pool
-    steps: list[Reduce | Store] = field(default_factory=list)
+    builder: ExprBuilder
+    steps: list[ReduceStep | StoreStep] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
-    after: list[Store] = field(default_factory=list)
-    product: Product | None = None
-    results: dict[Anchor, Expr] = field(default_factory=dict)
+    epilogue: list[StoreStep] = field(default_factory=list)
+    product: MatrixProduct | None = None
+    results: dict[StageValue, Expr] = field(default_factory=dict)
     """Reductions: the number that a row has; totals: the number that all have."""
     domains: list[tuple[tuple[int, ...], Indices, Loops]] = field(default_factory=list)
     """Shapes that its rows run through: which index each dimension has, and over which loops."""
@@ -40,15 +47,15 @@ class Draft:
         return prod(var.extent for var in self.outer)
 
     @property
-    def row(self) -> Index:
+    def row(self) -> IndexExpr:
         """The number of the row."""
         return flatten([variable(var) for var in self.outer], [var.extent for var in self.outer])
 
-    def over(self, shape: tuple[int, ...]) -> Loops:
+    def loops_over(self, shape: tuple[int, ...]) -> Loops:
         """Loops of those extents; the same for all steps, so that they can share a pass."""
         if shape not in self.loops:
             self.loops[shape] = tuple(
-                Var(f"i{len(self.loops)}_{place}", size) for place, size in enumerate(shape)
+                LoopVar(f"i{len(self.loops)}_{place}", size) for place, size in enumerate(shape)
             )
         return self.loops[shape]
 
@@ -65,33 +72,33 @@ class Draft:
             inner = [extents for extents in list(self.loops) if prod(extents) == width]
             inner += [shape[lead:]] if lead is not None and shape[lead:] not in inner else []
             for extents in inner:
-                loops = self.over(extents)
+                loops = self.loops_over(extents)
                 place = flatten([variable(var) for var in loops], extents)
                 yield unflatten(self.row * width + place, shape), loops
 
 
-class Attempt:
+class FusionAttempt:
     """Asks for elements on behalf of a draft; what it finds is taken over only if all of it fits."""
 
     def __init__(
         self,
-        draft: Draft,
-        home: Callable[[Anchor], Draft],
-        temporary: Callable[[Anchor], str],
+        draft: StageBuilder,
+        home: Callable[[StageValue], StageBuilder],
+        temporary: Callable[[StageValue], str],
         loops: Loops = (),
     ):
-        self.pool, self._draft, self._home, self._temporary, self._loops = (
-            draft.pool,
+        self.builder, self._draft, self._home, self._temporary, self._loops = (
+            draft.builder,
             draft,
             home,
             temporary,
             loops,
         )
-        self.after = False
+        self.in_epilogue = False
         """All rows are done: totals are there, rows are not."""
-        self.touched: set[Anchor] = set()
+        self.used_values: set[StageValue] = set()
         """Anchors of the draft itself that were used."""
-        self.wanted: list[Anchor] = []
+        self.required_temporaries: list[StageValue] = []
         """Anchors of earlier stages that must be stored."""
         self._known: dict[tuple[int, Indices], Expr] = {}
 
@@ -101,40 +108,40 @@ class Attempt:
             self._known[key] = value.at(indices, self)
         return self._known[key]
 
-    def anchor(self, value: Anchor, indices: Indices) -> Expr:
+    def stage_value(self, value: StageValue, indices: Indices) -> Expr:
         home = self._home(value)
         if home is self._draft:
-            found = self._own(value, indices)
-            self.touched.add(value)
+            found = self._local_value(value, indices)
+            self.used_values.add(value)
             return found
         if home.order > self._draft.order:
-            raise Misfit
-        self.wanted.append(value)
-        return self.pool.make(
+            raise CannotFuse
+        self.required_temporaries.append(value)
+        return self.builder.make(
             "load", dtype=value.dtype, data=(self._temporary(value), flatten(indices, value.shape))
         )
 
-    def _own(self, value: Anchor, indices: Indices) -> Expr:
+    def _local_value(self, value: StageValue, indices: Indices) -> Expr:
         draft = self._draft
         if value in draft.results:
             found = draft.results[value]
             total = found.op == "total"
-            if total != self.after or (not total and flatten(indices, value.shape) != draft.row):
-                raise Misfit
+            if total != self.in_epilogue or (not total and flatten(indices, value.shape) != draft.row):
+                raise CannotFuse
             return found
-        if self.after:
-            raise Misfit
+        if self.in_epilogue:
+            raise CannotFuse
         if isinstance(value, Scan):
-            return self._running(value, indices)
+            return self._scan(value, indices)
         if (
             isinstance(value, Matmul)
             and draft.product
             and flatten(indices[:-1], value.shape[:-1]) == draft.row
         ):
-            return self.pool.make("product", dtype=value.dtype, data=(draft.product.name, indices[-1]))
-        raise Misfit
+            return self.builder.make("product", dtype=value.dtype, data=(draft.product.name, indices[-1]))
+        raise CannotFuse
 
-    def _running(self, value: Scan, indices: Indices) -> Expr:
+    def _scan(self, value: Scan, indices: Indices) -> Expr:
         along, others = indices[value.dim], (*indices[: value.dim], *indices[value.dim + 1 :])
         sizes = (*value.shape[: value.dim], *value.shape[value.dim + 1 :])
         if (
@@ -142,14 +149,16 @@ class Attempt:
             or along != variable(self._loops[0])
             or flatten(others, sizes) != self._draft.row
         ):
-            raise Misfit
+            raise CannotFuse
         body = self.element(value.sources[0], indices)
         if any(node.op == "scan" for node in body.walk()):
-            raise Misfit
-        return self.pool.make("scan", body, dtype=value.dtype, data=(value.kind, self._loops[0]))
+            raise CannotFuse
+        return self.builder.make("scan", body, dtype=value.dtype, data=(value.kind, self._loops[0]))
 
 
-def pieces(loops: Loops, make: Callable[[Indices, Loops], Expr]) -> list[tuple[Expr, Indices, Loops]]:
+def build_with_loop_splits(
+    loops: Loops, make: Callable[[Indices, Loops], Expr]
+) -> list[tuple[Expr, Indices, Loops]]:
     """`make` over the whole of the loops, or over parts of them where what it asks for lies in several places."""
     waiting = [(tuple(variable(var) for var in loops), loops)]
     made = []
@@ -157,10 +166,10 @@ def pieces(loops: Loops, make: Callable[[Indices, Loops], Expr]) -> list[tuple[E
         indices, own = waiting.pop(0)
         try:
             made.append((make(indices, own), indices, own))
-        except Straddle as split:
-            var, at = straddled(split, own)
+        except LoopSplitRequired as split:
+            var, at = find_split(split, own)
             for start, size in ((0, at), (at, var.extent - at)):  # halves share a loop, and with it a pass
-                part = Var(f"{var.name}_{size}", size)
+                part = LoopVar(f"{var.name}_{size}", size)
                 inner = tuple(
                     i if v != var else _moved(i, var, part, start) for i, v in zip(indices, own, strict=True)
                 )
@@ -168,19 +177,19 @@ def pieces(loops: Loops, make: Callable[[Indices, Loops], Expr]) -> list[tuple[E
     return made
 
 
-def straddled(split: Straddle, loops: Sequence[Var]) -> tuple[Var, int]:
+def find_split(split: LoopSplitRequired, loops: Sequence[LoopVar]) -> tuple[LoopVar, int]:
     """The loop that must be split, and where."""
     if len(split.index.terms) == 1:
         ((var, factor),) = split.index.terms
         if (
             factor == 1
-            and isinstance(var, Var)
+            and isinstance(var, LoopVar)
             and var in loops
             and 0 < split.bound - split.index.constant < var.extent
         ):
             return var, split.bound - split.index.constant
-    raise Misfit
+    raise CannotFuse
 
 
-def _moved(index: Index, var: Var, part: Var, start: int) -> Index:
-    return index.substituted({var: variable(part) + start}, lambda value: value)
+def _moved(index: IndexExpr, var: LoopVar, part: LoopVar, start: int) -> IndexExpr:
+    return index.substitute({var: variable(part) + start}, lambda value: value)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.ir.stages import Program, Tensor
+from kernelpro.authors.playbook.schedule.design import Design
 
 _OWN = '''
 
@@ -20,12 +20,12 @@ def _own(module, name, shape, dtype):
 '''
 
 
-def pointer(tensor: Tensor) -> str:
+def argument_name(tensor: Tensor) -> str:
     """What a kernel calls a tensor."""
     return f"in_{tensor.name}" if tensor.role == "input" else tensor.name
 
 
-def candidate(
+def module_source(
     program: Program,
     design: Design,
     title: str,
@@ -40,7 +40,7 @@ def candidate(
     module-level constant: its value and the values to try.
     """
     parameters = [t for t in program.tensors if t.role == "parameter"]
-    lines = [f'"""{title}"""', design.line(), "", "import torch", "import torch.nn as nn", ""]
+    lines = [f'"""{title}"""', design.to_comment(), "", "import torch", "import torch.nn as nn", ""]
     lines += [
         f"{name} = {value}  # tune: {', '.join(map(str, values))}"
         for name, (value, values) in tunables.items()
@@ -54,14 +54,14 @@ def candidate(
         "    def __init__(self, *arguments):",
         "        super().__init__()",
     ]
-    lines += [f"        _own(self, {t.where!r}, {tuple(t.shape)}, torch.{t.dtype})" for t in parameters]
+    lines += [f"        _own(self, {t.path!r}, {tuple(t.shape)}, torch.{t.dtype})" for t in parameters]
     lines += ["", "    def forward(self, *inputs):"]
     lines += [
-        f"        {pointer(t)} = inputs{_place(t.where)}.contiguous()"
+        f"        {argument_name(t)} = inputs{_place(t.path)}.contiguous()"
         for t in program.tensors
         if t.role == "input"
     ]
-    lines += [f"        {pointer(t)} = {_attribute(t.where)}" for t in parameters]
+    lines += [f"        {argument_name(t)} = {_attribute(t.path)}" for t in parameters]
     device = _device(program)
     for tensor in program.tensors:
         if tensor.role in ("output", "temporary"):
@@ -70,7 +70,7 @@ def candidate(
             )
     lines += [f"        {line}" for line in call]
     results = ", ".join(program.outputs)
-    lines += [f"        return {results}" if program.single else f"        return ({results},)"]
+    lines += [f"        return {results}" if program.single_output else f"        return ({results},)"]
     return "\n".join(lines) + "\n"
 
 
@@ -89,4 +89,4 @@ def _place(where: str) -> str:
 def _device(program: Program) -> str:
     """New tensors lie where the first input lies."""
     first = next((t for t in program.tensors if t.role in ("input", "parameter")), None)
-    return f", device={pointer(first)}.device" if first else ""
+    return f", device={argument_name(first)}.device" if first else ""

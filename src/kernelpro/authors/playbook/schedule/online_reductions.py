@@ -10,46 +10,46 @@ from dataclasses import dataclass, replace
 from math import isclose, prod
 from typing import Literal
 
-from kernelpro.authors.playbook.fusion.passes import Pass
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.stages import Reduce, Store
+from kernelpro.authors.playbook.ir.stages import ReduceStep, StoreStep
+from kernelpro.authors.playbook.schedule.passes import RowPass
 
 
 @dataclass(frozen=True)
-class Follower:
+class OnlineReduction:
     kind: Literal["scaled", "centred"]
-    base: Reduce
-    given: Expr
+    base: ReduceStep
+    base_value: Expr
     """What its value takes from the base: the maximum, or the mean."""
 
 
-def centred(made: list[Pass]) -> tuple[list[Pass], dict[str, Follower]]:
+def fuse_variance(made: list[RowPass]) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
     """Like `joined`, with squares about a mean as the only followers, which are made of the same value as their bases."""
-    left, followers = joined(made, ("centred",))
+    left, followers = fuse_online(made, ("centred",))
     for one in left:
         one.steps = [
             replace(step, value=followers[step.name].base.value)
-            if isinstance(step, Reduce) and step.name in followers
+            if isinstance(step, ReduceStep) and step.name in followers
             else step
             for step in one.steps
         ]
     return left, followers
 
 
-def joined(
-    made: list[Pass], kinds: tuple[str, ...] = ("scaled", "centred")
-) -> tuple[list[Pass], dict[str, Follower]]:
+def fuse_online(
+    made: list[RowPass], kinds: tuple[str, ...] = ("scaled", "centred")
+) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
     """The passes with followers of these kinds moved to their bases, and the followers by name."""
-    followers: dict[str, Follower] = {}
-    left: list[Pass] = []
+    followers: dict[str, OnlineReduction] = {}
+    left: list[RowPass] = []
     for one in made:
-        own = Pass(one.loops)
+        own = RowPass(one.loops)
         for step in one.steps:
             tried = ((p, _found(step, p, followers)) for p in left if p.loops == one.loops and not p.guards)
             home, found = next(
                 ((p, found) for p, found in tried if found and found.kind in kinds), (None, None)
             )
-            if home and found and isinstance(step, Reduce):
+            if home and found and isinstance(step, ReduceStep):
                 home.steps.append(step)
                 followers[step.name] = found
             else:
@@ -59,19 +59,22 @@ def joined(
     return left, followers
 
 
-def _found(step: Reduce | Store, one: Pass, followers: dict[str, Follower]) -> Follower | None:
-    if not isinstance(step, Reduce) or step.kind != "sum" or step.guards:
+def _found(
+    step: ReduceStep | StoreStep, one: RowPass, followers: dict[str, OnlineReduction]
+) -> OnlineReduction | None:
+    if not isinstance(step, ReduceStep) or step.kind != "sum" or step.guards:
         return None
     rows = {node.data for node in step.value.walk() if node.op == "row"}
     base = next(
-        (s for s in one.steps if isinstance(s, Reduce) and {s.name} == rows and s.name not in followers), None
+        (s for s in one.steps if isinstance(s, ReduceStep) and {s.name} == rows and s.name not in followers),
+        None,
     )
     if base is None:
         return None
     return _scaled(step, base) or _centred(step, base)
 
 
-def _scaled(step: Reduce, base: Reduce) -> Follower | None:
+def _scaled(step: ReduceStep, base: ReduceStep) -> OnlineReduction | None:
     factor = step.value
     while factor.op == "mul":
         own = [arg for arg in factor.args if _of(arg, base)]
@@ -81,10 +84,10 @@ def _scaled(step: Reduce, base: Reduce) -> Follower | None:
     if base.kind != "max" or factor.op != "exp" or factor.args[0].op != "sub":
         return None
     x, top = factor.args[0].args
-    return Follower("scaled", base, top) if top.op == "row" and not _of(x, base) else None
+    return OnlineReduction("scaled", base, top) if top.op == "row" and not _of(x, base) else None
 
 
-def _centred(step: Reduce, base: Reduce) -> Follower | None:
+def _centred(step: ReduceStep, base: ReduceStep) -> OnlineReduction | None:
     value = step.value
     if (
         base.kind != "sum"
@@ -97,8 +100,12 @@ def _centred(step: Reduce, base: Reduce) -> Follower | None:
     if x is not base.value or mean.op != "mul" or mean.args[0].op != "row" or mean.args[1].op != "const":
         return None
     count = prod(var.extent for var in step.loops)
-    return Follower("centred", base, mean) if isclose(mean.args[1].data * count, 1.0, rel_tol=1e-6) else None
+    return (
+        OnlineReduction("centred", base, mean)
+        if isclose(mean.args[1].data * count, 1.0, rel_tol=1e-6)
+        else None
+    )
 
 
-def _of(value: Expr, base: Reduce) -> bool:
+def _of(value: Expr, base: ReduceStep) -> bool:
     return any(node.op == "row" and node.data == base.name for node in value.walk())

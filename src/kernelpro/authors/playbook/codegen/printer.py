@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from kernelpro.authors.playbook.ir.expressions import Expr, loaded_numbers
-from kernelpro.authors.playbook.ir.indices import Index, Loaded, Quotient, Var
+from kernelpro.authors.playbook.ir.expressions import Expr, indirect_operands
+from kernelpro.authors.playbook.ir.indices import IndexExpr, IndirectIndex, LoopVar, Quotient
 
 Names = dict[Expr, str]
 """What has a name already."""
@@ -27,32 +27,32 @@ class Printer(ABC):
         """Everything in UNARY, BINARY and `select`; arguments come ready to stand anywhere."""
 
     @abstractmethod
-    def declared(self, name: str, dtype: str, text: str) -> str:
+    def declare(self, name: str, dtype: str, text: str) -> str:
         """A line that gives a value its name."""
 
     @abstractmethod
-    def special(self, node: Expr, names: Names) -> str:
+    def reference(self, node: Expr, names: Names) -> str:
         """row, total and product, where the writer has not named them; scans it always names."""
 
-    def variable(self, var: Var) -> str:
+    def variable(self, var: LoopVar) -> str:
         return var.name
 
-    def index(self, index: Index, names: Names | None = None) -> str:
+    def index(self, index: IndexExpr, names: Names | None = None) -> str:
         names = names or {}
         parts = []
         for atom, factor in index.terms:
-            if isinstance(atom, Var):
+            if isinstance(atom, LoopVar):
                 text = self.variable(atom)
-            elif isinstance(atom, Loaded):
+            elif isinstance(atom, IndirectIndex):
                 text = self.text(atom.value, names)
             else:
-                text = self.divided(self.index(atom.of, names), atom.by, isinstance(atom, Quotient))
+                text = self.divide(self.index(atom.dividend, names), atom.divisor, isinstance(atom, Quotient))
             parts.append(text if factor == 1 else f"{factor} * {text}")
         if index.constant or not parts:
             parts.append(str(index.constant))
         return " + ".join(parts).replace("+ -", "- ")
 
-    def divided(self, text: str, by: int, quotient: bool) -> str:
+    def divide(self, text: str, by: int, quotient: bool) -> str:
         return f"(({text}) {'/' if quotient else '%'} {by})"
 
     def text(self, node: Expr, names: Names) -> str:
@@ -65,10 +65,10 @@ class Printer(ABC):
         if node.op == "index":
             return f"({self.index(node.data, names)})"
         if node.op in ("row", "total", "product"):
-            return self.special(node, names)
+            return self.reference(node, names)
         return self.operator(node.op, [self.text(arg, names) for arg in node.args], node)
 
-    def block(
+    def statements(
         self, roots: Iterable[Expr], names: Names, wanted: Callable[[Expr], bool] = lambda node: True
     ) -> list[str]:
         """Lines that name what the roots need more than once, and the roots themselves; `names` grows by them.
@@ -77,7 +77,7 @@ class Printer(ABC):
         """
         roots = list(roots)
         order = _order(roots, names)
-        uses = Counter(arg for node in order for arg in (*node.args, *loaded_numbers(node)))
+        uses = Counter(arg for node in order for arg in (*node.args, *indirect_operands(node)))
         lines = []
         for node in order:
             if node.op == "const" or node in names or not wanted(node):
@@ -85,7 +85,7 @@ class Printer(ABC):
             if node in roots or uses[node] > 1 or self.must_be_named(node):
                 text = self.text(node, names)
                 names[node] = f"v{node.number}"
-                lines.append(self.declared(names[node], node.dtype, text))
+                lines.append(self.declare(names[node], node.dtype, text))
         return lines
 
     def must_be_named(self, node: Expr) -> bool:
@@ -104,5 +104,5 @@ def _order(roots: Iterable[Expr], names: Mapping[Expr, str]) -> list[Expr]:
             made[node] = None
             continue
         waiting.append((node, True))
-        waiting += [(arg, False) for arg in (*node.args, *loaded_numbers(node))]
+        waiting += [(arg, False) for arg in (*node.args, *indirect_operands(node))]
     return list(made)

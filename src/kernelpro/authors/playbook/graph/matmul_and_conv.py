@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from kernelpro.authors.playbook.graph.calls import (
-    Call,
+from kernelpro.authors.playbook.graph.operator_call import (
     Handler,
+    OperatorCall,
     add,
     broadcast_shape,
     mul,
-    number,
     op,
     reduce,
+    scalar,
     select,
 )
 from kernelpro.authors.playbook.graph.reductions import softmax
 from kernelpro.authors.playbook.graph.shapes import expanded, permuted, reshaped
 from kernelpro.authors.playbook.graph.values import (
-    Asking,
+    IndexFunction,
     Indices,
+    LoweringContext,
     Matmul,
-    Padded,
-    Positions,
     Reduction,
     Value,
-    settled,
-    solid,
+    ZeroPadded,
+    materialize_if_staged,
+    materialize_unless_input,
 )
-from kernelpro.authors.playbook.ir.expressions import Expr, Pool
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
 from kernelpro.authors.playbook.ir.stages import Guard
 
 
@@ -39,7 +39,7 @@ def matmul(left: Value, right: Value) -> Value:
     """As torch.matmul: vectors, batches, broadcasting."""
     a = reshaped(left, (1, *left.shape)) if len(left.shape) == 1 else left
     b = reshaped(right, (*right.shape, 1)) if len(right.shape) == 1 else right
-    a, b = settled(a), settled(b)
+    a, b = materialize_if_staged(a), materialize_if_staged(b)
     batch = broadcast_shape([_batch(a), _batch(b)])
     if a.shape[-2] == 1 or b.shape[-1] == 1:
         pairs = (
@@ -64,10 +64,10 @@ def _product_shape(left: Value, right: Value, batch: tuple[int, ...]) -> tuple[i
 
 def _batch(value: Value) -> Value:
     """A value of the batch dimensions alone, for working out how they broadcast."""
-    return Positions(lambda pool, indices: pool.const(0, "int64"), value.shape[:-2], "int64")
+    return IndexFunction(lambda builder, indices: builder.const(0, "int64"), value.shape[:-2], "int64")
 
 
-def _matmul(call: Call) -> Value:
+def _matmul(call: OperatorCall) -> Value:
     return matmul(call.value(0), call.value(1))
 
 
@@ -76,13 +76,13 @@ def swapped(value: Value) -> Value:
     return permuted(value, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def _linear(call: Call) -> Value:
+def _linear(call: OperatorCall) -> Value:
     weight, bias = call.value(1), call.get(2, "bias")
     made = matmul(call.value(0), swapped(weight))
     return add(made, bias) if isinstance(bias, Value) else made
 
 
-def _addmm(call: Call) -> Value:
+def _addmm(call: OperatorCall) -> Value:
     made = matmul(call.value(1), call.value(2))
     alpha, beta = call.node.kwargs.get("alpha", 1), call.node.kwargs.get("beta", 1)
     return add(
@@ -90,7 +90,7 @@ def _addmm(call: Call) -> Value:
     )
 
 
-def _attention(call: Call) -> Value:
+def _attention(call: OperatorCall) -> Value:
     query, key, value = (call.value(i) for i in range(3))
     mask, causal, scale = (
         call.get(3, "attn_mask"),
@@ -98,16 +98,16 @@ def _attention(call: Call) -> Value:
         call.node.kwargs.get("scale"),
     )
     if call.get(4, "dropout_p", 0.0) or call.node.kwargs.get("enable_gqa"):
-        raise call.stop("with dropout or grouped queries")
+        raise call.unsupported("with dropout or grouped queries")
     scores = mul(matmul(query, swapped(key)), 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    never = number(float("-inf"), scores.dtype)
+    never = scalar(float("-inf"), scores.dtype)
     if causal:
 
-        def below(pool: Pool, indices: Indices) -> Expr:
-            off = pool.make("index", dtype="int64", data=indices[-1] - indices[-2])
-            return pool.make("le", off, pool.const(0, "int64"), dtype="bool")
+        def below(builder: ExprBuilder, indices: Indices) -> Expr:
+            off = builder.make("index", dtype="int64", data=indices[-1] - indices[-2])
+            return builder.make("le", off, builder.const(0, "int64"), dtype="bool")
 
-        scores = select(Positions(below, scores.shape, "bool"), scores, never, scores.dtype)
+        scores = select(IndexFunction(below, scores.shape, "bool"), scores, never, scores.dtype)
     if isinstance(mask, Value):
         scores = (
             select(mask, scores, never, scores.dtype) if mask.dtype == "bool" else op("add", scores, mask)
@@ -145,8 +145,8 @@ class _Window:
 
 
 def _pool(kind: Any, dims: int) -> Handler:
-    def handler(call: Call) -> Value:
-        source = solid(call.value(0))
+    def handler(call: OperatorCall) -> Value:
+        source = materialize_unless_input(call.value(0))
         kernel = _each(call.get(1, "kernel_size"), dims, 1)
         stride = _each(call.get(2, "stride"), dims, 0)
         stride = [s or k for s, k in zip(stride, kernel, strict=True)]
@@ -157,7 +157,7 @@ def _pool(kind: Any, dims: int) -> Handler:
             and any(padding)
             and (call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override"))
         ):
-            raise call.stop("that counts only what is inside")
+            raise call.unsupported("that counts only what is inside")
         sizes = source.shape[-dims:]
         if any(
             (o - 1) * s - p + d * (k - 1) >= n + p
@@ -165,12 +165,12 @@ def _pool(kind: Any, dims: int) -> Handler:
                 call.shape[-dims:], stride, padding, dilation, kernel, sizes, strict=True
             )
         ):
-            raise call.stop("with ceil_mode")
+            raise call.unsupported("with ceil_mode")
         window = _Window(sizes, stride, padding, dilation)
         lead = len(source.shape) - dims
 
-        def body(outer: Indices, inner: Indices, asking: Asking) -> Expr:
-            return asking.element(source, (*outer[:lead], *window.at(outer[lead:], inner)))
+        def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
+            return context.element(source, (*outer[:lead], *window.at(outer[lead:], inner)))
 
         def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
             return window.guards(outer[lead:], inner)
@@ -184,17 +184,17 @@ def _pool(kind: Any, dims: int) -> Handler:
 def _adaptive(dims: int) -> Handler:
     """Average pooling to a size that divides the source's."""
 
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         source = call.value(0)
         sizes, wanted = source.shape[-dims:], call.shape[-dims:]
         if any(size % out for size, out in zip(sizes, wanted, strict=True)):
-            raise call.stop("to a size that does not divide")
+            raise call.unsupported("to a size that does not divide")
         kernel = [size // out for size, out in zip(sizes, wanted, strict=True)]
         window = _Window(sizes, kernel, [0] * dims, [1] * dims)
         lead = len(source.shape) - dims
 
-        def body(outer: Indices, inner: Indices, asking: Asking) -> Expr:
-            return asking.element(source, (*outer[:lead], *window.at(outer[lead:], inner)))
+        def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
+            return context.element(source, (*outer[:lead], *window.at(outer[lead:], inner)))
 
         domain = (source.shape, tuple(range(lead, lead + dims))) if all(out == 1 for out in wanted) else None
         return mul(
@@ -205,24 +205,24 @@ def _adaptive(dims: int) -> Handler:
 
 
 def _conv(dims: int) -> Handler:
-    def handler(call: Call) -> Value:
+    def handler(call: OperatorCall) -> Value:
         source, weight, bias = call.value(0), call.value(1), call.get(2, "bias")
         stride, dilation = _each(call.get(3, "stride"), dims, 1), _each(call.get(5, "dilation"), dims, 1)
         padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
         if isinstance(padding, str) or len(source.shape) != dims + 2:
-            raise call.stop("with padding by name or without a batch")
+            raise call.unsupported("with padding by name or without a batch")
         margins = _each(padding, dims, 0)
-        if isinstance(source, Padded) and source.inside.shape[:2] == source.shape[:2]:
-            margins = [margin + before for margin, before in zip(margins, source.before[2:], strict=True)]
-            source = source.inside
-        source = solid(source)
+        if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
+            margins = [margin + before for margin, before in zip(margins, source.leading[2:], strict=True)]
+            source = source.source
+        source = materialize_unless_input(source)
         window = _Window(source.shape[2:], stride, margins, dilation)
         outs, ins = call.shape[1] // groups, weight.shape[1]
 
-        def body(outer: Indices, inner: Indices, asking: Asking) -> Expr:
+        def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
             group = outer[1] // outs
-            x = asking.element(source, (outer[0], group * ins + inner[0], *window.at(outer[2:], inner[1:])))
-            return asking.pool.make("mul", x, asking.element(weight, (outer[1], *inner)))
+            x = context.element(source, (outer[0], group * ins + inner[0], *window.at(outer[2:], inner[1:])))
+            return context.builder.make("mul", x, context.element(weight, (outer[1], *inner)))
 
         def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
             return window.guards(outer[2:], inner[1:])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelpro.authors.playbook.codegen.printing import Names
+from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.loops import Rows, indented, loop, nest, unflattened
 from kernelpro.authors.playbook.cpp.syntax import computed
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import Var
-from kernelpro.authors.playbook.ir.stages import Product
+from kernelpro.authors.playbook.ir.indices import LoopVar
+from kernelpro.authors.playbook.ir.stages import MatrixProduct
 
 _WIDEST = 32
 """Columns are padded to this, whatever the machine's panels are."""
@@ -27,10 +27,10 @@ class Products(Rows):
         )
 
     def _value(self, value: Expr, names: Names) -> tuple[list[str], str]:
-        lines = self.printer.block([] if value.op in LEAVES else [value], names)
+        lines = self.printer.statements([] if value.op in LEAVES else [value], names)
         return lines, self.printer.text(value, names)
 
-    def _row_by_row(self, product: Product) -> list[str]:
+    def _row_by_row(self, product: MatrixProduct) -> list[str]:
         kind, column, depth = computed(product.left.dtype), product.column, product.depth
         before, a = self._value(product.left, {})
         inside, b = self._value(product.right, {})
@@ -51,7 +51,7 @@ class Products(Rows):
             made += nest((column,), dot)
         return self.over(self.stage.rows, "row", [*unflattened("row", self.stage.outer), *made, *self.row()])
 
-    def _in_blocks(self, product: Product) -> list[str]:
+    def _in_blocks(self, product: MatrixProduct) -> list[str]:
         self.kernel.blocked = True
         kind, name, row = computed(product.left.dtype), product.name, self.stage.outer[-1]
         columns, depth = product.column.extent, product.depth.extent
@@ -64,8 +64,8 @@ class Products(Rows):
             "float64" if kind == "double" else "float32",
             batches * depth * padded,
         )
-        rows = self.kernel.tunable(f"BLOCK{self.place}", self.how.block, _BLOCKS)
-        chunk = self.kernel.tunable(f"DEPTH{self.place}", self.how.depth, _DEPTHS)
+        rows = self.kernel.tunable(f"BLOCK_M{self.place}", self.how.block_m, _BLOCKS)
+        chunk = self.kernel.tunable(f"BLOCK_K{self.place}", self.how.block_k, _DEPTHS)
         blocks = f"(({row.extent} + {rows} - 1) / {rows})"
         body = [
             f"const long first = turn % {blocks} * {rows}, height = smaller(long({rows}), {row.extent} - first);"
@@ -97,7 +97,7 @@ class Products(Rows):
         body += loop("r", "height", each)
         return [*self._pack_right(product), *self.over(f"{batches} * {blocks}", "turn", body)]
 
-    def _pack_left(self, product: Product, row: Var, chunk: str) -> list[str]:
+    def _pack_left(self, product: MatrixProduct, row: LoopVar, chunk: str) -> list[str]:
         """The lines of a tile as columns; beyond the last row its values come again."""
         before, text = self._value(product.left, {})
         at = product.depth.name
@@ -110,7 +110,7 @@ class Products(Rows):
             "}",
         ]
 
-    def _pack_right(self, product: Product) -> list[str]:
+    def _pack_right(self, product: MatrixProduct) -> list[str]:
         """Panels of a few columns, each as it is read; beyond the last column its values come again."""
         before, text = self._value(product.right, {})
         column, depth, panels = product.column, product.depth, f"panels({product.column.extent})"
@@ -127,7 +127,7 @@ class Products(Rows):
         return self.over(f"{prod(v.extent for v in product.batch)} * {panels}", "turn", body)
 
 
-def _step(value: Expr, var: Var) -> int:
+def _step(value: Expr, var: LoopVar) -> int:
     """How far apart in memory a plain operand's neighbours along a loop lie; 0 where there is no telling."""
     return abs(value.data[1].coefficient(var)) if value.op == "load" else 0
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelpro.authors.playbook.codegen import frame
-from kernelpro.authors.playbook.codegen.writer import Writer
+from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cpp import moves
 from kernelpro.authors.playbook.cpp.loops import Kernel, Rows, Strips, indented
-from kernelpro.authors.playbook.cpp.products import MICRO, Products
+from kernelpro.authors.playbook.cpp.matmul import MICRO, Products
 from kernelpro.authors.playbook.cpp.syntax import (
     BFLOAT,
     HALF,
@@ -25,8 +25,8 @@ from kernelpro.authors.playbook.cpp.syntax import (
     maths,
     wide,
 )
-from kernelpro.authors.playbook.design import Design
 from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
+from kernelpro.authors.playbook.schedule.design import Design
 
 _TITLE = "Written by the playbook in C++."
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
@@ -35,15 +35,17 @@ _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    pointers = {t.name: frame.pointer(t) for t in program.tensors}
-    kernel = Kernel(program, CppPrinter(design.maths == "own", pointers))
+    pointers = {t.name: frame.argument_name(t) for t in program.tensors}
+    kernel = Kernel(program, CppPrinter(design.math == "fast", pointers))
     body: list[str] = []
     for place, stage in enumerate(program.stages):
         body += [f"// stage {place}", *_stage(kernel, stage, design, place)]
-    used = [t for t in program.tensors if t.role not in ("parameter", "input") or t.name in program.read]
+    used = [
+        t for t in program.tensors if t.role not in ("parameter", "input") or t.name in program.loaded_tensors
+    ]
     used += [Tensor(name, (size,), dtype, "temporary") for name, (dtype, size) in kernel.scratch.items()]
     source = "\n".join([_head(kernel, used), *_function(program, used, body)])
-    return frame.candidate(
+    return frame.module_source(
         program, design, _TITLE, _library(source, kernel), _call(used, kernel), kernel.tunables
     )
 
@@ -51,8 +53,13 @@ def write(program: Program, design: Design) -> str:
 def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str]:
     kind = Products if stage.product else Strips if design.stages[place].order == "strips" else Rows
     lines = kind(kernel, stage, design.stages[place], place).lines()
-    if stage.after:
-        lines += ["#pragma omp single", "{", *indented([kernel.store(step, {}) for step in stage.after]), "}"]
+    if stage.epilogue:
+        lines += [
+            "#pragma omp single",
+            "{",
+            *indented([kernel.store(step, {}) for step in stage.epilogue]),
+            "}",
+        ]
     return lines
 
 
@@ -67,7 +74,7 @@ def _function(program: Program, used: Sequence[Tensor], body: list[str]) -> list
     arguments = []
     for tensor in used:
         constant = "const " if tensor.role in ("input", "parameter") else ""
-        arguments.append(f"{constant}{STORED[tensor.dtype]}* __restrict__ {frame.pointer(tensor)}")
+        arguments.append(f"{constant}{STORED[tensor.dtype]}* __restrict__ {frame.argument_name(tensor)}")
     totals = []
     for total in (total for stage in program.stages for total in stage.totals):
         kind = wide(total.value.dtype)
@@ -85,7 +92,7 @@ def _call(used: Sequence[Tensor], kernel: Kernel) -> list[str]:
     scratch = [
         f"{name} = torch.empty({size}, dtype=torch.{dtype})" for name, (dtype, size) in kernel.scratch.items()
     ]
-    return [*scratch, f"lib.run({', '.join(frame.pointer(t) for t in used)})"]
+    return [*scratch, f"lib.run({', '.join(frame.argument_name(t) for t in used)})"]
 
 
-WRITER = Writer("cpp", "cpu", write, moves.seeds, moves.MOVES, moves.safer)
+BACKEND = Backend("cpp", "cpu", write, moves.seeds, moves.MOVES, moves.fallbacks)

@@ -16,72 +16,44 @@ from collections.abc import Iterator
 from functools import reduce as fold
 from math import prod
 
-from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.fusion.drafts import Attempt, Draft, Loops, Misfit, pieces, straddled
-from kernelpro.authors.playbook.fusion.settling import settled
-from kernelpro.authors.playbook.graph import elementwise, products, reductions, shapes
-from kernelpro.authors.playbook.graph.calls import Call, Handler, Result
+from kernelpro.authors.author import NoProposal
+from kernelpro.authors.playbook.fusion.loop_simplification import simplify_loops
+from kernelpro.authors.playbook.fusion.stage_builder import (
+    CannotFuse,
+    FusionAttempt,
+    Loops,
+    StageBuilder,
+    build_with_loop_splits,
+    find_split,
+)
+from kernelpro.authors.playbook.graph.lowering import lower
 from kernelpro.authors.playbook.graph.values import (
-    Anchor,
-    Given,
     Indices,
+    LoopSplitRequired,
+    Materialized,
     Matmul,
     Reduction,
     Scan,
-    Stored,
-    Straddle,
+    StageValue,
     Value,
 )
-from kernelpro.authors.playbook.ir.expressions import Expr, Pool
-from kernelpro.authors.playbook.ir.indices import Var, constant, flatten, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Product, Program, Reduce, Store, Tensor, Total
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
+from kernelpro.authors.playbook.ir.indices import LoopVar, constant, flatten, unflatten, variable
+from kernelpro.authors.playbook.ir.stages import MatrixProduct, Program, ReduceStep, StoreStep, Tensor, Total
 from kernelpro.records import Graph
 
-HANDLERS: dict[str, Handler] = {
-    **elementwise.HANDLERS,
-    **shapes.HANDLERS,
-    **reductions.HANDLERS,
-    **products.HANDLERS,
-}
-_MOST_OPERATORS = 400
-"""Longer chains are nested more deeply than they can be walked."""
-_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
 
-
-def read(graph: Graph) -> Program:
+def fuse(graph: Graph) -> Program:
     """The graph as a program; raises NoIdea that names the operator for which there is no family."""
-    return _Reader(graph).program()
+    return _Fuser(graph).program()
 
 
-def operators(graph: Graph) -> dict[str, Result]:
-    """Every value of the graph by its name."""
-    if len(graph.nodes) > _MOST_OPERATORS:
-        raise NoIdea(f"{len(graph.nodes)} operators are more than the playbook reads ({_MOST_OPERATORS})")
-    values: dict[str, Result] = {}
-    for node in graph.nodes:
-        if node.dtype not in (*_TYPES, "tuple"):
-            raise NoIdea(f"{node.name} is of {node.dtype}, for which the playbook has no kernels")
-        if node.op in ("input", "parameter"):
-            values[node.name] = Given(node.name, node.shape, node.dtype)
-            continue
-        name = node.op if node.op == "getitem" else node.op.split(".")[1]
-        if name not in HANDLERS:
-            raise NoIdea(f"{node.op} is outside the playbook's families")
-        made = HANDLERS[name](Call(node, values))
-        if isinstance(made, Value) and tuple(made.shape) != tuple(node.shape):
-            raise NoIdea(
-                f"{node.op} gives shape {list(node.shape)}, which the playbook reads as {list(made.shape)}"
-            )
-        values[node.name] = made
-    return values
-
-
-class _Reader:
+class _Fuser:
     def __init__(self, graph: Graph):
-        self._graph, self._values, self._pool = graph, operators(graph), Pool()
-        self._drafts: list[Draft] = []
-        self._home: dict[Anchor, Draft] = {}
-        self._temporaries: dict[Anchor, Tensor] = {}
+        self._graph, self._values, self._pool = graph, lower(graph), ExprBuilder()
+        self._drafts: list[StageBuilder] = []
+        self._home: dict[StageValue, StageBuilder] = {}
+        self._temporaries: dict[StageValue, Tensor] = {}
         self._names = 0
 
     def program(self) -> Program:
@@ -97,12 +69,12 @@ class _Reader:
         stored = [Tensor(f"out{i}", value.shape, value.dtype, "output") for i, value in enumerate(outputs)]
         for tensor, value in zip(stored, outputs, strict=True):
             self._store(value, tensor)
-        stages = tuple(settled(draft) for draft in self._drafts if draft.steps or draft.totals)
+        stages = tuple(simplify_loops(draft) for draft in self._drafts if draft.steps or draft.totals)
         taken = {
             step.tensor
             for stage in stages
-            for step in (*stage.steps, *stage.after)
-            if isinstance(step, Store)
+            for step in (*stage.steps, *stage.epilogue)
+            if isinstance(step, StoreStep)
         }
         temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in taken]
         return Program((*tensors, *stored, *temporaries), stages, tuple(t.name for t in stored), graph.single)
@@ -114,7 +86,7 @@ class _Reader:
 
     # --- placing anchors ---------------------------------------------------------------------------------------
 
-    def _place(self, anchor: Anchor) -> None:
+    def _place(self, anchor: StageValue) -> None:
         if isinstance(anchor, Reduction):
             self._place_reduction(anchor)
         elif isinstance(anchor, Scan):
@@ -137,23 +109,25 @@ class _Reader:
         draft = self._begin(anchor.shape)
         self._reduce(draft, anchor, fresh=True)
 
-    def _try(self, draft: Draft, join: object) -> bool:
+    def _try(self, draft: StageBuilder, join: object) -> bool:
         try:
             return bool(join(draft))  # type: ignore[operator]
-        except (Misfit, Straddle):
+        except (CannotFuse, LoopSplitRequired):
             return False
 
-    def _reduce(self, draft: Draft, anchor: Reduction, fresh: bool = False) -> bool:
+    def _reduce(self, draft: StageBuilder, anchor: Reduction, fresh: bool = False) -> bool:
         outer = unflatten(draft.row, anchor.shape)
         attempt = self._attempt(draft)
-        parts = pieces(draft.over(anchor.inner), lambda inner, loops: anchor.body(outer, inner, attempt))
-        if not (fresh or attempt.touched or (anchor.domain and anchor.domain in draft.signatures)):
+        parts = build_with_loop_splits(
+            draft.loops_over(anchor.inner), lambda inner, loops: anchor.body(outer, inner, attempt)
+        )
+        if not (fresh or attempt.used_values or (anchor.domain and anchor.domain in draft.signatures)):
             return False
         self._accept(attempt)
         results = []
         for value, inner, loops in parts:
             name = self._name("r")
-            draft.steps.append(Reduce(name, anchor.kind, value, loops, anchor.guards(outer, inner)))
+            draft.steps.append(ReduceStep(name, anchor.kind, value, loops, anchor.guards(outer, inner)))
             results.append(self._pool.make("row", dtype=anchor.dtype, data=name))
         draft.results[anchor] = fold(lambda a, b: self._combined(anchor.kind, a, b), results)
         self._home[anchor] = draft
@@ -165,19 +139,19 @@ class _Reader:
     def _combined(self, kind: str, a: Expr, b: Expr) -> Expr:
         return self._pool.make({"sum": "add", "prod": "mul"}.get(kind, kind), a, b)
 
-    def _add_domain(self, draft: Draft, anchor: Reduction, outer: Indices) -> None:
+    def _add_domain(self, draft: StageBuilder, anchor: Reduction, outer: Indices) -> None:
         assert anchor.domain
         shape, dims = anchor.domain
-        loops = draft.over(anchor.inner)
+        loops = draft.loops_over(anchor.inner)
         rest, inner = iter(outer), iter(variable(var) for var in loops)
         draft.domains.append(
             (shape, tuple(next(inner) if d in dims else next(rest) for d in range(len(shape))), loops)
         )
 
-    def _total(self, draft: Draft, anchor: Reduction) -> bool:
+    def _total(self, draft: StageBuilder, anchor: Reduction) -> bool:
         attempt = self._attempt(draft)
         value = anchor.body((constant(0),) * len(anchor.shape), unflatten(draft.row, anchor.inner), attempt)
-        if not attempt.touched and anchor.domain not in draft.signatures and not draft.totals:
+        if not attempt.used_values and anchor.domain not in draft.signatures and not draft.totals:
             return False
         self._accept(attempt)
         name = self._name("t")
@@ -190,7 +164,7 @@ class _Reader:
         others = (*anchor.shape[: anchor.dim], *anchor.shape[anchor.dim + 1 :])
         draft = self._begin(others)
         outer = unflatten(draft.row, others)
-        loops = draft.over((anchor.shape[anchor.dim],))
+        loops = draft.loops_over((anchor.shape[anchor.dim],))
         indices = (*outer[: anchor.dim], variable(loops[0]), *outer[anchor.dim :])
         draft.domains.append((anchor.shape, indices, loops))
         self._home[anchor] = draft
@@ -202,18 +176,18 @@ class _Reader:
         left, right = anchor.sources
         draft = self._begin(anchor.shape[:-1])
         outer = tuple(variable(var) for var in draft.outer)
-        column, depth = draft.over((anchor.shape[-1],))[0], Var("k", left.shape[-1])
+        column, depth = draft.loops_over((anchor.shape[-1],))[0], LoopVar("k", left.shape[-1])
         attempt = self._attempt(draft)
         a = attempt.element(left, (*outer, variable(depth)))
         b = attempt.element(right, (*outer[:-1], variable(depth), variable(column)))
         self._accept(attempt)
-        draft.product = Product(self._name("p"), a, b, column, depth, draft.outer[:-1])
+        draft.product = MatrixProduct(self._name("p"), a, b, column, depth, draft.outer[:-1])
         draft.domains.append((anchor.shape, (*outer, variable(column)), (column,)))
         self._home[anchor] = draft
 
     # --- storing -----------------------------------------------------------------------------------------------
 
-    def _store(self, value: Value, tensor: Tensor) -> Draft:
+    def _store(self, value: Value, tensor: Tensor) -> StageBuilder:
         """Beside what it is made of; else where something of its shape is stored."""
         for made_there in (True, False):
             for draft in reversed(self._drafts):
@@ -224,36 +198,42 @@ class _Reader:
                         return draft
         return self._store_alone(value, tensor, tuple((0, size) for size in value.shape))
 
-    def _store_after(self, draft: Draft, value: Value, tensor: Tensor) -> bool:
+    def _store_after(self, draft: StageBuilder, value: Value, tensor: Tensor) -> bool:
         if not draft.totals or prod(value.shape) != 1:
             return False
         attempt = self._attempt(draft)
-        attempt.after = True
+        attempt.in_epilogue = True
         try:
             found = attempt.element(value, (constant(0),) * len(value.shape))
-        except (Misfit, Straddle):
+        except (CannotFuse, LoopSplitRequired):
             return False
-        if not attempt.touched:
+        if not attempt.used_values:
             return False
         self._accept(attempt)
-        draft.after.append(Store(tensor.name, constant(0), found, ()))
+        draft.epilogue.append(StoreStep(tensor.name, constant(0), found, ()))
         return True
 
     def _store_along(
-        self, draft: Draft, value: Value, tensor: Tensor, indices: Indices, loops: Loops, made_there: bool
+        self,
+        draft: StageBuilder,
+        value: Value,
+        tensor: Tensor,
+        indices: Indices,
+        loops: Loops,
+        made_there: bool,
     ) -> bool:
-        used: list[Attempt] = []
+        used: list[FusionAttempt] = []
 
         def make(inner: Indices, own: Loops) -> Expr:
             new = dict(zip(loops, inner, strict=True))
             used.append(self._attempt(draft, own))
-            return used[-1].element(value, tuple(i.substituted(new, lambda e: e) for i in indices))
+            return used[-1].element(value, tuple(i.substitute(new, lambda e: e) for i in indices))
 
         try:
-            parts = pieces(loops, make)
-        except (Misfit, Straddle):
+            parts = build_with_loop_splits(loops, make)
+        except (CannotFuse, LoopSplitRequired):
             return False
-        if made_there and not any(attempt.touched for attempt in used):
+        if made_there and not any(attempt.used_values for attempt in used):
             return False
         if not made_there and not (loops and any(value.shape == shape for shape, _, _ in draft.domains)):
             return False
@@ -261,30 +241,34 @@ class _Reader:
             self._accept(attempt)
         for found, inner, own in parts:
             new = dict(zip(loops, inner, strict=True))
-            place = flatten([i.substituted(new, lambda e: e) for i in indices], value.shape)
-            draft.steps.append(Store(tensor.name, place, found, own))
+            place = flatten([i.substitute(new, lambda e: e) for i in indices], value.shape)
+            draft.steps.append(StoreStep(tensor.name, place, found, own))
         return True
 
     def _store_alone(
-        self, value: Value, tensor: Tensor, region: tuple[tuple[int, int], ...], beside: Draft | None = None
-    ) -> Draft:
+        self,
+        value: Value,
+        tensor: Tensor,
+        region: tuple[tuple[int, int], ...],
+        beside: StageBuilder | None = None,
+    ) -> StageBuilder:
         """A stage of its own for a region of the tensor (start and size of each dimension); several where it must be split, but
         regions of one size that are made of the same tensors share one (`beside`: the stage of the region before).
         """
         sizes = tuple(size for _, size in region)
         draft = self._begin(sizes[:-1])
-        loops = draft.over(sizes[-1:])
+        loops = draft.loops_over(sizes[-1:])
         own = (*draft.outer, *loops)
         indices = tuple(variable(var) + start for var, (start, _) in zip(own, region, strict=True))
         attempt = self._attempt(draft, loops)
         try:
             found = attempt.element(value, indices)
-        except Straddle as split:
+        except LoopSplitRequired as split:
             self._drafts.remove(draft)
             try:
-                var, at = straddled(split, own)
-            except Misfit:
-                raise NoIdea(
+                var, at = find_split(split, own)
+            except CannotFuse:
+                raise NoProposal(
                     "parts that are joined are read in an order the playbook cannot follow"
                 ) from None
             dim, (start, size) = own.index(var), region[own.index(var)]
@@ -299,42 +283,46 @@ class _Reader:
             draft = beside
         if sizes == value.shape:
             draft.domains.append((value.shape, indices, loops))
-        draft.steps.append(Store(tensor.name, flatten(indices, value.shape), found, loops))
+        draft.steps.append(StoreStep(tensor.name, flatten(indices, value.shape), found, loops))
         return draft
 
-    def _begin(self, shape: tuple[int, ...]) -> Draft:
-        draft = Draft(
-            len(self._drafts), tuple(Var(f"o{place}", size) for place, size in enumerate(shape)), self._pool
+    def _begin(self, shape: tuple[int, ...]) -> StageBuilder:
+        draft = StageBuilder(
+            len(self._drafts),
+            tuple(LoopVar(f"o{place}", size) for place, size in enumerate(shape)),
+            self._pool,
         )
         self._drafts.append(draft)
         return draft
 
-    def _attempt(self, draft: Draft, loops: Loops = ()) -> Attempt:
-        return Attempt(draft, self._home.__getitem__, lambda anchor: self._temporary(anchor).name, loops)
+    def _attempt(self, draft: StageBuilder, loops: Loops = ()) -> FusionAttempt:
+        return FusionAttempt(
+            draft, self._home.__getitem__, lambda anchor: self._temporary(anchor).name, loops
+        )
 
     # --- what later stages need --------------------------------------------------------------------------------
 
-    def _temporary(self, anchor: Anchor) -> Tensor:
+    def _temporary(self, anchor: StageValue) -> Tensor:
         """Its name is known when it is first asked for; it is stored, and counts, when somebody takes it."""
         if anchor not in self._temporaries:
             self._temporaries[anchor] = Tensor(self._name("tmp"), anchor.shape, anchor.dtype, "temporary")
         return self._temporaries[anchor]
 
-    def _accept(self, attempt: Attempt) -> None:
-        for anchor in attempt.wanted:
-            if isinstance(anchor, Stored):
+    def _accept(self, attempt: FusionAttempt) -> None:
+        for anchor in attempt.required_temporaries:
+            if isinstance(anchor, Materialized):
                 continue
             home, name = self._home[anchor], self._temporary(anchor).name
-            if any(isinstance(s, Store) and s.tensor == name for s in (*home.steps, *home.after)):
+            if any(isinstance(s, StoreStep) and s.tensor == name for s in (*home.steps, *home.epilogue)):
                 continue
             if anchor in home.results and home.results[anchor].op == "total":
-                home.after.append(Store(name, constant(0), home.results[anchor], ()))
+                home.epilogue.append(StoreStep(name, constant(0), home.results[anchor], ()))
             elif anchor in home.results:
-                home.steps.append(Store(name, home.row, home.results[anchor], ()))
+                home.steps.append(StoreStep(name, home.row, home.results[anchor], ()))
             else:
                 shape, indices, loops = home.domains[0]
                 found = self._attempt(home, loops).element(anchor, indices)
-                home.steps.append(Store(name, flatten(indices, shape), found, loops))
+                home.steps.append(StoreStep(name, flatten(indices, shape), found, loops))
 
     def _name(self, prefix: str) -> str:
         self._names += 1
@@ -346,14 +334,14 @@ def _read(value: Expr) -> set[str]:
     return {node.data[0] for node in value.walk() if node.op == "load"}
 
 
-def _anchors(outputs: list[Value]) -> Iterator[Anchor]:
+def _anchors(outputs: list[Value]) -> Iterator[StageValue]:
     """Those that the outputs need, each after what it is made of."""
     done: set[int] = set()
     waiting: list[tuple[Value, bool]] = [(value, False) for value in reversed(outputs)]
     while waiting:
         value, ready = waiting.pop()
         if ready:
-            if isinstance(value, Anchor):
+            if isinstance(value, StageValue):
                 yield value
         elif id(value) not in done:
             done.add(id(value))

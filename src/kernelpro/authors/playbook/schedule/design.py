@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import ceil
 from typing import Any, Literal
 
-from kernelpro.authors.author import NoIdea
+from kernelpro.authors.author import NoProposal
 
-CHEAP = frozenset({"tanh", "erf", "log1p"})
-"""Functions that have a cheap form on GPUs (Design.maths)."""
+APPROXIMABLE_FUNCTIONS = frozenset({"tanh", "erf", "log1p"})
+"""Functions that have a cheap form on GPUs (Design.math_mode)."""
 _MARK = "# playbook: "
-_CONSTANT = re.compile(r"^([A-Z]+)(\d+) = (\d+)  # tune", re.MULTILINE)
+_CONSTANT = re.compile(r"^([A-Z_]+)(\d+) = (\d+)  # tune", re.MULTILINE)
 """A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
 
 
@@ -33,15 +33,15 @@ class StageDesign:
     """rows: each row along its own loops; strips: several neighbouring rows at a time, element by element;
     tiles: squares of rows and columns; products on a GPU: tensor cores; windows in CUDA: outputs that share their inputs."""
     parallel: bool = True
-    balance: Literal["static", "dynamic"] = "static"
+    schedule: Literal["static", "dynamic"] = "static"
     lanes: int = 1
     """Independent partial results of a reduction, and the width of its vector loop; 1: one after another. In strips on a
     GPU: threads that share a row."""
-    keep: bool = False
+    cache_row: bool = False
     """What several passes over a row compute is kept in a buffer between them."""
-    joined: bool = False
+    online: bool = False
     """CPU: squares about the mean are summed up in the pass that makes the mean (online.py)."""
-    ahead: bool = False
+    prefetch: bool = False
     """While a row is gone over for the last time, the next one is fetched into the cache."""
     strip: int = 256
     """Rows of a strip."""
@@ -49,25 +49,25 @@ class StageDesign:
     """Rows and columns of a tile."""
     packed: bool = False
     """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
-    block: int = 60
+    block_m: int = 60
     """Products: rows of a block."""
-    depth: int = 256
+    block_k: int = 256
     """Products: terms that are added up before the next part of the operands is packed."""
     threads: int = 256
     """GPU: threads of a block (Triton: 32 times its warps)."""
-    together: int = 1
+    coarsening: int = 1
     """GPU: rows that a block takes at once; windows: outputs of a thread."""
-    vector: int = 1
+    vector_width: int = 1
     """GPU: elements a thread loads at once, where addresses allow it."""
     split: int = 1
     """GPU: blocks that share one row, or the sums of a product's tile, their parts joined by a second step."""
-    down: int = 128
+    tile_m: int = 128
     """GPU products: rows of a block's tile."""
-    over: int = 128
+    tile_n: int = 128
     """GPU products: its columns."""
-    deep: int = 32
+    tile_k: int = 32
     """GPU products: terms of the sum that are fetched at once."""
-    stages: int = 3
+    pipeline_stages: int = 3
     """GPU products: how many such fetches are on the way."""
 
 
@@ -75,36 +75,32 @@ class StageDesign:
 class Design:
     language: str
     stages: tuple[StageDesign, ...]
-    maths: Literal["library", "own", "cheap"] = "library"
+    math: Literal["library", "fast", "approximate"] = "library"
     """Whose exp, tanh, erf and log. own: the writer's, to a few units in the last place. cheap, on a GPU: also those of CHEAP by
     their absolute error alone, which is float32's: near zero they have few digits."""
     precision: Literal["fp32", "tf32"] = "tf32"
     """Of float32 operands of a product on a GPU."""
 
-    def line(self) -> str:
+    def to_comment(self) -> str:
         """The comment that says all of it; what is as usual is left out."""
         stages = [{k: v for k, v in asdict(s).items() if v != getattr(_USUAL, k)} for s in self.stages]
         precision = {"precision": self.precision} if self.precision != "tf32" else {}
         return _MARK + json.dumps(
-            {"language": self.language, "maths": self.maths, **precision, "stages": stages}
+            {"language": self.language, "math": self.math, **precision, "stages": stages}
         )
 
-    def with_stage(self, place: int, **changes: Any) -> Design:
-        stages = [replace(s, **changes) if i == place else s for i, s in enumerate(self.stages)]
-        return replace(self, stages=tuple(stages))
-
-    def everywhere(self, **changes: Any) -> Design:
+    def with_all_stages(self, **changes: Any) -> Design:
         return replace(self, stages=tuple(replace(s, **changes) for s in self.stages))
 
 
 _USUAL = StageDesign()
 
 
-def of_source(source: str) -> Design:
+def parse_design(source: str) -> Design:
     """The design of a candidate, with what tuning has made of it; raises NoIdea for one that the playbook did not write."""
     line = next((line for line in source.splitlines() if line.startswith(_MARK)), None)
     if line is None:
-        raise NoIdea(
+        raise NoProposal(
             "the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote"
         )
     try:
@@ -117,8 +113,8 @@ def of_source(source: str) -> Design:
         return Design(
             str(data["language"]),
             tuple(StageDesign(**stage) for stage in stages),
-            data["maths"],
+            data["math"],
             data.get("precision", "tf32"),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise NoIdea(f"the parent's playbook line cannot be read ({error})") from None
+        raise NoProposal(f"the parent's playbook line cannot be read ({error})") from None
