@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.row_kernel import RowKernel
 from kernelpro.authors.playbook.cuda.syntax import REDUCE_OPERATORS, identity, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, fit_vector, unflatten_pack
@@ -59,7 +59,7 @@ class ThreadsAcrossRows(RowKernel):
         return outer | unflatten_pack(variable(LoopVar("at", self._packs(one))), one.loops, 1, IndexExpr())
 
     def join(self, step: ReduceStep) -> list[str]:
-        kind = computed(step.value.dtype)
+        kind = arithmetic_type(step.value.dtype)
         return [
             f"__shared__ {kind} lanes_{step.name}[LANES > 1 ? {self.threads} * {self.rows_per_pack} : 1];",
             f"across<{REDUCE_OPERATORS[step.kind]}, LANES, WIDTH>({step.name}_part, lanes_{step.name});",
@@ -84,7 +84,7 @@ class ThreadsAcrossRows(RowKernel):
         lines, first, own = [], list[str](), dict(names)
         loads = turns.emit_loads(own)
         for node in scans:
-            kind, name, op = computed(node.dtype), f"s{node.number}", REDUCE_OPERATORS[node.data[0]]
+            kind, name, op = arithmetic_type(node.dtype), f"s{node.number}", REDUCE_OPERATORS[node.data[0]]
             lines += [f"__shared__ {kind} lanes_{name}[LANES > 1 ? {self.threads} * {self.rows_per_pack} : 1];"]
             lines += [
                 self.declare(kind, name),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.row_kernel import RowKernel
 from kernelpro.authors.playbook.cuda.syntax import REDUCE_OPERATORS, identity, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, fit_vector, unflatten_pack
@@ -55,7 +55,7 @@ class ThreadsAlongRow(RowKernel):
         return outer | unflatten_pack(at, one.loops, vector, variable(LoopVar("j", vector)))
 
     def join(self, step: ReduceStep) -> list[str]:
-        kind = computed(step.value.dtype)
+        kind = arithmetic_type(step.value.dtype)
         return [
             f"__shared__ {kind} warps_{step.name}[({self.threads} + 31) / 32];",
             f"const {kind} {step.name} = joined<{REDUCE_OPERATORS[step.kind]}, LANES>({step.name}_part, warps_{step.name});",
@@ -73,7 +73,7 @@ class ThreadsAlongRow(RowKernel):
         loads = turns.emit_loads(own)
         body: list[str] = [*loads]
         for node in scans:
-            kind, name, op = computed(node.dtype), f"s{node.number}", REDUCE_OPERATORS[node.data[0]]
+            kind, name, op = arithmetic_type(node.dtype), f"s{node.number}", REDUCE_OPERATORS[node.data[0]]
             lines += [f"__shared__ {kind} warps_{name}[{turns.unroll} * (({self.threads} + 31) / 32)];"]
             lines += [f"{kind} carry_{name} = {identity(node.data[0], kind)};"]
             inner = dict(own)

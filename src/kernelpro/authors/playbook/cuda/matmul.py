@@ -17,18 +17,11 @@ from kernelpro.authors.playbook.cuda.matmul_operands import MatmulOperand
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.schedule.contractions import (
-    Contraction,
-    name_product_elements,
-    unflatten_loops,
-    find_contraction,
-    size,
-    replace_product_with_loads,
-)
+from kernelpro.authors.playbook.schedule.contractions import Contraction, name_product_elements, find_contraction, replace_product_with_loads
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.schedule.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
-from kernelpro.authors.playbook.ir.indices import LoopVar, flatten, variable
+from kernelpro.authors.playbook.ir.indices import (LoopVar, flatten, iterations, unflatten_loops, variable)
 from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
 
 MAX_SHARED_BYTES = 232448
@@ -56,9 +49,9 @@ def uses_tensor_cores(contraction_: Contraction, how: StageDesign, precision: st
 
 def fit_tiles(of: Contraction, how: StageDesign) -> StageDesign:
     """With tiles no larger than the product, and as many threads as these can employ."""
-    down = max(min(how.tile_m, power_of_two(size(of.rows))), _MIN_TILE)
-    over = max(min(how.tile_n, power_of_two(size(of.columns))), _MIN_TILE)
-    deep = max(min(how.tile_k, power_of_two(size(of.depth))), 16)
+    down = max(min(how.tile_m, power_of_two(iterations(of.rows))), _MIN_TILE)
+    over = max(min(how.tile_n, power_of_two(iterations(of.columns))), _MIN_TILE)
+    deep = max(min(how.tile_k, power_of_two(iterations(of.depth))), 16)
     threads = min(max(how.threads, down * over // 128, 64), down * over // 16, 8 * min(down, over), 512)
     stages = max(min(how.pipeline_stages, MAX_SHARED_BYTES // ((down + over + 16) * (deep + 8) * itemsize(of.left.dtype))), 2)
     return replace(how, tile_m=down, tile_n=over, tile_k=deep, threads=threads, pipeline_stages=stages)
@@ -79,7 +72,7 @@ class CudaMatmul:
         self._design = fit_tiles(found, how)
         self._tensor_cores = uses_tensor_cores(found, how, design.precision)
         self._split = how.split if stage.product else 1
-        self._batch, self._row = LoopVar("batch", size(found.batch)), LoopVar("row", size(found.rows))
+        self._batch, self._row = LoopVar("batch", iterations(found.batch)), LoopVar("row", iterations(found.rows))
         batch = unflatten_loops(found.batch, variable(self._batch))
         shared = (found.depth, batch, self._tensor_cores)
         self._left = MatmulOperand(
@@ -89,7 +82,7 @@ class CudaMatmul:
 
     def write(self) -> Stage | None:
         """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
-        columns = size(self._contraction.columns)
+        columns = iterations(self._contraction.columns)
         names, fused = name_product_elements(self._stage, variable(LoopVar("column", columns)), self._element)
         if fused and self._split == 1:
             self._write([step for step in self._stage.steps if isinstance(step, StoreStep)], names)
@@ -121,10 +114,10 @@ class CudaMatmul:
             f"TILE_N{place}",
             how.tile_n,
             _MIN_TILE,
-            max(min(256, power_of_two(size(self._contraction.columns))), _MIN_TILE),
+            max(min(256, power_of_two(iterations(self._contraction.columns))), _MIN_TILE),
         )
         writing.tunable(
-            f"TILE_K{place}", how.tile_k, 16, max(min(deepest, power_of_two(size(self._contraction.depth))), 16)
+            f"TILE_K{place}", how.tile_k, 16, max(min(deepest, power_of_two(iterations(self._contraction.depth))), 16)
         )
         writing.tunables[f"PIPELINE_STAGES{place}"] = (how.pipeline_stages, sorted({2, 3, 4, how.pipeline_stages}))
         threads = writing.tunable(f"THREADS{place}", how.threads, 64, 512)
@@ -139,7 +132,7 @@ class CudaMatmul:
         body += [*self._main_loop(), *self._epilogue(steps, names)]
         tiles = [f"(({self._row.extent} + TILE_M{place} - 1) / TILE_M{place})"]
         tiles += [
-            f"(({size(self._contraction.columns)} + TILE_N{place} - 1) / TILE_N{place})",
+            f"(({iterations(self._contraction.columns)} + TILE_N{place} - 1) / TILE_N{place})",
             str(self._batch.extent),
             str(self._split),
         ]
@@ -152,12 +145,12 @@ class CudaMatmul:
 
     def _tile_position(self) -> list[str]:
         """Blocks that run at the same time take tiles that share rows and columns: they find them in the cache."""
-        place, terms = self._number, size(self._contraction.depth)
+        place, terms = self._number, iterations(self._contraction.depth)
         names = [f"{name} = {name}{place}" for name in ("TILE_M", "TILE_N", "TILE_K", "PIPELINE_STAGES", "THREADS")]
         lines = [
             f"constexpr int {', '.join(names)}, GROUP = 8;",
             f"constexpr int TILES_DOWN = ({self._row.extent} + TILE_M - 1) / TILE_M;",
-            f"constexpr int TILES_OVER = ({size(self._contraction.columns)} + TILE_N - 1) / TILE_N;",
+            f"constexpr int TILES_OVER = ({iterations(self._contraction.columns)} + TILE_N - 1) / TILE_N;",
             f"constexpr int TILES_DEEP = ({terms} + TILE_K - 1) / TILE_K, PART = (TILES_DEEP + {self._split} - 1) / {self._split};",
             f"[[maybe_unused]] const int share = blockIdx.x % {self._split};",
             f"int number = blockIdx.x / {self._split};",
@@ -263,7 +256,7 @@ class CudaMatmul:
 
     def _epilogue(self, steps: list[StoreStep], names: Names) -> list[str]:
         """A thread's results piece by piece: `i` counts its rows, `n` its columns."""
-        columns, most = size(self._contraction.columns), 2 if self._tensor_cores else 4
+        columns, most = iterations(self._contraction.columns), 2 if self._tensor_cores else 4
         vector = next(v for v in (4, 2, 1) if v <= most and columns % v == 0)
         column = variable(LoopVar("column", columns // vector)) * vector + variable(LoopVar("j", vector))
         loops = tuple(dict.fromkeys(var for step in steps for var in step.loops))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernelpro.authors.playbook.ir.indices import iterations
 from kernelpro.authors.playbook.codegen.backend import Move
 from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
 from kernelpro.authors.playbook.cuda.matmul import fit_tiles, is_matmul, uses_tensor_cores
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.schedule.contractions import Contraction, find_contraction, size
+from kernelpro.authors.playbook.schedule.contractions import Contraction, find_contraction
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.schedule.moves import Apply, apply_change, per_stage
@@ -24,15 +25,15 @@ def tensor_core_design(stage: Stage) -> StageDesign:
     """Tensor cores, and tiles as large as leaves enough of them."""
     of = _contraction(stage)
     copied = (
-        size(of.depth) % 8 == size(of.columns) % 8 == 0
+        iterations(of.depth) % 8 == iterations(of.columns) % 8 == 0
     )  # other tiles go through registers, of which there are too few
     down, over, deep = 128, 128, 64 if itemsize(of.left.dtype) == 2 and copied else 32
     while _blocks(of, down, over) < _SMS and max(down, over) > 64:
         down, over = (down, over // 2) if over >= down else (down // 2, over)
     threads = 256 if down * over > 64 * 64 else 128
     how = _fit(stage, StageDesign(order="tiles", tile_m=down, tile_n=over, tile_k=deep, threads=threads))
-    if stage.product and 2 * _blocks(of, how.tile_m, how.tile_n) <= _SMS and size(of.depth) >= 4 * _MIN_SPLIT_DEPTH:
-        split = min(power_of_two(_SMS / _blocks(of, how.tile_m, how.tile_n)), size(of.depth) // _MIN_SPLIT_DEPTH, 16)
+    if stage.product and 2 * _blocks(of, how.tile_m, how.tile_n) <= _SMS and iterations(of.depth) >= 4 * _MIN_SPLIT_DEPTH:
+        split = min(power_of_two(_SMS / _blocks(of, how.tile_m, how.tile_n)), iterations(of.depth) // _MIN_SPLIT_DEPTH, 16)
         return replace(how, split=split)
     return how
 
@@ -54,14 +55,14 @@ def _contraction(stage: Stage) -> Contraction:
 
 
 def _blocks(of: Contraction, down: int, over: int) -> int:
-    return size(of.batch) * -(-size(of.rows) // down) * -(-size(of.columns) // over)
+    return iterations(of.batch) * -(-iterations(of.rows) // down) * -(-iterations(of.columns) // over)
 
 
 def _fit(stage: Stage, how: StageDesign) -> StageDesign:
     """What is left of the stage, where it is more than the product's own elements, is done along rows."""
     of = _contraction(stage)
     how = fit_tiles(of, how)
-    vector, columns = 16 // max(2, itemsize(of.left.dtype)), size(of.columns)
+    vector, columns = 16 // max(2, itemsize(of.left.dtype)), iterations(of.columns)
     lanes = min(max(32, power_of_two(columns / 16)), how.threads)
     return replace(how, cache_row=True, vector_width=vector, coarsening=1 if is_elementwise(stage) else how.threads // lanes)
 
@@ -129,7 +130,7 @@ def _more_threads(how: StageDesign) -> StageDesign | None:
 
 
 def _split_k(stage: Stage, how: StageDesign) -> StageDesign | None:
-    if not stage.product or 2 * how.split * _MIN_SPLIT_DEPTH // 4 > size(_contraction(stage).depth) or how.split >= 32:
+    if not stage.product or 2 * how.split * _MIN_SPLIT_DEPTH // 4 > iterations(_contraction(stage).depth) or how.split >= 32:
         return None
     return replace(how, split=2 * how.split)
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.syntax import STORED, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder
-from kernelpro.authors.playbook.schedule.contractions import unflatten_loops, size
 from kernelpro.authors.playbook.schedule.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import Expr, itemsize, indirect_operands
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
+from kernelpro.authors.playbook.ir.indices import (IndexExpr, LoopVar, iterations, unflatten_loops, variable)
 from kernelpro.authors.playbook.ir.stages import Guard
 
 
@@ -35,7 +34,7 @@ class MatmulOperand:
     @property
     def element_type(self) -> str:
         """Of the tile's elements."""
-        return STORED[self.value.dtype] if self.tensor_cores else computed(self.value.dtype)
+        return STORED[self.value.dtype] if self.tensor_cores else arithmetic_type(self.value.dtype)
 
     @cached_property
     def _access(self) -> tuple[bool, int]:
@@ -45,7 +44,7 @@ class MatmulOperand:
             for node in (node for node in self.value.walk() if node.op == "load"):
                 vector = 1 if self.guards else 16 // max(2, itemsize(node.dtype))
                 while vector > 1 and (
-                    size(loops) % vector or not self._thread_loop(deeply, vector).is_vectorizable(node.data[1])
+                    iterations(loops) % vector or not self._thread_loop(deeply, vector).is_vectorizable(node.data[1])
                 ):
                     vector //= 2
                 best = max(best, (vector, node.data[1].coefficient(loops[-1]) == 1, deeply))
@@ -103,7 +102,7 @@ class MatmulOperand:
 
     @property
     def _register_type(self) -> str:
-        return STORED[self.value.dtype] if self.is_plain_load else computed(self.value.dtype)
+        return STORED[self.value.dtype] if self.is_plain_load else arithmetic_type(self.value.dtype)
 
     def load_tile(self) -> list[str]:
         """A thread's pieces of the tile that begins at term `start`: copied to buffer `slot`, or loaded into registers."""
@@ -174,7 +173,7 @@ class MatmulOperand:
         return ["#pragma unroll", f"for (int u = 0; u < {self._count}; ++u) {{", *indented(body), "}"]
 
     def _thread_loop(self, deeply: bool, vector: int) -> ThreadLoop:
-        rows, terms = size(self.loops), size(self.depth)
+        rows, terms = iterations(self.loops), iterations(self.depth)
         j = variable(LoopVar("j", vector))
         side = LoopVar(f"{self.name}_side", rows if deeply else rows // vector)
         deep = LoopVar(f"{self.name}_deep", terms // vector if deeply else terms)

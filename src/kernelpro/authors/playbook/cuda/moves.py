@@ -35,14 +35,14 @@ from kernelpro.authors.playbook.schedule.moves import (
 
 _SMS = 132
 """Of a large GPU: what is enough for it is enough for a small one."""
-_BUSY = _SMS * 1024
+_SATURATING_THREADS = _SMS * 1024
 """Threads that keep its memory busy."""
 _THREADS = 256
-_SIDE_BY_SIDE = 32
+_MIN_COALESCED = 32
 """Elements that neighbouring threads read at least."""
-_EACH = 16
+_ELEMENTS_PER_THREAD = 16
 """Elements of a row that a thread takes, at first."""
-_LONG = 32768
+_LONG_ROW = 32768
 
 
 def seeds(program: Program) -> list[Seed]:
@@ -88,7 +88,7 @@ def _best_design(stage: Stage, program: Program) -> StageDesign:
         return _elementwise_design(stage, program)
     if find_overlap(stage) and (how := _window_design(stage)).coarsening > 1:
         return how
-    return _across_rows_design(stage, program) if _order(stage) == "strips" else _along_rows_design(stage, program)
+    return _across_rows_design(stage, program) if _thread_order(stage) == "strips" else _along_rows_design(stage, program)
 
 
 def _wider_design(stage: Stage, program: Program) -> StageDesign:
@@ -111,7 +111,7 @@ def _wider_design(stage: Stage, program: Program) -> StageDesign:
 def _plain_design(stage: Stage, program: Program) -> StageDesign:
     if stage.product:
         return matmul_moves.multiply_add_design(stage)
-    if is_elementwise(stage) or _order(stage) == "strips":
+    if is_elementwise(stage) or _thread_order(stage) == "strips":
         return StageDesign(order="rows" if is_elementwise(stage) else "strips", threads=128)
     return StageDesign(threads=128, coarsening=4 if stage.rows >= 4 * _SMS else 1)
 
@@ -124,7 +124,7 @@ def _elementwise_design(stage: Stage, program: Program) -> StageDesign:
     )
     loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
     return StageDesign(
-        vector_width=vector, coarsening=4 if pieces >= 8 * _BUSY and loads <= 2 else 2 if pieces >= 4 * _BUSY else 1
+        vector_width=vector, coarsening=4 if pieces >= 8 * _SATURATING_THREADS and loads <= 2 else 2 if pieces >= 4 * _SATURATING_THREADS else 1
     )
 
 
@@ -132,11 +132,11 @@ def _along_rows_design(stage: Stage, program: Program) -> StageDesign:
     """A warp a row, or less, while that leaves few elements to a thread; else a block, or several."""
     vector, length = _vector_width(stage, program), stage.row_width
     pieces = max(1, length // fit_vector(vector, stage.row_loops))
-    lanes = min(32 if pieces <= 256 else power_of_two(length / _EACH), power_of_two(pieces), 1024)
+    lanes = min(32 if pieces <= 256 else power_of_two(length / _ELEMENTS_PER_THREAD), power_of_two(pieces), 1024)
     threads = max(lanes, 128)
     how = StageDesign(threads=threads, coarsening=threads // lanes, vector_width=vector, cache_row=True)
-    if can_split(stage) and stage.rows < 2 * _SMS and length >= _LONG:
-        split = min(power_of_two(4 * _SMS / stage.rows), length // (_THREADS * _EACH), 128)
+    if can_split(stage) and stage.rows < 2 * _SMS and length >= _LONG_ROW:
+        split = min(power_of_two(4 * _SMS / stage.rows), length // (_THREADS * _ELEMENTS_PER_THREAD), 128)
         return replace(how, threads=_THREADS, coarsening=1, split=split, cache_row=False)
     return how
 
@@ -145,12 +145,12 @@ def _across_rows_design(stage: Stage, program: Program) -> StageDesign:
     length = stage.row_width
     vector = fit_vector(min(4, _vector_width(stage, program)), stage.outer)
     if (length <= 64 and len(split_into_passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reductions):
-        return StageDesign(order="strips", vector_width=vector if stage.rows >= _BUSY * vector else 1)
+        return StageDesign(order="strips", vector_width=vector if stage.rows >= _SATURATING_THREADS * vector else 1)
     several = len([one for one in split_into_passes(stage) if one.loops]) > 1
     lanes = max(
-        power_of_two(_BUSY * vector / stage.rows), power_of_two(length * vector / 32) if several else 1
+        power_of_two(_SATURATING_THREADS * vector / stage.rows), power_of_two(length * vector / 32) if several else 1
     )
-    lanes = max(1, min(lanes, _THREADS * vector // _SIDE_BY_SIDE, 32, power_of_two(length / 4)))
+    lanes = max(1, min(lanes, _THREADS * vector // _MIN_COALESCED, 32, power_of_two(length / 4)))
     how = StageDesign(order="strips", lanes=lanes, vector_width=vector, cache_row=several)
     blocks = max(1, stage.rows * lanes // (_THREADS * vector))
     if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
@@ -162,7 +162,7 @@ def _across_rows_design(stage: Stage, program: Program) -> StageDesign:
 
 def _window_design(stage: Stage) -> StageDesign:
     """As many outputs a thread as leave enough threads."""
-    together = next((n for n in (8, 4, 2) if stage.rows >= n * _BUSY), 1)
+    together = next((n for n in (8, 4, 2) if stage.rows >= n * _SATURATING_THREADS), 1)
     return StageDesign(order="tiles", threads=128, coarsening=outputs_per_thread(stage, together))
 
 
@@ -175,7 +175,7 @@ def _vector_width(stage: Stage, program: Program) -> int:
     return 16 // max(2, itemsize(largest.dtype))
 
 
-def _order(stage: Stage) -> Literal["rows", "strips"]:
+def _thread_order(stage: Stage) -> Literal["rows", "strips"]:
     """Along whichever loop neighbouring elements lie; windows, which overlap, side by side."""
     looped = [step for step in stage.steps if step.loops]
     if not stage.outer:
@@ -185,7 +185,7 @@ def _order(stage: Stage) -> Literal["rows", "strips"]:
     along = across = 0
     for step in looped:
         for index in _indices(step):
-            run = _run(index, step.loops)
+            run = _contiguous_run(index, step.loops)
             along += run >= 8
             across += run < 8 and 0 < abs(index.coefficient(stage.outer[-1])) <= 4
     return "strips" if across > along else "rows"
@@ -196,7 +196,7 @@ def _indices(step: ReduceStep | StoreStep) -> list[IndexExpr]:
     return [*found, step.index] if isinstance(step, StoreStep) else found
 
 
-def _run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
+def _contiguous_run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
     """Elements that lie side by side along the loops."""
     run = 1
     for var in reversed(loops):
@@ -209,12 +209,12 @@ def _run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
 # --- moves -------------------------------------------------------------------------------------------------
 
 
-def _along_rows(change: Change) -> Apply:
+def _per_stage(change: Change) -> Apply:
     """A change of stages that are no products."""
     return per_stage(lambda stage, how: None if is_matmul(stage, how) else change(stage, how))
 
 
-def _widen(program: Program, design: Design) -> Design | None:
+def _vectorize(program: Program, design: Design) -> Design | None:
     def change(stage: Stage, how: StageDesign) -> StageDesign | None:
         vector = _vector_width(stage, program)
         return (
@@ -224,11 +224,11 @@ def _widen(program: Program, design: Design) -> Design | None:
     return apply_change(program, design, change)
 
 
-def _tile(stage: Stage, how: StageDesign) -> StageDesign | None:
+def _transpose_tiles(stage: Stage, how: StageDesign) -> StageDesign | None:
     return replace(how, order="tiles", vector_width=1) if how.order != "tiles" and find_transpose(stage) else None
 
 
-def _overlap(stage: Stage, how: StageDesign) -> StageDesign | None:
+def _share_windows(stage: Stage, how: StageDesign) -> StageDesign | None:
     made = _window_design(stage) if how.order != "tiles" and find_overlap(stage) else None
     return (
         replace(how, order="tiles", threads=made.threads, coarsening=made.coarsening)
@@ -237,7 +237,7 @@ def _overlap(stage: Stage, how: StageDesign) -> StageDesign | None:
     )
 
 
-def _turn(program: Program, design: Design) -> Design | None:
+def _reorder_threads(program: Program, design: Design) -> Design | None:
     """Only where the addresses say so."""
 
     def change(stage: Stage, how: StageDesign) -> StageDesign | None:
@@ -245,7 +245,7 @@ def _turn(program: Program, design: Design) -> Design | None:
             is_matmul(stage, how)
             or is_elementwise(stage)
             or not stage.outer
-            or how.order in ("tiles", _order(stage))
+            or how.order in ("tiles", _thread_order(stage))
         ):
             return None
         made = _best_design(stage, program)
@@ -254,17 +254,17 @@ def _turn(program: Program, design: Design) -> Design | None:
     return apply_change(program, design, change)
 
 
-def _keep(stage: Stage, how: StageDesign) -> StageDesign | None:
+def _cache_row(stage: Stage, how: StageDesign) -> StageDesign | None:
     several = len([one for one in split_into_passes(stage) if one.loops]) > 1
     return replace(how, cache_row=True, split=1) if several and not how.cache_row else None
 
 
-def _split(stage: Stage, how: StageDesign) -> StageDesign | None:
-    few = how.split < 64 and stage.rows < _BUSY and how.order != "tiles"
+def _split_rows(stage: Stage, how: StageDesign) -> StageDesign | None:
+    few = how.split < 64 and stage.rows < _SATURATING_THREADS and how.order != "tiles"
     return replace(how, split=4 * how.split) if few and can_split(stage) else None
 
 
-def _whole(stage: Stage, how: StageDesign) -> StageDesign | None:
+def _unsplit_rows(stage: Stage, how: StageDesign) -> StageDesign | None:
     return replace(how, split=1, cache_row=True) if how.split > 1 else None
 
 
@@ -301,61 +301,61 @@ MOVES = (
         "tiles",
         "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
         ("uncoalesced_access", "sector_waste"),
-        _along_rows(_tile),
+        _per_stage(_transpose_tiles),
     ),
     Move(
         "overlap",
         "Give each thread several outputs one below the other, so that it reads what their windows share once.",
         ("missing_reuse", "warp_stall", "integer_arithmetic"),
-        _along_rows(_overlap),
+        _per_stage(_share_windows),
     ),
     Move(
         "turn",
         "Lay neighbouring threads along the dimension whose elements are neighbours in memory.",
         ("uncoalesced_access", "sector_waste", "l2_thrash"),
-        _turn,
+        _reorder_threads,
     ),
     Move(
         "widen",
         "Load and store 16 bytes at once: fewer instructions, more bytes on the way.",
         ("narrow_access", "warp_stall", "integer_arithmetic"),
-        _widen,
+        _vectorize,
     ),
     Move(
         "keep",
         "Keep the row in registers, or in shared memory, between passes instead of reading it again.",
         ("excess_traffic", "l2_thrash", "missing_reuse", "energy_dram_traffic", "energy_l2_traffic"),
-        _along_rows(_keep),
+        _per_stage(_cache_row),
     ),
     Move(
         "split",
         "Let several blocks share a row and join their parts: rows alone do not fill the device.",
         ("low_parallelism", "tail_effect"),
-        _along_rows(_split),
+        _per_stage(_split_rows),
     ),
     Move(
         "whole rows",
         "One block a row, in one kernel: no parts to join, and the row is read once.",
         ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
-        _along_rows(_whole),
+        _per_stage(_unsplit_rows),
     ),
     Move(
         "more threads a row",
         "More threads at each row, with fewer elements and registers for each.",
         ("register_pressure", "spills", "low_parallelism", "warp_stall"),
-        _along_rows(_more_threads),
+        _per_stage(_more_threads),
     ),
     Move(
         "more work a thread",
         "More elements for each thread, so that more of its loads are on the way and fewer threads meet at barriers.",
         ("barrier_stall", "narrow_access", "warp_stall", "energy_excess_threads"),
-        _along_rows(_more_work),
+        _per_stage(_more_work),
     ),
     Move(
         "small blocks",
         "Blocks of half the size: more of them find room on an SM, and the last wave is shorter.",
         ("occupancy_limiter", "tail_effect", "barrier_stall"),
-        _along_rows(_small_blocks),
+        _per_stage(_small_blocks),
     ),
     APPROXIMATE_MATH,
     Move(

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.syntax import REDUCE_OPERATORS, combined, identity, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder, nodes_to_compute, size
 from kernelpro.authors.playbook.schedule.design import StageDesign
@@ -162,7 +162,7 @@ class RowKernel(ABC):
 
     def _combine_partials(self, step: ReduceStep) -> list[str]:
         """A number of which several blocks have left their parts."""
-        kind, name = computed(step.value.dtype), f"{step.name}{self.row_suffix}"
+        kind, name = arithmetic_type(step.value.dtype), f"{step.name}{self.row_suffix}"
         part = f"part_{step.name}[s * {self.stage.rows} + {self.row_index}]"
         body = [f"{name} = {identity(step.kind, kind)};"]
         body += [f"for (int s = 0; s < {self.partial_count}; ++s) {name} = {combined(step.kind, name, part)};"]
@@ -177,7 +177,7 @@ class RowKernel(ABC):
     def _emit_totals(self, names: Names) -> list[str]:
         lines: list[str] = []
         for total in self.stage.totals:
-            kind, own = computed(total.value.dtype), dict(names)
+            kind, own = arithmetic_type(total.value.dtype), dict(names)
             part = self.builder.add_temporary(f"part_{total.name}", self.stage.rows, total.value.dtype)
             self.builder.written.add(part)
             self.bind_printer()
@@ -212,7 +212,7 @@ class RowKernel(ABC):
             ]
         reduces = [step for step in one.steps if isinstance(step, ReduceStep)]
         for step in reduces:
-            kind = computed(step.value.dtype)
+            kind = arithmetic_type(step.value.dtype)
             lines.append(self.declare(kind, f"{step.name}_part"))
             lines += self.per_row([f"{step.name}_part{self.row_suffix} = {identity(step.kind, kind)};"])
         scans = scans_of(one)
@@ -226,7 +226,7 @@ class RowKernel(ABC):
         inner = self.printer.statements([step.value for step in reduces if step.value.op not in LEAVES], own)
         inner += [f"{step.name}{self.row_suffix} = {self.printer.text(step.value, own)};" for step in reduces]
         if reduces:
-            lines += [self.declare(computed(step.value.dtype), step.name) for step in reduces]
+            lines += [self.declare(arithmetic_type(step.value.dtype), step.name) for step in reduces]
             lines += self.per_row(inner) if self.row_suffix else ["{", *indented(inner), "}"]
         stores = RowPass((), [step for step in one.steps if isinstance(step, StoreStep)])
         if stores.steps:
@@ -255,7 +255,7 @@ class RowKernel(ABC):
                 continue
             own = dict(names)
             body = self.printer.statements([node], own)
-            lines += [self.declare(computed(node.dtype), f"h{node.number}")]
+            lines += [self.declare(arithmetic_type(node.dtype), f"h{node.number}")]
             lines += self.per_row([*body, f"h{node.number}[j] = {self.printer.text(node, own)};"])
             names[node] = f"h{node.number}[j]"
         return lines
@@ -300,7 +300,7 @@ class RowKernel(ABC):
         held = sum(-(-self._packs(one) // self.lanes) * self.vector(one) for _, one in each)
         self.in_registers = held <= _MAX_CACHE_REGISTERS
         fits = sum(size(one.loops) for _, one in each) * 4 * self.rows_per_block <= _MAX_CACHE_BYTES and all(
-            computed(n.dtype) == "float" for n, _ in each
+            arithmetic_type(n.dtype) == "float" for n, _ in each
         )
         if not self.in_registers and not fits:
             for one in self.passes:
@@ -310,7 +310,7 @@ class RowKernel(ABC):
         lines = []
         for node in one.cached:
             if self.in_registers:
-                lines += [f"{computed(node.dtype)} kept{node.number}[COUNT{number}][{self.vector(one)}];"]
+                lines += [f"{arithmetic_type(node.dtype)} kept{node.number}[COUNT{number}][{self.vector(one)}];"]
                 self.cached[node] = f"kept{node.number}[u][j]"
                 continue
             line, numbers, self.cached[node] = self.shared_cache(node, self._packs(one) * self.vector(one))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.across_rows import ThreadsAcrossRows
 from kernelpro.authors.playbook.cuda.along_rows import ThreadsAlongRow
 from kernelpro.authors.playbook.cuda.row_kernel import RowKernel, scans_of
@@ -64,7 +64,7 @@ def _write_totals(writing: CudaSourceBuilder, stage: Stage, place: int, blocks: 
     writing.begin_kernel()
     lines = []
     for total in stage.totals:
-        kind = computed(total.value.dtype)
+        kind = arithmetic_type(total.value.dtype)
         part = f"part_{total.name}"
         lines += [f"__shared__ {kind} warps_{total.name}[{_TOTALS_THREADS // 32}];"]
         lines += [f"{kind} {total.name} = {identity(total.kind, kind)};"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.across_rows import ThreadsAcrossRows
 from kernelpro.authors.playbook.cuda.syntax import combined, identity, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop
@@ -118,7 +118,7 @@ class SlidingWindows(ThreadsAcrossRows):
         reduces = [step for step in one.steps if isinstance(step, ReduceStep)]
         lines = []
         for step in reduces:
-            kind = computed(step.value.dtype)
+            kind = arithmetic_type(step.value.dtype)
             lines += [
                 self.declare(kind, step.name),
                 *self.per_row([f"{step.name}[j] = {identity(step.kind, kind)};"]),
@@ -130,7 +130,7 @@ class SlidingWindows(ThreadsAcrossRows):
         shared, own = [node for node in _loads(one) if self._overlap.is_shared(node.data[1])], dict(names)
         row = [f"const bool inside = {' && '.join(map(turns.guard_condition, one.guards))};"] if one.guards else []
         for node in shared:
-            name, kind = f"v{node.number}", computed(node.dtype)
+            name, kind = f"v{node.number}", arithmetic_type(node.dtype)
             text = self.printer.text(node, own)
             row.append(f"const {kind} {name} = {f'inside ? {text} : {kind}(0)' if one.guards else text};")
             own[node] = name
@@ -138,9 +138,9 @@ class SlidingWindows(ThreadsAcrossRows):
             [step.value for step in reduces if step.value.op not in LEAVES], inner := dict(own)
         )
         for step in reduces:
-            value = f"{computed(step.value.dtype)}({self.printer.text(step.value, inner)})"
+            value = f"{arithmetic_type(step.value.dtype)}({self.printer.text(step.value, inner)})"
             if one.guards and not (step.kind == "sum" and _is_zero_if(step.value, shared)):
-                value = f"inside ? {value} : {identity(step.kind, computed(step.value.dtype))}"
+                value = f"inside ? {value} : {identity(step.kind, arithmetic_type(step.value.dtype))}"
             each.append(f"{step.name}[j] = {combined(step.kind, f'{step.name}[j]', value)};")
         turn = f"turn - {self._overlap.stride} * j"
         row += self.per_row(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import STORED as CPP_STORED
-from kernelpro.authors.playbook.cpp.syntax import CppPrinter, computed
+from kernelpro.authors.playbook.cpp.syntax import STORAGE_TYPES as CPP_STORED
+from kernelpro.authors.playbook.cpp.syntax import CppPrinter, arithmetic_type
 from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
@@ -49,7 +49,7 @@ class CudaPrinter(CppPrinter):
         return super().index(self.resolve(index), names)
 
     def resolve(self, index: IndexExpr) -> IndexExpr:
-        return index.substitute(self.loop_indices, lambda value: value)
+        return index.substitute(self.loop_indices)
 
     def pointer(self, tensor: str) -> str:
         return self.pointers[tensor]
@@ -62,7 +62,7 @@ class CudaPrinter(CppPrinter):
         return f"{self.pointers[tensor]}[{index}] = {STORED[held]}({text});"
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
-        kind = computed(node.dtype)
+        kind = arithmetic_type(node.dtype)
         if op in ("max", "min"):  # of one type: whole numbers are printed without theirs
             return f"{'larger' if op == 'max' else 'smaller'}({', '.join(f'{kind}({arg})' for arg in args)})"
         if kind not in ("float", "double") or op in ("cast", "neg", "not"):

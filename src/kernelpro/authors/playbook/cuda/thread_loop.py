@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.syntax import CudaPrinter, combined, indented
 from kernelpro.authors.playbook.schedule.masked_loads import Predicate, maximum_over
 from kernelpro.authors.playbook.schedule.passes import RowPass
@@ -163,7 +163,7 @@ class ThreadLoop:
         pack_dim = {node: f"[{self.vector}]" if node.variables & self._varying_loops else "" for node in loads}
         initializer = {node: " = {}" if node in self.builder.load_conditions else "" for node in loads}
         lines = [
-            f"{computed(node.dtype)} v{node.number}[{self.unroll}]{pack_dim[node]}{initializer[node]};"
+            f"{arithmetic_type(node.dtype)} v{node.number}[{self.unroll}]{pack_dim[node]}{initializer[node]};"
             for node in loads
         ]
         return lines + (self.unrolled(body) if body else [])
@@ -196,12 +196,12 @@ class ThreadLoop:
         for number, step in enumerate(pass_.steps):
             if isinstance(step, ReduceStep):
                 name = f"{step.name}_part{self.row_suffix}"
-                value = f"{computed(step.value.dtype)}({self.printer.text(step.value, inner_names)})"
+                value = f"{arithmetic_type(step.value.dtype)}({self.printer.text(step.value, inner_names)})"
                 lines.append(f"{name} = {combined(step.kind, name, value)};")
             elif self.is_vectorizable(step.index):
                 self.builder.written.add(step.tensor)
                 self.builder.vectorized.add(step.tensor)
-                before.append(f"{computed(step.value.dtype)} w{number}[{self.vector}];")
+                before.append(f"{arithmetic_type(step.value.dtype)} w{number}[{self.vector}];")
                 lines.append(f"w{number}[j] = {self.printer.text(step.value, inner_names)};")
                 after.append(f"write({self.address(step.tensor, step.index, inner_names)}, w{number});")
             else:

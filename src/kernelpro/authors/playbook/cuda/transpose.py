@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder, unflatten_pack
@@ -70,7 +70,7 @@ def write_transpose(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, 
     for node in loads:
         tile = f"tile{node.number}"
         lines += [
-            f"__shared__ {computed(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"
+            f"__shared__ {arithmetic_type(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"
         ]
         body = [f"{tile}[y + u * STEP][x] = {writing.printer.text(node, {})};"]
         inside = [f"if ({turns.always_in_bounds} || ({turns.in_bounds})) {{", *indented(body), "}"]

@@ -40,10 +40,10 @@ from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 
-_FEW = 2**31 - 2**24
+_MAX_INT32_ELEMENTS = 2**31 - 2**24
 """Elements that 32 bits number, with room for what the last block has too many."""
 
-_WORDS = (
+_DEVICE_FUNCTIONS = (
     *((f"cheap_{op}(", text) for op, text in CHEAP_FORMS.items()),
     *(("joined<", REDUCE_LANES), ("running<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
     *(("= Tile<", INSTRUCTIONS + TILE), ("fragment<", FRAGMENTS)),
@@ -62,7 +62,7 @@ def write(program: Program, design: Design) -> str:
                 replace(how, order="rows", split=1),
             )
         if left:
-            _write(writing, left, how, place)
+            _write_stage(writing, left, how, place)
     program = replace(program, tensors=(*program.tensors, *writing.temporaries))
     used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in writing.kernels)]
     source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
@@ -76,7 +76,7 @@ def write(program: Program, design: Design) -> str:
     )
 
 
-def _write(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
+def _write_stage(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
     writing.load_conditions = masked_loads(stage.expressions)
     if how.order == "tiles" and find_transpose(stage):
         write_transpose(writing, stage, how, place)
@@ -91,11 +91,11 @@ def _head(program: Program, writing: CudaSourceBuilder) -> str:
     body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
     parts = [headers({t.dtype for t in program.tensors})]
     parts += [
-        f"using Int = {'int' if max(t.size for t in program.tensors) < _FEW else 'long long'};",
+        f"using Int = {'int' if max(t.size for t in program.tensors) < _MAX_INT32_ELEMENTS else 'long long'};",
         "",
         PRELUDE,
     ]
-    for word, text in _WORDS:
+    for word, text in _DEVICE_FUNCTIONS:
         parts += [text] if word in body else []
     return "\n".join(parts)
 

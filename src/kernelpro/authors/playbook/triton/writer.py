@@ -16,17 +16,17 @@ from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.triton import moves
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
-from kernelpro.authors.playbook.triton.matmul import Tiles
-from kernelpro.authors.playbook.triton.row_kernel import Rows
+from kernelpro.authors.playbook.triton.matmul import TritonMatmul
+from kernelpro.authors.playbook.triton.row_kernel import TritonRowKernel
 from kernelpro.authors.playbook.triton.stage_kernel import (
-    Crossed,
-    Flat,
-    Kernels,
-    Tile,
-    across,
+    TransposeTile,
+    RowPerLane,
+    TritonSourceBuilder,
+    StageKernel,
+    find_transpose,
     broadcast_rows,
-    elementwise,
-    regrouped,
+    is_elementwise,
+    regroup_rows,
 )
 
 _IMPORTS = "\nimport triton\nimport triton.language as tl\n"
@@ -34,31 +34,31 @@ _IMPORTS = "\nimport triton\nimport triton.language as tl\n"
 
 def write(program: Program, design: Design) -> str:
     """The candidate's file."""
-    kernels = Kernels(program, design.math)
+    kernels = TritonSourceBuilder(program, design.math)
     for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
         left: Stage | None = stage
         if stage.product or (how.order == "tiles" and find_contraction(stage)):
-            left = Tiles(kernels, stage, how, place, design.precision).write()
+            left = TritonMatmul(kernels, stage, how, place, design.precision).write()
         if left:
-            _tile(kernels, left, how, place).write()
+            _stage_kernel(kernels, left, how, place).write()
     called = functions(kernels.printer.functions, design.math)
     imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
-    head = "\n".join([*kernels.derived, imports, "\n\n".join([*called, *kernels.sources])])
+    head = "\n".join([*kernels.derived_constants, imports, "\n\n".join([*called, *kernels.sources])])
     return frame.module_source(
-        program, design, "Written by the playbook in Triton.", head, kernels.calls, kernels.tunables
+        program, design, "Written by the playbook in Triton.", head, kernels.launches, kernels.tunables
     )
 
 
-def _tile(kernels: Kernels, stage: Stage, how: StageDesign, place: int) -> Tile:
+def _stage_kernel(kernels: TritonSourceBuilder, stage: Stage, how: StageDesign, place: int) -> StageKernel:
     """order: rows, as triton_rows.py has them, and one row always; strips: flat; tiles: squares, where a stage reads across."""
-    if not elementwise(stage):
-        return (Flat if how.order == "strips" and stage.rows > 1 else Rows)(kernels, stage, how, place)
-    if how.order == "tiles" and (ways := across(stage)):
-        return Crossed(kernels, stage, how, place, ways)
+    if not is_elementwise(stage):
+        return (RowPerLane if how.order == "strips" and stage.rows > 1 else TritonRowKernel)(kernels, stage, how, place)
+    if how.order == "tiles" and (ways := find_transpose(stage)):
+        return TransposeTile(kernels, stage, how, place, ways)
     rows = broadcast_rows(stage) if how.order == "rows" else 0
     if rows:
-        return Rows(kernels, regrouped(stage, rows), how, place)
-    return Flat(kernels, regrouped(stage, len(stage.outer) + len(stage.steps[0].loops)), how, place)
+        return TritonRowKernel(kernels, regroup_rows(stage, rows), how, place)
+    return RowPerLane(kernels, regroup_rows(stage, len(stage.outer) + len(stage.steps[0].loops)), how, place)
 
 
 BACKEND = Backend("triton", "cuda", write, moves.seeds, moves.MOVES, moves.fallbacks)
