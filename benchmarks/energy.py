@@ -34,18 +34,19 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import torch  # noqa: E402
 
-from kernelpro.lab.energy import few  # noqa: E402
+from kernelpro.lab.energy import student  # noqa: E402
 from kernelpro.lab.energy.calibrate import calibrate  # noqa: E402
-from kernelpro.lab.energy.counter import Counter, NoCounter, find  # noqa: E402
+from kernelpro.lab.energy.counter import EnergyCounter, NoEnergyCounter, find_counter  # noqa: E402
 from kernelpro.lab.energy.meter import compare  # noqa: E402
 from kernelpro.lab.energy.window import Side  # noqa: E402
-from kernelpro.lab.judge.tolerance import Tolerance, measure  # noqa: E402
-from kernelpro.lab.measure import environment, timing  # noqa: E402
+from kernelpro.lab.judge.tolerance import Tolerance  # noqa: E402
+from kernelpro.lab.measure.errors import measure_errors  # noqa: E402
+from kernelpro.lab.measure import environment, statistics  # noqa: E402
 from kernelpro.lab.measure.bench import Bench  # noqa: E402
 from kernelpro.lab.measure.participant import Participant  # noqa: E402
 from kernelpro.lab.sandbox import gpu  # noqa: E402
 from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
-from kernelpro.lab.sandbox.cell import SandboxLauncher  # noqa: E402
+from kernelpro.lab.sandbox.launcher import SandboxLauncher  # noqa: E402
 from kernelpro.records import Candidate, Energy, Interval, Options, Target, Task  # noqa: E402
 
 PAIRS = Path(__file__).parent / "energy_pairs"
@@ -79,9 +80,9 @@ def agreement(path: Path, windows: list[dict[str, Any]]) -> dict[str, Any]:
     samples = [tuple(map(float, line.split())) for line in path.read_text().splitlines()]
     ratios = []
     for window in windows:
-        first, last = window["at"], window["at"] + window["seconds"]
+        first, last = window["started_at"], window["started_at"] + window["seconds"]
         inside = [power / 1e3 for at, power in samples if first <= at <= last]
-        if len(inside) >= _HZ / 2 and not window["dropped"]:
+        if len(inside) >= _HZ / 2 and not window["rejection"]:
             ratios.append(statistics.mean(inside) * window["seconds"] / window["joules"])
     if not ratios:
         return {"windows": 0}
@@ -110,14 +111,14 @@ class Table:
         ]
 
     def check(self, outputs: list[torch.Tensor], seed: int) -> None:
-        errors = measure(outputs, self.bench.oracle.truth(seed))
+        errors = measure_errors(outputs, self.bench.oracle.truth(seed))
         if self._limit.excess(errors) > 1:
             raise SystemExit(f"{self.bench.task.name}: a kernel is wrong: {errors.where}")
 
     def seat(self, source: str) -> Participant:
         """A kernel in a cell, loaded, its first output checked."""
-        participant = self.bench.admit()
-        self.bench.load(participant, Candidate(source))
+        participant = self.bench.start_candidate()
+        self.bench.load_candidate(participant, Candidate(source))
         participant.prepare(300.0, tidy=True)
         self.check(
             participant.call(self.bench.inputs(self.seeds[0]), self.bench.expected, 300.0).outputs,
@@ -132,30 +133,30 @@ class Table:
             inputs = self.bench.inputs(seed)
             for index in random.sample(range(len(sides)), len(sides)):
                 sides[index].prepare(60.0, warm=True)
-                found[index].append(sides[index].call(inputs, self.bench.expected, 60.0).sample.own)
+                found[index].append(sides[index].call(inputs, self.bench.expected, 60.0).sample.own_ms)
         return [torch.tensor(values, dtype=torch.float64) for values in found]
 
     def ready(self, side: Side) -> None:
         """Inputs in all its buffers, and the side warm: before its loops."""
-        for index, seed in enumerate(random.sample(self.seeds, side.sets)):
-            side.participant.write(index, self.bench.inputs(seed))
-        side.participant.prepare(60.0, warm=True, **side.prepare)
+        for index, seed in enumerate(random.sample(self.seeds, side.buffer_sets)):
+            side.participant.write_inputs(index, self.bench.inputs(seed))
+        side.participant.prepare(60.0, warm=True, **side.prepare_options)
 
     def pace(self, side: Side) -> float:
         """Seconds a call, in a loop."""
         self.ready(side)
         for seconds in (_WARM, _PACE):
-            side.participant.start_loop(side.sets, side.batch)
+            side.participant.start_loop(side.buffer_sets, side.batch_calls)
             time.sleep(seconds)
             loop = side.participant.stop_loop(self.bench.expected, 60.0)
         return loop.seconds / loop.calls
 
     def side(self, name: str, participant: Participant, ms: torch.Tensor) -> Side:
-        participant.cell.freeze()
-        return Side(name, participant, float(ms.median()), {}, self.check)
+        participant.process.freeze()
+        return Side(name, participant, float(ms.median()), self.check)
 
     def compared(
-        self, counter: Counter, one: Participant, other: Participant, effort: Any
+        self, counter: EnergyCounter, one: Participant, other: Participant, effort: Any
     ) -> tuple[dict[str, Any], Energy]:
         """Times and energy of `one` over `other`."""
         times, *sides = self.timed(one, other)
@@ -164,11 +165,11 @@ class Table:
     def timed(self, one: Participant, other: Participant) -> tuple[dict[str, Any], Side, Side]:
         """The times of `one` over `other`, and both, ready for a meter."""
         ours, theirs = self.times(one, other)
-        ratio = timing.ratio_interval((ours / theirs).log())
+        ratio = statistics.ratio_interval((ours / theirs).log())
         times = {"ms": float(theirs.median()), "time_ratio": ratio.to_json()}
         return times, self.side("candidate", one, ours), self.side("lean", other, theirs)
 
-    def energy(self, counter: Counter, one: Side, other: Side, effort: Any) -> Energy:
+    def energy(self, counter: EnergyCounter, one: Side, other: Side, effort: Any) -> Energy:
         self.bench.options = Options(effort=effort, baselines=("eager_fp32",))
         return compare(self.bench, counter, one, other, self.seeds, lambda stage: None)
 
@@ -212,17 +213,17 @@ def slower(table: Table, one: Participant, other: Participant) -> float:
 # --- the three questions -----------------------------------------------------------------------------------------------
 
 
-def repeatability(counter: Counter, table: Table, source: str) -> dict[str, Any]:
+def repeatability(counter: EnergyCounter, table: Table, source: str) -> dict[str, Any]:
     one, other = table.seat(source), table.seat(source)
     try:
         times, energy = table.compared(counter, one, other, "normal")
     finally:
         one.close()
         other.close()
-    joules = [window["joules_a_call"] for window in energy.windows if not window["dropped"]]
+    joules = [window.joules_per_call for window in energy.windows if not window.rejection]
     return times | {
         "windows": len(joules),
-        "joules_a_call": statistics.median(joules),
+        "joules_per_call": statistics.median(joules),
         "spread": statistics.stdev(joules) / statistics.median(joules),
         "range": (max(joules) - min(joules)) / statistics.median(joules),
         "a_a": energy.ratio["energy"].to_json(),
@@ -230,7 +231,7 @@ def repeatability(counter: Counter, table: Table, source: str) -> dict[str, Any]
     }
 
 
-def pair(counter: Counter, table: Table, source: str, wastes: list[int]) -> dict[str, Any]:
+def pair(counter: EnergyCounter, table: Table, source: str, wastes: list[int]) -> dict[str, Any]:
     lean = table.seat(wasteful(source, 0))
     try:
         amount, other = matched(table, source, wastes, lean)
@@ -255,17 +256,14 @@ def about(path: Path) -> dict[str, str]:
 
 
 def run(chosen: argparse.Namespace, samples: Path, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    counter = find("cuda")
+    counter = find_counter("cuda")
     nursery = SandboxLauncher()
     builds = Builds(nursery)
     found: dict[str, Any] = {"pairs": {}}
     windows: list[dict[str, Any]] = []
     if chosen.pairs is None:
-        found["calibration"] = calibrate("cuda", lambda stage: None)
-        print(
-            f"calibration: {json.dumps({k: v for k, v in found['calibration'].items() if k != 'a_a'})}",
-            flush=True,
-        )
+        found["calibration"] = calibrate("cuda", lambda stage: None).to_json()
+        print(f"calibration: {json.dumps(found['calibration'])}", flush=True)
     try:
         files = [PAIRS / f"{name}.py" for name in chosen.pairs or ()] or sorted(PAIRS.glob("*_behind_*.py"))
         tables: dict[str, list[Path]] = {}
@@ -314,9 +312,9 @@ def in_loops(row: dict[str, Any]) -> Interval:
     """Time of the wasteful one over the lean one's, while their energy was measured, over rounds."""
     times: dict[str, list[float]] = {"candidate": [], "lean": []}
     for window in row["energy"]["windows"]:
-        if not window["dropped"]:
+        if not window["rejection"]:
             times[window["side"]].append(window["call_seconds"])
-    return few.ratio_interval([ours / theirs for ours, theirs in zip(*times.values(), strict=False)])
+    return student.ratio_interval([ours / theirs for ours, theirs in zip(*times.values(), strict=False)])
 
 
 def print_a_a(row: dict[str, Any]) -> None:
@@ -371,8 +369,8 @@ def main() -> int:
         parser.error(f"no pair is called {', '.join(unknown)}: see {PAIRS.name}/")
     begun = time.perf_counter()
     try:
-        find("cuda")
-    except NoCounter as reason:
+        find_counter("cuda")
+    except NoEnergyCounter as reason:
         print(f"no energy here: {reason}", file=sys.stderr)
         return 2
 
@@ -388,7 +386,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         samples = Path(folder) / "power"
-        command = [sys.executable, __file__, "--sample", str(samples), environment.bus()]
+        command = [sys.executable, __file__, "--sample", str(samples), environment.pci_bus_id()]
         other = subprocess.Popen(command, stdin=subprocess.PIPE)
         try:
             found = run(chosen, samples, keep)

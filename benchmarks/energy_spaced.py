@@ -18,9 +18,9 @@ from typing import Any
 
 from energy import Table
 
-from kernelpro.lab.energy import few
-from kernelpro.lab.energy.counter import Counter
-from kernelpro.lab.energy.track import Track, Unresolved, at_rest, watch
+from kernelpro.lab.energy import student
+from kernelpro.lab.energy.counter import EnergyCounter
+from kernelpro.lab.energy.updates import CounterTrace, UnresolvedEnergy, poll_idle, poll
 from kernelpro.lab.energy.window import Side
 from kernelpro.lab.sandbox import gpu
 
@@ -36,7 +36,7 @@ class Pulse:
 
     def __init__(self, table: Table, side: Side, slowest_ms: float):
         self._expected, self._side = table.bench.expected, side
-        self._seconds, self._rate = _PERIOD * _BUSY * side.own_ms / slowest_ms, _BUSY * 1e3 / slowest_ms
+        self._seconds, self._rate = _PERIOD * _BUSY * side.judged_ms / slowest_ms, _BUSY * 1e3 / slowest_ms
         self.calls, self.seconds = 0, 0.0
         self._over, self._threads = threading.Event(), ThreadPoolExecutor(1)
 
@@ -52,7 +52,7 @@ class Pulse:
     def _beat(self) -> None:
         first = time.perf_counter()
         while not self._over.is_set():
-            self._side.participant.start_loop(self._side.sets, self._side.batch)
+            self._side.participant.start_loop(self._side.buffer_sets, self._side.batch_calls)
             time.sleep(self._seconds)
             self.calls += self._side.participant.stop_loop(self._expected, _TIMEOUT).calls
             time.sleep(max(0.0, first + self.calls / self._rate - time.perf_counter()))
@@ -64,32 +64,33 @@ class Pulse:
         return self.calls / self.seconds
 
 
-def window(counter: Counter, table: Table, side: Side, slowest_ms: float, seconds: float) -> dict[str, Any]:
-    def is_over(track: Track) -> bool:
-        return track.seen_seconds() >= seconds and track.is_known(jitter=0.0)
+def window(counter: EnergyCounter, table: Table, side: Side, slowest_ms: float, seconds: float) -> dict[str, Any]:
+    def is_over(trace: CounterTrace) -> bool:
+        return trace.duration() >= seconds and trace.is_resolved(jitter=0.0)
 
     table.ready(side)
     with Pulse(table, side, slowest_ms) as pulse:
-        watch(counter, lambda track, passed: passed >= _WARM)
-        track: Track = watch(counter, lambda track, passed: is_over(track) or passed > 3 * seconds)
-    stretch = track.stretch()
-    if not track.is_known(jitter=0.0):
-        raise Unresolved(f"the counter's steps were seen to {stretch.doubt:.1%} only")
-    if track.held_back(gpu.SLOWDOWN):
-        raise Unresolved("the device was throttled")
-    told = {
-        "watts": stretch.watts,
+        poll(counter, lambda trace, passed: passed >= _WARM)
+        trace = poll(counter, lambda trace, passed: is_over(trace) or passed > 3 * seconds)
+    span = trace.span()
+    if not trace.is_resolved(jitter=0.0):
+        raise UnresolvedEnergy(f"counter updates were seen with an uncertainty of {span.uncertainty:.1%}")
+    if trace.throttled_share(gpu.SLOWDOWN):
+        raise UnresolvedEnergy("the device was throttled")
+    return {
+        "watts": span.watts,
         "rate": pulse.rate,
-        "joules_a_call": stretch.watts / pulse.rate,
-        "doubt": stretch.doubt,
+        "joules_per_call": span.watts / pulse.rate,
+        "uncertainty": span.uncertainty,
+        "sm_mhz": trace.median("sm_mhz"),
+        "power_capped": trace.throttled_share(gpu.POWER_CAP),
     }
-    return told | {"sm_mhz": track.median("sm_mhz"), "capped": track.held_back(gpu.POWER_CAP)}
 
 
-def compared(counter: Counter, table: Table, one: Side, other: Side) -> dict[str, Any]:
+def compared(counter: EnergyCounter, table: Table, one: Side, other: Side) -> dict[str, Any]:
     """`one` over `other`, in turn: energies, their ratio, and at which rates. Raises Unresolved."""
-    slowest = max(one.own_ms, other.own_ms)
-    seconds = max(_WINDOW, at_rest(counter, 1.0).step().window_seconds)
+    slowest = max(one.judged_ms, other.judged_ms)
+    seconds = max(_WINDOW, poll_idle(counter, 1.0).period().window_seconds)
     rounds = []
     for _ in range(_ROUNDS):
         rounds.append(
@@ -98,5 +99,5 @@ def compared(counter: Counter, table: Table, one: Side, other: Side) -> dict[str
                 for side in random.sample([one, other], 2)
             }
         )
-    ratios = [made[one.name]["joules_a_call"] / made[other.name]["joules_a_call"] for made in rounds]
-    return {"ratio": few.ratio_interval(ratios).to_json(), "rounds": rounds}
+    ratios = [made[one.name]["joules_per_call"] / made[other.name]["joules_per_call"] for made in rounds]
+    return {"ratio": student.ratio_interval(ratios).to_json(), "rounds": rounds}

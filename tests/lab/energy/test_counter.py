@@ -1,4 +1,4 @@
-"""Counters that move in steps: what is read between two steps, what a machine without one says, and what calibration finds."""
+"""Energy counters: sums over zones, energy between two updates, errors without a counter, and calibration."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kernelpro.cli.joules import as_text
-from kernelpro.lab.energy.counter import Cores, NoCounter, Rapl, find
-from kernelpro.lab.energy.track import FINEST, Edge, Step, Track, Unresolved, at_rest, watch
+from kernelpro.cli.doctor import calibration_text
+from kernelpro.lab.energy.counter import CpuSensors, NoEnergyCounter, RaplCounter, find_counter
+from kernelpro.lab.energy.updates import (
+    MAX_UNCERTAINTY,
+    CounterTrace,
+    CounterUpdate,
+    UnresolvedEnergy,
+    UpdatePeriod,
+    poll,
+    poll_idle,
+)
 from kernelpro.lab.sandbox import gpu
+from kernelpro.records import EnergyData
 
 HERE = Path(__file__).parent
 with_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
@@ -42,7 +50,7 @@ def put(path: Path, value: int) -> None:
 
 @contextmanager
 def powered(path: Path, watts: float, step: float) -> Iterator[None]:
-    """A zone that counts: moved every `step` seconds to what has flowed until then."""
+    """A zone that counts: updated every `step` seconds."""
     stop, begun = threading.Event(), time.perf_counter()
 
     def run() -> None:
@@ -66,7 +74,7 @@ def test_packages_and_memory_are_added_and_parts_of_a_package_are_not(tmp_path: 
     memory = zone(tmp_path, "intel-rapl:0:1", "dram", 5_000_000)
     core = zone(tmp_path, "intel-rapl:0:0", "core", 7_000_000)
     whole = zone(tmp_path, "intel-rapl:1", "psys", 7_000_000)
-    counter = Rapl(tmp_path)
+    counter = RaplCounter(tmp_path)
     for path, value in ((package, 3_000_000), (memory, 5_500_000), (core, 9_000_000), (whole, 9_000_000)):
         put(path, value)
     assert counter.joules() == pytest.approx(2.5) and counter.name == "RAPL package-0 + dram"
@@ -74,7 +82,7 @@ def test_packages_and_memory_are_added_and_parts_of_a_package_are_not(tmp_path: 
 
 def test_zones_that_are_shown_twice_count_once(tmp_path: Path) -> None:
     paths = [zone(tmp_path, f"{way}:0", "package-0") for way in ("intel-rapl", "intel-rapl-mmio")]
-    counter = Rapl(tmp_path)
+    counter = RaplCounter(tmp_path)
     for path in paths:
         put(path, 1_000_000)
     assert counter.joules() == pytest.approx(1.0)
@@ -83,22 +91,22 @@ def test_zones_that_are_shown_twice_count_once(tmp_path: Path) -> None:
 def test_a_counter_without_a_known_range_never_goes_back(tmp_path: Path) -> None:
     path = zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000)
     (path.parent / "max_energy_range_uj").unlink()
-    counter = Rapl(tmp_path)
+    counter = RaplCounter(tmp_path)
     put(path, 500_000)
     assert counter.joules() == pytest.approx(0.5)
 
 
-def test_a_counter_that_vanishes_is_no_counter(tmp_path: Path) -> None:
+def test_a_counter_that_disappears_raises(tmp_path: Path) -> None:
     path = zone(tmp_path, "intel-rapl:0", "package-0")
-    counter = Rapl(tmp_path)
+    counter = RaplCounter(tmp_path)
     path.unlink()
-    with pytest.raises(NoCounter, match="could not be read any more"):
+    with pytest.raises(NoEnergyCounter, match="became unreadable"):
         counter.joules()
 
 
 def test_a_counter_that_begins_again_at_zero_loses_nothing(tmp_path: Path) -> None:
     path = zone(tmp_path, "intel-rapl:0", "package-0", 9_000_000, most=10_000_000)
-    counter = Rapl(tmp_path)
+    counter = RaplCounter(tmp_path)
     put(path, 500_000)
     assert counter.joules() == pytest.approx(1.5)
 
@@ -106,7 +114,7 @@ def test_a_counter_that_begins_again_at_zero_loses_nothing(tmp_path: Path) -> No
 def test_a_cpus_clock_temperature_and_throttling_are_read_where_linux_shows_them(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0")
     cpus, thermal = tmp_path / "cpus", tmp_path / "thermal"
-    assert Rapl(tmp_path, Cores(cpus, thermal)).state() == {
+    assert RaplCounter(tmp_path, CpuSensors(cpus, thermal)).state() == {
         "sm_mhz": None,
         "memory_mhz": None,
         "temperature_c": None,
@@ -123,132 +131,138 @@ def test_a_cpus_clock_temperature_and_throttling_are_read_where_linux_shows_them
         (thermal / f"thermal_zone{number}").mkdir(parents=True)
         (thermal / f"thermal_zone{number}" / "type").write_text(f"{kind}\n")
         (thermal / f"thermal_zone{number}" / "temp").write_text(f"{value}\n")
-    counter = Rapl(tmp_path, Cores(cpus, thermal))
+    counter = RaplCounter(tmp_path, CpuSensors(cpus, thermal))
     calm = {"sm_mhz": 3100, "memory_mhz": None, "temperature_c": 61, "throttle": 0}
     assert counter.state() == calm
     put(cpus / "cpu2/thermal_throttle/package_throttle_count", 6)
     assert (counter.state()["throttle"] or 0) & gpu.SLOWDOWN and counter.state() == calm
 
 
-def test_a_cpu_without_rapl_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NoCounter, match="has no RAPL zone"):
-        Rapl(tmp_path)
+def test_a_cpu_without_rapl_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(NoEnergyCounter, match="has no RAPL zone"):
+        RaplCounter(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_closed_counter_names_the_remedy(tmp_path: Path) -> None:
+def test_the_error_for_an_unreadable_counter_names_the_remedy(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0").chmod(0)
-    with pytest.raises(NoCounter, match="sudo chmod a\\+r"):
-        Rapl(tmp_path)
+    with pytest.raises(NoEnergyCounter, match="sudo chmod a\\+r"):
+        RaplCounter(tmp_path)
 
 
-# --- steps -----------------------------------------------------------------------------------------------------------
+# --- updates ---------------------------------------------------------------------------------------------------------
 
 
-def test_from_step_to_step_coarse_counters_are_exact(tmp_path: Path) -> None:
-    """Steps of 80 ms in a window of 0.4 s: read anywhere, that is wrong by up to 20 %."""
+def test_between_updates_coarse_counters_are_exact(tmp_path: Path) -> None:
+    """Updates every 80 ms in a window of 0.4 s: read at arbitrary times, the energy is wrong by up to 20 %."""
     path = zone(tmp_path, "intel-rapl:0", "package-0")
     with powered(path, watts=50.0, step=0.08):
-        track = watch(Rapl(tmp_path), lambda seen, passed: seen.seen_seconds() >= 0.4)
-    assert track.stretch().watts == pytest.approx(50.0, rel=0.05)
-    assert track.step().seconds == pytest.approx(0.08, rel=0.25)
+        trace = poll(RaplCounter(tmp_path), lambda trace, elapsed: trace.duration() >= 0.4)
+    assert trace.span().watts == pytest.approx(50.0, rel=0.05)
+    assert trace.period().seconds == pytest.approx(0.08, rel=0.25)
 
 
 def test_windows_are_as_long_as_the_counter_needs() -> None:
-    assert Step(0.1, 0.001, 0.001).window_seconds == 2.0
-    assert 2 * 0.01 / FINEST < Step(0.1, 0.009, 0.001).window_seconds < 4 * 0.01 / FINEST
-    assert Step(1.0, 0.001, 0.001).window_seconds == 5.0
-    with pytest.raises(Unresolved, match="windows of 60 s"):
-        _ = Step(1.0, 0.1, 0.0).window_seconds
+    assert UpdatePeriod(0.1, 0.001, 0.001).window_seconds == 2.0
+    assert (
+        2 * 0.01 / MAX_UNCERTAINTY
+        < UpdatePeriod(0.1, 0.009, 0.001).window_seconds
+        < 4 * 0.01 / MAX_UNCERTAINTY
+    )
+    assert UpdatePeriod(1.0, 0.001, 0.001).window_seconds == 5.0
+    with pytest.raises(UnresolvedEnergy, match="windows of 60 s"):
+        _ = UpdatePeriod(1.0, 0.1, 0.0).window_seconds
 
 
-def test_a_track_knows_its_own_doubt() -> None:
-    track = Track([Edge(1.0, 100.0, 0.001), Edge(2.0, 150.0, 0.001), Edge(3.0, 300.0, 0.003)])
-    stretch = track.stretch(jitter=0.002)
-    assert stretch.watts == pytest.approx(100.0) and stretch.doubt == pytest.approx(0.004)
+def test_a_trace_reports_its_uncertainty() -> None:
+    trace = CounterTrace(
+        [CounterUpdate(1.0, 100.0, 0.001), CounterUpdate(2.0, 150.0, 0.001), CounterUpdate(3.0, 300.0, 0.003)]
+    )
+    span = trace.span(jitter=0.002)
+    assert span.watts == pytest.approx(100.0) and span.uncertainty == pytest.approx(0.004)
 
 
 @pytest.mark.parametrize("late", [1, 4])
-def test_windows_begin_and_end_where_steps_were_seen_most_sharply(late: int) -> None:
+def test_spans_begin_and_end_at_the_sharpest_updates(late: int) -> None:
     """The first readings and the last were late."""
-    edges = [Edge(0.1 * n, 10.0 * n, 0.001 if late <= n <= 20 - late else 0.03) for n in range(21)]
-    stretch = Track(edges).stretch()
+    updates = [CounterUpdate(0.1 * n, 10.0 * n, 0.001 if late <= n <= 20 - late else 0.03) for n in range(21)]
+    span = CounterTrace(updates).span()
     assert (
-        stretch.seconds == pytest.approx(2.0 - 0.2 * late)
-        and stretch.watts == pytest.approx(100.0)
-        and stretch.doubt < 0.002
+        span.seconds == pytest.approx(2.0 - 0.2 * late)
+        and span.watts == pytest.approx(100.0)
+        and span.uncertainty < 0.002
     )
 
 
-def test_a_slightly_sharper_step_is_not_worth_a_shorter_window() -> None:
-    edges = [Edge(0.1 * n, 10.0 * n, 0.00099 if n in (4, 16) else 0.001) for n in range(21)]
-    assert Track(edges).stretch().seconds == pytest.approx(2.0)
+def test_a_slightly_sharper_update_is_not_worth_a_shorter_window() -> None:
+    updates = [CounterUpdate(0.1 * n, 10.0 * n, 0.00099 if n in (4, 16) else 0.001) for n in range(21)]
+    assert CounterTrace(updates).span().seconds == pytest.approx(2.0)
 
 
-def test_a_counter_that_stands_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_without_updates_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0")
-    monkeypatch.setattr("kernelpro.lab.energy.track._STILL_SECONDS", 0.2)
-    with pytest.raises(Unresolved, match="moved 0 times"):
-        at_rest(Rapl(tmp_path), 0.1)
+    monkeypatch.setattr("kernelpro.lab.energy.updates._MAX_STILL_SECONDS", 0.2)
+    with pytest.raises(UnresolvedEnergy, match="updated 0 times"):
+        poll_idle(RaplCounter(tmp_path), 0.1)
 
 
 # --- NVML ------------------------------------------------------------------------------------------------------------
 
 CALIBRATE = """
-import json, sys
-from kernelpro.lab.energy import calibrate, track
-from kernelpro.lab.energy.counter import Nvml
+import pathlib, sys
+from kernelpro.lab.energy import calibrate, updates
+from kernelpro.lab.energy.counter import NvmlCounter
 from kernelpro.lab.sandbox.gpu import Sensors
-track.SHORTEST_SECONDS = 0.4
-calibrate._REST_SECONDS, calibrate._LOAD_SECONDS, calibrate._WINDOWS = 1.0, 1.5, 4
-json.dump(calibrate.calibrate("cpu", lambda stage: None, Nvml(Sensors("00000000:01:00.0"))), open(sys.argv[1], "w"))
+updates.MIN_WINDOW_SECONDS = 0.4
+calibrate._IDLE_SECONDS, calibrate._LOAD_SECONDS, calibrate._WINDOWS = 1.0, 1.5, 4
+report = calibrate.calibrate("cpu", lambda stage: None, NvmlCounter(Sensors("00000000:01:00.0")))
+pathlib.Path(sys.argv[1]).write_text(report.dumps())
 """
 
 
-def calibrated(folder: Path) -> dict[str, Any]:
-    """What calibration says where libnvidia-ml is the stand-in."""
-    built = [
+def run_calibration(folder: Path) -> EnergyData:
+    """Calibrate with a fake libnvidia-ml."""
+    command = [
         "gcc",
         "-shared",
         "-fPIC",
         "-O1",
-        str(HERE / "standin_nvml.c"),
+        str(HERE / "fake_nvml.c"),
         "-o",
         str(folder / "libnvidia-ml.so.1"),
     ]
-    subprocess.run(built, check=True)
-    place = os.environ | {"LD_LIBRARY_PATH": str(folder), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", CALIBRATE, str(folder / "found.json")], env=place, check=True)
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
+    subprocess.run(command, check=True)
+    env = os.environ | {"LD_LIBRARY_PATH": str(folder), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", CALIBRATE, str(folder / "report.json")], env=env, check=True)
+    return EnergyData.from_json(json.loads((folder / "report.json").read_text()))
 
 
 @with_gcc
-def test_calibration_finds_the_step_of_nvml_and_what_a_load_adds(tmp_path: Path) -> None:
-    found = calibrated(tmp_path)
-    assert found["rest"]["step_s"] == pytest.approx(0.1, rel=0.1)
-    assert found["rest"]["watts"] < found["load"]["watts"] <= 100 + 300 * (os.cpu_count() or 1)
-    assert found["load"]["step_joules"] == pytest.approx(
-        found["load"]["watts"] * found["load"]["step_s"], rel=0.05
-    )
-    assert found["load"]["sm_mhz"] == 1980 and found["load"]["temperature_c"] == 41
-    assert found["a_a"]["low"] <= 1 <= found["a_a"]["high"] and found["latency_s"] > 0
-    text = as_text(found)
+def test_calibration_finds_the_update_period_and_the_power_of_a_load(tmp_path: Path) -> None:
+    report = run_calibration(tmp_path)
+    idle, load, control = report.idle, report.load, report.control
+    assert idle and load and control, report.error
+    assert idle.period_s == pytest.approx(0.1, rel=0.1)
+    assert idle.watts < load.watts <= 100 + 300 * (os.cpu_count() or 1)
+    assert load.joules_per_update == pytest.approx(load.watts * load.period_s, rel=0.05)
+    assert load.sm_mhz == 1980 and load.temperature_c == 41
+    assert control.low <= 1 <= control.high and report.latency_s and report.latency_s > 0
+    text = calibration_text(report)
     assert (
         "SM MHz 1980, C 41" in text
-        and f"{found['load']['watts']:.0f} W under load" in text
+        and f"{load.watts:.0f} W under load" in text
         and "repeatability 4 windows" in text
     )
 
 
-def test_the_command_says_what_the_counter_can_do_or_why_there_is_none() -> None:
-    asked = [sys.executable, "-m", "kernelpro", "energy", "--target", "cpu"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+def test_doctor_reports_the_calibration_or_why_there_is_none() -> None:
+    command = [sys.executable, "-m", "kernelpro", "doctor", "--energy", "--target", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     if done.returncode == 0:
         assert "repeatability" in done.stdout
     else:
-        assert done.returncode == 1 and done.stderr.startswith("no energy for target cpu: ")
+        assert done.returncode == 1 and done.stderr.startswith("no energy counter for target cpu: ")
 
 
 def test_no_gpu_no_counter() -> None:
@@ -256,5 +270,5 @@ def test_no_gpu_no_counter() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(NoCounter, match="no CUDA device"):
-        find("cuda")
+    with pytest.raises(NoEnergyCounter, match="no CUDA device"):
+        find_counter("cuda")

@@ -1,7 +1,7 @@
-"""Energy in a verdict: real cells, real calls, and a counter that adds up what the processes in the cells do.
+"""Energy in a verdict: real sandboxed processes, real calls, and a fake counter of their CPU time.
 
-The counter stands in for RAPL, which few machines show: 5 W at rest, 100 W for each busy core of ours, in steps of 20 ms.
-So two kernels that take the same time, one computing and one sleeping, are known to differ in energy.
+The counter replaces RAPL, which few machines expose: 5 W at idle, 100 W for each busy core, updated every 20 ms.
+So two kernels of equal time, one computing and one sleeping, are known to differ in energy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 import torch
 from court import Court
-from lab.energy.standin import ASLEEP, BUSY, KERNEL, TASK, Cells, kernel, quick_windows
+from lab.energy.fake_counter import ASLEEP, BUSY, KERNEL, TASK, CpuTimeCounter, kernel, quick_windows
 
 from kernelpro.lab.energy import meter
 from kernelpro.lab.measure.bench import Bench
@@ -23,7 +23,7 @@ from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.sandbox.memory import Region
 from kernelpro.records import Candidate, Energy, Status, Task, Verdict
 
-BOASTS = """
+OVERCOUNTS = """
 from kernelpro.lab.sandbox import child
 honest = child.Worker.loop
 def loop(self, request, tail):
@@ -31,14 +31,14 @@ def loop(self, request, tail):
     return answer | {"calls": 40 * answer["calls"]}, blob
 child.Worker.loop = loop
 """
-LEAVES = """
+EXITS_LOOP = """
 from kernelpro.lab.sandbox import child
 def loop(self, request, tail):
     self._outputs = [self._model(*self._arguments[0])]
     return {"calls": 100, "outputs": [self._places(output) for output in self._outputs]}, b""
 child.Worker.loop = loop
 """
-REMEMBERS = """
+CACHES_OUTPUTS = """
 import time
 class Memory(torch.nn.Module):
     def __init__(self):
@@ -58,7 +58,7 @@ class Memory(torch.nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def standin(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     quick_windows(monkeypatch)
 
 
@@ -72,21 +72,21 @@ def measured(court: Court, candidate: Candidate, task: Task = TASK) -> tuple[Ver
 def test_of_two_kernels_of_equal_speed_the_one_that_sleeps_takes_less(court: Court) -> None:
     (verdict, busy), (_, asleep) = (measured(court, kernel(rest)) for rest in (BUSY, ASLEEP))
     assert Verdict.from_json(verdict.to_json()).energy == busy
-    assert not busy.refused and not asleep.refused, busy.refused + asleep.refused
+    assert not busy.unavailable and not asleep.unavailable, busy.unavailable + asleep.unavailable
     assert asleep.joules["candidate"].high < busy.joules["candidate"].low
     assert busy.ratio["power"].value > asleep.ratio["power"].value
-    assert busy.less == "no", "the reference does the same without waiting"
+    assert busy.lower == "no", "the reference does the same without waiting"
     for energy in (busy, asleep):
-        assert energy.against in energy.joules and energy.source == "stand-in for RAPL"
-        each = [made for made in energy.windows if made["side"] == "candidate" and not made["dropped"]]
-        assert len(each) >= 3 and all(made["calls"] > 1 for made in each)
+        assert energy.baseline in energy.joules and energy.counter == "fake RAPL"
+        each = [window for window in energy.windows if window.side == "candidate" and not window.rejection]
+        assert len(each) >= 3 and all(window.calls > 1 for window in each)
         seconds = energy.edp["candidate"].value / energy.joules["candidate"].value
         assert seconds > 0.005, "a call takes 6 ms at least"
         assert energy.idle_watts["before"] < energy.watts["candidate"].value + 5
 
 
-class Hot(Cells):
-    """Throttled until so many of its steps were seen."""
+class ThrottledCounter(CpuTimeCounter):
+    """Throttled for a number of updates."""
 
     def __init__(self, steps: float):
         super().__init__()
@@ -100,21 +100,21 @@ class Hot(Cells):
 def test_a_window_in_which_the_device_was_throttled_is_made_again(
     court: Court, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hot = Hot(45)  # through the rest before, and into the first round
-    monkeypatch.setattr(meter, "find", lambda target: hot)
+    hot = ThrottledCounter(45)  # through the rest before, and into the first round
+    monkeypatch.setattr(meter, "find_counter", lambda target: hot)
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
     _, energy = measured(court, kernel())
-    assert not energy.refused and energy.joules
-    spoilt = [made for made in energy.windows if made["dropped"]]
-    assert spoilt and {made["dropped"] for made in spoilt} == {"the device was throttled"}
-    kept = [made for made in energy.windows if made["side"] == "candidate" and made not in spoilt]
-    assert len(kept) >= 2 and all(made["capped"] == 1 for made in kept), (
+    assert not energy.unavailable and energy.joules
+    rejected = [window for window in energy.windows if window.rejection]
+    assert rejected and {window.rejection for window in rejected} == {"the device was throttled"}
+    kept = [window for window in energy.windows if window.side == "candidate" and window not in rejected]
+    assert len(kept) >= 2 and all(window.power_capped == 1 for window in kept), (
         "a power cap is the normal state of a busy board"
     )
 
 
-class Late(Cells):
-    """Quick to read at rest, slow under load."""
+class SlowCounter(CpuTimeCounter):
+    """Fast to read at idle, slow under load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,12 +129,12 @@ class Late(Cells):
 def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(
     court: Court, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "find", lambda target: Late())
+    monkeypatch.setattr(meter, "find_counter", lambda target: SlowCounter())
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
     _, energy = measured(court, kernel())
-    assert not energy.refused and energy.joules
-    kept = [made for made in energy.windows if not made["dropped"]]
-    assert len(kept) >= 4 and all(made["seconds"] > 0.5 and made["doubt"] <= 0.03 for made in kept), (
+    assert not energy.unavailable and energy.joules
+    kept = [window for window in energy.windows if not window.rejection]
+    assert len(kept) >= 4 and all(window.seconds > 0.5 and window.uncertainty <= 0.03 for window in kept), (
         "0.4 s were asked for"
     )
 
@@ -143,25 +143,27 @@ def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(
 def test_where_it_is_always_throttled_no_number_is_given(
     court: Court, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "find", lambda target: Hot(math.inf))
+    monkeypatch.setattr(meter, "find_counter", lambda target: ThrottledCounter(math.inf))
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 1})
     _, energy = measured(court, kernel())
-    assert "0 of 1 rounds were undisturbed: the device was throttled" in energy.refused and not energy.joules
+    assert (
+        "only 0 of 1 rounds were usable: the device was throttled" in energy.unavailable and not energy.joules
+    )
 
 
 def test_more_calls_than_were_made_are_not_believed(court: Court) -> None:
-    _, energy = measured(court, kernel(head=BOASTS))
-    assert "cannot be the same work" in energy.refused and not energy.joules
+    _, energy = measured(court, kernel(head=OVERCOUNTS))
+    assert "cannot be the same work" in energy.unavailable and not energy.joules
 
 
 def test_answering_from_memory_is_noticed_when_inputs_change(court: Court) -> None:
-    source = KERNEL.replace("REST", BUSY).replace("HEAD", REMEMBERS)
+    source = KERNEL.replace("REST", BUSY).replace("HEAD", CACHES_OUTPUTS)
     source = source[: source.index("class ModelNew")] + "class ModelNew(Memory): pass\n"
     assert court.judge(TASK, Candidate(source), energy=True).status is Status.WRONG
 
 
 def test_leaving_the_loop_early_is_cheating(court: Court) -> None:
-    verdict = court.judge(TASK, kernel(head=LEAVES), energy=True, allow=("all",))
+    verdict = court.judge(TASK, kernel(head=EXITS_LOOP), energy=True, allow=("all",))
     assert verdict.status is Status.CHEATING and "before it was told to" in verdict.reason
     assert verdict.energy is None
 
@@ -170,34 +172,34 @@ def test_without_a_counter_the_verdict_stands_and_says_why(
     court: Court, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(target: str) -> object:
-        raise meter.NoCounter("this CPU counts no energy")
+        raise meter.NoEnergyCounter("this CPU counts no energy")
 
-    monkeypatch.setattr(meter, "find", none)
+    monkeypatch.setattr(meter, "find_counter", none)
     verdict, energy = measured(court, kernel())
-    assert energy.refused == "this CPU counts no energy" and verdict.faster
+    assert energy.unavailable == "this CPU counts no energy" and verdict.faster
 
 
 @pytest.mark.long  # one more way to end
 def test_a_baseline_that_dies_is_not_the_candidates_fault(
     court: Court, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = meter.Meter._started
+    started = meter.EnergyMeter._start_baseline
 
-    def killed(self: meter.Meter) -> Participant:
+    def killed(self: meter.EnergyMeter) -> Participant:
         participant = started(self)
-        os.kill(participant.cell.pid, signal.SIGKILL)
+        os.kill(participant.process.pid, signal.SIGKILL)
         return participant
 
     with monkeypatch.context() as patched:
-        patched.setattr(meter.Meter, "_started", killed)
+        patched.setattr(meter.EnergyMeter, "_start_baseline", killed)
         verdict, energy = measured(court, kernel())
     assert (
-        "the baseline" in energy.refused
-        and "failed while its energy was measured" in energy.refused
+        "the baseline" in energy.unavailable
+        and "failed while its energy was measured" in energy.unavailable
         and verdict.faster
     )
     _, energy = measured(court, kernel())
-    assert not energy.refused, energy.refused
+    assert not energy.unavailable, energy.unavailable
 
 
 @pytest.mark.together
@@ -221,7 +223,7 @@ def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(
     with monkeypatch.context() as patched:
         patched.setattr(Bench, "_region", scarce)
         verdict, energy = measured(court, kernel(), task)
-    assert "memory is too small" in energy.refused and verdict.faster and len(closed) == 1
+    assert "out of device memory" in energy.unavailable and verdict.faster and len(closed) == 1
 
 
 @pytest.mark.together
@@ -229,7 +231,7 @@ def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(
 def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(
     court: Court, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear = Participant.hear
+    hear = Participant.receive
 
     def fails(self: Participant, operation: str, seconds: float) -> dict[str, object]:
         told = hear(self, operation, seconds)
@@ -247,7 +249,7 @@ def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(
     with monkeypatch.context() as patched:
         patched.setattr(Participant, "hear", fails)
         verdict = court.judge(TASK, kernel(), **both)
-    assert verdict.energy and "baseline compile left out: no compiler is left" in verdict.energy.refused
+    assert verdict.energy and "baseline compile left out: no compiler is left" in verdict.energy.unavailable
 
 
 @pytest.mark.long  # compiles for long
@@ -258,4 +260,4 @@ def test_energy_is_measured_beside_the_baseline_that_is_asked_for(court: Court) 
     verdict = court.judge(
         TASK, kernel(), energy=True, allow=("all",), energy_against=slower, baselines=baselines
     )
-    assert verdict.energy and verdict.energy.against == slower, verdict.energy
+    assert verdict.energy and verdict.energy.baseline == slower, verdict.energy

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.energy.standin import ASLEEP, BUSY, TASK, Cells, kernel, quick_windows
+from lab.energy.fake_counter import ASLEEP, BUSY, TASK, CpuTimeCounter, kernel, quick_windows
 
 from kernelpro.lab.sandbox.builds import Builds
-from kernelpro.lab.sandbox.cell import SandboxLauncher
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -32,7 +32,7 @@ def test_at_the_same_rate_the_one_that_sleeps_takes_less(
     try:
         names = ("candidate", "lean")
         sides = [tables[at].side(name, seated[at], torch.tensor([6.0])) for at, name in enumerate(names)]
-        found = energy_spaced.compared(Cells(), tables[0], *sides)
+        found = energy_spaced.compared(CpuTimeCounter(), tables[0], *sides)
     finally:
         for table, participant in zip(tables, seated, strict=True):
             participant.close()

@@ -1,8 +1,11 @@
-"""Joules: the counters of this machine, what they resolve, and what a call of a candidate costs beside a baseline's.
+"""Energy: the counters of this machine, what they resolve, and the energy of a candidate's call compared with
+a baseline's.
 
-counter.py    where joules are counted: NVML for a GPU, RAPL for a CPU
-track.py      a counter watched: the moments at which it moved, how finely that was seen, how long windows must be
-window.py     one side called again and again under the parent's eyes
-meter.py      candidate and baseline in turn, idle before and after: an `Energy` record, or the reason why there is none
-calibrate.py  what the counter of this machine can do
+counter.py    energy counters: NVML for a GPU, RAPL for a CPU
+updates.py    polls a counter: when it was updated, with which uncertainty, and how long windows must be
+window.py     measures one side in a loop
+meter.py      measures candidate and baseline in alternation: an `Energy` record, or the reason why there is
+              none
+student.py    confidence intervals of a few windows
+calibrate.py  reports what the counter of this machine can resolve
 """

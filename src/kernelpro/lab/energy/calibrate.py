@@ -1,11 +1,10 @@
-"""What this machine's counter of energy can do: its step, its latency, how well it repeats.
+"""Calibration of this machine's energy counter: its update period, its latency, and how well windows repeat.
 
-1. At rest: how long a step is, how many joules, what a reading costs.
-2. Under a load of our own (matrix products): the same, and how long after its start the counter shows it, that is the end
-   of the first step whose power lies nearer to the load's than to rest.
-3. Windows of that load as the meter makes them: joules a product, their spread, and the interval of a ratio of two halves,
-   which must hold 1.
-"""
+1. Idle: how long an update period is, how many joules it counts, what a reading costs.
+2. Under a load of matrix products: the same, and the latency from the start of the load to the end of the
+   first update period whose power is closer to the load's than to idle power.
+3. Windows of that load as the meter measures them: joules per product, their spread, and the ratio of one
+   half of the windows to the other, whose interval must contain 1."""
 
 from __future__ import annotations
 
@@ -15,33 +14,42 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import pairwise
 
 import torch
 
-from kernelpro.lab.energy import few
-from kernelpro.lab.energy.counter import Counter, NoCounter, find
-from kernelpro.lab.energy.track import Step, Track, Unresolved, at_rest, watch
-from kernelpro.records import Target
+from kernelpro.lab.energy import student
+from kernelpro.lab.energy.counter import EnergyCounter, NoEnergyCounter, find_counter
+from kernelpro.lab.energy.updates import (
+    CounterTrace,
+    EnergySpan,
+    UnresolvedEnergy,
+    UpdatePeriod,
+    poll,
+    poll_idle,
+)
+from kernelpro.records import CounterStatistics, EnergyData, Target
 
-_REST_SECONDS = 2.0
+_IDLE_SECONDS = 2.0
 _LOAD_SECONDS = 3.0
 _WARM_SECONDS = 0.5
 _WINDOWS = 8
 _READINGS = 50
-_SIZE = {"cuda": 4096, "cpu": 512}
+_MATRIX_SIZE = {"cuda": 4096, "cpu": 512}
 
 
-class Load:
-    """Matrix products, one after the other, in a thread; counts them."""
+class MatrixLoad:
+    """A thread that computes matrix products back to back and counts them."""
 
     def __init__(self, target: Target):
-        self._operands = [torch.randn(_SIZE[target], _SIZE[target], device=target) for _ in range(2)]
-        self._target, self.done, self._stop = target, 0, threading.Event()
-        self._product()  # the first one also loads the library
+        size = _MATRIX_SIZE[target]
+        self._operands = [torch.randn(size, size, device=target) for _ in range(2)]
+        self._target, self.product_count, self._stop = target, 0, threading.Event()
+        self._multiply()  # the first product also loads the library
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Compute products until the block ends."""
         thread = threading.Thread(target=self._run)
         thread.start()
         try:
@@ -52,10 +60,10 @@ class Load:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._product()
-            self.done += 1
+            self._multiply()
+            self.product_count += 1
 
-    def _product(self) -> None:
+    def _multiply(self) -> None:
         a, b = self._operands
         a @ b
         if self._target == "cuda":
@@ -63,96 +71,94 @@ class Load:
 
 
 def calibrate(
-    target: Target, report: Callable[[str], None], counter: Counter | None = None
-) -> dict[str, Any]:
-    """All of it as plain data; `refused` where there is none or it resolves nothing. Without a `counter`, the machine's own."""
+    target: Target, report: Callable[[str], None], counter: EnergyCounter | None = None
+) -> EnergyData:
+    """Calibrate `counter`, by default the machine's own. Without a usable counter the result has an
+    `error`."""
     try:
-        return _calibrate(counter or find(target), target, report)
-    except (NoCounter, Unresolved) as reason:
-        return {"target": target, "refused": str(reason)}
+        return _calibrate(counter or find_counter(target), target, report)
+    except (NoEnergyCounter, UnresolvedEnergy) as reason:
+        return EnergyData(target, error=str(reason))
 
 
-def _calibrate(counter: Counter, target: Target, report: Callable[[str], None]) -> dict[str, Any]:
-    report("watching the counter at rest")
-    rest = at_rest(counter, _REST_SECONDS)
-    load = Load(target)
-    report("watching it under load")
-    begun = time.perf_counter()
+def _calibrate(counter: EnergyCounter, target: Target, report: Callable[[str], None]) -> EnergyData:
+    report("polling the energy counter at idle")
+    idle = poll_idle(counter, _IDLE_SECONDS)
+    load = MatrixLoad(target)
+    report("polling the energy counter under load")
+    started = time.perf_counter()
     with load.running():
-        busy = watch(
-            counter, lambda track, passed: passed > _LOAD_SECONDS and track.seen_seconds() > _LOAD_SECONDS / 2
+        trace = poll(
+            counter,
+            lambda trace, elapsed: elapsed > _LOAD_SECONDS and trace.duration() > _LOAD_SECONDS / 2,
         )
-        idle, loaded = rest.stretch().watts, _settled(busy).stretch().watts
-        found = {
-            "target": target,
-            "source": counter.name,
-            "read_us": _reading_us(counter),
-            "rest": _about(rest),
-            "load": _about(_settled(busy)),
-            "latency_s": _latency(busy, begun, (idle + loaded) / 2),
-        }
-        step = _settled(busy).step()
-        wanted = step.window_seconds
+        warm = _without_warm_up(trace)
+        read_us = _reading_us(counter)
+        period = warm.period()
+        window_s = period.window_seconds
         report("repeating the same window")
-        windows = [_window(counter, load, wanted, step) for _ in range(_WINDOWS)]
-    return found | {"window_s": wanted} | _repeatability(windows)
+        windows = [_measure_window(counter, load, window_s, period) for _ in range(_WINDOWS)]
+    joules = [value for value, _ in windows]
+    median = statistics.median(joules)
+    random.shuffle(joules)
+    half = len(joules) // 2
+    return EnergyData(
+        target,
+        counter=counter.name,
+        read_us=read_us,
+        idle=_describe(idle),
+        load=_describe(warm),
+        latency_s=_latency(trace, started, (idle.span().watts + warm.span().watts) / 2),
+        window_s=window_s,
+        quantization=max(span.uncertainty for _, span in windows),
+        joules_per_product=median,
+        spread=statistics.stdev(joules) / median,
+        range=(max(joules) - min(joules)) / median,
+        control=student.ratio_interval([a / b for a, b in zip(joules[:half], joules[half:], strict=True)]),
+        windows=len(windows),
+    )
 
 
-def _settled(track: Track) -> Track:
-    """Without the first steps of a new load."""
-    begun = track.edges[0].at + _WARM_SECONDS if track.edges else 0.0
-    return Track([edge for edge in track.edges if edge.at >= begun], track.states)
+def _without_warm_up(trace: CounterTrace) -> CounterTrace:
+    warm_at = trace.updates[0].time + _WARM_SECONDS if trace.updates else 0.0
+    return CounterTrace([update for update in trace.updates if update.time >= warm_at], trace.states)
 
 
-def _about(track: Track) -> dict[str, Any]:
-    step, stretch = track.step(), track.stretch()
-    states = {name: track.median(name) for name in ("sm_mhz", "memory_mhz", "temperature_c")}
-    steps = stretch.seconds / step.seconds
-    return {
-        "watts": stretch.watts,
-        "step_s": step.seconds,
-        "step_jitter_s": step.jitter,
-        "step_joules": stretch.joules / steps,
-        **{name: value for name, value in states.items() if value is not None},
-    }
+def _describe(trace: CounterTrace) -> CounterStatistics:
+    period, span = trace.period(), trace.span()
+    return CounterStatistics(
+        watts=span.watts,
+        period_s=period.seconds,
+        jitter_s=period.jitter,
+        joules_per_update=span.watts * period.seconds,
+        sm_mhz=trace.median("sm_mhz"),
+        memory_mhz=trace.median("memory_mhz"),
+        temperature_c=trace.median("temperature_c"),
+    )
 
 
-def _reading_us(counter: Counter) -> float:
+def _reading_us(counter: EnergyCounter) -> float:
     times = []
     for _ in range(_READINGS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         counter.joules()
-        times.append(1e6 * (time.perf_counter() - begun))
+        times.append(1e6 * (time.perf_counter() - started))
     return statistics.median(times)
 
 
-def _latency(busy: Track, begun: float, halfway: float) -> float | None:
-    for before, after in zip(busy.edges, busy.edges[1:], strict=False):
-        if (after.joules - before.joules) / (after.at - before.at) > halfway:
-            return after.at - begun
+def _latency(trace: CounterTrace, started: float, halfway_watts: float) -> float | None:
+    for before, after in pairwise(trace.updates):
+        if (after.joules - before.joules) / (after.time - before.time) > halfway_watts:
+            return after.time - started
     return None
 
 
-def _window(counter: Counter, load: Load, seconds: float, step: Step) -> tuple[float, float]:
-    """Joules a product, and the doubt that quantisation leaves."""
-    begun, done = time.perf_counter(), load.done
-    track = watch(counter, lambda seen, passed: seen.seen_seconds() >= seconds)
-    rate = (load.done - done) / (time.perf_counter() - begun)
-    stretch = track.stretch(step.jitter)
-    return stretch.watts / rate, stretch.doubt
-
-
-def _repeatability(windows: list[tuple[float, float]]) -> dict[str, Any]:
-    joules = [value for value, _ in windows]
-    middle = statistics.median(joules)
-    random.shuffle(joules)
-    half = len(joules) // 2
-    a_a = few.ratio_interval([a / b for a, b in zip(joules[:half], joules[half:], strict=True)])
-    return {
-        "doubt": max(doubt for _, doubt in windows),
-        "joules_a_product": middle,
-        "spread": statistics.stdev(joules) / middle,
-        "range": (max(joules) - min(joules)) / middle,
-        "a_a": a_a.to_json(),
-        "windows": len(windows),
-    }
+def _measure_window(
+    counter: EnergyCounter, load: MatrixLoad, seconds: float, period: UpdatePeriod
+) -> tuple[float, EnergySpan]:
+    """Return the joules per product, and the span they were measured over."""
+    started, first_count = time.perf_counter(), load.product_count
+    trace = poll(counter, lambda trace, elapsed: trace.duration() >= seconds)
+    rate = (load.product_count - first_count) / (time.perf_counter() - started)
+    span = trace.span(period.jitter)
+    return span.watts / rate, span

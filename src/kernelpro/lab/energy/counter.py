@@ -1,5 +1,6 @@
-"""Counters of energy. A GPU has NVML's total-energy counter (whole board, since the driver was loaded); a CPU has RAPL where
-the kernel shows it (packages and memory). Both only ever grow, in steps: what lies between two steps cannot be seen."""
+"""Energy counters. A GPU has NVML's total-energy counter (the whole board, since the driver was loaded); a
+CPU has RAPL if the kernel exposes it (packages and memory). Both grow in steps, and nothing is visible
+between two steps."""
 
 from __future__ import annotations
 
@@ -12,136 +13,152 @@ from kernelpro.lab.measure import environment
 from kernelpro.lab.sandbox import gpu
 from kernelpro.records import Target
 
-State = dict[str, int | None]
+DeviceState = dict[str, int | None]
 _POWERCAP, _CPUS, _THERMAL = (
     Path("/sys/class/powercap"),
     Path("/sys/devices/system/cpu"),
     Path("/sys/class/thermal"),
 )
-_COUNTED = ("package", "dram")
-"""RAPL zones that do not contain each other; `core` and `uncore` are parts of their package, `psys` holds everything."""
-_TWIN = "-mmio"
-"""The same zones once more, by another way to the same registers."""
+_ZONE_NAMES = ("package", "dram")
+"""Disjoint RAPL zones: `core` and `uncore` are parts of their package, `psys` contains everything."""
+_MMIO_SUFFIX = "-mmio"
+"""Zones with this suffix are the same registers, accessed through memory-mapped I/O."""
 
 
-class NoCounter(Exception):
-    """This machine counts no energy that we may read, or stopped to; the message is one sentence with what to do."""
+class NoEnergyCounter(Exception):
+    """No energy counter can be read, or it failed; the message is one line that says what to do."""
 
 
-class Counter(Protocol):
+class EnergyCounter(Protocol):
+    """A counter of energy, and the sensors of its device."""
+
     name: str
 
     def joules(self) -> float:
-        """Since some moment in the past."""
+        """Return the energy since an arbitrary time in the past."""
 
-    def state(self) -> State:
-        """Clocks, temperature and throttling now, as gpu.Sensors.read gives them; empty where nobody knows."""
+    def state(self) -> DeviceState:
+        """Return clocks, temperature and throttling, with the keys of gpu.Sensors.read; empty if unknown."""
 
 
-class Nvml:
+class NvmlCounter:
+    """NVML's total-energy counter of a board."""
+
     name = "NVML total energy of the board"
 
     def __init__(self, sensors: gpu.Sensors):
         self._sensors = sensors
         if sensors.energy_mj() is None:
-            raise NoCounter(
-                "NVML gives no total energy here: it needs the driver's libnvidia-ml and a GPU since Volta"
+            raise NoEnergyCounter(
+                "NVML reports no total energy: it needs the driver's libnvidia-ml and a GPU of Volta or later"
             )
 
     def joules(self) -> float:
+        """Return the energy since the driver was loaded."""
         value = self._sensors.energy_mj()
         if value is None:
-            raise NoCounter("NVML gave no total energy any more, which it had given before")
+            raise NoEnergyCounter("NVML stopped reporting total energy")
         return value / 1e3
 
-    def state(self) -> State:
+    def state(self) -> DeviceState:
+        """Return the readings of NVML's sensors."""
         return self._sensors.read()
 
 
-class Cores:
-    """A CPU's clock, temperature and throttling, as far as Linux shows them: of the first core of each package, to be quick."""
+class CpuSensors:
+    """A CPU's clock, temperature and throttling, if Linux exposes them; only the first core of each package
+    is read."""
 
     def __init__(self, cpus: Path = _CPUS, thermal: Path = _THERMAL):
-        firsts: dict[str, Path] = {}
+        first_cores: dict[str, Path] = {}
         for core in sorted(cpus.glob("cpu[0-9]*"), key=lambda path: (len(path.name), path.name)):
-            firsts.setdefault(_text(core / "topology" / "physical_package_id"), core)
-        self._clocks = [core / "cpufreq" / "scaling_cur_freq" for core in firsts.values()]
-        self._slowed = [core / "thermal_throttle" / "package_throttle_count" for core in firsts.values()]
-        self._zones = [
-            zone / "temp" for zone in thermal.glob("thermal_zone*") if _text(zone / "type") == "x86_pkg_temp"
+            first_cores.setdefault(_read_text(core / "topology/physical_package_id"), core)
+        cores, zones = first_cores.values(), thermal.glob("thermal_zone*")
+        self._clock_files = [core / "cpufreq/scaling_cur_freq" for core in cores]
+        self._throttle_files = [core / "thermal_throttle/package_throttle_count" for core in cores]
+        self._temperature_files = [
+            zone / "temp" for zone in zones if _read_text(zone / "type") == "x86_pkg_temp"
         ]
-        self._before = _numbers(self._slowed)
+        self._last_throttle_counts = _read_integers(self._throttle_files)
 
-    def read(self) -> State:
-        clocks, degrees, slowed = (_numbers(paths) for paths in (self._clocks, self._zones, self._slowed))
-        more, self._before = slowed > self._before, slowed  # counts only grow
+    def read(self) -> DeviceState:
+        """Return the highest clock and temperature, and whether a package was throttled since the last
+        call."""
+        clocks = _read_integers(self._clock_files)
+        temperatures = _read_integers(self._temperature_files)
+        throttle_counts = _read_integers(self._throttle_files)
+        throttled = throttle_counts > self._last_throttle_counts  # as lists: counts only grow
+        self._last_throttle_counts = throttle_counts
         return {
             "sm_mhz": max(clocks) // 1000 if clocks else None,
             "memory_mhz": None,
-            "temperature_c": max(degrees) // 1000 if degrees else None,
-            "throttle": gpu.HARDWARE_THERMAL * more if slowed else None,
+            "temperature_c": max(temperatures) // 1000 if temperatures else None,
+            "throttle": gpu.HARDWARE_THERMAL * throttled if throttle_counts else None,
         }
 
 
-class Rapl:
-    def __init__(self, root: Path = _POWERCAP, cores: Cores | None = None):
-        self._cores = cores or Cores()
-        zones = (path for path in sorted(root.glob("*:*")) if _TWIN not in path.name)
-        self._zones = [path for path in zones if _text(path / "name").startswith(_COUNTED)]
+class RaplCounter:
+    """The RAPL counters of all CPU packages and their memory."""
+
+    def __init__(self, root: Path = _POWERCAP, sensors: CpuSensors | None = None):
+        self._sensors = sensors or CpuSensors()
+        zones = (path for path in sorted(root.glob("*:*")) if _MMIO_SUFFIX not in path.name)
+        self._zones = [path for path in zones if _read_text(path / "name").startswith(_ZONE_NAMES)]
         if not self._zones:
-            raise NoCounter(
-                f"this CPU counts no energy that Linux shows: {root} has no RAPL zone (ARM and most virtual machines have none)"
+            raise NoEnergyCounter(
+                f"Linux exposes no energy counter: {root} has no RAPL zone"
+                " (ARM and most virtual machines have none)"
             )
         for zone in self._zones:
             try:
                 (zone / "energy_uj").read_text()
             except OSError as error:
-                how = f"let it be read: sudo chmod a+r {root}/*/energy_uj"
-                raise NoCounter(
-                    f"the CPU's energy counter is closed ({zone / 'energy_uj'}: {error.strerror}); {how}"
+                raise NoEnergyCounter(
+                    f"the CPU's energy counter is not readable ({zone / 'energy_uj'}: {error.strerror}): "
+                    f"run sudo chmod a+r {root}/*/energy_uj"
                 ) from None
-        self.name = "RAPL " + " + ".join(_text(zone / "name") for zone in self._zones)
-        self._ranges = [int(_text(zone / "max_energy_range_uj") or 0) for zone in self._zones]
-        self._last = self._read()
-        self._total = 0
+        self.name = "RAPL " + " + ".join(_read_text(zone / "name") for zone in self._zones)
+        self._wrap_ranges = [int(_read_text(zone / "max_energy_range_uj") or 0) for zone in self._zones]
+        self._last_values = self._read_zones()
+        self._total_uj = 0
 
-    def _read(self) -> list[int]:
+    def _read_zones(self) -> list[int]:
         try:
             return [int((zone / "energy_uj").read_text()) for zone in self._zones]
         except OSError as error:
-            raise NoCounter(
-                f"the CPU's energy counter could not be read any more ({error.strerror})"
-            ) from None
+            raise NoEnergyCounter(f"the CPU's energy counter became unreadable ({error.strerror})") from None
 
     def joules(self) -> float:
-        now = self._read()
-        for before, after, size in zip(self._last, now, self._ranges, strict=True):
-            turned = after < before  # it starts again at 0 beyond its range
-            self._total += after - before + (max(size, before) if turned else 0)
-        self._last = now
-        return self._total / 1e6
+        """Return the energy since this object was created."""
+        values = self._read_zones()
+        for before, after, wrap_range in zip(self._last_values, values, self._wrap_ranges, strict=True):
+            wrapped = after < before  # the counter restarts at 0 beyond its range
+            self._total_uj += after - before + (max(wrap_range, before) if wrapped else 0)
+        self._last_values = values
+        return self._total_uj / 1e6
 
-    def state(self) -> State:
-        return self._cores.read()
+    def state(self) -> DeviceState:
+        """Return the readings of the CPU's sensors."""
+        return self._sensors.read()
 
 
-def find(target: Target) -> Counter:
-    """The counter of this target, or NoCounter."""
+def find_counter(target: Target) -> EnergyCounter:
+    """Return the energy counter of a target. Raises NoEnergyCounter."""
     if target == "cpu":
-        return Rapl()
+        return RaplCounter()
     if not torch.cuda.is_available():
-        raise NoCounter(
-            "no CUDA device is visible to torch here: there is no GPU whose energy could be counted"
+        raise NoEnergyCounter(
+            "no CUDA device is visible to torch: run on a machine with a GPU, or use --target cpu"
         )
-    return Nvml(environment.sensors())
+    return NvmlCounter(environment.sensors())
 
 
-def _numbers(paths: list[Path]) -> list[int]:
-    """Of files that can be read."""
-    return [int(text) for path in paths if (text := _text(path)).isdigit()]
+def _read_integers(paths: list[Path]) -> list[int]:
+    """Read the integers in those files that are readable."""
+    return [int(text) for path in paths if (text := _read_text(path)).isdigit()]
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,17 +1,19 @@
-"""The meter: what a call of a candidate costs in joules, beside a baseline.
+"""The energy meter: joules per call of a candidate, compared with a baseline.
 
-1. Both stand still: idle power before, and how the counter moves, which decides how long windows are (track.py).
-2. Rounds of two windows, candidate and baseline in random order (window.py). A round with a window that does not count is
-   made again.
-3. Idle power after. Nothing is subtracted from anything.
-4. Per round the ratios of energy, power and energy-delay; means of their logs with Student's intervals over rounds (few.py).
+1. Both sides are stopped: idle power, and the counter's update period, which determines how long windows are
+   (updates.py).
+2. Rounds of two windows, candidate and baseline in random order (window.py). A round with a rejected window
+   is repeated.
+3. Idle power again. It is reported, not subtracted.
+4. The ratios of energy, power and energy-delay product of each round; their geometric means with Student's
+   intervals over rounds (student.py).
 
-The number of rounds is fixed before the candidate is seen. The baseline runs in a cell of its own with as many buffer sets
-as the candidate has, so that caches help both alike. No number is given where the counter cannot resolve it, where too few
-windows were undisturbed, where a side took another time in the loop than it was judged to take, or where the baseline failed or
-found no room beside the candidate: the reason is given instead. Joules, watts and their product are known no better than the
-worst window's edges (track.py), whatever the windows agree on.
-"""
+The number of rounds is fixed before the candidate is seen. The baseline runs in a sandboxed process of its
+own with as many buffer sets as the candidate, so that caches help both equally. The meter gives a reason
+instead of a number if the counter cannot resolve the energy, if too many windows were rejected, if the time
+of a call in the loop does not match the judged time, or if the baseline failed or did not fit into memory
+beside the candidate. Joules, watts and their product are never more exact than the worst window's uncertainty
+(updates.py), however well the windows agree."""
 
 from __future__ import annotations
 
@@ -21,174 +23,177 @@ from collections.abc import Callable
 
 import torch
 
-from kernelpro.lab.energy import few
-from kernelpro.lab.energy.counter import Counter, NoCounter, find
-from kernelpro.lab.energy.track import Unresolved, at_rest
-from kernelpro.lab.energy.window import BaselineFailed, Side, Window, Windows
-from kernelpro.lab.measure import timing
+from kernelpro.lab.energy import student
+from kernelpro.lab.energy.counter import EnergyCounter, NoEnergyCounter, find_counter
+from kernelpro.lab.energy.updates import UnresolvedEnergy, poll_idle
+from kernelpro.lab.energy.window import BaselineFailed, OutputCheck, Side, WindowRecorder
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.measure.statistics import above_one
 from kernelpro.lab.sandbox import gpu
-from kernelpro.lab.sandbox.cell import CannotStart
-from kernelpro.records import BadInput, Energy, Interval, Target
+from kernelpro.lab.sandbox.process import CannotStart
+from kernelpro.records import BadInput, Energy, EnergyWindow, Interval, Target
 
 ROUNDS = {"quick": 3, "normal": 5, "full": 5}
-"""Windows of the same kernel differ by 0.2 %: more would not narrow an interval that grants 0.75 % to what all windows share."""
-_MOST_SPOILT = 1.0
-"""Rounds that may be made again, as a share of those wanted."""
+"""Windows of the same kernel differ by 0.2 %: more rounds would not narrow an interval that includes a
+systematic error of 0.75 %."""
+_MAX_REPEATED_ROUNDS = 1.0
+"""Rounds that may be repeated, as a share of `ROUNDS`."""
 _IDLE_SECONDS = 1.5
-_SHORTEST = {"cuda": 0.5, "cpu": 0.1}
-"""A call in the loop takes at least this share of its judged time, which is with cold caches. Kernels that gain more by warm ones
-are bound by memory; but where all buffer sets fit into an H200's L2, a call reads for 2 us only. A CPU's caches are ten times as
-fast as its memory."""
-_TINY_MS, _SHORTEST_TINY = 0.02, 0.2
-"""Below, most of a judged call is the start of a kernel on an idle device, which calls in a row hide."""
-_LONGEST = 1.5
-"""A board at its power limit lowers its clocks in a loop, by up to a third."""
-_HOST_MS = 0.1
+_MIN_LOOP_TIME = {"cuda": 0.5, "cpu": 0.1}
+"""A call in the loop takes at least this share of its judged time, which is measured with cold caches. A
+kernel that gains more from warm caches is memory-bound; but if all buffer sets fit into the L2 of an H200, a
+call spends only 2 us on reading. A CPU's caches are ten times as fast as its memory."""
+_TINY_MS, _MIN_LOOP_TIME_TINY = 0.02, 0.2
+"""Below this time, most of a judged call is launch latency on an idle device, which back-to-back calls
+hide."""
+_MAX_LOOP_TIME = 1.5
+"""At its power limit, a board lowers its clocks in a loop by up to a third."""
+_LOOP_OVERHEAD_MS = 0.1
 
-Check = Callable[[list[torch.Tensor], int], None]
+
+Round = dict[str, EnergyWindow]
+"""One window of each side, by name."""
 
 
-class Meter:
-    """For one task, beside one baseline; both are kept for all candidates."""
+class EnergyMeter:
+    """Measures the energy of one task's candidates against one baseline, whose process is reused."""
 
-    def __init__(self, bench: Bench, anchor: str, own_ms: float, report: Callable[[str], None]):
-        """`anchor`: the baseline, which takes `own_ms` a call."""
-        self._bench, self.anchor, self._own_ms, self._report = bench, anchor, own_ms, report
-        self._reference: Baselines | None = None
+    def __init__(self, bench: Bench, baseline: str, baseline_ms: float, report: Callable[[str], None]):
+        """`baseline_ms` is the judged time of the baseline."""
+        self._bench, self.baseline, self._baseline_ms, self._report = bench, baseline, baseline_ms, report
+        self._baselines: Baselines | None = None
 
-    def measure(self, participant: Participant, own_ms: float, seeds: list[int], check: Check) -> Energy:
-        """The candidate in this cell, judged to take `own_ms`. Its outputs are held against `check`, which raises the verdict."""
+    def measure(
+        self, participant: Participant, judged_ms: float, seeds: list[int], check: OutputCheck
+    ) -> Energy:
+        """Measure the candidate that `participant` has loaded. `check` verifies its outputs."""
         try:
-            counter = find(self._bench.target)
-            participant.cell.freeze()
-            baseline = Side(self.anchor, self._started(), self._own_ms, {"variant": self.anchor})
-            return compare(
-                self._bench,
-                counter,
-                Side("candidate", participant, own_ms, {}, check),
-                baseline,
-                seeds,
-                self._report,
-            )
-        except (NoCounter, Unresolved) as reason:
-            return Energy(refused=str(reason))
+            counter = find_counter(self._bench.target)
+            participant.process.freeze()
+            candidate = Side("candidate", participant, judged_ms, check)
+            baseline = Side(self.baseline, self._start_baseline(), self._baseline_ms)
+            return compare(self._bench, counter, candidate, baseline, seeds, self._report)
+        except (NoEnergyCounter, UnresolvedEnergy) as reason:
+            return Energy(unavailable=str(reason))
         except (BaselineFailed, BadInput, CannotStart, gpu.GpuError) as reason:
             self.close()
-            return Energy(refused=str(reason))
+            return Energy(unavailable=str(reason))
         except torch.OutOfMemoryError:
             self.close()
             return Energy(
-                refused="the device's memory is too small for the candidate, the baseline and what both are held against"
+                unavailable="out of device memory: the candidate, the baseline and expected outputs do not fit"
             )
 
-    def _started(self) -> Participant:
-        """The baseline in a cell of its own, loaded and called once."""
-        if self._reference is None:
+    def _start_baseline(self) -> Participant:
+        """Return the baseline in its own sandboxed process, loaded and called once."""
+        if self._baselines is None:
             bench, options = self._bench, self._bench.options
             self._report("starting the baseline for energy")
-            self._reference = Baselines(
-                bench.admit_reference([self.anchor], bench.most_calls),
-                [self.anchor],
+            self._baselines = Baselines(
+                bench.start_reference([self.baseline], bench.max_burst_calls),
+                [self.baseline],
                 bench.expected,
                 bench.inputs,
                 options.build_timeout,
                 options.call_timeout,
             )
-            self._reference.begin(bench.start_request(), bench.task, bench.seed)
-            self._reference.warm_up(bench.new_seed())
-        return self._reference.participant
+            self._baselines.start_compiling(bench.start_request(), bench.task, bench.seed)
+            self._baselines.warm_up(bench.new_seed())
+        return self._baselines.participant
 
     def close(self) -> None:
-        """The baseline's cell; the next candidate gets a new one."""
-        if self._reference:
-            self._reference.close()
-            self._bench.release(self._reference.participant.regions)
-            self._reference = None
+        """Stop the baseline's process; the next candidate gets a new one."""
+        if self._baselines:
+            self._baselines.close()
+            self._bench.release_regions(self._baselines.participant.regions)
+            self._baselines = None
 
 
 def compare(
     bench: Bench,
-    counter: Counter,
+    counter: EnergyCounter,
     candidate: Side,
-    other: Side,
+    baseline: Side,
     seeds: list[int],
     report: Callable[[str], None],
 ) -> Energy:
-    """Two sides that stand still, measured in turn. Raises Unresolved."""
+    """Measure two stopped sides in alternation. Raises UnresolvedEnergy."""
     with bench.quiet():
-        report("measuring energy at rest")
-        before = at_rest(counter, _IDLE_SECONDS)
+        report("measuring idle power")
+        idle_before = poll_idle(counter, _IDLE_SECONDS)
         timeout = max(bench.options.call_timeout, bench.options.build_timeout)
-        windows = Windows(counter, before.step(), bench.expected, bench.inputs, seeds, timeout)
-        wanted = ROUNDS[bench.options.effort]
-        rounds: list[dict[str, Window]] = []
-        every: list[Window] = []
-        while len(rounds) < wanted and len(every) < 2 * wanted * (1 + _MOST_SPOILT):
-            report(f"measuring energy, round {len(rounds) + 1} of {wanted}")
-            made = {side.name: windows.of(side) for side in random.sample([candidate, other], 2)}
-            every += made.values()
-            if not any(window.dropped for window in made.values()):
-                rounds.append(made)
-        after = at_rest(counter, _IDLE_SECONDS)
-    if len(rounds) < wanted:
-        reasons = statistics.multimode(window.dropped for window in every if window.dropped)
-        raise Unresolved(f"{len(rounds)} of {wanted} rounds were undisturbed: {reasons[0]}")
-    for side in (candidate, other):
-        _agree(bench.target, side, [made[side.name] for made in rounds])
-    idle = {"before": before.stretch().watts, "after": after.stretch().watts}
-    return _told(counter.name, other.name, rounds, every, idle)
+        recorder = WindowRecorder(counter, idle_before.period(), bench.expected, bench.inputs, seeds, timeout)
+        round_count = ROUNDS[bench.options.effort]
+        max_windows = 2 * round_count * (1 + _MAX_REPEATED_ROUNDS)
+        rounds: list[Round] = []
+        all_windows: list[EnergyWindow] = []
+        while len(rounds) < round_count and len(all_windows) < max_windows:
+            report(f"measuring energy, round {len(rounds) + 1} of {round_count}")
+            sides = random.sample([candidate, baseline], 2)
+            windows = {side.name: recorder.measure(side) for side in sides}
+            all_windows += windows.values()
+            if not any(window.rejection for window in windows.values()):
+                rounds.append(windows)
+        idle_after = poll_idle(counter, _IDLE_SECONDS)
+    if len(rounds) < round_count:
+        reason = statistics.mode(window.rejection for window in all_windows if window.rejection)
+        raise UnresolvedEnergy(f"only {len(rounds)} of {round_count} rounds were usable: {reason}")
+    for side in (candidate, baseline):
+        _require_judged_time(bench.target, side, [windows[side.name] for windows in rounds])
+    idle_watts = {"before": idle_before.span().watts, "after": idle_after.span().watts}
+    return _summarize(counter.name, baseline.name, rounds, all_windows, idle_watts)
 
 
-def _agree(target: Target, side: Side, windows: list[Window]) -> None:
-    """The loop's calls must be the calls that were judged, as far as the clock tells."""
-    loop = 1e3 * statistics.median(window.call_seconds for window in windows)
-    least = min(_SHORTEST[target], _SHORTEST_TINY if side.own_ms < _TINY_MS else 1.0)
-    if not least * side.own_ms <= loop <= _LONGEST * side.own_ms + _HOST_MS:
-        who = "the candidate" if side.check else f"the baseline {side.name}"
-        raise Unresolved(
-            f"{who} takes {loop:.4f} ms a call where calls follow each other, but {side.own_ms:.4f} ms where they were judged: "
-            "they cannot be the same work, so their energy says nothing"
+def _require_judged_time(target: Target, side: Side, windows: list[EnergyWindow]) -> None:
+    """Raise UnresolvedEnergy if calls in the loop take a different time than judged calls."""
+    loop_ms = 1e3 * statistics.median(window.call_seconds for window in windows)
+    min_share = min(_MIN_LOOP_TIME[target], _MIN_LOOP_TIME_TINY if side.judged_ms < _TINY_MS else 1.0)
+    if not min_share * side.judged_ms <= loop_ms <= _MAX_LOOP_TIME * side.judged_ms + _LOOP_OVERHEAD_MS:
+        label = "the candidate" if side.check else f"the baseline {side.name}"
+        raise UnresolvedEnergy(
+            f"{label} takes {loop_ms:.4f} ms per call in a loop but {side.judged_ms:.4f} ms as judged: "
+            "they cannot be the same work, so the energy of the loop is not that of a call"
         )
 
 
-def _told(
-    source: str, against: str, rounds: list[dict[str, Window]], every: list[Window], idle: dict[str, float]
+def _summarize(
+    counter: str,
+    baseline: str,
+    rounds: list[Round],
+    all_windows: list[EnergyWindow],
+    idle_watts: dict[str, float],
 ) -> Energy:
-    names = ("candidate", against)
-
-    def values(read: Callable[[Window], float], name: str) -> list[float]:
-        return [read(made[name]) for made in rounds]
-
-    quantities: dict[str, Callable[[Window], float]] = {
-        "energy": lambda window: window.joules_a_call,
+    quantities: dict[str, Callable[[EnergyWindow], float]] = {
+        "energy": lambda window: window.joules_per_call,
         "power": lambda window: window.watts,
-        "edp": lambda window: window.joules_a_call * window.call_seconds,
+        "edp": lambda window: window.joules_per_call * window.call_seconds,
     }
-    doubt = max(window.doubt for made in rounds for window in made.values())
-    told = {
-        quantity: {name: _doubted(few.interval(values(read, name)), doubt) for name in names}
-        for quantity, read in quantities.items()
-    }
-    ratio = {
-        quantity: few.ratio_interval([read(made["candidate"]) / read(made[against]) for made in rounds])
-        for quantity, read in quantities.items()
-    }
-    less = {"yes": "no", "no": "yes"}.get(timing.decide(ratio["energy"]), "unclear")
+    uncertainty = max(window.uncertainty for windows in rounds for window in windows.values())
+    intervals: dict[str, dict[str, Interval]] = {}
+    ratio: dict[str, Interval] = {}
+    for quantity, read in quantities.items():
+        values = {name: [read(windows[name]) for windows in rounds] for name in ("candidate", baseline)}
+        intervals[quantity] = {
+            name: _widen(student.mean_interval(v), uncertainty) for name, v in values.items()
+        }
+        ratio[quantity] = student.ratio_interval(
+            [ours / theirs for ours, theirs in zip(*values.values(), strict=True)]
+        )
+    lower = {"yes": "no", "no": "yes"}.get(above_one(ratio["energy"]), "unclear")
     return Energy(
-        source=source,
-        against=against,
-        joules=told["energy"],
-        watts=told["power"],
-        edp=told["edp"],
+        counter=counter,
+        baseline=baseline,
+        joules=intervals["energy"],
+        watts=intervals["power"],
+        edp=intervals["edp"],
         ratio=ratio,
-        less=less,  # type: ignore[arg-type]
-        idle_watts=idle,
-        windows=tuple(window.to_json() for window in every),
+        lower=lower,  # type: ignore[arg-type]
+        idle_watts=idle_watts,
+        windows=tuple(all_windows),
     )
 
 
-def _doubted(found: Interval, doubt: float) -> Interval:
-    return Interval(found.value, found.low * (1 - doubt), found.high * (1 + doubt))
+def _widen(interval: Interval, uncertainty: float) -> Interval:
+    return Interval(interval.value, interval.low * (1 - uncertainty), interval.high * (1 + uncertainty))

@@ -24,7 +24,7 @@ from kernelpro.lab.tuning import constraints
 from kernelpro.lab.tuning.constraints import Constraint, Value
 from kernelpro.records import BadInput
 
-TuningPoint = dict[str, Value]
+TunableValues = dict[str, Value]
 """One value for each tunable, by name."""
 
 _COMMENT = re.compile(r"#\s*(tune|tune-if)\s*:(.*)", re.DOTALL)
@@ -35,7 +35,7 @@ class SearchSpace:
     """The grid of points that a source declares. Numbers are sorted in ascending order."""
 
     values: dict[str, tuple[Value, ...]]
-    default: TuningPoint
+    default: TunableValues
     constraints: tuple[Constraint, ...] = ()
 
     @property
@@ -48,22 +48,22 @@ class SearchSpace:
         """Number of points of the grid, including those that the constraints exclude."""
         return math.prod(len(values) for values in self.values.values())
 
-    def allows(self, point: TuningPoint) -> bool:
+    def allows(self, point: TunableValues) -> bool:
         """Whether a point satisfies all constraints."""
         return all(constraint.holds(point) for constraint in self.constraints)
 
-    def points(self) -> Iterator[TuningPoint]:
+    def points(self) -> Iterator[TunableValues]:
         """Yield all points that satisfy the constraints; the last tunable changes fastest."""
         for chosen in itertools.product(*self.values.values()):
             point = dict(zip(self.values, chosen, strict=True))
             if self.allows(point):
                 yield point
 
-    def sample(self, rng: random.Random) -> TuningPoint:
+    def sample(self, rng: random.Random) -> TunableValues:
         """Return a random point, allowed or not."""
         return {name: rng.choice(values) for name, values in self.values.items()}
 
-    def adjacent_values(self, point: TuningPoint, name: str) -> list[Value]:
+    def adjacent_values(self, point: TunableValues, name: str) -> list[Value]:
         """Return the next lower and higher number, or any other string."""
         values, current = self.values[name], point[name]
         if isinstance(current, str):
@@ -71,7 +71,7 @@ class SearchSpace:
         index = values.index(current)
         return [values[i] for i in (index - 1, index + 1) if 0 <= i < len(values)]
 
-    def neighbours(self, point: TuningPoint, tunables: int = 1) -> Iterator[TuningPoint]:
+    def neighbours(self, point: TunableValues, tunables: int = 1) -> Iterator[TunableValues]:
         """Yield the allowed points that are one step away in each of `tunables` tunables."""
         for names in itertools.combinations(self.values, tunables):
             for chosen in itertools.product(*(self.adjacent_values(point, name) for name in names)):
@@ -79,7 +79,7 @@ class SearchSpace:
                 if self.allows(neighbour):
                     yield neighbour
 
-    def distance(self, a: TuningPoint, b: TuningPoint) -> int:
+    def distance(self, a: TunableValues, b: TunableValues) -> int:
         """Return the number of steps between two points."""
         total = 0
         for name, values in self.values.items():
@@ -129,12 +129,12 @@ def parse(source: str) -> SearchSpace:
     return SearchSpace(values, default, tuple(constraint for _, constraint in declarations.constraints))
 
 
-def apply_point(source: str, point: TuningPoint) -> str:
+def apply_point(source: str, point: TunableValues) -> str:
     """Return the source with the constants of `point` replaced; other tunables keep their value."""
     return _apply_edits(source, _value_edits(_parse_declarations(source), point))
 
 
-def freeze(source: str, point: TuningPoint) -> str:
+def freeze(source: str, point: TunableValues) -> str:
     """Return the source at `point` without declarations; comments note which values were searched."""
     declarations = _parse_declarations(source)
     edits = _value_edits(declarations, point)
@@ -145,7 +145,7 @@ def freeze(source: str, point: TuningPoint) -> str:
     return _apply_edits(source, edits)
 
 
-def _value_edits(declarations: _Declarations, point: TuningPoint) -> dict[_Span, str]:
+def _value_edits(declarations: _Declarations, point: TunableValues) -> dict[_Span, str]:
     tunables = {tunable.name: tunable for tunable in declarations.tunables}
     edits = {}
     for name, value in point.items():

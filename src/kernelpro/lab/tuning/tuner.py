@@ -31,7 +31,7 @@ from typing import Literal, Protocol
 
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.constraints import Value
-from kernelpro.lab.tuning.tunables import SearchSpace, TuningPoint
+from kernelpro.lab.tuning.tunables import SearchSpace, TunableValues
 from kernelpro.records import BadInput, Interval, Status, Verdict
 
 _GIVE_UP_RATIO = 1.3
@@ -69,7 +69,7 @@ class PointJudge(Protocol):
 class JudgedPoint:
     """A point and its verdict."""
 
-    point: TuningPoint
+    point: TunableValues
     effort: Literal["quick", "normal"]
     verdict: Verdict
     speedup: Interval | None = None
@@ -165,26 +165,26 @@ class _Search:
         if self._grid is not None and len(self._grid) <= self._budget_left + 1:
             self._judge_quickly(self._nearest_first())
             return
-        centre: TuningPoint | None = self._space.default
+        centre: TunableValues | None = self._space.default
         while centre is not None and self._budget_left > 0:
             self._local_search(centre)
             centre = self._random_untried_point()
             if centre is not None:
                 self._judge_quickly([centre])
 
-    def _nearest_first(self) -> Iterator[TuningPoint]:
+    def _nearest_first(self) -> Iterator[TunableValues]:
         """Yield all untried points, each time the one closest to the best point so far."""
         while remaining := self._untried():
             best = self._best()
             yield min(remaining, key=lambda point: self._space.distance(point, best))
 
-    def _untried(self) -> list[TuningPoint]:
+    def _untried(self) -> list[TunableValues]:
         """Return the untried points of a listed grid; points with an avoided value only if there are no
         others."""
         untried = [point for point in self._grid or () if self._values(point) not in self._scheduled]
         return [point for point in untried if not self._is_avoided(point)] or untried
 
-    def _local_search(self, centre: TuningPoint) -> None:
+    def _local_search(self, centre: TunableValues) -> None:
         """Make best-improvement moves from `centre` until no point one or two steps away is better."""
         while self._budget_left > 0:
             neighbours = list(self._space.neighbours(centre))
@@ -199,17 +199,17 @@ class _Search:
                 return
             centre = max(better, key=self._speed)
 
-    def _until_better(self, points: list[TuningPoint], centre: TuningPoint) -> Iterator[TuningPoint]:
+    def _until_better(self, points: list[TunableValues], centre: TunableValues) -> Iterator[TunableValues]:
         for point in points:
             if self._better(points, centre):
                 return
             if not self._is_avoided(point):
                 yield point
 
-    def _better(self, points: list[TuningPoint], centre: TuningPoint) -> list[TuningPoint]:
+    def _better(self, points: list[TunableValues], centre: TunableValues) -> list[TunableValues]:
         return [point for point in points if self._speed(point) > self._speed(centre)]
 
-    def _random_untried_point(self) -> TuningPoint | None:
+    def _random_untried_point(self) -> TunableValues | None:
         """Return a random untried point, preferably without avoided values; None if there is none."""
         if self._grid is not None:
             untried = self._untried()
@@ -226,11 +226,11 @@ class _Search:
 
     # --- judging -------------------------------------------------------------------------------------
 
-    def _judge_quickly(self, points: Iterable[TuningPoint]) -> None:
+    def _judge_quickly(self, points: Iterable[TunableValues]) -> None:
         """Judge new points quickly while budget is left. Points are drawn lazily, so earlier results can
         steer them."""
 
-        def unscheduled() -> Iterator[TuningPoint]:
+        def unscheduled() -> Iterator[TunableValues]:
             for point in points:
                 if self._budget_left <= 0:
                     return
@@ -247,10 +247,10 @@ class _Search:
                 self._failure_counts.update(result.point.items())
 
     def _judge_points(
-        self, points: Iterator[TuningPoint], effort: Literal["quick", "normal"]
+        self, points: Iterator[TunableValues], effort: Literal["quick", "normal"]
     ) -> Iterator[JudgedPoint]:
         """Judge points one at a time, with up to `lookahead` points announced in advance."""
-        announced: deque[tuple[TuningPoint, str]] = deque()
+        announced: deque[tuple[TunableValues, str]] = deque()
         while True:
             while len(announced) < self._lookahead and (point := next(points, None)) is not None:
                 announced.append((point, tunables.apply_point(self._source, point)))
@@ -274,18 +274,18 @@ class _Search:
 
     # --- results -------------------------------------------------------------------------------------
 
-    def _values(self, point: TuningPoint) -> tuple[Value, ...]:
+    def _values(self, point: TunableValues) -> tuple[Value, ...]:
         return tuple(point[name] for name in self._space.names)
 
-    def _speed(self, point: TuningPoint) -> float:
+    def _speed(self, point: TunableValues) -> float:
         """Return the speed of a judged point; 0 if it failed or was not judged."""
         result = self._results.get(self._values(point))
         return result.speed if result else 0.0
 
-    def _best(self) -> TuningPoint:
+    def _best(self) -> TunableValues:
         return max(self._results.values(), key=lambda result: result.speed).point
 
-    def _is_avoided(self, point: TuningPoint) -> bool:
+    def _is_avoided(self, point: TunableValues) -> bool:
         return any(
             self._failure_counts[item] >= _MAX_FAILURES and item not in self._working_values
             for item in point.items()

@@ -1,4 +1,4 @@
-"""A counter that adds up what the processes in our cells do, and two kernels that take the same time and not the same energy."""
+"""A fake counter of the CPU time of sandboxed processes, and two kernels of equal time and different energy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.lab.energy import meter, track, window
+from kernelpro.lab.energy import meter, updates, window
 from kernelpro.records import Candidate, Task
 
 TASK = Task(
@@ -53,10 +53,10 @@ def kernel(rest: str = BUSY, head: str = "") -> Candidate:
     return Candidate(KERNEL.replace("REST", rest).replace("HEAD", head))
 
 
-class Cells:
-    """Counts what all processes below this one do, threads and descendants included."""
+class CpuTimeCounter:
+    """Counts the CPU time of all descendants of this process: 5 W at idle, 100 W for each busy core."""
 
-    name = "stand-in for RAPL"
+    name = "fake RAPL"
 
     def __init__(self) -> None:
         self._shown, self._joules = 0, 0.0
@@ -72,7 +72,7 @@ class Cells:
 
 
 def _busy_seconds() -> float:
-    """Nanoseconds on a core, of all threads of the living descendants (the scheduler's own account)."""
+    """CPU time of all threads of the living descendants, by the scheduler's accounting."""
     total, queue = 0, [os.getpid()]
     while queue:
         pid = queue.pop()
@@ -86,12 +86,12 @@ def _busy_seconds() -> float:
 
 
 def quick_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in moves five times as often as an H200's counter: windows may be as much shorter. The machine may be busy."""
-    monkeypatch.setattr(track, "SHORTEST_SECONDS", 0.4)
-    monkeypatch.setattr(track, "FINEST", 0.03)
+    """Shorten windows: the fake counter is updated five times as often as an H200's. The machine may be busy."""
+    monkeypatch.setattr(updates, "MIN_WINDOW_SECONDS", 0.4)
+    monkeypatch.setattr(updates, "MAX_UNCERTAINTY", 0.03)
     monkeypatch.setattr(window, "_WARM_SECONDS", 0.1)
-    monkeypatch.setattr(window, "_DWELL_SECONDS", 0.1)
-    monkeypatch.setattr(window, "_LAG_SECONDS", 0.2)
+    monkeypatch.setattr(window, "_MAX_EXTRA_SECONDS", 0.1)
+    monkeypatch.setattr(window, "_STOP_SLACK_SECONDS", 0.2)
     monkeypatch.setattr(meter, "_IDLE_SECONDS", 0.3)
-    monkeypatch.setattr(meter, "_LONGEST", 20.0)
-    monkeypatch.setattr(meter, "find", lambda target: Cells())
+    monkeypatch.setattr(meter, "_MAX_LOOP_TIME", 20.0)
+    monkeypatch.setattr(meter, "find_counter", lambda target: CpuTimeCounter())
