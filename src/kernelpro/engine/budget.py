@@ -59,7 +59,7 @@ class Budget:
             "",
         )
 
-    def at_the_floor(self, best_ms: float | None, floor_ms: float) -> str:
+    def floor_reached(self, best_ms: float | None, floor_ms: float) -> str:
         share = self.limits.stop_at_floor
         if best_ms is None or not share or floor_ms < share * best_ms:
             return ""

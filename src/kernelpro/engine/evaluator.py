@@ -1,10 +1,9 @@
-"""A candidate's trial: the judge's verdict, its tunables, if it declares any and works, its energy, if that may matter."""
+"""Evaluates one candidate: its verdict, the best point of its tunables, and its energy where that may matter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
@@ -14,6 +13,8 @@ from kernelpro.records import (
     Effort,
     Energy,
     Job,
+    JudgeData,
+    NoVerdict,
     Options,
     Result,
     RunConfig,
@@ -21,75 +22,81 @@ from kernelpro.records import (
     Step,
     Verdict,
 )
+from kernelpro.records.events import RunEvent, StepProgress
 
-_HOPELESS = 3.0
-"""Times the best baseline: a kernel beyond is timed for a few rounds only."""
+_GIVE_UP_RATIO = 3.0
+"""Times the best baseline: a slower kernel is timed for a few rounds only."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
+    """Sends the jobs of a step to the pool and adds their results to the step."""
+
     config: RunConfig
     store: RunStore
-    ask: SubmitJob
-    tell: Callable[[str, dict[str, Any]], None]
+    submit: SubmitJob
+    emit: Callable[[RunEvent], None]
     baselines: dict[str, float]
-    """Milliseconds."""
+    """Milliseconds by name."""
 
-    async def evaluate(self, step: Step, known: dict[str, int], metered_ms: float) -> Step:
-        """The step with its verdict, and with its tunables at their best. `known`: earlier steps by their machine code.
+    async def evaluate(self, step: Step, judged_code: dict[str, int], max_energy_ms: float) -> Step:
+        """The step with its verdict, and with its tunables at their best point.
 
-        Energy is measured where it takes at most `metered_ms`.
+        `judged_code`: earlier steps by the hash of their machine code. Energy is measured if the candidate takes at
+        most `max_energy_ms`.
         """
-        self.tell("judging", {"step": step.number})
-        source = self.store.source(step.source)
-        hopeless = replace(self.config.options, give_up_ms=_HOPELESS * min(self.baselines.values()))
-        job = self._job(step.number, source, hopeless)
-        result = await self.ask(replace(job, known=tuple(known), tune=self.config.tune_points))
-        told = result.data or {}
-        if same := told.get("same_as"):
-            return replace(
-                step, note=f"a duplicate of step {known[same]}: it compiles to the same instructions"
-            )
-        verdict = _verdict(result)
-        done = replace(
-            step, verdict=verdict, details=step.details | {"device_seconds": result.device_seconds}
+        self.emit(StepProgress(step.number, "judging"))
+        options = replace(self.config.options, give_up_ms=_GIVE_UP_RATIO * min(self.baselines.values()))
+        job = self._job(step.number, self.store.source(step.source), options)
+        result = await self.submit(
+            replace(job, judged_code=tuple(judged_code), tune_points=self.config.tune_points)
         )
-        if "untuned" in told:
-            done = replace(done, note=f"its tunables were not searched: {told['untuned']}")
-        if "tuned" in told:
-            done = replace(done, details=done.details | {"tuned": told["tuned"]})
-        if tuned := told.get("source"):
-            done = replace(done, final_source=self.store.save_source(tuned))
-        return await self._metered(done) if done.ms and done.ms <= metered_ms else done
+        data = result.data if isinstance(result.data, JudgeData) else JudgeData()
+        if data.same_as:
+            note = f"step {judged_code[data.same_as]} compiles to the same instructions"
+            return replace(step, no_verdict=NoVerdict.DUPLICATE, note=note)
+        judged = replace(
+            step,
+            verdict=_verdict(result),
+            details=replace(step.details, device_seconds=result.device_seconds, tuning=data.tuning),
+        )
+        if data.tuning_error:
+            judged = replace(judged, note=f"its tunables were not searched: {data.tuning_error}")
+        if data.tuned_source:
+            judged = replace(judged, final_source=self.store.save_source(data.tuned_source))
+        return await self._with_energy(judged) if judged.ms and judged.ms <= max_energy_ms else judged
 
-    async def _metered(self, step: Step) -> Step:
-        """Its verdict with energy. What the candidate does wrong there decides the verdict; what the machine does does not."""
-        self.tell("metering", {"step": step.number})
+    async def _with_energy(self, step: Step) -> Step:
+        """The step with the energy in its verdict.
+
+        If the candidate fails in the second judgement, that verdict counts. If the machine cannot measure energy,
+        the first verdict stands.
+        """
+        self.emit(StepProgress(step.number, "measuring_energy"))
         assert step.verdict
-        job = self._job(step.number, self.store.source(step.final_source), self.metering("quick"))
-        result = await self.ask(job)
+        job = self._job(step.number, self.store.source(step.final_source), self.energy_options("quick"))
+        result = await self.submit(job)
         if result.verdict is None:
-            refused = Energy(refused=result.error or "the worker gave no verdict")
-            return replace(step, verdict=replace(step.verdict, energy=refused))
+            unknown = Energy(unavailable=result.error or "the worker returned no verdict")
+            return replace(step, verdict=replace(step.verdict, energy=unknown))
         verdict = result.verdict
-        details = step.details | {"device_seconds": step.details["device_seconds"] + result.device_seconds}
         if verdict.status is Status.PASSED:
             verdict = replace(step.verdict, energy=verdict.energy)
-        return replace(step, verdict=verdict, details=details)
+        seconds = step.details.device_seconds + result.device_seconds
+        return replace(step, verdict=verdict, details=replace(step.details, device_seconds=seconds))
 
     async def judge_fully(self, step: Step) -> Verdict:
-        return _verdict(
-            await self.ask(
-                self._job(step.number, self.store.source(step.final_source), self.metering("full"))
-            )
-        )
+        """The verdict of a judgement at full length, against all baselines."""
+        source = self.store.source(step.final_source)
+        return _verdict(await self.submit(self._job(step.number, source, self.energy_options("full"))))
 
-    def metering(self, effort: Effort) -> Options:
-        """With energy, if it is an objective: beside the same baseline for a whole run, so that its ratios can be compared."""
-        against = min(self.baselines, key=lambda name: self.baselines[name])
+    def energy_options(self, effort: Effort) -> Options:
+        """Options with energy, if it is an objective: relative to one baseline for the whole run, so that the ratios
+        of its candidates can be compared."""
         energy = self.config.objective != "speed"
+        fastest = min(self.baselines, key=lambda name: self.baselines[name])
         return replace(
-            self.config.options, effort=effort, energy=energy, energy_against=against if energy else ""
+            self.config.options, effort=effort, energy=energy, energy_against=fastest if energy else ""
         )
 
     def _job(self, number: int, source: str, options: Options) -> Job:
@@ -99,5 +106,5 @@ class Evaluator:
 
 def _verdict(result: Result) -> Verdict:
     if result.verdict is None:
-        raise BadInput(result.error or "the worker gave no verdict")
+        raise BadInput(result.error or "the worker returned no verdict")
     return result.verdict

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from kernelpro.memory.knowledge import Knowledge, Observation
 from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, expectation
-from kernelpro.records import RunConfig, Status, Step
+from kernelpro.records import RunConfig, Status, Step, Verdict
 
 _FAMILIES = (
     ("convolution", r"conv"),
@@ -28,7 +28,7 @@ _FAMILIES = (
     ("reduction", r"\b(sum|mean|max|min|amax|amin|norm|var|std)\b"),
 )
 """First that occurs in the reference's text names the family; element-wise where none does."""
-_KNOWN = 6
+_MAX_ADVICE = 6
 
 
 def family(source: str) -> str:
@@ -47,13 +47,13 @@ def events(step: Step, parent: Step | None) -> Iterator[Event]:
             step.hypothesis,
             None if failure else _gain(step, parent),
             failure,
-            step.details.get("promised", 0.0),
+            step.details.expected_speedup,
             fresh,
             step.ms,
         )
         if step.verdict and step.verdict.status in (Status.BUILD_FAILED, Status.CRASHED, Status.WRONG):
             yield Error(step.number, step.verdict.reason)
-    yield from (Fact(str(text), step.number) for text in step.details.get("facts", ()))
+    yield from (Fact(text, step.number) for text in step.details.facts)
 
 
 def _failure(step: Step) -> str:
@@ -75,11 +75,10 @@ def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator
         parent = by_number.get(step.parent)
         if not (step.ms and step.plan and parent and parent.ms and parent.diagnosis and step.verdict):
             continue
-        place = step.verdict.environment
         yield Observation(
             method=step.plan,
             bound=parent.diagnosis.bound.value,
-            hardware=str(place.get("gpu") or place.get("cpu") or config.target),
+            hardware=_hardware(step.verdict, config),
             language=step.verdict.language,
             family=family(config.task.source),
             gain=math.log(parent.ms / step.ms),
@@ -96,14 +95,22 @@ def _expected(step: Step, parent: Step) -> str:
     return next((expectation(attempt) for attempt in attempts if attempt.confirmed is not None), "")
 
 
-def advice(knowledge: Knowledge, config: RunConfig, bound: str, hardware: str, language: str) -> str:
-    """What earlier runs found under like circumstances, in words; empty where they found nothing."""
+def advice(knowledge: Knowledge, config: RunConfig, parent: Step | None) -> str:
+    """What earlier runs found under similar conditions, in words; empty if they found nothing."""
     if not knowledge.enabled:
         return ""
-    found = knowledge.query(bound, hardware, family(config.task.source), language, _KNOWN)
-    lines = [
+    bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
+    language = parent.verdict.language if parent and parent.verdict else ""
+    hardware = _hardware(parent.verdict if parent else None, config)
+    results = knowledge.query(bound, hardware, family(config.task.source), language, _MAX_ADVICE)
+    return "\n".join(
         f"- {a.method}: {math.exp(a.expected):.2f}x expected ({a.wins} of {a.count} times faster)"
-        + (f"; who tried it last {a.conditions[0]}" if a.conditions else "")
-        for a in found
-    ]
-    return "\n".join(lines)
+        + (f"; the last attempt {a.conditions[0]}" if a.conditions else "")
+        for a in results
+    )
+
+
+def _hardware(verdict: Verdict | None, config: RunConfig) -> str:
+    """The device that a verdict was made on; the target if that is unknown."""
+    environment = verdict.environment if verdict else {}
+    return str(environment.get("gpu") or environment.get("cpu") or config.target)

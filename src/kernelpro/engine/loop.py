@@ -1,16 +1,18 @@
-"""The loop of a run, asynchronous and repeatable.
+"""The search loop of a run, asynchronous and repeatable.
 
-1. Ground: probe and study the task, once (ground.py). What compilers made of it are the first steps (authors/seeded.py).
-2. While the budget lasts and fewer than `in_flight` steps are open: the policy chooses a node and an action, from
-   the tree and a random generator that is a function of (seed, step) alone. The step is on disk before anything is done.
-3. Each open step goes its way: its author writes (several at once, or one after another), duplicates are recognised, the pool
-   judges, declared tunables are searched (trial.py). Every stage is on disk when it is done.
-4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on results alone,
-   never on who was faster; and a run that was killed goes on as if nothing had happened.
-5. At the end the best few are judged again, at full length and against all baselines (finals.py).
+1. Measure the task once: probe and study (task_facts.py). The code of compilers makes the first steps
+   (authors/seeded.py).
+2. While the budget lasts and fewer than `concurrency` steps are open, the policy chooses a node and an action from
+   the tree and a random generator that is a function of (seed, step) alone. The step is on disk before anything
+   else happens.
+3. Each open step proceeds on its own: its author writes, duplicates are recognized, the pool judges, declared
+   tunables are searched (evaluator.py). Every stage is on disk when it is done.
+4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on results
+   alone, never on timing, and a killed run continues exactly where it was.
+5. At the end the best few are judged again, at full length and against all baselines (final_judging.py).
 
-Where answers or results come from outside, everything that can be asked for is asked for, and then the run stops. Called again, it
-asks the same again, and finds what has come.
+If answers or results come from outside, the run requests everything it can and then stops with `Paused`. Resumed,
+it repeats the requests and finds what has arrived.
 """
 
 from __future__ import annotations
@@ -20,181 +22,199 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from kernelpro.authors.author import (
+    AnswerPending,
     Assignment,
     Author,
-    Draft,
     BudgetExhausted,
-    NoProposal,
-    NoMoreProposals,
-    NoUsableAnswer,
     ModelUnreachable,
-    AnswerPending,
+    NoMoreProposals,
+    NoProposal,
+    NoUsableAnswer,
     source_fingerprint,
 )
 from kernelpro.authors.seeded import SeededAuthor
-from kernelpro.diagnose import evidence, guidance
-from kernelpro.diagnose.record import TrackRecord
-from kernelpro.diagnose.tools import registry
-from kernelpro.engine import baseline_profile, learning, objective, profiling, task_facts
+from kernelpro.engine import learning, objective
+from kernelpro.engine.author_state import AuthorState
 from kernelpro.engine.budget import Budget
+from kernelpro.engine.evaluator import Evaluator
 from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.prompt_context import PromptContext
+from kernelpro.engine.step_profiler import StepProfiler, load_track_record
 from kernelpro.engine.store import RunStore
-from kernelpro.engine.evaluator import Evaluator
+from kernelpro.engine.task_facts import measure_task
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import RunMemory
 from kernelpro.pools.pool import Outstanding, Pool
 from kernelpro.records import (
     BadInput,
-    Candidate,
     Job,
+    NoVerdict,
     Outcome,
     Progress,
     Result,
     RunConfig,
     Step,
+    StepDetails,
+    TaskFacts,
     Verdict,
 )
-from kernelpro.search.choice import SEED, Choice, grow
-from kernelpro.search.policy import make
+from kernelpro.records.events import (
+    JobProgress,
+    Note,
+    RunEvent,
+    RunFailed,
+    RunPaused,
+    RunStarted,
+    StepChosen,
+    StepProgress,
+    TaskMeasured,
+)
+from kernelpro.search.choice import SEED, expand
+from kernelpro.search.policy import make_policy
 from kernelpro.search.tree import Tree
 
-Report = Callable[[str, dict[str, Any]], None]
+OnEvent = Callable[[RunEvent], None]
 _MEMORY_TOKENS = 800
-_NO_IDEA, _NO_ANSWER = "no idea: ", "no answer: "
-_IDLE_AUTHOR = 3
-"""Nodes in a row at which an author has no idea: then it has none. As many questions in a row without an answer end a run too."""
+
+
+def ignore_event(event: RunEvent) -> None:
+    """The default `on_event` callback."""
 
 
 class Paused(Exception):
-    """The run waits for answers or results from outside; it goes on when called again."""
+    """The run waits for answers or results from outside. It continues when it is resumed."""
 
     def __init__(self, answers: int, results: int):
-        amounts = [
-            f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n
-        ]
+        amounts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n]
         super().__init__(f"{' and '.join(amounts)} outstanding")
 
 
 class Engine:
+    """Works on one run until its budget is spent, with an author and a pool."""
+
+    facts: TaskFacts | None = None
+    """What is known of the task; None until it is measured."""
+    tree: Tree
+    """Set as soon as the task is measured."""
+
     def __init__(
         self,
         store: RunStore,
         pool: Pool,
         author: Author,
-        report: Report = lambda kind, data: None,
+        on_event: OnEvent = ignore_event,
         knowledge: Knowledge | None = None,
     ):
-        self._store, self._pool, self._author, self._report = store, pool, author, report
+        self._store, self._pool, self._author, self._on_event = store, pool, author, on_event
         self._knowledge = knowledge or Knowledge(None)
         self._memory = RunMemory()
         self._config: RunConfig = store.config()
-        self._policy = make(self._config.policy, **self._config.constants)
-        self._budget = Budget(self._config.limits, store.wall_seconds, sum(store.device_seconds.values()))
-        self._steps: dict[int, Step] = {}
-        self._first: dict[str, int] = {}
-        """The first step with some code, comments and layout aside."""
+        self._policy = make_policy(self._config.policy, **self._config.constants)
+        self.budget = Budget(self._config.limits, store.wall_seconds, sum(store.device_seconds.values()))
+        self.steps: dict[int, Step] = {}
+        self._first_with: dict[str, int] = {}
+        """The first step with each source fingerprint."""
         self._open: dict[int, asyncio.Task[Step]] = {}
         self._drafted: dict[int, asyncio.Event] = {}
-        self._profiles: dict[int, asyncio.Task[None]] = {}
-        self._without_idea, self._last_excuse = 0, ""
-        self._barren: set[int] = set()
-        """Nodes at which the author had no idea, or will have none."""
-        self._designs: int | None = None
-        """How many fresh designs the author has, where it says so."""
-        self._unanswered, self._unheard, self._stuck = 0, 0, set[int]()
-        """Steps in a row that had no usable answer, those of them that had none at all, and their nodes, which are left alone until
-        one comes."""
-        self.task_facts: dict[str, Any] = {}
 
     async def run(self, explain: bool = True) -> Outcome:
-        """Until the budget is spent or the floor is reached. A finished run with budget left goes on. `explain`: then the winner is
-        diagnosed."""
-        self._tell("begun", {})
+        """Work until the budget is spent or the floor is reached. A finished run continues if its budget was raised;
+        otherwise its outcome stands. `explain`: also diagnose the winner."""
+        self._emit(RunStarted())
         try:
-            await self._lay_ground()
-            self._replay()
-            outcome = await self._finish(await self._search())
+            await self._prepare()
+            self._restore()
+            restored = len(self.steps)
+            reason = await self._search()
+            if (previous := self._store.outcome()) and len(self.steps) == restored:
+                return previous
+            outcome = await self._judge_finalists(reason)
         except (AnswerPending, Outstanding):
-            paused = Paused(await self._answers_outstanding(), self._pool.outstanding)
-            self._store.tell("paused", reason=str(paused))
+            pending = sum(isinstance(result, AnswerPending) for result in await self._drain())
+            paused = Paused(pending, self._pool.outstanding)
+            self._store.add_event(RunPaused(str(paused)))
             raise paused from None
         except BadInput as error:
-            await self._come_to_rest()  # what is under way was paid for, and is kept
-            with suppress(BadInput):  # the store itself may be what failed
-                self._store.tell("failed", reason=str(error))
+            await self._drain()  # keep the results of steps that are under way: they were paid for
+            with suppress(BadInput):  # the store itself may have failed
+                self._store.add_event(RunFailed(str(error)))
             raise
         finally:
-            for task in (*self._open.values(), *self._profiles.values()):
+            for task in self._open.values():
                 task.cancel()
-            self._store.save_wall_seconds(self._budget.wall_seconds)
+            if self.facts:
+                self._profiler.cancel()
+            self._store.save_wall_seconds(self.budget.wall_seconds)
         self._store.save_outcome(outcome)
         if explain and outcome.best is not None:
-            with suppress(Outstanding):  # a result that is days away is not waited for
-                await self._profiled(
-                    outcome.best
-                )  # what would be next: nobody will be asked to improve it, but somebody will ask
+            with suppress(Outstanding):  # the run does not wait for a result from outside
+                await self._profiler.ensure_profiled(outcome.best)
         if self._knowledge.enabled:
-            self._knowledge.add(learning.observations(self._steps.values(), self._config, self._store.id))
+            self._knowledge.add(learning.observations(self.steps.values(), self._config, self._store.id))
         return outcome
 
-    # --- 1: ground -------------------------------------------------------------------------------------
+    async def _drain(self) -> list[Step | BaseException]:
+        """Let every open step get as far as it can, on disk. Returns how each ended."""
+        return await asyncio.gather(*self._open.values(), return_exceptions=True)
 
-    async def _lay_ground(self) -> None:
-        found = await task_facts.measure_task(self._store, self._config, self._ask)
-        self._tree = Tree(found["baseline_ms"], found["floor_ms"], given=len(found.get("seeds", ())))
-        self._trial = Evaluator(self._config, self._store, self._ask, self._tell, found["baselines"])
-        self.task_facts = found
-        self._tell("ground", {"baselines": self.task_facts["baselines"], "floor_ms": self.task_facts["floor_ms"]})
-        self._given: list[dict[str, Any]] = self.task_facts.get("seeds", [])
-        self._combines = getattr(self._author, "combines", False)
-        self._in_turn = getattr(self._author, "in_turn", False)
-        if getattr(self._author, "own_only", False):
-            self._barren |= set(range(1, len(self._given) + 1))
-        if designs := getattr(self._author, "designs", None):
-            self._designs = designs(self._scene().assignment(Step(1, 0, "seed")))
-        self._author = SeededAuthor(self._author, self._given)
-        if reason := self.task_facts.get("no_seeds"):
-            self._tell("note", {"line": f"no seed of {reason}"})
+    def _emit(self, event: RunEvent) -> None:
+        """Store an event and pass it to the callback."""
+        self._store.add_event(event)
+        self._on_event(event)
 
-    def _replay(self) -> None:
-        """The tree as it was: steps in order, each seeing the results that its choice saw."""
-        known = self._store.steps()
-        waiting = [step for step in known if step.stage == "settled"]
-        for step in known:
-            self._remember(step)
-            seen = max(
-                step.number - self._config.concurrency, step.parent, step.second
-            )  # a resumed run may have seen more
-            while waiting and waiting[0].number <= seen:
-                self._count(waiting.pop(0))
-            self._tree.add(step.parent, step.action, step.second or None)
-            self._budget.begin()
-        for step in waiting:
-            self._count(step)
-        self._unanswered = self._unheard = 0  # who calls again wants to ask again
-        for step in known:
+    # --- 1: the task -----------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        facts = await measure_task(self._store, self._config, self._submit)
+        self.tree = Tree(facts.baseline_ms, facts.floor_ms, compiler_seeds=len(facts.seeds))
+        self._evaluator = Evaluator(self._config, self._store, self._submit, self._emit, facts.baselines)
+        self._profiler = StepProfiler(
+            self._config, self._store, self._submit, self._emit, self.steps, self._save, facts.baselines
+        )
+        self._context = PromptContext(self._config, facts, self.tree, self.steps, self._store)
+        self.facts = facts
+        self._emit(TaskMeasured(facts.baselines, facts.floor_ms))
+        first = self._context.assignment(Step(1, 0, "seed"))
+        self._author_state = AuthorState(len(facts.seeds), self._author.design_count(first))
+        if self._author.improves_own_only:
+            self._author_state.exhausted_nodes |= set(range(1, len(facts.seeds) + 1))
+        self._writer = SeededAuthor(self._author, facts.seeds)
+        if facts.seed_errors:
+            self._emit(Note(f"no seed from {facts.seed_errors}"))
+
+    def _restore(self) -> None:
+        """Rebuild the tree from the stored steps, each added when the results that its choice saw were settled."""
+        steps = self._store.steps()
+        settled = [step for step in steps if step.stage == "settled"]
+        for step in steps:
+            self._index(step)
+            # A resumed run may have seen more results than its concurrency allows.
+            visible = max(step.number - self._config.concurrency, step.parent, step.donor)
+            while settled and settled[0].number <= visible:
+                self._apply(settled.pop(0))
+            self.tree.add(step.parent, step.action, step.donor or None)
+            self.budget.begin()
+        for step in settled:
+            self._apply(step)
+        self._author_state.forget_missing_answers()
+        for step in steps:
             if step.stage != "settled":
                 self._start(step)
         for line in self._store.damage:
-            self._tell("damage", {"line": line})
-
-    def _tell(self, kind: str, data: dict[str, Any]) -> None:
-        """What happens is kept with the run and shown to whoever watches."""
-        self._store.tell(kind, **data)
-        self._report(kind, data)
+            self._emit(Note(line))
 
     # --- 2: choosing -----------------------------------------------------------------------------------
 
     async def _search(self) -> str:
-        spent = ""
+        """Choose, run and settle steps until there is a reason to stop. Returns the reason."""
+        author_budget_spent = ""
         while True:
-            reason = spent  # any other may be gone when open steps are settled: one without an answer uses up no candidate
+            # Other reasons may vanish as open steps settle: a step without an answer uses up no candidate.
+            reason = author_budget_spent
             while not reason and len(self._open) < self._config.concurrency:
-                reason = self._stop()
+                reason = self._stop_reason()
                 if not reason:
                     self._choose()
             if not self._open:
@@ -203,115 +223,79 @@ class Engine:
             try:
                 step = await self._open[oldest]
             except BudgetExhausted as error:
-                spent = str(error)
+                author_budget_spent = str(error)
                 del self._open[oldest]
                 continue
             del self._open[oldest]
             self._settle(step)
 
-    async def _answers_outstanding(self) -> int:
-        """How many answers are still waited for when all else is done."""
-        return sum(isinstance(result, AnswerPending) for result in await self._come_to_rest())
-
-    async def _come_to_rest(self) -> list[Any]:
-        """Let every open step come as far as it can, on disk; how each ended."""
-        return await asyncio.gather(*self._open.values(), return_exceptions=True)
-
-    def _stop(self) -> str:
-        closed = self._closed()
-        if self._without_idea >= _IDLE_AUTHOR or (closed and self._elsewhere(closed) is None):
-            excuse = self._last_excuse or f"all {self._designs} designs that it begins with have been written"
-            return f"the author has no further idea ({excuse})"
-        if self._unanswered >= _IDLE_AUTHOR:
-            return self._want_of_answers()
-        best = self._tree.best()
+    def _stop_reason(self) -> str:
+        assert self.facts
+        best = self.tree.best()
         ms = best.ms if best.id and self._config.objective == "speed" else None
-        return self._budget.exhausted() or self._budget.at_the_floor(ms, self.task_facts["floor_ms"])
-
-    def _want_of_answers(self) -> str:
         return (
-            f"no usable answer came for {self._unanswered} steps in a row; the last time: {self._last_excuse}"
+            self._author_state.stop_reason(self.tree)
+            or self.budget.exhausted()
+            or self.budget.floor_reached(ms, self.facts.floor_ms)
         )
 
     def _choose(self) -> None:
-        number = len(self._tree)
-        given = number <= len(self._given)
-        choice = (
-            SEED if given else self._policy.choose(self._tree, random.Random(f"{self._config.seed}:{number}"))
-        )
-        if choice.action == "combine" and not self._combines:
-            choice = grow(self._tree.nodes[choice.parent])
-        closed = self._closed()
-        if choice.parent in closed | self._stuck and not given:
-            choice = self._elsewhere(closed | self._stuck) or self._elsewhere(closed) or choice
-        self._tree.add(choice.parent, choice.action, choice.second)
-        self._budget.begin()
-        step = Step(number, choice.parent, choice.action, second=choice.second or 0)  # type: ignore[arg-type]
-        self._store.save_step(step)
-        self._steps[number] = step
-        self._tell("chosen", {"step": number, "parent": choice.parent, "action": choice.action})
+        number = len(self.tree)
+        choice = SEED
+        if number > self._author_state.seeds:
+            choice = self._policy.choose(self.tree, random.Random(f"{self._config.seed}:{number}"))
+            if choice.action == "combine" and not self._author.combines:
+                choice = expand(self.tree.nodes[choice.parent])
+            choice = self._author_state.redirect(choice, self.tree)
+        self.tree.add(choice.parent, choice.action, choice.donor)
+        self.budget.begin()
+        step = self._save(Step(number, choice.parent, choice.action, donor=choice.donor or 0))
+        self._emit(StepChosen(number, choice.parent, choice.action))
         self._start(step)
-
-    def _closed(self) -> set[int]:
-        """Nodes at which the author is not asked: the root too, once it was asked for all its fresh designs."""
-        asked = len(self._tree.nodes[0].children) - len(self._given)
-        return self._barren | ({0} if self._designs is not None and asked >= self._designs else set())
-
-    def _elsewhere(self, closed: set[int]) -> Choice | None:
-        """Where the author may still have an idea: at the best node that is not closed, at the root, or at the last failure."""
-        node = next((node for node in self._tree.ranked() if node.id not in closed), None)
-        if node is None and 0 in closed:
-            failed = (
-                node for node in reversed(self._tree.nodes) if node.state == "failed" and not node.children
-            )
-            node = next((node for node in failed if node.id not in closed), None)
-            return grow(node) if node else None
-        return grow(node) if node else SEED
 
     def _start(self, step: Step) -> None:
         self._drafted[step.number] = asyncio.Event()
         if step.stage != "chosen":
             self._drafted[step.number].set()
-        self._open[step.number] = asyncio.create_task(self._go(step))
+        self._open[step.number] = asyncio.create_task(self._run_step(step))
 
-    # --- 3: a step's way -------------------------------------------------------------------------------
+    # --- 3: a step -------------------------------------------------------------------------------------
 
-    async def _go(self, step: Step) -> Step:
+    async def _run_step(self, step: Step) -> Step:
         if step.stage == "chosen":
             try:
-                step = self._advance(await self._write(step))
-            finally:  # those behind do not wait for one that waits itself
+                step = self._save(await self._write(step))
+            finally:  # later steps do not wait for a step that waits for an answer itself
                 self._drafted[step.number].set()
         if step.stage == "drafted":
-            await self._turn(step)  # of two equal drafts the earlier one is judged, whoever wrote faster
-            step = self._advance(await self._judge(step))
-            self._tell("judged", {"step": step.number})
+            await self._wait_for_earlier_drafts(step)  # of two equal drafts the earlier step is judged
+            step = self._save(await self._evaluate(step))
+            self._emit(StepProgress(step.number, "judged"))
         return step
 
-    async def _turn(self, step: Step) -> None:
-        """Until all steps before this one are written, or wait themselves."""
+    async def _wait_for_earlier_drafts(self, step: Step) -> None:
+        """Return when all earlier steps are written, or wait for an answer themselves."""
         for event in [event for number, event in self._drafted.items() if number < step.number]:
             await event.wait()
 
-    def _advance(self, step: Step) -> Step:
+    def _save(self, step: Step) -> Step:
         self._store.save_step(step)
-        self._remember(step)
+        self._index(step)
         return step
 
-    def _remember(self, step: Step) -> None:
-        self._steps[step.number] = step
-        if code := step.details.get("code"):
-            self._first[code] = min(step.number, self._first.get(code, step.number))
+    def _index(self, step: Step) -> None:
+        self.steps[step.number] = step
+        if fingerprint := step.details.fingerprint:
+            self._first_with[fingerprint] = min(step.number, self._first_with.get(fingerprint, step.number))
 
     async def _write(self, step: Step) -> Step:
-        self._tell("writing", {"step": step.number})
+        self._emit(StepProgress(step.number, "writing"))
         try:
-            draft: Draft = await self._author.write(await self._assignment(step))
-        except NoProposal as reason:
-            kinds = {"out_of_ideas": isinstance(reason, NoMoreProposals), "unheard": isinstance(reason, ModelUnreachable)}
-            details = step.details | {name: True for name, so in kinds.items() if so}
-            word = _NO_ANSWER if isinstance(reason, NoUsableAnswer) else _NO_IDEA
-            return replace(step, stage="drafted", note=f"{word}{reason}", cost=reason.cost, details=details)
+            draft = await self._writer.write(await self._assignment(step))
+        except NoProposal as error:
+            return replace(
+                step, stage="drafted", no_verdict=_no_verdict(error), note=str(error), cost=error.cost
+            )
         key = self._store.save_source(draft.source)
         return replace(
             step,
@@ -322,184 +306,127 @@ class Engine:
             hypothesis=draft.hypothesis,
             author=draft.author or self._author.name,
             cost=draft.cost,
-            details=step.details | {"code": source_fingerprint(draft.source)} | _told(draft),
+            details=StepDetails(
+                source_fingerprint(draft.source), draft.diagnostic, draft.expected_speedup, draft.facts
+            ),
         )
 
-    async def _judge(self, step: Step) -> Step:
-        done = replace(step, stage="judged")
+    async def _evaluate(self, step: Step) -> Step:
+        step = replace(step, stage="judged")
         if not step.source:
-            return done
-        twin = self._first[step.details["code"]]
-        if twin != step.number:
-            return replace(done, note=f"a duplicate of step {twin}")
-        metered = objective.metered_ms(self._config, self.task_facts["baseline_ms"], self._steps.get(step.parent))
-        return await self._trial.evaluate(done, self._machine_code_before(step), metered)
+            return step
+        first = self._first_with[step.details.fingerprint]
+        if first != step.number:
+            return _duplicate(step, first)
+        assert self.facts
+        parent = self.steps.get(step.parent)
+        max_energy_ms = objective.max_energy_ms(self._config, self.facts.baseline_ms, parent)
+        return await self._evaluator.evaluate(step, self._judged_code(step), max_energy_ms)
 
-    def _machine_code_before(self, step: Step) -> dict[str, int]:
-        """Steps by what they execute: those that were settled when this one was chosen, so that a resumed run sees the same."""
-        settled = (self._steps[n] for n in range(1, step.number - self._config.concurrency + 1))
-        verdicts = {earlier.number: earlier.verdict for earlier in settled if earlier.verdict}
-        codes = {
-            verdict.measurement.get("machine_code", ""): number
-            for number, verdict in reversed(verdicts.items())
-        }
-        return {code: number for code, number in codes.items() if code}
+    def _judged_code(self, step: Step) -> dict[str, int]:
+        """Earlier steps by the hash of their machine code: only those that were settled when this step was chosen, so
+        that a resumed run sees the same."""
+        by_code: dict[str, int] = {}
+        for number in range(1, step.number - self._config.concurrency + 1):
+            verdict = self.steps[number].verdict
+            if verdict and (code := verdict.measurement.get("machine_code")):
+                by_code.setdefault(code, number)
+        return by_code
 
-    async def _ask(self, job: Job) -> Result:
-        def progress(stage: Progress) -> None:
-            self._report("progress", {"job": job.id, "stage": stage.stage})
+    async def _submit(self, job: Job) -> Result:
+        """Send a job to the pool, and charge its device time."""
+
+        def on_progress(progress: Progress) -> None:
+            self._on_event(JobProgress(job.id, progress.stage))
 
         if job.kind == "judge" and self._config.target == "cuda":
-            job = replace(job, sanitize=True)  # a debugger will ask where
-        result = await asyncio.wrap_future(self._pool.submit(job, progress))
-        use = "finals" if job.options.effort == "full" else {"judge": "candidates"}.get(job.kind, job.kind)
+            job = replace(job, sanitize=True)  # so that the debug agent knows the line of an illegal access
+        result = await asyncio.wrap_future(self._pool.submit(job, on_progress))
+        if job.options.effort == "full":
+            use = "final judging"
+        else:
+            use = "candidates" if job.kind == "judge" else job.kind
         self._store.add_device_seconds(use, result.device_seconds)
-        self._budget.device_seconds += result.device_seconds
+        self.budget.device_seconds += result.device_seconds
         return result
-
-    # --- what an author may know -----------------------------------------------------------------------
 
     async def _assignment(self, step: Step) -> Assignment:
         if step.action in ("improve", "combine") and step.parent:
-            await self._profiled(step.parent)
-        if self._in_turn:
-            await self._turn(step)
-        parent = self._steps.get(step.parent)
-        bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
-        place = parent.verdict.environment if parent and parent.verdict else {}
-        hardware = str(place.get("gpu") or place.get("cpu") or self._config.target)
-        language = parent.verdict.language if parent and parent.verdict else ""
-        known = learning.advice(self._knowledge, self._config, bound, hardware, language)
-        made = self._scene().assignment(step)
-        told = {leader.number for leader in made.leaders}
-        return replace(made, memory=self._memory.digest(step.parent, _MEMORY_TOKENS, told), knowledge=known)
-
-    def _scene(self) -> PromptContext:
-        return PromptContext(self._config, self.task_facts, self._tree, self._steps, self._store)
-
-    async def _profiled(self, number: int) -> None:
-        """Diagnose a step before it is improved; once, however many ask."""
-        if self._steps[number].diagnosis is not None or "not_profiled" in self._steps[number].details:
-            return
-        if number not in self._profiles:
-            self._profiles[number] = asyncio.create_task(self._profile(number))
-        await self._profiles[number]
-
-    async def _profile(self, number: int) -> None:
-        step = self._steps[number]
-        self._tell("profiling", {"step": number})
-        candidate = Candidate(self._store.source(step.final_source), f"step {number}")
-        config = self._config
-        if config.target == "cuda":
-            step = self._advance(baseline_profile.mark(step, self._steps.values(), self.task_facts["baselines"]))
-        request = profiling.ProfileSpec(
-            config.task,
-            candidate,
-            config.target,
-            config.options,
-            baseline_profile.asked(step),
-            at_once=config.target == "cuda" and not config.wait and config.pool.startswith("spool:"),
-            energy=config.objective != "speed",
+            await self._profiler.ensure_profiled(step.parent)
+        if self._author.writes_in_order:
+            await self._wait_for_earlier_drafts(step)
+        assignment = self._context.assignment(step)
+        leaders = {leader.number for leader in assignment.leaders}
+        return replace(
+            assignment,
+            memory=self._memory.digest(step.parent, _MEMORY_TOKENS, leaders),
+            knowledge=learning.advice(self._knowledge, self._config, self.steps.get(step.parent)),
         )
-        try:
-            profile, diagnosis = await profiling.profile(self._ask, request, registry(), self._record())
-        except BadInput as error:
-            self._advance(
-                replace(step, details=baseline_profile.unmarked(step.details) | {"not_profiled": str(error)})
-            )
-            return
-        finally:
-            self._tell("profiled", {"step": number})
-        said = (objective.measured(step), guidance.write(diagnosis))
-        page = evidence.write(baseline_profile.beside(profile, self._steps.values()))
-        texts = {"guidance": "\n".join(filter(None, said)), "evidence": page}
-        details = baseline_profile.kept(profile, diagnosis.bound, step.details) | texts
-        self._advance(replace(self._steps[number], diagnosis=diagnosis, details=details))
 
     # --- 4: settling -----------------------------------------------------------------------------------
 
     def _settle(self, step: Step) -> None:
-        step = replace(self._steps[step.number], stage="settled")
-        twin = self._first.get(step.details.get("code", ""), step.number)
-        if step.verdict and twin != step.number:  # judged while the earlier one was not written yet
-            step = replace(step, verdict=None, final_source=step.source, note=f"a duplicate of step {twin}")
-        self._advance(step)
-        self._count(step)
-        self._learn(step)
-        self._store.save_wall_seconds(self._budget.wall_seconds)
-        self._tell("settled", {"step": step.number})
+        step = replace(self.steps[step.number], stage="settled")
+        first = self._first_with.get(step.details.fingerprint, step.number)
+        if step.verdict and first != step.number:  # it was judged before the earlier step was written
+            step = _duplicate(replace(step, verdict=None, final_source=step.source), first)
+        self._save(step)
+        self._apply(step)
+        self._record_advice(step)
+        self._store.save_wall_seconds(self.budget.wall_seconds)
+        self._emit(StepProgress(step.number, "settled"))
 
-    def _count(self, step: Step) -> None:
-        """A result enters the tree and the budget."""
-        self._tree.settle(step.number, objective.cost_ms(self._config, step), void=step.verdict is None)
-        self._budget.settle(step)
-        if step.note.startswith(_NO_IDEA):
-            self._last_excuse = step.note.removeprefix(_NO_IDEA)
-            self._without_idea += (
-                _IDLE_AUTHOR if step.details.get("out_of_ideas") else step.parent not in self._barren
-            )
-            self._barren.add(step.parent)
-        elif step.note.startswith(_NO_ANSWER):
-            self._last_excuse = step.note.removeprefix(_NO_ANSWER)
-            self._unanswered += 1
-            self._unheard += step.details.get("unheard", False)
-            self._stuck |= {step.parent} - {0}  # every fresh design is another question
-        else:
-            self._without_idea = self._unanswered = self._unheard = 0
-            self._stuck.clear()
-        if step.number > len(self._given):  # what compilers wrote teaches nobody
-            for event in learning.events(step, self._steps.get(step.parent)):
+    def _apply(self, step: Step) -> None:
+        """Enter a settled step into the tree, the budget, the author's state and the memory."""
+        self.tree.settle(step.number, objective.cost_ms(self._config, step), void=step.verdict is None)
+        self.budget.settle(step)
+        self._author_state.record(step)
+        if step.number > self._author_state.seeds:  # the compiler's code is not the author's experience
+            for event in learning.events(step, self.steps.get(step.parent)):
                 self._memory.add(event)
 
-    def _learn(self, step: Step) -> None:
-        """What followed the advice that a step took."""
-        parent = self._steps.get(step.parent)
-        advice = step.details.get("advice")
-        for finding in parent.diagnosis.findings if advice and parent and parent.diagnosis else ():
-            if finding.diagnostic == advice and parent:
-                if gain := objective.followed(finding, parent, step):
-                    self._record().add(finding.diagnostic, finding.gain.factor, gain)
-                return
+    def _record_advice(self, step: Step) -> None:
+        """Record what following a diagnostic's advice gained."""
+        parent, diagnostic = self.steps.get(step.parent), step.details.diagnostic
+        if not (diagnostic and parent and parent.diagnosis):
+            return
+        finding = next((f for f in parent.diagnosis.findings if f.diagnostic == diagnostic), None)
+        if finding and (gain := objective.gain_of_advice(finding, parent, step)):
+            load_track_record(self._config).add(finding.diagnostic, finding.gain.factor, gain)
 
-    def _record(self) -> TrackRecord:
-        """What advice has been worth; empty, and kept nowhere, for a run that neither reads nor adds to what others learnt."""
-        return TrackRecord.load() if self._config.knowledge else TrackRecord()
+    # --- 5: final judging ------------------------------------------------------------------------------
 
-    # --- 5: the final word -----------------------------------------------------------------------------
-
-    async def _finish(self, reason: str) -> Outcome:
-        leaders = objective.finalists(self._config, (self._steps[node.id] for node in self._tree.ranked()))
-        given = [self._steps[node.id] for node in self._tree.ranked() if node.id <= len(self._given)]
-        finals = FinalJudging(reason, self._at_full_length, self._config)
-        outcome = await finals.decide(leaders, given)
-        searched = {step.number: step.verdict for step in self._steps.values()}
+    async def _judge_finalists(self, reason: str) -> Outcome:
+        ranked = [self.steps[node.id] for node in self.tree.ranked()]
+        seeds = [step for step in ranked if step.number <= self._author_state.seeds]
+        final = FinalJudging(reason, self._judge_fully, self._config)
+        outcome = await final.decide(objective.finalists(self._config, ranked), seeds)
+        verdicts = {step.number: step.verdict for step in self.steps.values()}
         unanswered = (
-            reason == self._want_of_answers()
-            and self._unheard == self._unanswered
-            and not self._budget.exhausted()
+            reason == self._author_state.missing_answers_reason
+            and self._author_state.is_unreachable
+            and not self.budget.exhausted()
         )
-        return replace(outcome, front=objective.front(searched | finals.verdicts), unanswered=unanswered)
+        return replace(outcome, front=objective.front(verdicts | final.verdicts), unanswered=unanswered)
 
-    async def _at_full_length(self, step: Step) -> Verdict:
+    async def _judge_fully(self, step: Step) -> Verdict:
         if not self._config.finalists and step.verdict:
             return step.verdict
-        self._tell("final", {"step": step.number})
-        return await self._trial.judge_fully(step)
-
-    @property
-    def tree(self) -> Tree:
-        return self._tree
-
-    @property
-    def steps(self) -> dict[int, Step]:
-        return self._steps
-
-    @property
-    def budget(self) -> Budget:
-        return self._budget
+        self._emit(StepProgress(step.number, "final_judging"))
+        return await self._evaluator.judge_fully(step)
 
 
-def _told(draft: Draft) -> dict[str, Any]:
-    """What an author said beside the source."""
-    told = {"advice": draft.diagnostic, "promised": draft.expected_speedup, "facts": list(draft.facts)}
-    return {name: value for name, value in told.items() if value}
+def _no_verdict(error: NoProposal) -> NoVerdict:
+    match error:
+        case ModelUnreachable():
+            return NoVerdict.UNREACHABLE
+        case NoUsableAnswer():
+            return NoVerdict.NO_ANSWER
+        case NoMoreProposals():
+            return NoVerdict.OUT_OF_IDEAS
+        case _:
+            return NoVerdict.NO_IDEA
+
+
+def _duplicate(step: Step, first: int) -> Step:
+    return replace(step, no_verdict=NoVerdict.DUPLICATE, note=f"the same source as step {first}")

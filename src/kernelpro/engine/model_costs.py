@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelpro.llm.cap import Purse
+from kernelpro.llm.cap import SpendingCap
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import Cost, Step
 
@@ -32,10 +32,10 @@ class ModelCosts:
 
 def read(folder: Path, steps: Iterable[Step]) -> ModelCosts:
     """`folder` is the run's."""
-    purse, prompts = Purse(), dict[str, None]()
-    for line in Transcripts(folder / FILE).lines():
-        purse.recall([(line.role, line.key, line.money, line.cost)])
-        prompts |= {line.prompts: None} if line.prompts else {}
+    purse, prompts = SpendingCap(), dict[str, None]()
+    for line in Transcripts(folder / FILE).entries():
+        purse.restore([(line.role, line.key, line.dollars, line.cost)])
+        prompts |= {line.prompt_version: None} if line.prompt_version else {}
     asked: defaultdict[int, Cost] = defaultdict(Cost)
     for key, cost in purse.by_key().items():
         if match := _STEP.match(key):

@@ -33,7 +33,7 @@ _APART = 0.05
 """Two judgements of a kernel may lie further apart than their intervals say: those of 30 kernels on an H200 did by up to 0.8 %."""
 
 
-def metered_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
+def max_energy_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
     """Up to which time a new candidate's energy is worth measuring; 0: never."""
     if config.objective == "speed":
         return 0.0
@@ -71,13 +71,13 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
         if (quantity == "edp" or step.number in near) and (e := _told(step.verdict))
     }
     least = {
-        energy.against: min(e.ratio[quantity].high for e in told.values() if e.against == energy.against)
+        energy.baseline: min(e.ratio[quantity].high for e in told.values() if e.baseline == energy.baseline)
         for energy in told.values()
     }
 
     def may_win(step: Step) -> bool:
         mine = told.get(step.number)
-        return mine.ratio[quantity].low <= least[mine.against] if mine else step.number in near
+        return mine.ratio[quantity].low <= least[mine.baseline] if mine else step.number in near
 
     chosen = {step.number: step for step in (fastest, *steps[:few], *filter(may_win, steps))}
     return list(chosen.values())[: max(few, _MOST_FINALISTS)]
@@ -103,8 +103,8 @@ def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
     if config.objective == "speed":
         return fastest
     told = {number: energy for number, verdict in held.items() if (energy := _told(verdict))}
-    against = told[fastest].against if fastest in told else _usual(energy.against for energy in told.values())
-    told = {number: energy for number, energy in told.items() if energy.against == against}
+    against = told[fastest].baseline if fastest in told else _usual(energy.baseline for energy in told.values())
+    told = {number: energy for number, energy in told.items() if energy.baseline == against}
     if fastest not in told:
         slower = {
             number: (ms[number] / ms[fastest]) ** (2 if config.objective == "edp" else 1) for number in told
@@ -135,12 +135,12 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
     if winner == fastest:
         return (
             (f"step {winner} runs at the board's power limit, where energy is time",)
-            if told.at_the_limit
+            if told.is_power_limited
             else ()
         )
     if other is None:
         unknown = f"that of step {fastest}, the fastest, is not known: {_unknown(held[fastest])}"
-        return (f"step {winner} takes less power than {told.against}; {unknown}",)
+        return (f"step {winner} takes less power than {told.baseline}; {unknown}",)
     less = 1 - told.ratio["energy"].value / other.ratio["energy"].value
     slower = held[winner].times["candidate"].value / held[fastest].times["candidate"].value - 1
     clear = told.ratio["energy"].high < other.ratio["energy"].low
@@ -150,7 +150,7 @@ def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[
     )
 
 
-def words(config: RunConfig) -> str:
+def describe(config: RunConfig) -> str:
     """What every author should know of the objective; empty where it is speed."""
     return {
         "speed": "",
@@ -159,13 +159,13 @@ def words(config: RunConfig) -> str:
     }[config.objective]
 
 
-def measured(step: Step) -> str:
+def describe_energy(step: Step) -> str:
     """What one who improves this step should know of its energy; empty where that is not known."""
     told = _told(step.verdict)
     if told is None:
         return ""
     ratio, joules, watts = told.ratio["energy"], told.joules["candidate"], told.watts["candidate"]
-    return f"This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, {ratio.value:.2f} of {told.against}'s energy."
+    return f"This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, {ratio.value:.2f} of {told.baseline}'s energy."
 
 
 def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
@@ -184,7 +184,7 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
             verdict.times["candidate"].value,
             energy.joules["candidate"].value,
             energy.ratio["energy"],
-            energy.against,
+            energy.baseline,
         )
         for number, (verdict, energy) in told.items()
     ]
@@ -198,7 +198,7 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
     return tuple(found)
 
 
-def followed(finding: Finding, parent: Step, step: Step) -> float | None:
+def gain_of_advice(finding: Finding, parent: Step, step: Step) -> float | None:
     """How many times better a step became by a finding's own measure: faster, or with less energy. None where that is not known."""
     if finding.objective == "speed":
         return parent.ms / step.ms if parent.ms and step.ms else None
@@ -217,9 +217,9 @@ def _usual(names: Iterable[str]) -> str:
 
 def _unknown(verdict: Verdict) -> str:
     """Why an energy is not known."""
-    return verdict.energy.refused if verdict.energy else "it was not measured"
+    return verdict.energy.unavailable if verdict.energy else "it was not measured"
 
 
 def _told(verdict: Verdict | None) -> Energy | None:
     energy = verdict.energy if verdict else None
-    return energy if energy and not energy.refused else None
+    return energy if energy and not energy.unavailable else None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from kernelpro.diagnose import examine, roofline
-from kernelpro.diagnose.record import TrackRecord
-from kernelpro.diagnose.tool import Diagnostic
+from kernelpro.diagnose import roofline, runner
+from kernelpro.diagnose.diagnostic import Diagnostic
+from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.records import (
     BadInput,
     Candidate,
-    ProfileRequest,
     Diagnosis,
     Job,
     Options,
     Profile,
+    ProfileRequest,
     Result,
     Skipped,
     Target,
@@ -37,7 +37,7 @@ class ProfileSpec:
     tracer: str = "auto"
     all_counters: bool = False
     """Collect for every tool and ask it, whatever the class."""
-    at_once: bool = False
+    single_job: bool = False
     """All of a GPU's counters in the first job: where an answer is a journey away, a second one costs more than they do."""
     energy: bool = False
     """Whether energy is an objective, and tools that look for it speak."""
@@ -48,11 +48,11 @@ async def profile(
 ) -> tuple[Profile, Diagnosis]:
     """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
     chosen = list(tools.values())
-    everything = examine.request_all(chosen, "cuda", request.references)
-    found = _profile(await ask(_job(request, everything if request.at_once else ProfileRequest())))
-    if found.target == "cuda" and not request.at_once:
+    everything = runner.request_all(chosen, "cuda", request.references)
+    found = _profile(await ask(_job(request, everything if request.single_job else ProfileRequest())))
+    if found.target == "cuda" and not request.single_job:
         bound = roofline.classify(found).bound
-        wanted = examine.request_for(chosen, found, bound, request.references, request.energy)
+        wanted = runner.request_for(chosen, found, bound, request.references, request.energy)
         counters = everything if request.all_counters else wanted
         if counters.metrics:
             found = _profile(await ask(_job(request, counters)))
@@ -60,7 +60,7 @@ async def profile(
             found = _uncompared(found, f"no counters are read where the class is {bound}", "--all-counters")
     elif found.target == "cpu" and request.references:
         found = _uncompared(found, "baselines are compared by a GPU's counters")
-    return found, examine.diagnose(found, chosen, record, request.energy, every=request.all_counters)
+    return found, runner.diagnose(found, chosen, record, request.energy, every=request.all_counters)
 
 
 def _uncompared(found: Profile, why: str, enable: str = "") -> Profile:

@@ -1,76 +1,155 @@
-"""One whole run from Python: found again or begun, worked on until its budget is spent."""
+"""A run from its request to its outcome: validated, created or reopened, worked on, and closed.
+
+    validate      rejects a bad author or model name, before a pool is started
+    open_run      creates the run of a request, or reopens the run that the same request created
+    continue_run  works on a run until its budget is spent; a finished run returns its outcome at once
+    closing       writes the report and closes the run, however the work ended
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from kernelpro.authors.by_name import create_author
-from kernelpro.engine.task_facts import NotScorable
-from kernelpro.engine.loop import Engine
+from kernelpro.authors.author import LANGUAGES
+from kernelpro.authors.by_name import create_author, with_absolute_paths
+from kernelpro.engine.loop import Engine, OnEvent, ignore_event
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.pools.pool import Outstanding, Pool
-from kernelpro.records import BadInput, Job, Outcome, RunConfig, Target
-
-Report = Callable[[str, dict[str, Any]], None]
-
-
-def pool_target(pool: Pool) -> Target:
-    """What a pool's workers have: a GPU, or only the CPU."""
-    found = pool.ask(Job("environment", "environment")).data or {}
-    return "cuda" if found.get("gpu") else "cpu"
+from kernelpro.records import BadInput, EnvironmentData, Job, Objective, Outcome, RunConfig, Target
+from kernelpro.records.events import Note
 
 
-def energy_unavailable(pool: Pool, target: Target) -> str:
-    """Why energy cannot be measured on a pool's workers; empty where it can, or where nobody is here to be asked."""
-    try:
-        found = pool.ask(Job("environment", "environment", target=target))
-    except Outstanding:
-        return ""
-    return found.error or str((found.data or {}).get("no_energy", ""))
+@dataclass(frozen=True)
+class RunRequest:
+    """A run to create or to reopen."""
+
+    config: RunConfig
+    """Its target counts only if `target` is given."""
+    runs_dir: Path
+    target: Target | None = None
+    """None: a GPU if the pool has one, else the CPU."""
+    name: str = ""
+    """The name of the run; empty: that of the task."""
+    reuse: Literal["never", "unfinished", "always"] = "never"
+    """Whether to reopen a run with the same name and configuration."""
+
+
+def validate(request: RunRequest) -> None:
+    """Raise BadInput for an author or a model that cannot be used. Needs no pool."""
+    create_author(with_absolute_paths(request.config, request.runs_dir), request.runs_dir / "unused")
+
+
+def open_run(request: RunRequest, pool: Pool) -> RunStore:
+    """Create the run, or reopen it. Raises BadInput if the pool cannot do what the request asks for."""
+    target = request.target or pool_target(pool)
+    config = with_absolute_paths(request.config, request.runs_dir)
+    config = replace(config, task=config.task.for_target(target), target=target)
+    for language in config.languages:
+        if language not in LANGUAGES[target]:
+            names = " or ".join(LANGUAGES[target])
+            raise BadInput(f"language {language}: kernels for {target} are written in {names}")
+    check_objective(pool, target, config.objective)
+    name = re.sub(r"[^\w.-]+", "-", request.name or config.task.name)
+    store = _find_run(request, config, name) if request.reuse != "never" else None
+    return store or RunStore.create(request.runs_dir, config, name)
+
+
+def _find_run(request: RunRequest, config: RunConfig, name: str) -> RunStore | None:
+    for folder in sorted(request.runs_dir.glob(f"{name}-*")):
+        try:
+            store = RunStore.open(request.runs_dir, folder.name)
+            if identity(store.config()) == identity(config):
+                if request.reuse == "always" or store.outcome() is None:
+                    store.save_config(config)
+                    return store
+            store.close()
+        except BadInput:  # the run was killed before its configuration was on disk, and is empty
+            continue
+    return None
 
 
 def identity(config: RunConfig) -> str:
-    """What decides how a run ends: not where its jobs are done, nor whether somebody waits for them."""
+    """What decides how a run ends: neither where its jobs run, nor whether the run waits for them."""
     return replace(config, wait=False, pool="local", gpu_name="").nondefault_json()
 
 
-def store_for(home: Path, config: RunConfig, name: str, unfinished: bool = False) -> RunStore:
-    """The run of this very configuration under this name, if it was begun before, and, if so asked, not ended; else a new one."""
-    name = re.sub(r"[^\w.-]+", "-", name)
-    for folder in sorted(home.glob(f"{name}-*")):
-        try:
-            store = RunStore.open(home, folder.name)
-            if identity(store.config()) == identity(config) and not (unfinished and store.outcome()):
-                store.save_config(config)
-                return store
-            store.close()
-        except BadInput:  # killed before its configuration was on disk: nothing is in it
-            continue
-    return RunStore.create(home, config, name)
+def create_engine(store: RunStore, pool: Pool, on_event: OnEvent = ignore_event) -> Engine:
+    """The engine of a run, with its author and the knowledge of earlier runs. Locks the run."""
+    store.lock()
+    config = store.config()
+
+    def note(text: str) -> None:
+        on_event(Note(text))
+
+    knowledge = Knowledge(default_path() if config.knowledge else None, note)
+    return Engine(store, pool, create_author(config, store.folder, note), on_event, knowledge)
 
 
-def is_stillborn(store: RunStore, error: BadInput) -> bool:
-    """Whether its task does not even run: nothing is in it. Of one that cannot be scored the report says why."""
+async def continue_run(
+    store: RunStore, pool: Pool, on_event: OnEvent = ignore_event, explain: bool = True
+) -> Outcome:
+    """Work on a run until its budget is spent. A finished run returns its outcome, unless its limits were changed.
+
+    `explain`: also diagnose the winner. Raises Paused if answers or results are outstanding.
+    """
+    if store.is_finished and (outcome := store.outcome()):
+        return outcome
+    return await create_engine(store, pool, on_event).run(explain)
+
+
+@contextmanager
+def closing(
+    store: RunStore, write_report: Callable[[RunStore], object], delete_if_unmeasured: bool = True
+) -> Iterator[None]:
+    """Write the report and close the run, however the block ends.
+
+    `delete_if_unmeasured`: delete the run instead if the block raises BadInput before the task is measured. Then the
+    task does not run or cannot be scored, the error says why, and there is nothing to resume.
+    """
+    delete = False
     try:
-        return store.task_facts() is None and not isinstance(error, NotScorable)
+        yield
+    except BadInput:
+        delete = delete_if_unmeasured and _is_unmeasured(store)
+        raise
+    finally:
+        if delete:
+            store.delete()
+        else:
+            write_report(store)
+            store.close()
+
+
+def _is_unmeasured(store: RunStore) -> bool:
+    try:
+        return store.task_facts() is None
     except BadInput:  # the store itself failed
         return False
 
 
-async def work(
-    store: RunStore, pool: Pool, report: Report = lambda kind, data: None, explain: bool = True
-) -> Outcome:
-    """Until the end; a run that has ended goes on only if answers were lacking. Raises `Paused` where answers or results are
-    outstanding. `explain`: the winner is diagnosed too, for whoever looks at this very run."""
-    if (done := store.outcome()) and not done.unanswered:
-        return done
-    store.lock()
-    config = store.config()
-    knowledge = Knowledge(default_path() if config.knowledge else None)
-    writer = create_author(config, store.folder, lambda line: report("note", {"line": line}))
-    return await Engine(store, pool, writer, report, knowledge).run(explain)
+def pool_target(pool: Pool) -> Target:
+    """`cuda` if a worker of the pool has a GPU, else `cpu`."""
+    environment = pool.ask(Job("environment", "environment")).data
+    return "cuda" if isinstance(environment, EnvironmentData) and environment.snapshot.get("gpu") else "cpu"
+
+
+def check_objective(pool: Pool, target: Target, objective: Objective) -> None:
+    """Raise BadInput if the objective needs energy and the pool's workers cannot measure it.
+
+    If no worker is there to tell, its verdicts will.
+    """
+    if objective == "speed":
+        return
+    try:
+        result = pool.ask(Job("environment", "environment", target=target))
+    except Outstanding:
+        return
+    data = result.data
+    if reason := result.error or (data.energy_error if isinstance(data, EnvironmentData) else ""):
+        raise BadInput(f"objective {objective}: {reason}")

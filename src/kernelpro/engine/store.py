@@ -1,12 +1,12 @@
 """The store of a run: one SQLite file, and content-addressed sources beside it.
 
-    RUNS/<id>/run.db            WAL; every change is one durable transaction
+    RUNS/<id>/run.db             WAL; every change is one durable transaction
     RUNS/<id>/sources/<hash>.py  written once, under a temporary name first
-    RUNS/<id>/lock              held while a process works on the run; dies with it
+    RUNS/<id>/lock               locked while a process works on the run; released when the process dies
 
-A step is written at each stage (chosen, drafted, judged, settled), so that a killed run loses at most what was in
-flight. Numbered migrations bring older files up to date; a newer one is refused. What cannot be read is reported,
-and everything else is kept.
+A step is written at each stage (chosen, drafted, judged, settled), so that a killed run loses at most what was
+in flight. Numbered migrations bring older files up to date; a file of a newer schema is rejected. The store
+reports what it cannot read, and keeps everything else.
 """
 
 from __future__ import annotations
@@ -19,39 +19,47 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from kernelpro.records import BadInput, Outcome, RunConfig, Step, digest, folders
+from kernelpro.records import BadInput, Outcome, RunConfig, Step, TaskFacts, digest, folders
+from kernelpro.records.events import RunEvent, RunFailed, RunPaused, RunStarted, read_event
+
+RunState = Literal["running", "finished", "waiting", "failed", "stopped"]
 
 _MIGRATIONS = (
     """
     CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
     CREATE TABLE step (number INTEGER PRIMARY KEY, stage TEXT NOT NULL, data TEXT NOT NULL) STRICT;
-    CREATE TABLE event (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL) STRICT;
+    CREATE TABLE event
+        (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL) STRICT;
     """,
 )
-"""One for each version; the file's own is its user_version."""
+"""One migration for each schema version. A file's own version is its user_version."""
 _BUSY_SECONDS = 10.0
-_ENDS = {"begun": "stopped", "paused": "waiting", "failed": "failed"}
-"""The last such event, and what a run is then that nobody works on and that has no outcome."""
+_STATE_AFTER: dict[type[RunEvent], RunState] = {
+    RunStarted: "stopped",
+    RunPaused: "waiting",
+    RunFailed: "failed",
+}
+"""The state of a run without an outcome that no process works on, by the last event of these types."""
 
 
 def default_runs_dir() -> Path:
-    given = os.environ.get("KERNELPRO_RUNS")
-    return Path(given) if given else folders.data("runs")
+    """$KERNELPRO_RUNS_DIR, or the user's data directory."""
+    configured = os.environ.get("KERNELPRO_RUNS_DIR")
+    return Path(configured) if configured else folders.data("runs")
 
 
 class RunStore:
-    """Opened by one process for writing (`lock`), by any number for reading."""
+    """One process opens it for writing (`lock`), any number of processes for reading."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.damage: list[str] = []
-        """What could not be read, a line each."""
+        """One line for each thing that could not be read."""
         self._lock: int | None = None
-        with _explained(folder):
+        with _readable_errors(folder):
             self._db = sqlite3.connect(folder / "run.db", timeout=_BUSY_SECONDS, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -60,12 +68,12 @@ class RunStore:
     # --- opening ---------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, home: Path, config: RunConfig, name: str) -> RunStore:
-        """A new run; its id is its name and a number."""
-        with _explained(home):
-            home.mkdir(parents=True, exist_ok=True)
+    def create(cls, runs_dir: Path, config: RunConfig, name: str) -> RunStore:
+        """Create a run. Its id is its name and a number."""
+        with _readable_errors(runs_dir):
+            runs_dir.mkdir(parents=True, exist_ok=True)
             for number in range(1, 1_000_000):
-                folder = home / f"{name}-{number}"
+                folder = runs_dir / f"{name}-{number}"
                 try:
                     folder.mkdir()
                     break
@@ -78,24 +86,26 @@ class RunStore:
         return store
 
     @classmethod
-    def open(cls, home: Path, run: str) -> RunStore:
-        folder = home / run
+    def open(cls, runs_dir: Path, run: str) -> RunStore:
+        """Open an existing run by its id."""
+        folder = runs_dir / run
         if not (folder / "run.db").is_file():
-            known = ", ".join(sorted(path.parent.name for path in home.glob("*/run.db"))[-5:]) or "none"
-            raise BadInput(f"no run is called {run} in {home}; there are: {known}")
+            names = ", ".join(sorted(path.parent.name for path in runs_dir.glob("*/run.db"))[-5:]) or "none"
+            raise BadInput(f"no run is called {run} in {runs_dir}; there are: {names}")
         return cls(folder)
 
     def _migrate(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > len(_MIGRATIONS):
             raise BadInput(
-                f"{self.folder / 'run.db'} was written by a newer KernelPro (schema {version}): update KernelPro"
+                f"{self.folder / 'run.db'} was written by a newer KernelPro (schema {version}): "
+                "update KernelPro"
             )
         for number in range(version, len(_MIGRATIONS)):
             self._db.executescript(f"BEGIN;{_MIGRATIONS[number]};PRAGMA user_version={number + 1};COMMIT;")
 
     def lock(self) -> None:
-        """Work on the run alone. The lock dies with its holder."""
+        """Lock the run for this process. Raises BadInput if another process holds the lock."""
         if self._lock is not None:
             return
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -105,26 +115,26 @@ class RunStore:
             holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
             raise BadInput(
-                f"run {self.id} is being worked on by another process (PID {holder}): wait for it, or stop it"
+                f"run {self.id} is in use by another process (PID {holder}): wait for it, or stop it"
             ) from None
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._lock = handle
 
-    def state(self) -> str:
-        """`running` while a process works on it; else how it ended: `finished`, `waiting` for answers or results, `failed`, or
-        `stopped` by somebody."""
+    def state(self) -> RunState:
+        """`running` while a process works on it; else `finished`, `waiting` (for answers or results from
+        outside), `failed` or `stopped` (interrupted or killed)."""
         if self._is_locked():
             return "running"
         if self.outcome():
             return "finished"
-        ends = [kind for _, kind, _ in self.events() if kind in _ENDS]
-        return _ENDS[ends[-1]] if ends else "stopped"
+        states = [_STATE_AFTER[type(event)] for _, event in self.events() if type(event) in _STATE_AFTER]
+        return states[-1] if states else "stopped"
 
     def _is_locked(self) -> bool:
         try:
             handle = os.open(self.folder / "lock", os.O_RDONLY)
-        except OSError:  # nobody ever worked on it
+        except OSError:  # no process has worked on it yet
             return False
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -135,13 +145,14 @@ class RunStore:
         return False
 
     def delete(self) -> None:
-        """With all that was found, unless somebody is working on it."""
+        """Delete the run with all its files. Raises BadInput if another process is working on it."""
         self.lock()
         self.close()
-        with _explained(self.folder):
+        with _readable_errors(self.folder):
             shutil.rmtree(self.folder)
 
     def close(self) -> None:
+        """Close the database and release the lock."""
         self._db.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -149,20 +160,22 @@ class RunStore:
 
     @property
     def id(self) -> str:
+        """The name of the run's folder."""
         return self.folder.name
 
     # --- the run itself --------------------------------------------------------------------------------
 
     def _set(self, key: str, value: Any) -> None:
-        with _explained(self.folder):
+        with _readable_errors(self.folder):
             self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, json.dumps(value)))
 
     def _get(self, key: str) -> Any:
-        with _explained(self.folder):
+        with _readable_errors(self.folder):
             row = self._db.execute("SELECT value FROM run WHERE key = ?", (key,)).fetchone()
         return json.loads(row[0]) if row else None
 
     def config(self) -> RunConfig:
+        """The configuration of the run. Raises BadInput if it cannot be read."""
         try:
             return RunConfig.from_json(self._get("config"))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -171,78 +184,94 @@ class RunStore:
             ) from None
 
     def save_config(self, config: RunConfig) -> None:
+        """Replace the configuration of the run."""
         self._set("config", config.to_json())
 
     @property
     def created(self) -> float:
+        """Seconds since the epoch."""
         return float(self._get("created") or 0.0)
 
     @property
     def wall_seconds(self) -> float:
-        """Over all sittings."""
+        """Time spent on the run, over all processes that worked on it."""
         return float(self._get("wall_seconds") or 0.0)
 
     def save_wall_seconds(self, seconds: float) -> None:
+        """Replace the time spent on the run."""
         self._set("wall_seconds", seconds)
 
     @property
     def device_seconds(self) -> dict[str, float]:
-        """By what for, over all sittings."""
+        """Device time by use, over all processes that worked on the run."""
         return dict(self._get("device_seconds") or {})
 
     def add_device_seconds(self, use: str, seconds: float) -> None:
-        """So much of the device was used."""
-        known = self.device_seconds
-        self._set("device_seconds", known | {use: known.get(use, 0.0) + seconds})
+        """Add device time to a use."""
+        totals = self.device_seconds
+        self._set("device_seconds", totals | {use: totals.get(use, 0.0) + seconds})
 
-    def save_task_facts(self, ground: dict[str, Any]) -> None:
-        """What is measured once before the first candidate: baselines, floor."""
-        self._set("ground", ground)
+    def save_task_facts(self, facts: TaskFacts) -> None:
+        """Save what was measured of the task before the first candidate."""
+        self._set("task_facts", facts.to_json())
 
-    def task_facts(self) -> dict[str, Any] | None:
-        found = self._get("ground")
-        return dict(found) if found else None
+    def task_facts(self) -> TaskFacts | None:
+        """What was measured of the task; None until then."""
+        data = self._get("task_facts")
+        return TaskFacts.from_json(data) if data else None
 
     def save_outcome(self, outcome: Outcome) -> None:
+        """Save how the run ended, and within which limits."""
         self._set("outcome", outcome.to_json())
+        self._set("outcome_limits", self.config().limits.to_json())
 
     def outcome(self) -> Outcome | None:
-        found = self._get("outcome")
-        return Outcome.from_json(found) if found else None
+        """How the run ended; None if it has not."""
+        data = self._get("outcome")
+        return Outcome.from_json(data) if data else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended for good: with the limits that it has now, and not for lack of answers."""
+        outcome = self.outcome()
+        if outcome is None or outcome.unanswered:
+            return False
+        return bool(self._get("outcome_limits") == self.config().limits.to_json())
 
     # --- steps -----------------------------------------------------------------------------------------
 
     def save_step(self, step: Step) -> None:
-        """A step as far as it has come; whoever returns from here knows that it is on disk."""
-        with _explained(self.folder):
+        """Save a step in its current stage. It is on disk when this returns."""
+        with _readable_errors(self.folder):
             data = json.dumps(step.to_json(), separators=(",", ":"))
             self._db.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?)", (step.number, step.stage, data))
 
     def steps(self) -> list[Step]:
-        """All steps in order. One that cannot be read loses what followed its choice, and is done again."""
-        with _explained(self.folder):
+        """All steps in order. A step that cannot be read is reset to stage `chosen`, to be done again."""
+        with _readable_errors(self.folder):
             rows = self._db.execute("SELECT number, data FROM step ORDER BY number").fetchall()
-        found = []
+        steps = []
         for number, data in rows:
             try:
-                found.append(Step.from_json(json.loads(data)))
+                steps.append(Step.from_json(json.loads(data)))
             except (TypeError, ValueError, KeyError, AttributeError) as error:
                 self.damage.append(f"step {number} cannot be read ({type(error).__name__}: {error})")
-                if rescued := _rescued(number, data):
-                    found.append(rescued)
-        return found
+                if recovered := _recover_choice(number, data):
+                    steps.append(recovered)
+        return steps
 
     def step(self, number: int) -> Step | None:
+        """The step with this number."""
         return next((step for step in self.steps() if step.number == number), None)
 
     # --- sources ---------------------------------------------------------------------------------------
 
     def save_source(self, text: str) -> str:
-        """Content-addressed; returns the hash."""
+        """Save a source under its content hash and return the hash."""
         key = digest("source", text)
         path = self.folder / "sources" / f"{key}.py"
         if not path.exists():
-            with _explained(self.folder):
+            with _readable_errors(self.folder):
                 partial = path.with_suffix(f".{os.getpid()}")
                 with partial.open("w", encoding="utf-8") as file:
                     file.write(text)
@@ -252,67 +281,63 @@ class RunStore:
         return key
 
     def source(self, key: str) -> str:
+        """The source with this content hash. Raises BadInput if it is missing or was changed on disk."""
         path = self.folder / "sources" / f"{key}.py"
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise BadInput(f"run {self.id}: source {key} is lost ({error.strerror})") from None
+            raise BadInput(f"run {self.id}: source {key} is missing ({error.strerror})") from None
         if digest("source", text) != key:
             raise BadInput(f"run {self.id}: source {key} was changed on disk ({path})")
         return text
 
     # --- events ----------------------------------------------------------------------------------------
 
-    def tell(self, kind: str, **data: Any) -> None:
-        with _explained(self.folder):
-            text = json.dumps(data, separators=(",", ":"))
+    def add_event(self, event: RunEvent) -> None:
+        """Append to the log of the run."""
+        with _readable_errors(self.folder):
+            text = json.dumps(event.to_json(), separators=(",", ":"))
             self._db.execute(
-                "INSERT INTO event (time, kind, data) VALUES (?, ?, ?)", (time.time(), kind, text)
+                "INSERT INTO event (time, kind, data) VALUES (?, ?, ?)", (time.time(), event.kind, text)
             )
 
-    def events(self, kind: str | None = None) -> Iterator[tuple[float, str, dict[str, Any]]]:
-        with _explained(self.folder):
-            rows = self._db.execute(
-                "SELECT time, kind, data FROM event WHERE ? IN (kind, '') ORDER BY id", (kind or "",)
-            ).fetchall()
-        for at, what, data in rows:
+    def events(self) -> Iterator[tuple[float, RunEvent]]:
+        """All events in order, each with its time in seconds since the epoch."""
+        with _readable_errors(self.folder):
+            rows = self._db.execute("SELECT time, kind, data FROM event ORDER BY id").fetchall()
+        for timestamp, kind, data in rows:
             try:
-                yield at, what, json.loads(data)
-            except ValueError:
-                self.damage.append(f"an event of kind {what} cannot be read")
+                yield timestamp, read_event(kind, json.loads(data))
+            except (TypeError, ValueError, KeyError):
+                self.damage.append(f"an event of kind {kind} cannot be read")
 
 
-def _rescued(number: int, data: str) -> Step | None:
-    """The choice behind a step whose record is broken, if that much can be read."""
+def _recover_choice(number: int, data: str) -> Step | None:
+    """The step in stage `chosen`, if at least its parent and action can be read."""
     try:
         raw = json.loads(data)
-        chosen = {
-            "number": number,
-            "parent": int(raw["parent"]),
-            "action": raw["action"],
-            "second": int(raw.get("second", 0)),
-        }
-        return replace(Step.from_json(chosen), stage="chosen")
+        return Step(number, int(raw["parent"]), raw["action"], donor=int(raw.get("donor", 0)))
     except (TypeError, ValueError, KeyError):
         return None
 
 
 @contextmanager
-def _explained(place: Path) -> Iterator[None]:
-    """SQLite's and the system's complaints, in one line with what to do."""
+def _readable_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the file system into BadInput with one line that says what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if "full" in str(error):
             raise BadInput(
-                f"no space left for {place}: make room, then `kernelpro resume {place.name}`; nothing saved is lost"
+                f"no space left for {path}: free some space, then `kernelpro resume {path.name}`; "
+                "saved steps are kept"
             ) from None
         if "readonly" in str(error) or "unable to open" in str(error):
-            raise BadInput(f"{place} cannot be written: {error}") from None
-        raise BadInput(f"{place}: {error}") from None
+            raise BadInput(f"{path} cannot be written: {error}") from None
+        raise BadInput(f"{path}: {error}") from None
     except sqlite3.DatabaseError as error:
         raise BadInput(
-            f"{place / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it"
+            f"{path / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it"
         ) from None
     except OSError as error:
-        raise BadInput(f"{place}: {error.strerror or error}") from None
+        raise BadInput(f"{path}: {error.strerror or error}") from None

@@ -1,63 +1,74 @@
-"""The ground of a run, laid once and kept: can the task be scored, how fast are its baselines, what is it made of?
+"""What a run measures of its task before the first candidate, once: the results of a probe and a study.
 
-baselines, baseline_ms, floor_ms, precision, unit, tolerance, hardware, work    from the probe, without which there is no run
-graph, no_graph, seeds, no_seeds                                                from the study, without which there is one
+The probe decides whether the task can be scored and times its baselines; without it there is no run. The study
+reads the operator graph and collects the seeds; if it fails, the run continues without them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
 
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BadInput, Job, RunConfig
+from kernelpro.records import BadInput, BaselineSeed, Job, ProbeData, RunConfig, StudyData, TaskFacts
 
 
-class NotScorable(BadInput):
-    """The task runs, and no speed-up on it would mean anything."""
-
-
-async def measure_task(store: RunStore, config: RunConfig, ask: SubmitJob) -> dict[str, Any]:
-    """What is kept; where nothing is, probe and study the task. A task that cannot be scored is bad input."""
-    if known := store.task_facts():
-        return known
-    studying = asyncio.ensure_future(_study(config, ask))  # at once: the answers may be a journey away
+async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) -> TaskFacts:
+    """The stored facts, or those that a probe and a study measure now. Raises BadInput if the task cannot be
+    scored."""
+    if facts := store.task_facts():
+        return facts
+    # Both at once: in a spool, each result may take hours.
+    study_task = asyncio.ensure_future(_study(config, submit))
     try:
-        ground = await _probe(config, ask)
-        ground |= await studying
+        probe = await _probe(config, submit)
+        study = await study_task
     finally:
-        studying.cancel()
-        await asyncio.gather(studying, return_exceptions=True)
-    ground["seeds"] = _first(ground["seeds"], ground["baselines"])
-    store.save_task_facts(ground)
-    return ground
-
-
-async def _probe(config: RunConfig, ask: SubmitJob) -> dict[str, Any]:
-    result = await ask(Job("ground", "probe", config.task, target=config.target, options=config.options))
-    if result.data is None:
-        raise BadInput(result.error or "the task could not be probed")
-    if not result.data["scorable"]:
-        raise NotScorable(f"this task cannot be scored: {result.data['reason']}")
-    times = {name: interval["value"] for name, interval in result.data["baselines"].items()}
-    ground = {"baselines": times, "baseline_ms": min(times.values()), "floor_ms": result.data["floor_ms"]}
-    told = {name: result.data[name] for name in ("precision", "tolerance", "hardware", "work")}
-    return ground | told | {"unit": result.data.get("unit", "")}  # workers of earlier versions do not say it
-
-
-async def _study(config: RunConfig, ask: SubmitJob) -> dict[str, Any]:
-    variants = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compile_seed else ()
-    result = await ask(
-        Job("ground", "study", config.task, target=config.target, options=config.options, seed_baselines=variants)
+        study_task.cancel()
+        await asyncio.gather(study_task, return_exceptions=True)
+    baselines = {name: interval.value for name, interval in probe.baselines.items()}
+    facts = TaskFacts(
+        baselines,
+        probe.floor_ms or 0.0,
+        probe.precision,
+        probe.unit,
+        probe.tolerance,
+        probe.hardware,
+        probe.work,
+        study.graph,
+        study.graph_error,
+        _first_seeds(study.seeds, baselines),
+        study.seed_errors,
     )
-    failed = result.error or "the task could not be studied"
-    return result.data or {"graph": None, "no_graph": failed, "seeds": [], "no_seeds": failed}
+    store.save_task_facts(facts)
+    return facts
 
 
-def _first(seeds: list[dict[str, Any]], times: dict[str, float]) -> list[dict[str, Any]]:
-    """The compiler's code and the fastest baseline, once if they are the same: so no run ends slower than where it began."""
-    wanted = {"compile", min(times, key=lambda name: times[name])}
-    return list({seed["source"]: seed for seed in reversed(seeds) if seed["variant"] in wanted}.values())[
-        ::-1
-    ]
+async def _probe(config: RunConfig, submit: SubmitJob) -> ProbeData:
+    result = await submit(Job("task", "probe", config.task, target=config.target, options=config.options))
+    if not isinstance(result.data, ProbeData):
+        raise BadInput(result.error or "the task could not be probed")
+    if not result.data.scorable:
+        raise BadInput(f"this task cannot be scored: {result.data.reason}")
+    return result.data
+
+
+async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
+    names = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compile_seed else ()
+    job = Job("task", "study", config.task, target=config.target, options=config.options, seed_baselines=names)
+    result = await submit(job)
+    if isinstance(result.data, StudyData):
+        return result.data
+    error = result.error or "the task could not be studied"
+    return StudyData(graph_error=error, seed_errors=error)
+
+
+def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
+    """The compiler's code and the fastest baseline, without duplicates: no run ends slower than it started."""
+    names = {"compile", min(baselines, key=lambda name: baselines[name])}
+    unique: dict[str, BaselineSeed] = {}
+    for seed in seeds:
+        if seed.baseline in names:
+            unique.setdefault(seed.source, seed)
+    return tuple(unique.values())

@@ -1,15 +1,17 @@
-"""Runs: what was asked for, what was tried, what it cost, how it ended."""
+"""Runs: their configuration, their steps, what they cost and how they ended."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelpro.records.base import Record
 from kernelpro.records.energy import Objective
 from kernelpro.records.interval import Interval
+from kernelpro.records.jobs import Tuning
 from kernelpro.records.judging import Options, Target, Task, Verdict
-from kernelpro.records.profiling import Diagnosis
+from kernelpro.records.profiling import Diagnosis, Kernel
 
 Action = Literal["seed", "improve", "debug", "combine"]
 Stage = Literal["chosen", "drafted", "judged", "settled"]
@@ -17,22 +19,24 @@ Stage = Literal["chosen", "drafted", "judged", "settled"]
 
 @dataclass(frozen=True)
 class Limits(Record):
-    """What may be spent; 0: no limit. Whichever ends first ends the run."""
+    """What a run may spend; 0: no limit. The first limit that is reached ends the run."""
 
     candidates: int = 75
-    """Candidates that authors write; points of a tuning are not among them."""
+    """Candidates that authors write. Points of a tuning do not count."""
     dollars: float = 0.0
     """US dollars."""
     tokens: int = 0
     wall_seconds: float = 0.0
     device_seconds: float = 0.0
-    """Time in which candidates held the device, or the cores of the CPU target."""
+    """Time for which jobs hold the device, or the cores of the CPU target."""
     stop_at_floor: float = 0.95
-    """Stop when the best kernel is this near to the floor: nothing is left to win."""
+    """Stop when floor / time of the best kernel reaches this share: little is left to gain."""
 
 
 @dataclass(frozen=True)
 class Cost(Record):
+    """What models were paid, in US dollars, tokens and calls."""
+
     dollars: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -49,17 +53,18 @@ class Cost(Record):
 
 @dataclass(frozen=True)
 class Role(Record):
-    """How a role's model is asked, where that was said; None: as usual."""
+    """Settings for the model of a role. None: the role's default."""
 
     temperature: float | None = None
     effort: str | None = None
-    """How much it thinks first: minimal, low, medium, high, xhigh or max."""
+    """How much the model reasons first: minimal, low, medium, high, xhigh or max."""
     max_output_tokens: int | None = None
-    """Of one answer, thinking included."""
+    """For one answer, reasoning included."""
     timeout: float | None = None
-    """Seconds one request may take."""
+    """Seconds that one request may take."""
 
-    def given(self) -> dict[str, Any]:
+    def overrides(self) -> dict[str, Any]:
+        """The settings that are not left at their default."""
         return {name: value for name, value in self.to_json().items() if value is not None}
 
 
@@ -70,46 +75,98 @@ class RunConfig(Record):
     task: Task
     target: Target
     author: str
-    """How the author was named on the command line: `files:DIR`, `playbook`, `team`, ..."""
+    """The author as the command line names it: `files:DIR`, `playbook`, `team`, ..."""
     models: dict[str, str] = field(default_factory=dict)
-    """Who answers for each role (plan, code, debug), as the command line names models."""
+    """The model of each role (plan, code, debug), as the command line names models."""
     temperature: bool = True
-    """Whether roles are asked with temperatures of their own; many reasoning models accept none."""
+    """Whether each role has its own temperature. Many reasoning models accept none."""
     wait: bool = False
-    """Whether a run whose model is an inbox, or whose pool is a spool, waits for answers and results, or stops and is resumed."""
+    """Whether a run whose model is an inbox, or whose pool is a spool, waits for answers and results. If not,
+    it stops and is resumed later."""
     pool: str = "local"
-    """Where jobs are done, as the command line names it."""
+    """Where jobs run, as the command line names it."""
     gpu_name: str = ""
-    """Only hardware whose name contains this."""
+    """Use only GPUs whose name contains this text."""
     policy: str = "mcts"
     constants: dict[str, float] = field(default_factory=dict)
+    """Constants of the policy that differ from its defaults."""
     limits: Limits = field(default_factory=Limits)
     options: Options = field(default_factory=Options)
     concurrency: int = 2
-    """Candidates being written or judged at the same time."""
+    """How many candidates are written or judged at the same time."""
     seed: int = 0
     tune_points: int = 12
-    """Points of a candidate's tunables that are judged; 0: tunables are left as they are."""
+    """How many points of a candidate's tunables are judged; 0: tunables keep their defaults."""
     languages: tuple[str, ...] = ()
-    """What authors may write in; empty: whatever suits the target."""
+    """Languages that authors may use; empty: all languages of the target."""
     compile_seed: bool = True
-    """Whether the compiler's own code is among the first candidates."""
+    """Whether torch.compile's own code is among the first candidates."""
     knowledge: bool = True
-    """Read what earlier runs learnt, and add to it."""
+    """Whether the run reads what earlier runs learned, and adds to it."""
     finalists: int = 3
-    """Best candidates that are judged again, at full length, before the final word; 0: their first verdict is the last."""
+    """How many of the best candidates are judged again at the end, at full length. 0: no second judgement."""
     objective: Objective = "speed"
     speed_tolerance: float = 0.02
-    """energy-at-speed: candidates within this share of the fastest one's time count as equally fast."""
+    """energy-at-speed: candidates within this share of the fastest candidate's time count as equally fast."""
     roles: dict[str, Role] = field(default_factory=dict)
-    """How design, plan, code and debug are asked for, where that was said."""
+    """Model settings for design, plan, code and debug."""
     prices: dict[str, str] = field(default_factory=dict)
-    """INPUT/OUTPUT in dollars per million tokens, by a model's name; they go before the library's table."""
+    """INPUT/OUTPUT in dollars per million tokens, by model name. They override the built-in price table."""
+
+
+class NoVerdict(enum.StrEnum):
+    """Why a step has no verdict of its own."""
+
+    DUPLICATE = "duplicate"
+    NO_IDEA = "no idea"
+    """The author has nothing to offer for this node."""
+    OUT_OF_IDEAS = "out of ideas"
+    """The author has nothing to offer for any node."""
+    NO_ANSWER = "no answer"
+    """The model gave no usable answer."""
+    UNREACHABLE = "unreachable"
+    """The model could not be reached."""
+
+    @property
+    def means_no_idea(self) -> bool:
+        """Whether the author had nothing to offer."""
+        return self in (NoVerdict.NO_IDEA, NoVerdict.OUT_OF_IDEAS)
+
+    @property
+    def means_no_answer(self) -> bool:
+        """Whether the author's model gave no usable answer, or none at all."""
+        return self in (NoVerdict.NO_ANSWER, NoVerdict.UNREACHABLE)
+
+
+@dataclass(frozen=True)
+class StepDetails(Record):
+    """What is known of a step beside its verdict and diagnosis."""
+
+    fingerprint: str = ""
+    """Hash of the source without comments and layout. Two steps with the same hash are duplicates."""
+    diagnostic: str = ""
+    """The diagnostic whose advice the author followed."""
+    expected_speedup: float = 0.0
+    """Speed-up over the parent that the author expected; 0: not stated."""
+    facts: tuple[str, ...] = ()
+    """What the author learned on the way."""
+    device_seconds: float = 0.0
+    tuning: Tuning | None = None
+    guidance: str = ""
+    """The diagnosis in words, for the author of the next step."""
+    evidence: str = ""
+    """The measured numbers behind the diagnosis, for the author of the next step."""
+    profile_error: str = ""
+    """Why the step could not be profiled."""
+    compared_baseline: str = ""
+    """The baseline that is profiled together with this step."""
+    baseline_kernels: dict[str, Kernel] = field(default_factory=dict)
+    """The largest kernel of that baseline, with its counters."""
 
 
 @dataclass(frozen=True)
 class Step(Record):
-    """One candidate of a run, as far as it has come. Its number is its place in the tree; 0 is the reference."""
+    """One candidate of a run, in any stage. Its number is its node in the tree; 0 is the reference."""
 
     number: int
     parent: int
@@ -118,32 +175,32 @@ class Step(Record):
     source: str = ""
     """Content hash of what the author wrote."""
     final_source: str = ""
-    """Content hash of what was judged: the same, or with tuned constants."""
+    """Content hash of what was judged: the same, or the source with tuned constants."""
     plan: str = ""
     hypothesis: str = ""
     author: str = ""
     cost: Cost = field(default_factory=Cost)
     verdict: Verdict | None = None
+    no_verdict: NoVerdict | None = None
+    """Set once it is known that there will be no verdict."""
     note: str = ""
-    """Why there is no verdict of its own (a duplicate, an author without an idea or an answer), or what tuning found."""
+    """Why there is no verdict, or why tunables were not searched."""
     diagnosis: Diagnosis | None = None
-    details: dict[str, Any] = field(default_factory=dict)
-    second: int = 0
+    details: StepDetails = field(default_factory=StepDetails)
+    donor: int = 0
     """The step that a combination borrows from, beside its parent; 0: none."""
 
     @property
     def ms(self) -> float | None:
-        """Its time, where it passed."""
+        """Its time, if it passed."""
         return self.verdict.times["candidate"].value if self.verdict and self.verdict.times else None
 
     @property
     def state(self) -> str:
-        """How it ended in a word or two: the verdict's status, duplicate, no idea, no answer; while it is on its way, its stage."""
+        """The status of the verdict, or why there is none; while the step is open, its stage."""
         if self.verdict:
             return self.verdict.status.value
-        if self.note.startswith("a duplicate"):
-            return "duplicate"
-        return "no answer" if self.note.startswith("no answer") else "no idea" if self.note else self.stage
+        return self.no_verdict.value if self.no_verdict else self.stage
 
 
 @dataclass(frozen=True)
@@ -153,12 +210,13 @@ class Point(Record):
     step: int
     ms: float
     joules: float
-    """A call."""
+    """Per call."""
     energy: Interval
-    """Of the energy of a baseline's call, measured in turn with it."""
+    """Ratio to the energy of a call of the baseline, measured in alternation with it."""
     against: str
+    """The name of that baseline."""
     best: bool = False
-    """On the Pareto front: no other is faster and takes less energy."""
+    """On the Pareto front: no other candidate is faster and uses less energy."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +225,12 @@ class Outcome(Record):
 
     reason: str
     best: int | None = None
-    """The winner's step; None where nothing passed."""
+    """The winner's step; None if no candidate passed."""
     verdict: Verdict | None = None
-    """The winner's last judgement, at full length."""
+    """The winner's final verdict, at full length."""
     finalists: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     front: tuple[Point, ...] = ()
-    """Speed against energy, fastest first; empty where no energy was measured."""
+    """Speed against energy, fastest first; empty if no energy was measured."""
     unanswered: bool = False
-    """It ended with budget left, because nobody could be reached who answers: called again, it goes on."""
+    """The run ended with budget left because its models could not be reached. Resumed, it continues."""

@@ -3,7 +3,7 @@
 Comes in: measured times of candidates, or their failure. Goes out: a Choice, where to grow the tree and how.
 """
 
-from kernelpro.search.policy import POLICIES, Choice, Policy, make
-from kernelpro.search.tree import Action, TreeNode, Tree
+from kernelpro.search.policy import POLICIES, Choice, Policy, make_policy
+from kernelpro.search.tree import Tree, TreeNode
 
-__all__ = ["POLICIES", "Action", "Choice", "TreeNode", "Policy", "Tree", "make"]
+__all__ = ["POLICIES", "Choice", "TreeNode", "Policy", "Tree", "make_policy"]

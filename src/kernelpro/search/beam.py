@@ -15,8 +15,8 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernelpro.search.choice import SEED, Choice, constant, grow
-from kernelpro.search.tree import TreeNode, Tree
+from kernelpro.search.choice import SEED, Choice, constant, expand
+from kernelpro.search.tree import Tree, TreeNode
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Beam:
         last = next(
             (tree.nodes[id] for id in reversed(member.children) if tree.nodes[id].state != "pending"), None
         )
-        return grow(last if last is not None and last.state == "failed" and not last.children else member)
+        return expand(last if last is not None and last.state == "failed" and not last.children else member)
 
     @staticmethod
     def _tries(tree: Tree, member: TreeNode, start: int) -> int:

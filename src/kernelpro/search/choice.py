@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kernelpro.search.tree import Action, TreeNode, Tree
+from kernelpro.records import Action
+from kernelpro.search.tree import Tree, TreeNode
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Choice:
 
     parent: int
     action: Action
-    second: int | None = None
+    donor: int | None = None
 
 
 class Policy(Protocol):
@@ -36,39 +37,39 @@ class Policy(Protocol):
 SEED = Choice(0, "seed")
 
 
-def grow(node: TreeNode) -> Choice:
+def expand(node: TreeNode) -> Choice:
     """The choice that expands a settled node by what it is: a seed, an improvement or a fix. A void one is never grown."""
     if node.id == 0:
         return SEED
     return Choice(node.id, "improve" if node.state == "ok" else "debug")
 
 
-def combination(tree: Tree, node: TreeNode, every: int, within: float) -> Choice | None:
+def combination(tree: Tree, node: TreeNode, interval: int, max_ratio: float) -> Choice | None:
     """A combination instead of an improvement of the node, where one is due; never with what compilers wrote.
 
     1. Due: `every` - 1 improvements or more were chosen since the last combination; 0: never.
     2. The node takes no more than `within` times as long as the fastest written candidate.
     3. Its second is the fastest one of another seed; it too is that near, and was not borrowed from here before.
     """
-    if not every or node.state != "ok" or node.seed <= tree.given or not _due(tree, every):
+    if not interval or node.state != "ok" or node.seed <= tree.compiler_seeds or not _due(tree, interval):
         return None
-    fastest = next(other for other in tree.ranked() if other.seed > tree.given)
-    second = next(
-        (other for other in tree.ranked() if other.seed > tree.given and other.seed != node.seed), None
+    fastest = next(other for other in tree.ranked() if other.seed > tree.compiler_seeds)
+    donor = next(
+        (other for other in tree.ranked() if other.seed > tree.compiler_seeds and other.seed != node.seed), None
     )
-    if second is None or any(tree.nodes[child].second == second.id for child in node.children):
+    if donor is None or any(tree.nodes[child].donor == donor.id for child in node.children):
         return None
-    near = all(each.ms and fastest.ms and each.ms <= within * fastest.ms for each in (node, second))
-    return Choice(node.id, "combine", second.id) if near else None
+    near = all(each.ms and fastest.ms and each.ms <= max_ratio * fastest.ms for each in (node, donor))
+    return Choice(node.id, "combine", donor.id) if near else None
 
 
-def _due(tree: Tree, every: int) -> bool:
+def _due(tree: Tree, interval: int) -> bool:
     improved = 1  # the one that is to be chosen
     for node in reversed(tree.nodes):
         improved += node.action == "improve"
-        if improved > every or node.action == "combine":
+        if improved > interval or node.action == "combine":
             break
-    return improved >= every
+    return improved >= interval
 
 
 def constant(default: float, low: float, high: float) -> Any:

@@ -19,8 +19,8 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernelpro.search.choice import SEED, Choice, constant, grow
-from kernelpro.search.tree import TreeNode, Tree
+from kernelpro.search.choice import SEED, Choice, constant, expand
+from kernelpro.search.tree import Tree, TreeNode
 
 _DRAWS = 16
 """Draws by rejection before the open leaves are listed: expected cost O(depth) while a fair share of them is open."""
@@ -41,12 +41,12 @@ class EpsilonGreedy:
         node = self._leaf(tree, rng) if explore else self._fastest(tree)
         if node is None:
             node = self._fastest(tree) if explore else self._leaf(tree, rng)
-        return SEED if node is None else grow(node)
+        return SEED if node is None else expand(node)
 
     def closed(self, node: TreeNode) -> bool:
         return (
             len(node.children) > self.dead
-            and not node.flying
+            and not node.pending
             and node.working == (node.state == "ok")
             and node.id != 0
         )

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernelpro.search.choice import SEED, Choice, constant, grow
+from kernelpro.search.choice import SEED, Choice, constant, expand
 from kernelpro.search.tree import Tree
 
 
@@ -31,6 +31,6 @@ class Greedy:
             child = tree.nodes[id]
             if child.state != "pending":
                 if child.state == "failed" and not child.children:
-                    return grow(child)
+                    return expand(child)
                 break
-        return grow(node)
+        return expand(node)

@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelpro.search.simulator import Outcome
-from kernelpro.search.tree import TreeNode, Tree
+from kernelpro.search.tree import Tree, TreeNode
 
 RESOURCES = 4
 METHODS = 24
@@ -168,7 +168,7 @@ class Synthetic:
             kernel = self._fixed(hidden[node.parent], rng)
         else:
             tried = {hidden[id].step for id in tree.nodes[node.parent].children if id != node.id}
-            lent = hidden[node.second].mask if node.second is not None else 0
+            lent = hidden[node.donor].mask if node.donor is not None else 0
             kernel = self._improved(hidden[node.parent], tried, rng, lent)
         if kernel.layers:
             return Outcome(None, None, kernel)

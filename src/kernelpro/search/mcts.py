@@ -33,8 +33,8 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kernelpro.search.choice import SEED, Choice, combination, constant, grow
-from kernelpro.search.tree import TreeNode, Tree
+from kernelpro.search.choice import SEED, Choice, combination, constant, expand
+from kernelpro.search.tree import Tree, TreeNode
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Mcts:
             live = [child for id in node.children if not self.closed(child := tree.nodes[id], node)]
             settled = [child for child in live if child.state != "pending"]
             if not settled or len(live) < self.allowed(node, tree):
-                return combination(tree, node, self.combine, self.near) or grow(node)
-            log_visits = math.log(node.visits + node.flying)
+                return combination(tree, node, self.combine, self.near) or expand(node)
+            log_visits = math.log(node.visits + node.pending)
             scores = [self._score(child, node, log_visits, root.best) for child in settled]
             node = settled[scores.index(max(scores))]
 
@@ -87,11 +87,11 @@ class Mcts:
         width = self.width
         if node.parent is not None and node.reward > tree.nodes[node.parent].reward:
             width *= self.bonus
-        return max(1, math.floor(width * math.pow(node.visits + node.flying, self.alpha)))
+        return max(1, math.floor(width * math.pow(node.visits + node.pending, self.alpha)))
 
     def closed(self, child: TreeNode, parent: TreeNode) -> bool:
         """Is the branch that starts at the child a dead end?"""
-        size = child.visits + child.flying
+        size = child.visits + child.pending
         if child.state == "pending":
             return False
         if child.working == 0:
@@ -110,9 +110,9 @@ class Mcts:
         return due and since_seed >= len(tree.nodes[0].children) // 2
 
     def _score(self, child: TreeNode, parent: TreeNode, log_visits: float, best: float) -> float:
-        size = child.visits + child.flying
+        size = child.visits + child.pending
         if child.working:
             value = self.top * child.best + (1 - self.top) * child.total / child.visits
         else:
             value = parent.reward * self.hope**child.failures
-        return value / best + self.explore * math.sqrt(log_visits / size) - self.loss * child.flying / size
+        return value / best + self.explore * math.sqrt(log_visits / size) - self.loss * child.pending / size

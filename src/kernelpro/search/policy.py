@@ -13,14 +13,14 @@ from kernelpro.search.epsilon_greedy import EpsilonGreedy
 from kernelpro.search.greedy import Greedy
 from kernelpro.search.mcts import Mcts
 
-__all__ = ["POLICIES", "Choice", "Policy", "make", "read"]
+__all__ = ["POLICIES", "Choice", "Policy", "make_policy", "parse_policy"]
 
 POLICIES: MappingProxyType[str, type[Policy]] = MappingProxyType(
     {kind.name: kind for kind in (Mcts, EpsilonGreedy, Beam, Greedy, BestOfN)}  # type: ignore[misc]
 )
 
 
-def read(text: str) -> tuple[str, dict[str, float]]:
+def parse_policy(text: str) -> tuple[str, dict[str, float]]:
     """A policy as the command line names it: `mcts`, or `mcts:seeds=6,explore=0.8`."""
     name, _, rest = text.partition(":")
     constants: dict[str, float] = {}
@@ -30,11 +30,11 @@ def read(text: str) -> tuple[str, dict[str, float]]:
             constants[key.strip()] = int(value) if value.strip().lstrip("-").isdigit() else float(value)
         except ValueError:
             raise BadInput(f"--policy {text}: {part!r} is not NAME=NUMBER") from None
-    make(name, **constants)
+    make_policy(name, **constants)
     return name, constants
 
 
-def make(name: str, **constants: float) -> Policy:
+def make_policy(name: str, **constants: float) -> Policy:
     """The policy of this name; BadInput on an unknown name, an unknown constant, or a value out of its range."""
     kind = POLICIES.get(name)
     if kind is None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from kernelpro.records import BadInput
 from kernelpro.search.simulator import Outcome
-from kernelpro.search.tree import TreeNode, Tree
+from kernelpro.search.tree import Tree, TreeNode
 
 NEIGHBOURS = 8
 """A run has about 75 candidates, 20-40 of an action: enough neighbours to vary, few enough to stay near."""

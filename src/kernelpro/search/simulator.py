@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelpro.search.choice import Policy
-from kernelpro.search.tree import TreeNode, Tree
+from kernelpro.search.tree import Tree, TreeNode
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def run(policy: Policy, landscape: Landscape, budget: int, in_flight: int, rng: 
     while len(curve) < budget:
         while len(pending) < in_flight and len(tree) <= budget:
             choice = policy.choose(tree, deciding)
-            node = tree.add(choice.parent, choice.action, choice.second)
+            node = tree.add(choice.parent, choice.action, choice.donor)
             outcome = landscape.attempt(tree, node, hidden, happening)
             hidden.append(outcome.hidden)
             true.append(outcome.true_ms)

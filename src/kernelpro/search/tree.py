@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-Action = Literal["root", "seed", "improve", "debug", "combine"]
+from kernelpro.records import Action
+
 State = Literal["pending", "failed", "void", "ok"]
 
 AT_BASELINE = 0.2
@@ -37,21 +38,21 @@ class TreeNode:
 
     id: int
     parent: int | None
-    action: Action
+    action: Action | Literal["root"]
     state: State = "pending"
     ms: float | None = None
     """Measured time; only of an ok node."""
     depth: int = 0
     seed: int = 0
     """The fresh design that it descends from, itself included; 0: the root."""
-    second: int | None = None
+    donor: int | None = None
     """The other parent, of a combination; it is no part of that one's subtree."""
     children: list[int] = field(default_factory=list)
     reward: float = 0.0
     """Its own; 0 while pending and when failed."""
     visits: int = 0
     """Settled nodes in the subtree."""
-    flying: int = 0
+    pending: int = 0
     """Pending nodes in the subtree."""
     failures: int = 0
     """Failed and void nodes in the subtree."""
@@ -67,13 +68,13 @@ class TreeNode:
 
 
 class Tree:
-    def __init__(self, baseline_ms: float, floor_ms: float, given: int = 0) -> None:
+    def __init__(self, baseline_ms: float, floor_ms: float, compiler_seeds: int = 0) -> None:
         """A floor of 0 means that none is known. `given`: the first so many seeds are what compilers wrote."""
         if not (math.isfinite(baseline_ms) and baseline_ms > 0):
             raise ValueError(f"baseline_ms must be a positive time, not {baseline_ms}")
         self.baseline_ms = baseline_ms
         self.floor_ms = floor_ms
-        self.given = given
+        self.compiler_seeds = compiler_seeds
         known = math.isfinite(floor_ms) and floor_ms > 0
         self._span = max(MIN_SPAN, math.log(baseline_ms / floor_ms)) if known else UNKNOWN_SPAN
         own = self.reward(baseline_ms)
@@ -102,34 +103,34 @@ class Tree:
             value = AT_BASELINE + (1 - AT_BASELINE) * (x if x <= 1 else 2 - 1 / x)
         return max(1.0, round(value * _GRAIN)) / _GRAIN
 
-    def add(self, parent: int, action: Action, second: int | None = None) -> TreeNode:
+    def add(self, parent: int, action: Action, donor: int | None = None) -> TreeNode:
         """A new pending node below a settled one; `second`: what a combination borrows from."""
-        above = self.nodes[parent]
-        if above.state == "pending":
+        parent_node = self.nodes[parent]
+        if parent_node.state == "pending":
             raise ValueError(f"node {parent} is pending and cannot be a parent")
-        mendable = above.state in ("failed", "void")  # no policy mends a void one, but runs of before did
+        fixable = parent_node.state in ("failed", "void")  # no policy mends a void one, but runs of before did
         fits = {
             "seed": parent == 0,
-            "improve": above.state == "ok",
-            "debug": mendable,
-            "combine": above.state == "ok" and parent > 0,
+            "improve": parent_node.state == "ok",
+            "debug": fixable,
+            "combine": parent_node.state == "ok" and parent > 0,
         }
-        if not fits.get(action, False) or (action == "combine") != (second is not None):
-            raise ValueError(f"action {action!r} does not fit node {parent} ({above.action}, {above.state})")
-        if second is not None and (
-            self.nodes[second].state != "ok" or self.nodes[second].seed in (0, above.seed)
+        if not fits.get(action, False) or (action == "combine") != (donor is not None):
+            raise ValueError(f"action {action!r} does not fit node {parent} ({parent_node.action}, {parent_node.state})")
+        if donor is not None and (
+            self.nodes[donor].state != "ok" or self.nodes[donor].seed in (0, parent_node.seed)
         ):
             raise ValueError(
-                f"node {parent} cannot be combined with node {second}: it must work, and come from another seed"
+                f"node {parent} cannot be combined with node {donor}: it must work, and come from another seed"
             )
         id = len(self.nodes)
-        node = TreeNode(id, parent, action, depth=above.depth + 1, seed=above.seed or id, second=second)
+        node = TreeNode(id, parent, action, depth=parent_node.depth + 1, seed=parent_node.seed or id, donor=donor)
         self.nodes.append(node)
-        if parent and not above.children and above.state != "void":
+        if parent and not parent_node.children and parent_node.state != "void":
             self._leaves.pop(bisect_left(self._leaves, parent))
-        above.children.append(node.id)
+        parent_node.children.append(node.id)
         for each in self.path(node.id):
-            each.flying += 1
+            each.pending += 1
         return node
 
     def settle(self, id: int, ms: float | None, void: bool = False) -> None:
@@ -148,7 +149,7 @@ class Tree:
         if not void:
             insort(self._leaves, id)
         for each in self.path(id):
-            each.flying -= 1
+            each.pending -= 1
             each.visits += 1
             each.failures += ms is None
             each.total += node.reward
