@@ -8,10 +8,10 @@ import pytest
 from playing import program, task
 
 from kernelpro.authors.playbook.codegen.backend import Backend
-from kernelpro.authors.playbook.cuda import writer as cuda
+from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.ir.indices import constant
-from kernelpro.authors.playbook.triton import writer as triton
+from kernelpro.authors.playbook.triton import backend as triton
 
 PLACES = "p = torch.arange(40); q = p[:, None]"
 AFTER = "torch.ones(40, 40, dtype=torch.bool).triu(1)"

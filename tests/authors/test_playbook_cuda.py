@@ -16,9 +16,9 @@ from test_playbook_families import FAMILIES
 from kernelpro import runtime
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.cuda.moves import MOVES
-from kernelpro.authors.playbook.cuda.sliding_windows import slide
-from kernelpro.authors.playbook.cuda.writer import BACKEND
-from kernelpro.authors.playbook.design import Design, StageDesign, parse_design
+from kernelpro.authors.playbook.cuda.sliding_windows import find_overlap
+from kernelpro.authors.playbook.cuda.backend import BACKEND
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign, parse_design
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.languages.cuda import nvcc
 from kernelpro.lab.languages.native import LaunchError
@@ -198,7 +198,7 @@ def overlapped(trial: Trial, together: int) -> Design:
     how = StageDesign(order="tiles", threads=64)
     return Design(
         "cuda",
-        tuple(replace(how, together=together) if slide(stage) else how for stage in trial.program.stages),
+        tuple(replace(how, together=together) if find_overlap(stage) else how for stage in trial.program.stages),
     )
 
 

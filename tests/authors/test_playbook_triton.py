@@ -19,10 +19,10 @@ from playing import QUICK, Trial, program, quick, task
 from test_playbook_families import FAMILIES
 from triton_trials import DISASSEMBLED, EVERY, HELD, OWN, UNWRITTEN, tasks
 
-from kernelpro.authors.author import NoIdea
-from kernelpro.authors.playbook.design import of_source
-from kernelpro.authors.playbook.triton import writer as triton
-from kernelpro.diagnose.tools import registry
+from kernelpro.authors.author import NoProposal
+from kernelpro.authors.playbook.schedule.design import parse_design
+from kernelpro.authors.playbook.triton import backend as triton
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.profile import sass
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -102,11 +102,11 @@ def test_designs_compute_what_the_reference_does(
         assert line["lasting"], "what was tuned is read back from the source"
 
 
-@pytest.mark.parametrize("maths", QUICK)
+@pytest.mark.parametrize("math_mode", QUICK)
 def test_quick_mathematics_is_inside_the_judges_limits(
-    maths: str, interpreted: dict[str, list[dict[str, Any]]]
+    math_mode: str, interpreted: dict[str, list[dict[str, Any]]]
 ) -> None:
-    (line,) = interpreted[f"quick, {maths}"]
+    (line,) = interpreted[f"quick, {math_mode}"]
     assert "failed" not in line, line
     assert (
         set(line["excesses"]) >= {"as given", "x3", "x0.01", "negated"}
@@ -114,11 +114,11 @@ def test_quick_mathematics_is_inside_the_judges_limits(
     ), line
 
 
-@pytest.mark.parametrize("maths", QUICK)
+@pytest.mark.parametrize("math_mode", QUICK)
 def test_quick_mathematics_is_what_a_compiler_takes(
-    maths: str, compiled: dict[str, list[dict[str, Any]]]
+    math_mode: str, compiled: dict[str, list[dict[str, Any]]]
 ) -> None:
-    (line,) = compiled[f"quick, {maths}"]
+    (line,) = compiled[f"quick, {math_mode}"]
     assert "failed" not in line, line
 
 
@@ -135,8 +135,8 @@ def test_every_word_is_one_of_tritons_language(name: str) -> None:
     import triton.language as tl
 
     read = program(tasks()[name])
-    designs = [seed.design for seed in triton.WRITER.seeds(read)]
-    designs += [made for move in triton.WRITER.moves if (made := move.apply(read, designs[0]))]
+    designs = [seed.design for seed in triton.BACKEND.seeds(read)]
+    designs += [made for move in triton.BACKEND.moves if (made := move.apply(read, designs[0]))]
     for design in designs:
         for word, call in words(triton.write(read, design)):
             assert hasattr(tl, word), word
@@ -202,26 +202,26 @@ class TestDisassembled:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("maths", QUICK)
-def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(maths: Any, tmp_path: Path) -> None:
-    trial = Trial(quick(maths), tmp_path, triton.WRITER, "cuda")
-    excesses = trial.excesses(triton.write(trial.program, replace(trial.designs()[0], maths=maths)))
+@pytest.mark.parametrize("math_mode", QUICK)
+def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(math_mode: Any, tmp_path: Path) -> None:
+    trial = Trial(quick(math_mode), tmp_path, triton.BACKEND, "cuda")
+    excesses = trial.excesses(triton.write(trial.program, replace(trial.designs()[0], math=math_mode)))
     assert max(excesses.values()) <= 1, excesses
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "float64"])
 def test_every_design_computes_it_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = Trial(FAMILIES[name], tmp_path, triton.WRITER, "cuda")
+    trial = Trial(FAMILIES[name], tmp_path, triton.BACKEND, "cuda")
     for design in trial.designs():
         assert max(trial.errors(replace(design, precision="fp32"))) < _MOST, design
 
 
 def test_precision_is_that_of_the_design() -> None:
     given = program(task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)"))
-    design = triton.WRITER.seeds(given)[0].design
+    design = triton.BACKEND.seeds(given)[0].design
     assert 'input_precision="tf32"' in triton.write(given, design)
-    exact = of_source(design.line().replace('"maths"', '"precision": "fp32", "maths"'))
+    exact = parse_design(design.to_comment().replace('"math"', '"precision": "fp32", "math"'))
     assert 'input_precision="ieee"' in triton.write(given, exact)
 
 
@@ -235,8 +235,8 @@ def test_precision_is_that_of_the_design() -> None:
 )
 def test_what_triton_does_not_have_is_refused(forward: str, inputs: str, reason: str) -> None:
     given = program(task(forward, inputs))
-    with pytest.raises(NoIdea, match=reason):
-        triton.write(given, triton.WRITER.seeds(given)[0].design)
+    with pytest.raises(NoProposal, match=reason):
+        triton.write(given, triton.BACKEND.seeds(given)[0].design)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,12 @@ def test_what_triton_does_not_have_is_refused(forward: str, inputs: str, reason:
 )
 def test_moves_and_retreats_give_other_candidates(forward: str) -> None:
     given = program(task(forward, "torch.randn(512, 512)"))
-    design = triton.WRITER.seeds(given)[0].design
-    made = [found for move in triton.WRITER.moves if (found := move.apply(given, design))]
-    made += triton.WRITER.safer(given, design)
+    design = triton.BACKEND.seeds(given)[0].design
+    made = [found for move in triton.BACKEND.moves if (found := move.apply(given, design))]
+    made += triton.BACKEND.fallbacks(given, design)
     sources = {triton.write(given, one) for one in (design, *made)}
     assert len(made) >= 2 and len(sources) == len(made) + 1
 
 
 def test_moves_answer_tools_that_there_are() -> None:
-    assert {name for move in triton.WRITER.moves for name in move.answers} <= registry().keys()
+    assert {name for move in triton.BACKEND.moves for name in move.diagnostics} <= registry().keys()

@@ -23,7 +23,7 @@ from typing import Any
 from playing import QUICK, program, quick, task
 from test_playbook_families import FAMILIES
 
-from kernelpro.authors.playbook.design import Design, of_source
+from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE
 from kernelpro.lab.tasks.reference import Reference
@@ -126,47 +126,47 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
 
 
 def first(program: Program) -> Design:
-    from kernelpro.authors.playbook.triton.writer import WRITER
+    from kernelpro.authors.playbook.triton.backend import BACKEND
 
-    return WRITER.seeds(program)[0].design
+    return BACKEND.seeds(program)[0].design
 
 
 def tasks() -> dict[str, Task]:
     return {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
 
 
-def interpret_quick(maths: str, folder: Path) -> None:
+def interpret_quick(math_mode: str, folder: Path) -> None:
     """Mathematics of the writer's own, held against what the judge allows."""
     from playing import Trial
 
-    from kernelpro.authors.playbook.triton.writer import WRITER
+    from kernelpro.authors.playbook.triton.backend import BACKEND
 
-    trial = Trial(quick(maths), folder, WRITER)
-    source = WRITER.write(trial.program, replace(first(trial.program), maths=maths))  # type: ignore[arg-type]
+    trial = Trial(quick(math_mode), folder, BACKEND)
+    source = BACKEND.write(trial.program, replace(first(trial.program), math=math_mode))  # type: ignore[arg-type]
     assert LIBDEVICE in source
     source = source.replace(LIBDEVICE, "import libdevice_on_cpu as libdevice\n")
-    tell(f"quick, {maths}", maths, lambda: {"excesses": trial.excesses(source)})
+    tell(f"quick, {math_mode}", math_mode, lambda: {"excesses": trial.excesses(source)})
 
 
 def interpret(names: list[str]) -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
     from playing import Trial
 
-    from kernelpro.authors.playbook.triton.writer import WRITER
+    from kernelpro.authors.playbook.triton.backend import BACKEND
 
     warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
     given = tasks()
     with tempfile.TemporaryDirectory() as folder:
-        for maths in QUICK:
-            interpret_quick(maths, Path(folder))
+        for math_mode in QUICK:
+            interpret_quick(math_mode, Path(folder))
         for name in names:
-            trial = Trial(given[name], Path(folder), WRITER)
+            trial = Trial(given[name], Path(folder), BACKEND)
             for label in HELD[name]:
-                design = first(trial.program).everywhere(**DESIGNS[label])
-                source = WRITER.write(trial.program, design)
+                design = first(trial.program).with_all_stages(**DESIGNS[label])
+                source = BACKEND.write(trial.program, design)
                 parse(source)
-                again = of_source(source)
-                told = {"lasting": of_source(WRITER.write(trial.program, again)) == again}
+                again = parse_design(source)
+                told = {"lasting": parse_design(BACKEND.write(trial.program, again)) == again}
                 tell(
                     name,
                     label,
@@ -184,20 +184,20 @@ def tell(name: str, design: str, find: Callable[[], dict[str, Any]]) -> None:
 
 
 def compile_all(root: Path, names: list[str]) -> None:
-    from kernelpro.authors.playbook.triton.writer import WRITER
+    from kernelpro.authors.playbook.triton.backend import BACKEND
 
     os.environ["TRITON_CACHE_DIR"] = str(root)
     path = root / "candidate.py"
     known = tasks()
-    for maths in QUICK:
-        given = quick(maths)
+    for math_mode in QUICK:
+        given = quick(math_mode)
         read = program(given)
-        path.write_text(WRITER.write(read, replace(first(read), maths=maths)))  # type: ignore[arg-type]
-        tell(f"quick, {maths}", maths, lambda given=given: {"grid": compiled(path, given)})
+        path.write_text(BACKEND.write(read, replace(first(read), math=math_mode)))  # type: ignore[arg-type]
+        tell(f"quick, {math_mode}", math_mode, lambda given=given: {"grid": compiled(path, given)})
     for name in names:
         read, given = program(known[name]), known[name]
-        for place, seed in enumerate(WRITER.seeds(read)[: None if name in EVERY else 1]):
-            path.write_text(WRITER.write(read, seed.design))
+        for place, seed in enumerate(BACKEND.seeds(read)[: None if name in EVERY else 1]):
+            path.write_text(BACKEND.write(read, seed.design))
             tell(name, str(place), lambda given=given: {"grid": compiled(path, given)})
 
 
@@ -209,20 +209,20 @@ def compiled(path: Path, given: Task) -> tuple[int, ...]:
 
 
 def disassemble_all(root: Path) -> None:
-    from kernelpro.authors.playbook.triton.writer import WRITER
+    from kernelpro.authors.playbook.triton.backend import BACKEND
     from kernelpro.lab.profile import sass
 
     if sass.tool("nvdisasm") is None:
         return
     for name, (forward, inputs) in DISASSEMBLED.items():
         given = task(forward, inputs)
-        maths = "cheap" if name == "cheap GELU" else "library"
+        math_mode = "approximate" if name == "cheap GELU" else "library"
         read = program(given)
         folder = root / name.replace(" ", "_")
         folder.mkdir()
         os.environ["TRITON_CACHE_DIR"] = str(folder)
         path = folder / "candidate.py"
-        path.write_text(WRITER.write(read, replace(first(read), maths=maths)))  # type: ignore[arg-type]
+        path.write_text(BACKEND.write(read, replace(first(read), math=math_mode)))  # type: ignore[arg-type]
         compiled(path, given)
         files = {
             f"{file.parent.name}/{file.name}": file.read_bytes()

@@ -26,11 +26,11 @@ from kernelpro.authors.author import (
 )
 from kernelpro.authors.playbook.codegen.backend import Backend, Move, Seed
 from kernelpro.authors.playbook.cpp import backend as cpp
-from kernelpro.authors.playbook.cuda import writer as cuda
+from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
-from kernelpro.authors.playbook.triton import writer as triton
+from kernelpro.authors.playbook.triton import backend as triton
 from kernelpro.records import Finding, Severity
 
 BACKENDS: tuple[Backend, ...] = (cpp.BACKEND, triton.BACKEND, cuda.BACKEND)

@@ -10,7 +10,7 @@ from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.syntax import STORED, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder
 from kernelpro.authors.playbook.schedule.passes import RowPass
-from kernelpro.authors.playbook.ir.expressions import Expr, itemsize, indirect_operands
+from kernelpro.authors.playbook.ir.expressions import Expr, itemsize
 from kernelpro.authors.playbook.ir.indices import (IndexExpr, LoopVar, iterations, unflatten_loops, variable)
 from kernelpro.authors.playbook.ir.stages import Guard
 
@@ -72,7 +72,7 @@ class MatmulOperand:
     @property
     def is_plain_load(self) -> bool:
         """Nothing but a tensor's elements, at addresses that are known without it."""
-        return self.value.op == "load" and not self.guards and not indirect_operands(self.value)
+        return self.value.op == "load" and not self.guards and not self.value.operands
 
     @property
     def async_copied(self) -> bool:

@@ -17,7 +17,7 @@ from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.syntax import CudaPrinter, combined, indented
 from kernelpro.authors.playbook.schedule.masked_loads import Predicate, maximum_over
 from kernelpro.authors.playbook.schedule.passes import RowPass
-from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr, indirect_operands
+from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, constant, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import Guard, Program, ReduceStep, StoreStep, Tensor
 
@@ -284,4 +284,4 @@ def nodes_to_compute(roots: Iterable[Expr], names: Mapping[Expr, str]) -> Iterat
             continue
         done.add(node)
         yield node
-        pending += [*node.args, *indirect_operands(node)]
+        pending += node.operands
