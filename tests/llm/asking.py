@@ -7,19 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelpro.llm import Form, Model, Question, Reply, Settings, Tool
-from kernelpro.llm.forms import Code
+from answer_formats import Code
+
+from kernelpro.llm import AnswerFormat, Model, ModelSettings, Question, Reply, Tool
 
 SECRET = "sk-test-0123456789abcdef"
 """The key of all providers in these tests."""
 KERNEL = "Here it is.\n\n```python\nclass ModelNew: ...\n```\n"
 SOURCE = "class ModelNew: ...\n"
 
-QUICK = Settings(backoff=0.001, retries=3, timeout=20.0)
+QUICK = ModelSettings(backoff=0.001, retries=3, timeout=20.0)
 
 
 def question(
-    key: str = "step-1/code", prompt: str = "Make it fast.", form: Form[Any] | None = None, **more: Any
+    key: str = "step-1/code",
+    prompt: str = "Make it fast.",
+    form: AnswerFormat[Any] | None = None,
+    **more: Any,
 ) -> Question[Any]:
     return Question(
         key,
@@ -51,5 +55,9 @@ def search_tool(function: Callable[..., str]) -> Tool:
         "required": ["words"],
     }
     return Tool(
-        "search", "Searches the headers of CUTLASS.", parameters, function, command="kernelpro search WORDS"
+        "search",
+        "Searches the headers of CUTLASS.",
+        parameters,
+        function,
+        shell_command="kernelpro search WORDS",
     )

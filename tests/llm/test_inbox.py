@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answer_formats import Code
 from llm.asking import KERNEL, SECRET, SOURCE, ask, question, search_tool, unanswered
 
-from kernelpro.llm import Model, Outstanding, Settings, Transcripts, model
-from kernelpro.llm.forms import Code
+from kernelpro.llm import AnswerOutstanding, Model, ModelSettings, Transcripts, create_model
 from kernelpro.records import Cost
 
-RUN = Settings(scope="run-1", poll=0.01)
+RUN = ModelSettings(scope="run-1", poll=0.01)
 
 
-def inbox(folder: Path, settings: Settings = RUN) -> Model:
-    return model(f"inbox:{folder}", settings)
+def inbox(folder: Path, settings: ModelSettings = RUN) -> Model:
+    return create_model(f"inbox:{folder}", settings)
 
 
 def put(folder: Path, text: str | bytes, name: str = "run-1__step-1__code") -> None:
@@ -32,7 +32,7 @@ def put(folder: Path, text: str | bytes, name: str = "run-1__step-1__code") -> N
 def test_round_trip(tmp_path: Path) -> None:
     tool = search_tool(lambda words: "found")
     with pytest.raises(
-        Outstanding, match=r"step-1/code waits for .*run-1__step-1__code\.answer\.md"
+        AnswerOutstanding, match=r"step-1/code waits for .*run-1__step-1__code\.answer\.md"
     ) as waiting:
         ask(inbox(tmp_path), question(tools=(tool,)))
     assert waiting.value.key == "step-1/code" and waiting.value.cost == Cost()
@@ -59,7 +59,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_a_prompt_with_titles_of_its_own_gets_none(tmp_path: Path) -> None:
-    with pytest.raises(Outstanding):
+    with pytest.raises(AnswerOutstanding):
         ask(inbox(tmp_path), replace(question(), prompt="# The task\n\nMake it fast."))
     page = (tmp_path / "run-1__step-1__code.md").read_text()
     assert "\n# The task\n" in page and "\n# Task\n" not in page
@@ -74,10 +74,10 @@ def test_a_malformed_answer_is_set_aside_and_the_question_says_what_was_wrong(tm
         ],
         1,
     ):
-        with pytest.raises(Outstanding):
+        with pytest.raises(AnswerOutstanding):
             ask(inbox(tmp_path))
         put(tmp_path, bad)
-        with pytest.raises(Outstanding, match="the last answer was malformed"):
+        with pytest.raises(AnswerOutstanding, match="the last answer was malformed"):
             ask(inbox(tmp_path))
         page = (tmp_path / "run-1__step-1__code.md").read_text()
         assert page.index("# What was wrong with the last answer") < page.index("# Question")
@@ -106,7 +106,7 @@ def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path) -> None:
 
 
 def test_an_answer_to_an_earlier_wording_is_taken_with_a_note(tmp_path: Path) -> None:
-    with pytest.raises(Outstanding):
+    with pytest.raises(AnswerOutstanding):
         ask(inbox(tmp_path))
     put(tmp_path, KERNEL)
     reply = ask(inbox(tmp_path), question(prompt="Make it fast. Its sibling was slow."))
@@ -117,14 +117,14 @@ def test_runs_that_share_a_folder_do_not_touch_each_others_files(tmp_path: Path)
     runs = [replace(RUN, scope=f"run-{number}") for number in (1, 2)]
     for _ in range(2):
         for run in runs:
-            with pytest.raises(Outstanding):
+            with pytest.raises(AnswerOutstanding):
                 ask(inbox(tmp_path, run), question(prompt=f"The task of {run.scope}."))
     assert [path.name for path in unanswered(tmp_path)] == [
         "run-1__step-1__code.md",
         "run-2__step-1__code.md",
     ]
     put(tmp_path, "```python\none\n```")
-    with pytest.raises(Outstanding):
+    with pytest.raises(AnswerOutstanding):
         ask(inbox(tmp_path, runs[1]))
     assert "The task of run-2." in (tmp_path / "run-2__step-1__code.md").read_text()
     put(tmp_path, "```python\ntwo\n```", "run-2__step-1__code")
@@ -133,10 +133,10 @@ def test_runs_that_share_a_folder_do_not_touch_each_others_files(tmp_path: Path)
 
 
 def test_an_answer_of_another_form_is_not_taken(tmp_path: Path) -> None:
-    with pytest.raises(Outstanding):
+    with pytest.raises(AnswerOutstanding):
         ask(inbox(tmp_path))
     put(tmp_path, KERNEL)
-    with pytest.raises(Outstanding):
+    with pytest.raises(AnswerOutstanding):
         ask(inbox(tmp_path), question(prompt="In CUDA.", form=Code("cuda")))
     assert "In CUDA." in (tmp_path / "run-1__step-1__code.md").read_text()
     assert (tmp_path / "run-1__step-1__code.answer.1.stale.md").read_text() == KERNEL
@@ -145,13 +145,13 @@ def test_an_answer_of_another_form_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_is_no_file_is_malformed(tmp_path: Path) -> None:
-    with pytest.raises(Outstanding):
+    with pytest.raises(AnswerOutstanding):
         ask(inbox(tmp_path))
     answer = tmp_path / "run-1__step-1__code.answer.md"
     for number, make in enumerate((os.mkdir, os.mkfifo), 1):
         make(answer)
         assert unanswered(tmp_path) == []
-        with pytest.raises(Outstanding, match="a folder or the like"):
+        with pytest.raises(AnswerOutstanding, match="not a regular file"):
             ask(inbox(tmp_path))
         assert (tmp_path / f"run-1__step-1__code.answer.{number}.bad.md").exists()
     put(tmp_path, KERNEL)
@@ -163,8 +163,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from llm.asking import ask, question
-from kernelpro.llm import Settings, model
-asked = model("inbox:" + sys.argv[1], Settings(scope="run-1", wait=True, poll=0.001))
+from kernelpro.llm import ModelSettings, create_model
+asked = create_model("inbox:" + sys.argv[1], ModelSettings(scope="run-1", wait=True, poll=0.001))
 for number in range(20):
     print(ask(asked, question(f"step-{number}/code")).value, end="", flush=True)
 """
@@ -188,10 +188,10 @@ def test_two_processes_get_the_same_answers(tmp_path: Path) -> None:
 def test_keys_are_in_no_file(tmp_path: Path) -> None:
     asked = question(prompt=f"The log: {SECRET}", system=f"env: {SECRET}")
     transcripts = Transcripts(tmp_path / "t.jsonl")
-    with pytest.raises(Outstanding):
-        ask(model(f"inbox:{tmp_path}", RUN, None, transcripts), asked)
+    with pytest.raises(AnswerOutstanding):
+        ask(create_model(f"inbox:{tmp_path}", RUN, None, transcripts), asked)
     assert not transcripts.path.exists(), "nothing has happened yet"
     put(tmp_path, KERNEL)
-    ask(model(f"inbox:{tmp_path}", RUN, None, transcripts), asked)
+    ask(create_model(f"inbox:{tmp_path}", RUN, None, transcripts), asked)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 3 and not any(SECRET in path.read_text() for path in files)

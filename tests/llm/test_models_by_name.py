@@ -8,30 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.llm import Settings, model
-from kernelpro.llm.by_name import absolute
+from kernelpro.llm import ModelSettings, create_model
+from kernelpro.llm.by_name import with_absolute_path
 from kernelpro.records import BadInput
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("gpt-5", "not known; there are openai:MODEL"),
-        ("skynet:1", "not known"),
+        ("gpt-5", "unknown; use openai:MODEL"),
+        ("skynet:1", "unknown"),
         ("openai", "write openai:MODEL"),
         ("openai:", "write openai:MODEL"),
         ("inbox:", "write inbox:DIR"),
-        ("replay:/nowhere", "there is no transcripts.jsonl"),
+        ("replay:/nowhere", "no transcripts.jsonl"),
         ("http://localhost:8000/v1", "like http://localhost:8000/v1#"),
         ("http://:8000/v1#m", "like http://localhost:8000/v1#"),
         ("http://h:99999999/v1#m", "like http://localhost:8000/v1#"),
         ("openai-compatible:ftp://h/v1#m", "like http://localhost:8000/v1#"),
-        ("https://me:hunter2hunter2@h/v1#m", "a key goes into KERNELPRO_API_KEY"),
+        ("https://me:hunter2hunter2@h/v1#m", "set KERNELPRO_API_KEY for a key"),
     ],
 )
 def test_a_bad_name(spec: str, said: str) -> None:
     with pytest.raises(BadInput) as caught:
-        model(spec)
+        create_model(spec)
     assert said in str(caught.value) and "\n" not in str(caught.value) and "hunter2" not in str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_a_missing_key_names_its_variable(spec: str, variable: str, monkeypatch:
     for name in variable.split(" or "):
         monkeypatch.setenv(name, "")
     with pytest.raises(BadInput, match=f"environment variable {variable}$"):
-        model(spec)
+        create_model(spec)
 
 
 def test_a_missing_library_names_the_command_that_installs_it() -> None:
@@ -56,11 +56,11 @@ def test_a_missing_library_names_the_command_that_installs_it() -> None:
 import os, sys
 sys.modules["pydantic_ai"] = None
 os.environ["OPENAI_API_KEY"] = "x" * 20
-from kernelpro.llm import model
+from kernelpro.llm import create_model
 from kernelpro.records import BadInput
 for spec, extra in (("openai:gpt-5", "openai"), ("http://localhost:1/v1#m", "openai"), ("bedrock:x", "bedrock")):
     try:
-        model(spec)
+        create_model(spec)
     except BadInput as error:
         assert f"pip install 'pydantic-ai-slim[{extra}]" in str(error), error
     else:
@@ -70,7 +70,7 @@ for spec, extra in (("openai:gpt-5", "openai"), ("http://localhost:1/v1#m", "ope
 
 
 def test_the_library_is_imported_only_when_a_provider_is_used(tmp_path: Path) -> None:
-    code = "import sys, kernelpro.llm; kernelpro.llm.model('inbox:' + sys.argv[1]); assert 'pydantic_ai' not in sys.modules"
+    code = "import sys, kernelpro.llm; kernelpro.llm.create_model('inbox:' + sys.argv[1]); assert 'pydantic_ai' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
@@ -80,12 +80,12 @@ def test_files_and_folders_are_named_by_their_whole_path(
     (tmp_path / "runs" / "softmax-1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
-    assert absolute("inbox:questions", runs) == f"inbox:{tmp_path}/questions"
-    assert absolute("replay:softmax-1", runs) == f"replay:{runs}/softmax-1"
-    assert absolute("replay:runs/softmax-1", runs) == f"replay:{runs}/softmax-1"
-    assert absolute("replay:nowhere", runs) == f"replay:{tmp_path}/nowhere"
+    assert with_absolute_path("inbox:questions", runs) == f"inbox:{tmp_path}/questions"
+    assert with_absolute_path("replay:softmax-1", runs) == f"replay:{runs}/softmax-1"
+    assert with_absolute_path("replay:runs/softmax-1", runs) == f"replay:{runs}/softmax-1"
+    assert with_absolute_path("replay:nowhere", runs) == f"replay:{tmp_path}/nowhere"
     for other in ("openai:gpt-5", "http://localhost:8000/v1#m", "inbox:", "gpt-5"):
-        assert absolute(other, runs) == other
+        assert with_absolute_path(other, runs) == other
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_files_and_folders_are_named_by_their_whole_path(
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadInput):
-        Settings(**wrong)  # type: ignore[arg-type]
+        ModelSettings(**wrong)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 from llm.asking import KERNEL, QUICK, SECRET, SOURCE, ask, question, search_tool
 from llm.server import Act, Call, Cut, Fail, LoopbackServer, Raw, Say, Silence, serving
 
-from kernelpro.llm import Model, ModelError, Price, Purse, Settings, model
+from kernelpro.llm import Model, ModelError, ModelSettings, Price, SpendingCap, create_model
 
 SPECS = [
     "openai:gpt-5",
@@ -25,12 +25,14 @@ Scene = tuple[LoopbackServer, Model]
 
 
 @contextmanager
-def scene(spec: str, *script: Act, settings: Settings = QUICK, purse: Purse | None = None) -> Iterator[Scene]:
+def scene(
+    spec: str, *script: Act, settings: ModelSettings = QUICK, purse: SpendingCap | None = None
+) -> Iterator[Scene]:
     """The model, pointed at a server with a script, as a person would: by its address, or by the provider's own variable."""
     with serving(*script) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         patch.setenv("ANTHROPIC_BASE_URL", server.url)
-        yield server, model(spec.replace("URL", f"{server.url}/v1"), settings, purse)
+        yield server, create_model(spec.replace("URL", f"{server.url}/v1"), settings, purse)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -76,7 +78,7 @@ def test_tools_are_called_with_checked_arguments_and_their_results_go_back(spec:
         ("search", '{"words": ', "not JSON"),
         ("search", "[1]", "must be of type object"),
         ("search", {"words": "raise"}, "search failed: OSError: the index is gone"),
-        ("shell", {"command": "id"}, "there is no tool shell; there are: search"),
+        ("shell", {"command": "id"}, "unknown tool shell; the tools are: search"),
     ],
 )
 def test_a_bad_call_is_told_so_and_the_question_goes_on(
@@ -123,7 +125,7 @@ def test_a_model_that_cannot_find_the_form_is_given_up_and_its_cost_is_known() -
 def test_an_answer_that_was_cut_off_is_told_why_it_is_malformed() -> None:
     with scene("openai-chat:gpt-5", Say("```python\nx = 1", finish="length"), Say(KERNEL)) as (server, asked):
         ask(asked)
-    assert "cut off at the limit of output tokens" in str(server.requests[1].body)
+    assert "cut off at the output token limit" in str(server.requests[1].body)
 
 
 @pytest.mark.parametrize("spec", SPECS[:4])
@@ -143,7 +145,7 @@ def test_what_passes_is_tried_again(spec: str, trouble: Act) -> None:
 @pytest.mark.parametrize("header", [{"Retry-After": "0"}, {"retry-after-ms": "1"}], ids=str)
 def test_retry_after_goes_before_the_back_off(header: dict[str, str]) -> None:
     patient = replace(
-        QUICK, backoff=3600.0, longest_wait=7200.0
+        QUICK, backoff=3600.0, max_wait=7200.0
     )  # the test ends only if the server's word counts
     with scene("openai-chat:gpt-5", Fail(429, header), Say(KERNEL), settings=patient) as (_, asked):
         assert ask(asked).value == SOURCE
@@ -179,12 +181,12 @@ def test_patience_ends() -> None:
     [
         (
             Fail(401, message=f"Incorrect API key provided: {SECRET}"),
-            "the key in OPENAI_API_KEY was refused (401)",
+            "the key in OPENAI_API_KEY was rejected (401)",
         ),
         (Fail(404, message="no such model"), "does not know this model or address (404): no such model"),
         (Fail(402, message="pay first"), "no credit left (402): pay first"),
-        (Fail(400, message="temperature must be\n1"), "refused (400): temperature must be 1"),
-        (Fail(500, {"x-should-retry": "false"}), "refused (500)"),
+        (Fail(400, message="temperature must be\n1"), "request rejected (400): temperature must be 1"),
+        (Fail(500, {"x-should-retry": "false"}), "request rejected (500)"),
     ],
 )
 def test_what_does_not_pass_is_said_in_one_line_without_the_key(trouble: Act, told: str) -> None:
@@ -201,7 +203,7 @@ def test_a_server_that_is_not_there_is_said_to_be_unreachable() -> None:
     with serving() as server:
         address = server.url
     with pytest.raises(ModelError, match="the connection failed"):
-        ask(model(f"{address}/v1#qwen", replace(QUICK, retries=1)))
+        ask(create_model(f"{address}/v1#qwen", replace(QUICK, retries=1)))
 
 
 # --- money ---------------------------------------------------------------------------------------------
@@ -218,21 +220,21 @@ def test_a_server_that_is_not_there_is_said_to_be_unreachable() -> None:
     ],
 )
 def test_money_is_right_to_the_cent(spec: str, tokens: tuple[int, int, int, int], dollars: str) -> None:
-    purse = Purse()
+    purse = SpendingCap()
     with scene(spec, Say(KERNEL, tokens), purse=purse) as (_, asked):
         reply = ask(asked)
-    assert purse.money == Decimal(dollars) and reply.cost.dollars == float(dollars)
+    assert purse.dollars == Decimal(dollars) and reply.cost.dollars == float(dollars)
 
 
 def test_many_small_answers_add_up_exactly() -> None:
-    purse = Purse()
+    purse = SpendingCap()
     with scene("openai-chat:gpt-5", *[Say(KERNEL, (33, 7, 0, 0))] * 100, purse=purse) as (_, asked):
 
         async def many() -> None:
             await asyncio.gather(*(asked.ask(question(f"step-{i}/code")) for i in range(100)))
 
         asyncio.run(many())
-    assert purse.money == Decimal("0.0111250")  # 100 * (33 * 1.25 + 7 * 10) / 1e6
+    assert purse.dollars == Decimal("0.0111250")  # 100 * (33 * 1.25 + 7 * 10) / 1e6
     assert purse.spent.calls == 100 and len(purse.by_key()) == 100
 
 
@@ -254,7 +256,7 @@ def test_an_unknown_price_is_noted_once_and_tokens_are_counted_all_the_same() ->
     with scene("URL#qwen3-coder", Say(KERNEL), Say(KERNEL)) as (_, asked):
         first, second = ask(asked), ask(asked, question("step-2/code"))
     assert first.cost.dollars == 0 and first.cost.tokens_in == 100
-    assert len(first.notes) == 1 and "price is not known" in first.notes[0] and second.notes == ()
+    assert len(first.notes) == 1 and "unknown price" in first.notes[0] and second.notes == ()
 
 
 def test_a_server_that_does_not_count_tokens_has_them_estimated() -> None:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from answer_formats import Code, Text
 from llm.asking import KERNEL, QUICK, SECRET, SOURCE, ask, question, search_tool
 from llm.server import Call, Fail, Say, Silence, serving
 
-from kernelpro.llm import ModelError, Purse, Transcripts, model
-from kernelpro.llm.forms import Code, Text
+from kernelpro.llm import ModelError, SpendingCap, Transcripts, create_model
 from kernelpro.llm.question import Exchange
 from kernelpro.records import BadInput, Cost
 
@@ -23,39 +23,41 @@ from kernelpro.records import BadInput, Cost
 def test_replay_equals_the_original(tmp_path: Path) -> None:
     tool = search_tool(lambda words: f"{words}: mma.h")
     with serving(Fail(429), Call((("search", {"words": "tma"}),)), Say("no"), Say(KERNEL)) as server:
-        asked = model(f"{server.url}/v1#m", QUICK, Purse(), Transcripts(tmp_path / "transcripts.jsonl"))
+        asked = create_model(
+            f"{server.url}/v1#m", QUICK, SpendingCap(), Transcripts(tmp_path / "transcripts.jsonl")
+        )
         original = ask(asked, question(tools=(tool,)))
     for spec in (f"replay:{tmp_path}", f"replay:{tmp_path / 'transcripts.jsonl'}"):
-        again = ask(model(spec), question(tools=(tool,)))
+        again = ask(create_model(spec), question(tools=(tool,)))
         assert (again.value, again.text, again.messages) == (original.value, original.text, original.messages)
         assert again.cost == Cost() and again.notes == ()
-    named = model(f"replay:{tmp_path.name}", runs=tmp_path.parent)
+    named = create_model(f"replay:{tmp_path.name}", runs=tmp_path.parent)
     assert ask(named, question(tools=(tool,))).value == original.value
 
 
 def test_a_changed_prompt_is_answered_by_its_key_with_a_note(tmp_path: Path) -> None:
     with serving(Say(KERNEL)) as server:
-        ask(model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl")))
-    replay = model(f"replay:{tmp_path / 't.jsonl'}")
+        ask(create_model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl")))
+    replay = create_model(f"replay:{tmp_path / 't.jsonl'}")
     reply = ask(replay, question(prompt="Make it faster."))
     assert reply.value == SOURCE and "has changed" in reply.notes[0]
-    with pytest.raises(ModelError, match="no answer to step-9/code was recorded"):
+    with pytest.raises(ModelError, match="no recorded answer to step-9/code"):
         ask(replay, question("step-9/code"))
     with pytest.raises(ModelError, match="does not fit"):
         ask(replay, question(form=Code("cuda")))
-    with pytest.raises(BadInput, match="there is no transcripts"):
-        model(f"replay:{tmp_path}")
+    with pytest.raises(BadInput, match="no transcripts"):
+        create_model(f"replay:{tmp_path}")
 
 
 def test_the_same_question_after_a_restart_is_not_paid_for_twice(tmp_path: Path) -> None:
     with serving(Say(KERNEL), Say(KERNEL)) as server:
-        first = ask(model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl")))
-        purse = Purse()
-        again = ask(model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")))
+        first = ask(create_model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl")))
+        purse = SpendingCap()
+        again = ask(create_model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")))
         assert (again.value, again.messages, again.cost) == (first.value, first.messages, first.cost)
-        assert len(server.requests) == 1 and purse.spent == Cost() and "not asked again" in again.notes[-1]
+        assert len(server.requests) == 1 and purse.spent == Cost() and "the recorded answer is used" in again.notes[-1]
         ask(
-            model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")),
+            create_model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")),
             question(prompt="Another."),
         )
         assert len(server.requests) == 2
@@ -64,11 +66,11 @@ def test_the_same_question_after_a_restart_is_not_paid_for_twice(tmp_path: Path)
 def test_a_failed_exchange_is_kept_and_asked_again(tmp_path: Path) -> None:
     transcripts = Transcripts(tmp_path / "t.jsonl")
     with serving(Say("no"), Fail(400, message=f"bad key {SECRET}"), Say(KERNEL)) as server:
-        asked = model(f"{server.url}/v1#m", QUICK, None, transcripts)
+        asked = create_model(f"{server.url}/v1#m", QUICK, None, transcripts)
         with pytest.raises(ModelError):
             ask(asked)
         assert ask(asked).value == SOURCE
-    failed, answered = transcripts.lines()
+    failed, answered = transcripts.entries()
     assert failed.status == "failed" and failed.cost.calls == 1 and failed.messages[2]["text"] == "no"
     assert answered.status == "answered"
 
@@ -76,7 +78,7 @@ def test_a_failed_exchange_is_kept_and_asked_again(tmp_path: Path) -> None:
 def test_a_cancelled_exchange_is_kept_with_what_it_spent(tmp_path: Path) -> None:
     transcripts = Transcripts(tmp_path / "t.jsonl")
     with serving(Say("no"), Silence()) as server:
-        asked = model(f"{server.url}/v1#m", QUICK, None, transcripts)
+        asked = create_model(f"{server.url}/v1#m", QUICK, None, transcripts)
 
         async def cancel() -> None:
             task = asyncio.create_task(asked.ask(question()))
@@ -87,14 +89,14 @@ def test_a_cancelled_exchange_is_kept_with_what_it_spent(tmp_path: Path) -> None
 
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(cancel())
-    (line,) = transcripts.lines()
+    (line,) = transcripts.entries()
     assert line.status == "stopped" and line.cost.calls == 1
 
 
 def test_keys_are_in_no_transcript(tmp_path: Path) -> None:
     tool = search_tool(lambda words: f"env: OPENAI_API_KEY={SECRET}")
     with serving(Call((("search", {"words": SECRET}),)), Say(f"{SECRET}\n{KERNEL}")) as server:
-        asked = model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl"))
+        asked = create_model(f"{server.url}/v1#m", QUICK, None, Transcripts(tmp_path / "t.jsonl"))
         ask(asked, question(prompt=f"key {SECRET}", system=f"key {SECRET}", tools=(tool,)))
     text = (tmp_path / "t.jsonl").read_text()
     assert SECRET not in text and "_API_KEY]" in text
@@ -111,7 +113,9 @@ import sys
 from pathlib import Path
 from kernelpro.llm.question import Exchange, Question
 from kernelpro.llm.transcripts import Transcripts
-from kernelpro.llm.forms import Text
+
+class Text:
+    description = "Plain text."
 
 transcripts = Transcripts(Path(sys.argv[1]))
 for number in range(100_000):
@@ -137,7 +141,7 @@ def test_what_was_kept_is_complete_after_the_process_is_killed(tmp_path: Path) -
         os.kill(writer.pid, signal.SIGKILL)
         rest, _ = writer.communicate()
         reported[name] = int((rest.splitlines() or [str(reported[name])])[-1])
-    lines = {line.key: line for line in Transcripts(path).lines()}
+    lines = {line.key: line for line in Transcripts(path).entries()}
     for name, last in reported.items():
         for number in range(last + 1):
             assert lines[f"{name}-{number}"].text.startswith(f"answer {number} ")
@@ -150,7 +154,7 @@ def test_a_torn_line_is_left_out_and_nothing_sticks_to_it(tmp_path: Path) -> Non
     whole = path.read_bytes()
     path.write_bytes(whole + whole[: len(whole) // 2])
     Transcripts(path).append("m", question("second", form=Text()), Exchange(text="two"))
-    assert [line.key for line in Transcripts(path).lines()] == ["first", "second"]
+    assert [line.key for line in Transcripts(path).entries()] == ["first", "second"]
     assert all(
         json.loads(part) for part in (path.read_bytes().splitlines()[0], path.read_bytes().splitlines()[-1])
     )

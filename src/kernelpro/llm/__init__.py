@@ -1,50 +1,51 @@
-"""Who can be the LLM: any provider, any OpenAI-compatible server, files in a folder, or the transcripts of an earlier run.
+"""Language models: any provider, any OpenAI-compatible server, files in a folder, or transcripts of an
+earlier run.
 
-question.py      Question, Form, Tool, Reply; ModelError, CapReached, Outstanding
-by_name.py       `model(spec, ...)`: a Model from its name
-forms.py         two ready forms of answers; markdown.py finds fenced blocks
-providers.py     names, keys and prices of providers; conversation.py asks them; failures.py says what went wrong
-cap.py           the purse: a cap in money and tokens for all roles together
-transcripts.py   every exchange, durably; recorded.py keeps and reuses them; replay.py answers from them
+question.py      Question, AnswerFormat, Tool, Reply; the ways to get no answer
+by_name.py       `create_model(spec, ...)`: a Model from its name
+markdown.py      finds fenced blocks
+providers.py     names, keys and prices of providers; conversation.py asks them; failures.py classifies errors
+cap.py           the spending cap in dollars and tokens, shared by all roles
+transcripts.py   every exchange, durably; recording.py stores and reuses them; replay.py answers from them
 inbox.py         questions and answers as files
 
-In come questions, out come checked values with what they cost. Answers are data: nothing in them is run or followed here.
+Input: questions. Output: checked values with their cost. Answers are data: this package runs nothing in them.
 """
 
-from kernelpro.llm.by_name import model
-from kernelpro.llm.cap import Purse
+from kernelpro.llm.by_name import create_model
+from kernelpro.llm.cap import SpendingCap
 from kernelpro.llm.prices import Price
 from kernelpro.llm.question import (
+    AnswerFormat,
+    AnswerOutstanding,
     CapReached,
-    Form,
     Malformed,
     Model,
     ModelError,
     NoAnswer,
-    Outstanding,
     Question,
     Reply,
     Tool,
 )
-from kernelpro.llm.settings import Effort, Settings
+from kernelpro.llm.settings import ModelSettings, ReasoningEffort
 from kernelpro.llm.transcripts import FILE, Transcripts
 
 __all__ = [
     "FILE",
+    "AnswerFormat",
+    "AnswerOutstanding",
     "CapReached",
-    "Effort",
-    "Form",
     "Malformed",
     "Model",
     "ModelError",
+    "ModelSettings",
     "NoAnswer",
-    "Outstanding",
     "Price",
-    "Purse",
     "Question",
+    "ReasoningEffort",
     "Reply",
-    "Settings",
+    "SpendingCap",
     "Tool",
     "Transcripts",
-    "model",
+    "create_model",
 ]

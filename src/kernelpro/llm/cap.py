@@ -1,8 +1,8 @@
-"""The purse: what may be spent, by all roles together, and what was.
+"""The spending cap in dollars and tokens, shared by all roles of a run.
 
-A request is let through if what is spent, what requests in flight have announced for their prompts, and the estimate of
-its own prompt stay within the caps. What it writes is known only afterwards: so a cap can be passed by the answers that
-were in flight when it was reached, and by nothing else. Amounts are exact.
+A request passes if the amount spent, the estimated prompts of requests in flight and the estimate of its own
+prompt stay within the cap. The length of an answer is known only afterwards. So the answers in flight when
+the cap is reached may exceed it, and nothing else. Amounts are exact decimals.
 """
 
 from __future__ import annotations
@@ -18,98 +18,106 @@ from kernelpro.llm.question import CapReached
 from kernelpro.records import Cost
 
 _CHARACTERS_PER_TOKEN = 3
-"""English has about four, CUDA and Triton source a little over three: an estimate by this is rather too high."""
+"""English has about four, CUDA and Triton source a little over three: the estimate is rather too high."""
 
 
-def estimate(characters: int) -> int:
-    """Tokens of a text of this length."""
+def estimate_tokens(characters: int) -> int:
+    """Estimate the tokens of a text of this length."""
     return -(-characters // _CHARACTERS_PER_TOKEN)
 
 
 class _Account:
     def __init__(self) -> None:
-        self.money, self.tokens_in, self.tokens_out, self.calls = Decimal(0), 0, 0, 0
+        self.dollars, self.tokens_in, self.tokens_out, self.calls = Decimal(0), 0, 0, 0
 
-    def add(self, money: Decimal, tokens_in: int, tokens_out: int, calls: int) -> None:
-        self.money += money
+    def add(self, dollars: Decimal, tokens_in: int, tokens_out: int, calls: int) -> None:
+        self.dollars += dollars
         self.tokens_in += tokens_in
         self.tokens_out += tokens_out
         self.calls += calls
 
     @property
     def cost(self) -> Cost:
-        return Cost(float(self.money), self.tokens_in, self.tokens_out, self.calls)
+        return Cost(float(self.dollars), self.tokens_in, self.tokens_out, self.calls)
 
 
-class Purse:
-    """Caps in dollars and tokens (0: none), shared by everything that asks. Safe to use from several threads."""
+class SpendingCap:
+    """Limits in dollars and tokens (0: none). Thread-safe."""
 
-    def __init__(self, money: float | Decimal = 0, tokens: int = 0) -> None:
-        self._money, self._tokens = Decimal(str(money)), tokens
-        self._all = _Account()
+    def __init__(self, dollars: float | Decimal = 0, tokens: int = 0) -> None:
+        self._max_dollars, self._max_tokens = Decimal(str(dollars)), tokens
+        self._total = _Account()
         self._roles: defaultdict[str, _Account] = defaultdict(_Account)
         self._keys: defaultdict[str, _Account] = defaultdict(_Account)
-        self._announced_money, self._announced_tokens = Decimal(0), 0
+        self._reserved_dollars, self._reserved_tokens = Decimal(0), 0
         self._lock = Lock()
 
     @property
     def spent(self) -> Cost:
-        return self._all.cost
+        """Everything spent so far."""
+        return self._total.cost
 
     @property
-    def money(self) -> Decimal:
-        """Dollars spent, exact."""
-        return self._all.money
+    def dollars(self) -> Decimal:
+        """Dollars spent, exactly."""
+        return self._total.dollars
 
     @property
-    def caps_money(self) -> bool:
-        return self._money > 0
+    def limits_dollars(self) -> bool:
+        """Whether there is a limit in dollars."""
+        return self._max_dollars > 0
 
     def by_role(self) -> dict[str, Cost]:
+        """Cost by role."""
         return {role: account.cost for role, account in self._roles.items()}
 
     def by_key(self) -> dict[str, Cost]:
+        """Cost by question key."""
         return {key: account.cost for key, account in self._keys.items()}
 
     @contextmanager
-    def request(self, tokens: int, money: Decimal) -> Iterator[None]:
-        """Announce a request by the estimate of its prompt; raises CapReached. Ends when the request does."""
+    def request(self, tokens: int, dollars: Decimal) -> Iterator[None]:
+        """Reserve the estimated prompt of a request while it is in flight. Raises CapReached."""
         with self._lock:
-            self._check(tokens, money)
-            self._announced_tokens += tokens
-            self._announced_money += money
+            self._check(tokens, dollars)
+            self._reserved_tokens += tokens
+            self._reserved_dollars += dollars
         try:
             yield
         finally:
             with self._lock:
-                self._announced_tokens -= tokens
-                self._announced_money -= money
+                self._reserved_tokens -= tokens
+                self._reserved_dollars -= dollars
 
-    def pay(self, role: str, key: str, money: Decimal, tokens: Tokens) -> None:
-        """Count one request. The money is gone, so this never refuses."""
-        self._count(role, key, money, tokens.input, tokens.output, 1)
+    def charge(self, role: str, key: str, dollars: Decimal, tokens: Tokens) -> None:
+        """Count one request. The money is spent, so this never raises."""
+        self._count(role, key, dollars, tokens.input, tokens.output, 1)
 
-    def recall(self, spent: Iterable[tuple[str, str, Decimal, Cost]]) -> None:
-        """Count what earlier sittings spent, as `Transcripts.spent` gives it: role, key, money, the rest."""
-        for role, key, money, cost in spent:
-            self._count(role, key, money, cost.tokens_in, cost.tokens_out, cost.calls)
+    def restore(self, spent: Iterable[tuple[str, str, Decimal, Cost]]) -> None:
+        """Count what earlier processes of the run spent, as `Transcripts.spent` returns it."""
+        for role, key, dollars, cost in spent:
+            self._count(role, key, dollars, cost.tokens_in, cost.tokens_out, cost.calls)
 
     def _count(
-        self, role: str, key: str, money: Decimal, tokens_in: int, tokens_out: int, calls: int
+        self, role: str, key: str, dollars: Decimal, tokens_in: int, tokens_out: int, calls: int
     ) -> None:
         with self._lock:
-            for account in (self._all, self._roles[role], self._keys[key]):
-                account.add(money, tokens_in, tokens_out, calls)
+            for account in (self._total, self._roles[role], self._keys[key]):
+                account.add(dollars, tokens_in, tokens_out, calls)
 
-    def _check(self, tokens: int, money: Decimal) -> None:
-        used, ahead = self._all.tokens_in + self._all.tokens_out, tokens + self._announced_tokens
-        if self._tokens and used + ahead > self._tokens:
+    def _check(self, tokens: int, dollars: Decimal) -> None:
+        used, requested = self._total.tokens_in + self._total.tokens_out, tokens + self._reserved_tokens
+        if self._max_tokens and used + requested > self._max_tokens:
             raise CapReached(
-                f"the cap of {self._tokens:,} tokens is reached: {used:,} are spent, about {ahead:,} are asked for"
+                f"the cap of {self._max_tokens:,} tokens is reached: {used:,} spent, about {requested:,}"
+                " requested"
             )
-        needed = money + self._announced_money
-        if self._money and (self._all.money >= self._money or self._all.money + needed > self._money):
-            spent = self._all.money
+        needed = dollars + self._reserved_dollars
+        if self._max_dollars and (
+            self._total.dollars >= self._max_dollars or self._total.dollars + needed > self._max_dollars
+        ):
+            spent = self._total.dollars
             raise CapReached(
-                f"the cap of ${self._money:,.2f} is reached: ${spent:,.4f} is spent, about ${needed:,.4f} is asked for"
+                f"the cap of ${self._max_dollars:,.2f} is reached: ${spent:,.4f} spent, about ${needed:,.4f}"
+                " requested"
             )

@@ -1,8 +1,8 @@
-"""One question to one provider: request, tool calls, re-asks, until the answer has its form.
+"""Ask one provider one question: requests, tool calls and re-asks until the answer has its format.
 
-1. ask the purse; send the conversation; retry what is worth retrying; pay
-2. tool calls: check the arguments, call, send the results back, go to 1
-3. text: parse it; malformed: say what is wrong in the same conversation, go to 1; else done
+1. Check the cap; send the conversation; retry transient failures; record the usage.
+2. Tool calls: check the arguments, call, send the results, go to 1.
+3. Text: parse it. If it is malformed, say in the same conversation what is wrong and go to 1.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from kernelpro.llm import failures, schema
-from kernelpro.llm.cap import Purse, estimate
+from kernelpro.llm.cap import SpendingCap, estimate_tokens
 from kernelpro.llm.prices import Tokens
-from kernelpro.llm.providers import Tariff, connect
-from kernelpro.llm.question import Exchange, Malformed, ModelError, NotHeard, Question, Tool, Unusable
+from kernelpro.llm.providers import Pricing, connect
+from kernelpro.llm.question import (
+    Exchange,
+    Malformed,
+    ModelError,
+    Question,
+    ServerUnreachable,
+    Tool,
+    UnusableModel,
+)
 from kernelpro.llm.secrets import redact
-from kernelpro.llm.settings import Settings
+from kernelpro.llm.settings import ModelSettings
 from kernelpro.records import BadInput
 
 if TYPE_CHECKING:
@@ -31,109 +39,117 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LONGEST_RESULT = 60_000
-"""Characters of a tool's result, about 20,000 tokens: a whole header of CUTLASS fits, a dump of a folder does not."""
-_CUT = "it was cut off at the limit of output tokens, so be briefer; "
-_AGAIN = "Please give the whole answer again, in that form."
-_OWN_TEMPERATURE = "claude"
-"""In the names of models that refuse a temperature while they think, whoever serves them."""
-_GRACE = 2
-"""Rounds in which a model that has used up its tool calls is told so, before the question is given up."""
+_MAX_RESULT_CHARACTERS = 60_000
+"""Characters of a tool's result, about 20,000 tokens: a whole CUTLASS header fits, a folder dump does not."""
+_CUT = "it was cut off at the output token limit, so be briefer; "
+_AGAIN = "Please send the complete answer again in that format."
+_NO_TEMPERATURE_WITH_THINKING = "claude"
+"""Part of the names of models that reject a temperature while they think, whichever provider serves them."""
+_EXTRA_ROUNDS = 2
+"""Rounds in which a model without remaining tool calls is told so before the question is given up."""
 
 
-class Provider:
-    """A Source. Opens a connection pool with each question and closes it after the last, on whatever event loop it is asked."""
+class ProviderSource:
+    """An AnswerSource. Opens a connection pool for each question and closes it afterwards, on any event
+    loop."""
 
-    def __init__(self, spec: str, settings: Settings, purse: Purse) -> None:
+    def __init__(self, spec: str, settings: ModelSettings, cap: SpendingCap) -> None:
         self.name = spec
-        self.settings, self.purse = settings, purse
+        self.settings, self.cap = settings, cap
         self.model: LibraryModel = connect(spec)
         price = settings.prices.get(spec) or settings.prices.get(self.model.model_name)
-        self.tariff = Tariff(price, self.model.system, self.model.model_name)
-        if purse.caps_money and not self.tariff.known:
-            give = f"give it with --price {self.model.model_name}=INPUT/OUTPUT (dollars per million tokens)"
+        self.pricing = Pricing(price, self.model.system, self.model.model_name)
+        if cap.limits_dollars and not self.pricing.known:
+            give = f"set it with --price {self.model.model_name}=INPUT/OUTPUT (dollars per million tokens)"
             raise BadInput(
-                f"{spec}: its price is not known, so a cap in dollars would not hold; {give}, or cap the tokens instead"
+                f"{spec}: unknown price, so a dollar limit cannot hold; {give}, or limit tokens instead"
             )
-        self._noted: set[str] = set()
+        self._notes_given: set[str] = set()
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
+        """Hold the conversation; returns the parsed answer."""
         async with self.model:
             return await _Conversation(self, question, exchange).run(question)
 
     def note_once(self, exchange: Exchange, text: str) -> None:
-        if text not in self._noted:
-            self._noted.add(text)
+        """Add a note to the exchange, once per model."""
+        if text not in self._notes_given:
+            self._notes_given.add(text)
             exchange.notes.append(f"{self.name}: {text}")
 
     def library_settings(self, question: Question[Any]) -> ModelSettings:
-        """The prompt's fixed part is cached where the provider has that; the conversation only if tools will make it long."""
+        """Settings of one request. The fixed part of the prompt is cached if the provider can; the
+        conversation only if there are tools."""
         settings = self.settings
-        wanted: dict[str, Any] = {
+        values: dict[str, Any] = {
             "timeout": settings.timeout,
             "request_timeout": settings.timeout,
-            "max_retries": 0,  # retrying is ours: each attempt passes the purse
+            "max_retries": 0,  # this class retries, because each attempt must pass the cap
             "cache": {"messages": bool(question.tools)},
         }
         if settings.temperature is not None and not (
-            settings.effort and _OWN_TEMPERATURE in self.model.model_name
+            settings.effort and _NO_TEMPERATURE_WITH_THINKING in self.model.model_name
         ):
-            wanted["temperature"] = settings.temperature
+            values["temperature"] = settings.temperature
         if settings.effort is not None:
-            # of a server by its address the library does not know whether it has efforts; whoever asks for one does
-            wanted["openai_reasoning_effort" if "://" in self.name else "thinking"] = settings.effort
+            # the library cannot know whether a server given by its URL supports reasoning effort; the user
+            # does
+            values["openai_reasoning_effort" if "://" in self.name else "thinking"] = settings.effort
         if settings.max_output_tokens:
-            wanted["max_tokens"] = settings.max_output_tokens
+            values["max_tokens"] = settings.max_output_tokens
         for name in self.model.unsupported_settings:
-            wanted.pop(name, None)
-        return cast("ModelSettings", wanted)
+            values.pop(name, None)
+        return cast("ModelSettings", values)
 
 
 @dataclass
 class _Conversation:
-    provider: Provider
+    """The state of one question."""
+
+    provider: ProviderSource
     question: Question[Any]
     exchange: Exchange
     history: list[ModelMessage] = field(default_factory=list)
     characters: int = 0
-    """Of all that the next request sends."""
+    """Length of the next request."""
 
     async def run(self, question: Question[T]) -> T:
+        """Ask until the answer has its format. Raises ModelError, CapReached."""
         settings, rounds, reasks = self.provider.settings, 0, 0
         self.exchange.add("system", redact(question.system))
         self.characters = len(question.system) + sum(
             len(json.dumps(tool.parameters)) for tool in question.tools
         )
-        self._say(question.task)
+        self._send_text(question.full_prompt)
         while True:
             response = await self._request()
             if response.tool_calls:
                 rounds += 1
-                if rounds > settings.tool_rounds + _GRACE:
+                if rounds > settings.tool_rounds + _EXTRA_ROUNDS:
                     raise ModelError(
                         f"{self.provider.name}: {question.key}: {rounds} rounds of tool calls and no answer"
                     )
-                await self._call(list(response.tool_calls), rounds <= settings.tool_rounds)
+                await self._call_tools(list(response.tool_calls), rounds <= settings.tool_rounds)
                 continue
             self.exchange.text = redact(response.text or "")
             try:
-                return question.form.parse(self.exchange.text)
+                return question.answer_format.parse(self.exchange.text)
             except Malformed as fault:
                 wrong = f"{_CUT if response.finish_reason == 'length' else ''}{fault}"
                 reasks += 1
                 if reasks > settings.reasks:
                     name = f"{self.provider.name}: the answer to {question.key}"
                     raise ModelError(f"{name} was malformed {reasks} times; the last time: {wrong}") from None
-                self._say(f"Your answer does not have the form asked for: {wrong}\n\n{_AGAIN}")
+                self._send_text(f"Your answer does not have the required format: {wrong}\n\n{_AGAIN}")
 
-    def _say(self, text: str) -> None:
+    def _send_text(self, text: str) -> None:
         from pydantic_ai.messages import UserPromptPart
 
         text = redact(text)
         self.exchange.add("user", text)
-        self._send([UserPromptPart(text)], len(text))
+        self._append_request([UserPromptPart(text)], len(text))
 
-    def _send(self, parts: list[ModelRequestPart], characters: int) -> None:
+    def _append_request(self, parts: list[ModelRequestPart], characters: int) -> None:
         from pydantic_ai.messages import ModelRequest
 
         self.history.append(ModelRequest(parts=parts, instructions=redact(self.question.system)))
@@ -149,17 +165,15 @@ class _Conversation:
             try:
                 return await self._attempt()
             except (AgentRunError, UserError, *failures.UNREADABLE) as error:
-                failure = failures.judge(error, self.provider.name)
+                failure = failures.classify(error, self.provider.name)
             wait = settings.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-            wait = min(wait, settings.longest_wait) if failure.retry_after is None else failure.retry_after
-            if not failure.passing:
-                raise (Unusable if failure.unusable else ModelError)(failure.text)
+            wait = min(wait, settings.max_wait) if failure.retry_after is None else failure.retry_after
+            if not failure.transient:
+                raise (UnusableModel if failure.permanent else ModelError)(failure.text)
             if attempt > settings.retries:
-                raise NotHeard(f"{failure.text}; given up after {attempt} attempts")
-            if wait > settings.longest_wait:
-                raise NotHeard(
-                    f"{failure.text}; the server asks to wait {wait:.0f} s: come back then, or raise longest_wait"
-                )
+                raise ServerUnreachable(f"{failure.text}; given up after {attempt} attempts")
+            if wait > settings.max_wait:
+                raise ServerUnreachable(f"{failure.text}; the server asks to wait {wait:.0f} s: resume later")
             self.exchange.add("note", f"attempt {attempt} failed: {failure.text}")
             await asyncio.sleep(wait)
         raise AssertionError("count() does not end")
@@ -174,8 +188,8 @@ class _Conversation:
             ToolDefinition(name=t.name, description=t.description, parameters_json_schema=t.parameters)
             for t in tools
         ]
-        expected = estimate(self.characters)
-        with provider.purse.request(expected, provider.tariff.of_prompt(expected)):
+        expected = estimate_tokens(self.characters)
+        with provider.cap.request(expected, provider.pricing.prompt_cost(expected)):
             response = await model_request(
                 provider.model,
                 self.history,
@@ -183,11 +197,11 @@ class _Conversation:
                 model_request_parameters=ModelRequestParameters(function_tools=definitions),
                 instrument=False,
             )
-            self._pay(response, expected)
+            self._record_usage(response, expected)
         return response
 
-    def _pay(self, response: ModelResponse, expected: int) -> None:
-        """Count the request, here and in the purse, before anything else can go wrong; then keep what it said."""
+    def _record_usage(self, response: ModelResponse, expected: int) -> None:
+        """Count the request here and in the cap before anything else can fail, then store the response."""
         usage, exchange, provider = response.usage, self.exchange, self.provider
         tokens = Tokens(
             usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
@@ -199,22 +213,25 @@ class _Conversation:
         text, thinking = response.text or "", response.thinking or ""
         written = len(text) + len(thinking) + len(json.dumps(calls))
         if not usage.has_values() or usage.unmeasured_requests:
-            tokens = Tokens(expected, estimate(written))
+            tokens = Tokens(expected, estimate_tokens(written))
+            provider.note_once(exchange, "the server does not report token usage: token counts are estimates")
+        dollars = provider.pricing.response_cost(response, tokens)
+        if dollars is None:
+            dollars = Decimal(0)
             provider.note_once(
-                exchange, "the server does not say what a request used: its tokens are estimates"
+                exchange, "unknown price: tokens are counted, dollars are not; set it with --price"
             )
-        money = provider.tariff.of(response, tokens)
-        if money is None:
-            money = Decimal(0)
-            provider.note_once(
-                exchange, "its price is not known: tokens count, money does not; --price gives it"
-            )
-        provider.purse.pay(self.question.role, self.question.key, money, tokens)
-        exchange.money += money
+        provider.cap.charge(self.question.role, self.question.key, dollars, tokens)
+        exchange.dollars += dollars
         exchange.tokens_in += tokens.input
         exchange.tokens_out += tokens.output
         exchange.calls += 1
-        used = {"in": tokens.input, "out": tokens.output, "cached": tokens.read, "money": str(money)}
+        used = {
+            "in": tokens.input,
+            "out": tokens.output,
+            "cached": tokens.cache_read,
+            "dollars": str(dollars),
+        }
         exchange.add(
             "assistant",
             redact(text),
@@ -223,39 +240,41 @@ class _Conversation:
             used=used,
             finish=response.finish_reason,
         )
-        if response.parts:  # providers refuse a conversation with an empty turn
+        if response.parts:  # providers reject a conversation with an empty turn
             self.history.append(response)
         self.characters += written
 
     # --- tools -----------------------------------------------------------------------------------------
 
-    async def _call(self, calls: list[ToolCallPart], allowed: bool) -> None:
+    async def _call_tools(self, calls: list[ToolCallPart], allowed: bool) -> None:
         from pydantic_ai.messages import ToolReturnPart
 
         parts: list[ModelRequestPart] = []
         for call in calls:
             failed, text = (
-                await self._result(call)
+                await self._call_tool(call)
                 if allowed
                 else (True, "no tool calls are left for this question: answer now")
             )
-            text = redact(_shortened(text))
+            text = redact(_truncate(text))
             self.exchange.add("tool", text, id=call.tool_call_id, name=call.tool_name, failed=failed)
             outcome: Literal["failed", "success"] = "failed" if failed else "success"
             parts.append(ToolReturnPart(call.tool_name, text, call.tool_call_id, outcome=outcome))
-        self._send(parts, sum(len(message["text"]) for message in self.exchange.messages[-len(calls) :]))
+        self._append_request(
+            parts, sum(len(message["text"]) for message in self.exchange.messages[-len(calls) :])
+        )
 
-    async def _result(self, call: ToolCallPart) -> tuple[bool, str]:
-        """Whether it failed, and what to tell the model. Whatever a tool raises is the model's to read."""
+    async def _call_tool(self, call: ToolCallPart) -> tuple[bool, str]:
+        """Return whether the call failed, and the text for the model. Exceptions of a tool become text."""
         tools: dict[str, Tool] = {tool.name: tool for tool in self.question.tools}
         tool = tools.get(call.tool_name)
         if tool is None:
-            return True, f"there is no tool {call.tool_name}; there are: {', '.join(tools) or 'none'}"
+            return True, f"unknown tool {call.tool_name}; the tools are: {', '.join(tools) or 'none'}"
         try:
             arguments = json.loads(call.args or "{}") if not isinstance(call.args, dict) else call.args
         except (ValueError, RecursionError) as error:
             return True, f"the arguments are not JSON: {error}"
-        if wrong := schema.faults(tool.parameters, arguments):
+        if wrong := schema.violations(tool.parameters, arguments):
             return True, f"the arguments are wrong: {'; '.join(wrong)}"
         try:
             return False, str(await asyncio.to_thread(tool.function, **arguments))
@@ -263,9 +282,10 @@ class _Conversation:
             return True, f"{tool.name} failed: {type(error).__name__}: {error}"
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_RESULT:
+def _truncate(text: str) -> str:
+    if len(text) <= _MAX_RESULT_CHARACTERS:
         return text
     return (
-        f"{text[:_LONGEST_RESULT]}\n[cut here: {len(text) - _LONGEST_RESULT} more characters; ask for less]"
+        f"{text[:_MAX_RESULT_CHARACTERS]}\n[truncated: {len(text) - _MAX_RESULT_CHARACTERS} more characters;"
+        " ask for less]"
     )

@@ -1,4 +1,4 @@
-"""What a failed request means: whether to try again, and how to say it in one line."""
+"""Classify failed requests: whether to retry, and one line for the user."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from kernelpro.llm.providers import KEY_FOR_URL, PROVIDERS
 from kernelpro.llm.secrets import redact
 
-_PASSING_STATUS = {408, 409, 425, 429}
-"""Time-out, conflict, too early, too many: they pass. So do all from 500 on."""
-_LONGEST = 300
-"""Characters of a server's own words."""
+_TRANSIENT_STATUS = {408, 409, 425, 429}
+"""Time-out, conflict, too early, too many requests. All statuses from 500 on are transient too."""
+_MAX_CHARACTERS = 300
+"""Length of a server's own message."""
 
 
 UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, AssertionError)
@@ -20,70 +20,72 @@ UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, AssertionError
 
 @dataclass(frozen=True)
 class Failure:
+    """A failed request."""
+
     text: str
-    passing: bool
-    """Worth trying again."""
+    transient: bool
+    """Worth a retry."""
     retry_after: float | None = None
-    """Seconds, where the server said."""
-    unusable: bool = False
-    """Of every question, not of this one."""
+    """Seconds, if the server said."""
+    permanent: bool = False
+    """No question to this model can succeed."""
 
 
-def judge(error: Exception, name: str) -> Failure:
-    """`error` is what the library raised; `name` is how the model was named."""
-    from pydantic_ai import exceptions as known
+def classify(error: Exception, name: str) -> Failure:
+    """Classify `error`, which the library raised, for the model called `name`."""
+    from pydantic_ai import exceptions
 
     def final(text: str) -> Failure:
         return Failure(f"{name}: {text}", False)
 
-    def unusable(text: str) -> Failure:
-        return Failure(f"{name}: {text}", False, unusable=True)
+    def permanent(text: str) -> Failure:
+        return Failure(f"{name}: {text}", False, permanent=True)
 
-    def passing(text: str) -> Failure:
+    def transient(text: str) -> Failure:
         return Failure(f"{name}: {text}", True, getattr(error, "retry_after", None))
 
-    words = _words(error)
-    status = f" ({error.status_code})" if isinstance(error, known.ModelHTTPError) else ""
-    if isinstance(error, known.ModelAuthenticationError):
-        return unusable(f"the key in {_variables(name)} was refused{status}: {words}")
-    if isinstance(error, known.ModelQuotaExceededError):
-        return unusable(f"the account has no credit left{status}: {words}")
-    if isinstance(error, known.ModelNotFoundError):
-        return unusable(f"the server does not know this model or address{status}: {words}")
-    if isinstance(error, known.ModelContextWindowExceededError):
-        return final(f"the prompt is longer than the model can read{status}: {words}")
-    if isinstance(error, (known.ModelRequestTimeout, known.ModelTimeoutError)):
-        return passing("no answer within the time-out")
-    if isinstance(error, known.ModelConnectionError):
-        return passing(f"the connection failed: {words}")
-    if isinstance(error, known.ModelHTTPError):
-        again = error.status_code in _PASSING_STATUS or error.status_code >= 500
+    message = _server_message(error)
+    status = f" ({error.status_code})" if isinstance(error, exceptions.ModelHTTPError) else ""
+    if isinstance(error, exceptions.ModelAuthenticationError):
+        return permanent(f"the key in {_key_variables(name)} was rejected{status}: {message}")
+    if isinstance(error, exceptions.ModelQuotaExceededError):
+        return permanent(f"the account has no credit left{status}: {message}")
+    if isinstance(error, exceptions.ModelNotFoundError):
+        return permanent(f"the server does not know this model or address{status}: {message}")
+    if isinstance(error, exceptions.ModelContextWindowExceededError):
+        return final(f"the prompt exceeds the context window{status}: {message}")
+    if isinstance(error, (exceptions.ModelRequestTimeout, exceptions.ModelTimeoutError)):
+        return transient("no answer within the time-out")
+    if isinstance(error, exceptions.ModelConnectionError):
+        return transient(f"the connection failed: {message}")
+    if isinstance(error, exceptions.ModelHTTPError):
+        retry = error.status_code in _TRANSIENT_STATUS or error.status_code >= 500
         if error.provider_retry_hint is not None:
-            again = error.provider_retry_hint
+            retry = error.provider_retry_hint
         return (
-            passing(f"the server answered {error.status_code}: {words}")
-            if again
-            else final(f"refused{status}: {words}")
+            transient(f"the server answered {error.status_code}: {message}")
+            if retry
+            else final(f"request rejected{status}: {message}")
         )
-    if isinstance(error, (known.ContentFilterError, known.UserError)):
-        return final(words)
-    if isinstance(error, (known.ModelAPIError, known.UnexpectedModelBehavior, *UNREADABLE)):
-        return passing(f"the server's answer cannot be read: {words}")
-    return final(words)
+    if isinstance(error, (exceptions.ContentFilterError, exceptions.UserError)):
+        return final(message)
+    if isinstance(error, (exceptions.ModelAPIError, exceptions.UnexpectedModelBehavior, *UNREADABLE)):
+        return transient(f"the server's answer cannot be read: {message}")
+    return final(message)
 
 
-def _words(error: Any) -> str:
-    """The server's message, where there is one; on one line, without keys."""
+def _server_message(error: Any) -> str:
+    """Return the server's message on one line, without keys."""
     body = getattr(error, "body", None)
     for _ in range(2):  # {"error": {"message": ...}}
         if isinstance(body, dict):
             body = body.get("error") or body.get("message") or body
             body = body.get("message", body) if isinstance(body, dict) else body
     text = body if isinstance(body, str) and body else str(error)
-    return redact(" ".join(text.split()))[:_LONGEST]
+    return redact(" ".join(text.split()))[:_MAX_CHARACTERS]
 
 
-def _variables(name: str) -> str:
+def _key_variables(name: str) -> str:
     provider = PROVIDERS.get(name.partition(":")[0]) if "://" not in name else None
     keys = (KEY_FOR_URL,) if provider is None else provider.keys or ("the credentials of this provider",)
     return " or ".join(keys)

@@ -1,4 +1,4 @@
-"""Answers are Markdown, and code stands in fenced blocks: this finds them."""
+"""Find the fenced code blocks of a Markdown answer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from kernelpro.llm.question import Malformed
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*(.*)")
 _ALIASES = {"py": "python", "python3": "python", "cu": "cuda", "c++": "cpp", "cxx": "cpp", "jsonc": "json"}
-"""What models write for the same language."""
+"""Other spellings of a language."""
 
 
 @dataclass(frozen=True)
-class Fence:
+class FencedBlock:
     """A fenced block."""
 
     language: str
-    """First word of the info string, in lower case, by its usual name."""
+    """First word of the info string, in lower case, normalized."""
     info: str
     """The rest of the info string."""
     body: str
     line: int
-    """Where it opens; the first line of the text is 1."""
+    """Line of the opening fence, counted from 1."""
 
 
-def fences(text: str) -> list[Fence]:
-    """All fenced blocks. A block ends with a fence at least as long as its first; raises Malformed if one never does."""
-    found: list[Fence] = []
+def fenced_blocks(text: str) -> list[FencedBlock]:
+    """Return all fenced blocks. A block ends with a fence at least as long as its first. Raises Malformed if
+    one is not closed."""
+    blocks: list[FencedBlock] = []
     mark, info, start, body = "", "", 0, list[str]()
     for number, line in enumerate(_lines(text), 1):
         match = _FENCE.fullmatch(line)
@@ -35,7 +36,9 @@ def fences(text: str) -> list[Fence]:
             if match and match[1].startswith(mark) and not match[2].strip():
                 first, _, rest = info.partition(" ")
                 language = _ALIASES.get(first.lower(), first.lower())
-                found.append(Fence(language, rest.strip(), "".join(part + "\n" for part in body), start))
+                blocks.append(
+                    FencedBlock(language, rest.strip(), "".join(part + "\n" for part in body), start)
+                )
                 mark = ""
             else:
                 body.append(line)
@@ -45,9 +48,9 @@ def fences(text: str) -> list[Fence]:
         raise Malformed(
             f"the block that opens in line {start} with {mark}{info} is never closed: was the answer cut off?"
         )
-    return found
+    return blocks
 
 
 def _lines(text: str) -> list[str]:
-    """Split at line ends alone: form feeds and the like belong to the source they stand in."""
+    """Split at line ends only: form feeds and the like are part of the source."""
     return text.replace("\r\n", "\n").split("\n")

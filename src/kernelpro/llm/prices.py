@@ -1,9 +1,10 @@
-"""Money, exactly: tokens times dollars per million, in decimal.
+"""Exact cost of requests, in decimal dollars:
 
-    money = ((in - read - written) * input + read * cached + written * cache_write + out * output) / 1e6
+    ((input - cache_read - cache_written) * price.input + cache_read * price.cached
+     + cache_written * price.cache_write + output * price.output) / 1e6
 
-with `in` all tokens of the prompt, `read` those from the provider's cache, `written` those put there. A model whose
-price a person gives is billed like that; others by the library's table, which knows tiers as well.
+A price set by the user is applied like this. Other models are billed by the library's price table, which
+knows tiers too.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ MILLION = Decimal(1_000_000)
 
 @dataclass(frozen=True)
 class Tokens:
-    """What one request used."""
+    """Token usage of one request."""
 
     input: int = 0
-    """All of the prompt, cached or not."""
+    """The whole prompt, cached or not."""
     output: int = 0
-    """All that was written, thinking included."""
-    read: int = 0
-    """Of the input: from the cache."""
-    written: int = 0
-    """Of the input: put into the cache."""
+    """Everything generated, including thinking."""
+    cache_read: int = 0
+    """Input tokens read from the cache."""
+    cache_written: int = 0
+    """Input tokens written to the cache."""
 
 
 @dataclass(frozen=True)
@@ -37,27 +38,32 @@ class Price:
     input: Decimal
     output: Decimal
     cached: Decimal | None = None
-    """Read from the cache; None: like input."""
+    """For cache reads; None: as input."""
     cache_write: Decimal | None = None
-    """Put into the cache; None: like input."""
+    """For cache writes; None: as input."""
 
     @classmethod
     def parse(cls, text: str) -> Price:
-        """`1.25/10` or `1.25/10/0.125`: input, output, and cached input."""
+        """Parse `1.25/10` or `1.25/10/0.125`: input, output and cached input."""
         try:
             values = [Decimal(part) for part in text.split("/")]
         except InvalidOperation:
             values = []
         if not 2 <= len(values) <= 3 or not all(value.is_finite() and value >= 0 for value in values):
             raise BadInput(
-                f"price {text}: give dollars per million tokens as INPUT/OUTPUT or INPUT/OUTPUT/CACHED, like 1.25/10"
+                f"price {text}: use INPUT/OUTPUT or INPUT/OUTPUT/CACHED in dollars per million tokens, like"
+                " 1.25/10"
             )
         return cls(*values)
 
-    def of(self, tokens: Tokens) -> Decimal:
+    def cost(self, tokens: Tokens) -> Decimal:
+        """Return the cost of a request in dollars."""
         cached = self.input if self.cached is None else self.cached
         write = self.input if self.cache_write is None else self.cache_write
-        fresh = tokens.input - tokens.read - tokens.written
+        fresh = tokens.input - tokens.cache_read - tokens.cache_written
         return (
-            fresh * self.input + tokens.read * cached + tokens.written * write + tokens.output * self.output
+            fresh * self.input
+            + tokens.cache_read * cached
+            + tokens.cache_written * write
+            + tokens.output * self.output
         ) / MILLION

@@ -1,7 +1,9 @@
-"""Models of any provider, through one library: how they are named, which variable holds the key, what an answer cost.
+"""Models of any provider through one library: their names, the variable that holds the key, the cost of an
+answer.
 
-The library (pydantic-ai) is imported when a provider is first used, and by this file and `conversation` alone. Its
-features that fetch addresses or search the web are not used: a model is sent text and our tools, and nothing else.
+The library (pydantic-ai) is imported when a provider is first used, and only by this module and
+`conversation`. Its features that fetch URLs or search the web are not used: a model receives text and our
+tools, nothing else.
 """
 
 from __future__ import annotations
@@ -22,50 +24,52 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as LibraryModel
 
 KEY_FOR_URL = "KERNELPRO_API_KEY"
-"""For servers named by their address; keys of providers are never sent there."""
+"""Key for servers given by their URL. Keys of providers are never sent there."""
 _REPORTING = ("openrouter",)
-"""Providers that say with every answer what it cost."""
+"""Providers that report the cost with every answer."""
 
 
 @dataclass(frozen=True)
-class Vendor:
+class ProviderInfo:
+    """What is needed to use a provider."""
+
     keys: tuple[str, ...]
-    """Variables that hold the key, one of which is needed; none: the provider has ways of its own."""
+    """Environment variables for the key, one of which is needed; empty: the provider has its own
+    credentials."""
     extra: str
-    """What the library needs installed for it."""
-    model: str = ""
-    """The one that is taken where a key is there and no model was named; empty: it has to be named."""
+    """The library's extra to install."""
+    default_model: str = ""
+    """Used if a key is set and no model is named; empty: a model must be named."""
 
 
 PROVIDERS = {
-    "openai": Vendor(("OPENAI_API_KEY",), "openai", "gpt-5.5"),
-    "openai-chat": Vendor(("OPENAI_API_KEY",), "openai"),
-    "anthropic": Vendor(("ANTHROPIC_API_KEY",), "anthropic", "claude-opus-5-5"),
-    "google": Vendor(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google", "gemini-3.1-pro-preview"),
-    "bedrock": Vendor((), "bedrock"),
-    "openrouter": Vendor(("OPENROUTER_API_KEY",), "openrouter"),
-    "azure": Vendor(("AZURE_OPENAI_API_KEY",), "openai"),
-    "deepseek": Vendor(("DEEPSEEK_API_KEY",), "openai", "deepseek-reasoner"),
-    "groq": Vendor(("GROQ_API_KEY",), "groq", "openai/gpt-oss-120b"),
-    "mistral": Vendor(("MISTRAL_API_KEY",), "mistral", "codestral-latest"),
+    "openai": ProviderInfo(("OPENAI_API_KEY",), "openai", "gpt-5.5"),
+    "openai-chat": ProviderInfo(("OPENAI_API_KEY",), "openai"),
+    "anthropic": ProviderInfo(("ANTHROPIC_API_KEY",), "anthropic", "claude-opus-5-5"),
+    "google": ProviderInfo(("GOOGLE_API_KEY", "GEMINI_API_KEY"), "google", "gemini-3.1-pro-preview"),
+    "bedrock": ProviderInfo((), "bedrock"),
+    "openrouter": ProviderInfo(("OPENROUTER_API_KEY",), "openrouter"),
+    "azure": ProviderInfo(("AZURE_OPENAI_API_KEY",), "openai"),
+    "deepseek": ProviderInfo(("DEEPSEEK_API_KEY",), "openai", "deepseek-reasoner"),
+    "groq": ProviderInfo(("GROQ_API_KEY",), "groq", "openai/gpt-oss-120b"),
+    "mistral": ProviderInfo(("MISTRAL_API_KEY",), "mistral", "codestral-latest"),
 }
 
 
 def connect(spec: str) -> LibraryModel:
-    """The library's model for `provider:model`, or for `URL#model`. Raises BadInput: what is missing, and where it goes."""
+    """Return the library's model for `provider:model` or `URL#model`. Raises BadInput with what is
+    missing."""
     warnings.filterwarnings(
         "ignore", "Sampling parameters", UserWarning
-    )  # where a model takes no temperature, none is sent
+    )  # the library drops a temperature that a model rejects
     if "://" in spec:
-        return _at_url(spec.removeprefix("openai-compatible:"))
+        return _connect_url(spec.removeprefix("openai-compatible:"))
     name, _, model = spec.partition(":")
     provider = PROVIDERS[name]
     if not model:
-        raise BadInput(f"{spec}: which model? Write {name}:MODEL")
+        raise BadInput(f"{spec}: no model given; write {name}:MODEL")
     if provider.keys and not any(os.environ.get(key) for key in provider.keys):
-        raise BadInput(
-            f"{spec}: there is no key; put it into the environment variable {' or '.join(provider.keys)}"
-        )
+        raise BadInput(f"{spec}: no key; set the environment variable {' or '.join(provider.keys)}")
     try:
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.models import infer_model
@@ -78,7 +82,7 @@ def connect(spec: str) -> LibraryModel:
         raise _not_installed(spec, provider.extra) from None
 
 
-def _at_url(address: str) -> LibraryModel:
+def _connect_url(address: str) -> LibraryModel:
     url, _, model = address.partition("#")
     try:
         parts = urlsplit(url)
@@ -87,11 +91,11 @@ def _at_url(address: str) -> LibraryModel:
         usable = False
     if not usable or not model:
         raise BadInput(
-            f"{url}: write the address of the server and the model's name, like http://localhost:8000/v1#qwen3-coder"
+            f"{url}: write the server's URL and the model, like http://localhost:8000/v1#qwen3-coder"
         )
     if parts.username or parts.password:
         raise BadInput(
-            f"{parts.hostname}: leave user and password out of the address; a key goes into {KEY_FOR_URL}"
+            f"{parts.hostname}: remove user and password from the URL; set {KEY_FOR_URL} for a key"
         )
     try:
         from pydantic_ai.models.openai import OpenAIChatModel
@@ -106,25 +110,26 @@ def _at_url(address: str) -> LibraryModel:
 
 def _not_installed(spec: str, extra: str) -> BadInput:
     return BadInput(
-        f"{spec}: the library for it is not installed; run: pip install 'pydantic-ai-slim[{extra}]>=2.66,<3'"
+        f"{spec}: the client library is not installed; run: pip install 'pydantic-ai-slim[{extra}]>=2.66,<3'"
     )
 
 
-class Tariff:
-    """What requests to one model cost: a person's price, else what the provider reports, else the library's table."""
+class Pricing:
+    """Cost of requests to one model: by the user's price, else as the provider reports, else by the library's
+    table."""
 
     def __init__(self, price: Price | None, system: str, model: str) -> None:
         self._price, self._system, self._model = price, system, model
 
     @property
     def known(self) -> bool:
-        """Whether an answer that has not come yet will have a price."""
+        """Whether the price of a future answer is known."""
         return bool(self._price) or self._system in _REPORTING or self._table(Tokens(1, 1)) is not None
 
-    def of(self, response: ModelResponse, tokens: Tokens) -> Decimal | None:
-        """Dollars of an answer; None where nobody knows the price."""
+    def response_cost(self, response: ModelResponse, tokens: Tokens) -> Decimal | None:
+        """Return the cost of an answer in dollars; None if the price is unknown."""
         if self._price:
-            return self._price.of(tokens)
+            return self._price.cost(tokens)
         reported = (
             response.usage.cost
             if response.usage.cost is not None
@@ -137,10 +142,10 @@ class Tariff:
         except (LookupError, ValueError, AssertionError):
             return self._table(tokens)
 
-    def of_prompt(self, tokens: int) -> Decimal:
-        """Dollars of a prompt that is about to be sent; 0 where nobody knows the price."""
+    def prompt_cost(self, tokens: int) -> Decimal:
+        """Return the cost of a prompt in dollars; 0 if the price is unknown."""
         expected = Tokens(input=tokens)
-        return (self._price.of(expected) if self._price else self._table(expected)) or Decimal(0)
+        return (self._price.cost(expected) if self._price else self._table(expected)) or Decimal(0)
 
     def _table(self, tokens: Tokens) -> Decimal | None:
         from genai_prices import Usage, calc_price
@@ -148,8 +153,8 @@ class Tariff:
         usage = Usage(
             input_tokens=tokens.input,
             output_tokens=tokens.output,
-            cache_read_tokens=tokens.read,
-            cache_write_tokens=tokens.written,
+            cache_read_tokens=tokens.cache_read,
+            cache_write_tokens=tokens.cache_written,
         )
         try:
             return calc_price(usage, self._model, provider_id=self._system).total_price

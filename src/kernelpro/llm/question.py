@@ -1,4 +1,4 @@
-"""What is asked and what comes back: Question, Form, Tool, Reply, and the ways to have no answer."""
+"""Questions and replies: Question, AnswerFormat, Tool, Reply, and the ways to get no answer."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,60}(/[A-Za-z0-9_-]{1,60}){0,2}")
-"""A key becomes a file's name, so it is short and has neither dots nor other separators."""
+"""A key becomes a file name, so it is short and has no dots or other separators."""
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-"""What all providers accept."""
+"""Names that all providers accept."""
 
 
 class Malformed(Exception):
-    """An answer does not have its form. The message says what is wrong, to whoever wrote the answer."""
+    """An answer does not have its format. The message, for its author, says what is wrong."""
 
 
 class NoAnswer(Exception):
-    """A question ended without an answer. What it cost all the same, and the exchange so far, are kept here."""
+    """A question ended without an answer. `cost` and `messages` hold what happened until then."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -35,56 +35,57 @@ class NoAnswer(Exception):
 
 
 class ModelError(NoAnswer):
-    """It failed for good. The message is one line: which model, what happened, what to do."""
+    """The question failed. The message is one line: which model, what happened, what to do."""
 
 
-class Unusable(ModelError):
-    """The model will answer nothing: its key is refused, its account empty, its name unknown. Whoever named it has to act."""
+class UnusableModel(ModelError):
+    """The model can answer no question: its key is rejected, its account empty or its name unknown."""
 
 
-class NotHeard(ModelError):
-    """The server was asked several times and gave no answer: nothing is known of the model."""
+class ServerUnreachable(ModelError):
+    """The server did not answer after several attempts."""
 
 
 class NotRecorded(ModelError):
-    """A replay was asked for more than was recorded."""
+    """A replay has no recorded answer to this question."""
 
 
 class CapReached(NoAnswer):
-    """The purse is empty, or does not hold what the next request needs."""
+    """The spending cap does not allow the next request."""
 
 
-class Outstanding(NoAnswer):
-    """The answer is not there yet; asking again later, with the same key, finds it."""
+class AnswerOutstanding(NoAnswer):
+    """The answer has not arrived. Asking again later with the same key finds it."""
 
     def __init__(self, message: str, key: str) -> None:
         super().__init__(message)
         self.key = key
 
 
-class Form(Protocol[T_co]):
-    """What an answer must look like: in words for the model, and as a check."""
+class AnswerFormat(Protocol[T_co]):
+    """The required format of an answer: a description for the model, and a parser."""
 
     @property
     def description(self) -> str: ...
 
     def parse(self, text: str) -> T_co:
-        """The answer's value; raises Malformed."""
+        """Return the answer's value. Raises Malformed."""
         ...
 
 
 @dataclass(frozen=True)
 class Tool:
-    """Something a model may call while it answers."""
+    """A function that a model may call while it answers."""
 
     name: str
     description: str
     parameters: dict[str, Any]
-    """JSON schema of an object, in the words that `schema` knows; arguments are checked against it before the call."""
+    """JSON schema of an object, in the subset that `schema` supports. Arguments are checked before the
+    call."""
     function: Callable[..., str]
-    """Called in a thread with the arguments as keywords. What it raises goes to the model as text."""
-    command: str = ""
-    """How a person has the same from a command line; for the inbox."""
+    """Called in a thread with the arguments as keywords. An exception goes to the model as text."""
+    shell_command: str = ""
+    """The equivalent shell command, for the inbox."""
 
     def __post_init__(self) -> None:
         if not _TOOL_NAME.fullmatch(self.name):
@@ -96,94 +97,102 @@ class Tool:
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """One thing a model is asked. A key is asked about once in a run: asked again, it is the same question."""
+    """One question to a model. Within a run, the same key means the same question."""
 
     key: str
     """Stable across restarts, like `step-12/plan`."""
     role: str
-    """plan, code, debug ...: what costs are counted under."""
+    """design, plan, code or debug: costs are counted by role."""
     system: str
     """The same for many questions, so that providers can cache it."""
     prompt: str
-    form: Form[T]
+    answer_format: AnswerFormat[T]
     tools: tuple[Tool, ...] = ()
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key) or "__" in self.key:
             raise ValueError(
-                f"question {self.key!r}: a key is up to three words of letters, digits, - and single _, joined by /"
+                f"question {self.key!r}: a key is up to three words (letters, digits, -, single _) joined"
+                " by /"
             )
 
     @property
-    def task(self) -> str:
-        """The prompt with the form of the answer: what a model is sent."""
-        return f"{self.prompt.rstrip()}\n\n# The form of your answer\n\n{self.form.description.rstrip()}\n"
+    def full_prompt(self) -> str:
+        """The prompt with the answer format, as a model receives it."""
+        return (
+            f"{self.prompt.rstrip()}\n\n# Format of your"
+            f" answer\n\n{self.answer_format.description.rstrip()}\n"
+        )
 
     @property
-    def content(self) -> str:
-        """Hash of all that is asked; two questions with the same key may differ in it after a restart."""
-        return digest(self.role, self.system, self.prompt, self.shape)
+    def content_hash(self) -> str:
+        """Hash of the whole question. After a restart, a question with the same key may have another one."""
+        return digest(self.role, self.system, self.prompt, self.format_hash)
 
     @property
-    def shape(self) -> str:
-        """Hash of what an answer must fit: an answer to another wording still fits if this is the same."""
+    def format_hash(self) -> str:
+        """Hash of the answer format. An answer to another wording still fits if this is equal."""
         tools = [
             json.dumps([tool.name, tool.description, tool.parameters], sort_keys=True) for tool in self.tools
         ]
-        return digest(self.role, self.form.description, *tools)
+        return digest(self.role, self.answer_format.description, *tools)
 
 
 @dataclass(frozen=True)
 class Reply(Generic[T]):
+    """An answer with its cost."""
+
     value: T
     text: str
     cost: Cost
     messages: list[dict[str, Any]]
-    """The whole exchange as plain JSON: system, user, assistant (with calls), tool, note."""
+    """The whole exchange as JSON: system, user, assistant (with calls), tool, note."""
     notes: tuple[str, ...] = ()
-    """What a person should know about this answer, a line each."""
+    """Remarks for the user, one line each."""
 
 
 @dataclass
 class Exchange:
-    """What happens while a question is being answered; complete up to the moment anything stops it."""
+    """The record of a question being answered, complete up to the moment it stops."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     text: str = ""
-    money: Decimal = Decimal(0)
-    """US dollars, exact."""
+    dollars: Decimal = Decimal(0)
+    """US dollars, exactly."""
     tokens_in: int = 0
     tokens_out: int = 0
     calls: int = 0
 
     def add(self, role: str, text: str, **more: Any) -> None:
+        """Append a message; empty extra fields are dropped."""
         self.messages.append(
             {"role": role, "text": text} | {name: value for name, value in more.items() if value}
         )
 
     @property
     def cost(self) -> Cost:
-        return Cost(float(self.money), self.tokens_in, self.tokens_out, self.calls)
+        """The cost so far."""
+        return Cost(float(self.dollars), self.tokens_in, self.tokens_out, self.calls)
 
 
 class Model(Protocol):
-    """Whoever answers questions."""
+    """Answers questions."""
 
     @property
     def name(self) -> str: ...
 
     async def ask(self, question: Question[T]) -> Reply[T]:
-        """The answer, checked against its form. Raises ModelError, CapReached or Outstanding."""
+        """Return the parsed answer. Raises ModelError, CapReached or AnswerOutstanding."""
         ...
 
 
-class Source(Protocol):
-    """Where answers come from: a provider, an inbox, transcripts. `Recorded` makes a Model of it."""
+class AnswerSource(Protocol):
+    """Origin of answers: a provider, an inbox, transcripts. `RecordingModel` turns it into a Model."""
 
     @property
     def name(self) -> str: ...
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
-        """The value; `exchange` is filled as things happen, whatever ends them."""
+        """Return the parsed answer. `exchange` is filled along the way, also if an exception ends it."""
         ...

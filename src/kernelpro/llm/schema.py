@@ -1,8 +1,8 @@
-"""The part of JSON schema that tools' parameters are written in, and the check of arguments against it.
+"""The subset of JSON schema for tool parameters, and the check of arguments against it.
 
-Known words: type, description, properties, required, items, enum, minimum, maximum, minLength, maxLength, maxItems,
-default. An object takes no property that it does not declare. A schema with any other word is refused when the tool is
-made, so that nothing is promised that is not checked.
+Supported keywords: type, description, properties, required, items, enum, minimum, maximum, minLength,
+maxLength, maxItems, default. An object accepts only declared properties. A schema with another keyword is
+rejected when the tool is created, so that nothing is promised that is not checked.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
-_ANYWHERE = {"type", "description", "enum", "default"}
-_WORDS = {
+_COMMON_KEYWORDS = {"type", "description", "enum", "default"}
+_KEYWORDS = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "maxItems"},
     "string": {"minLength", "maxLength"},
@@ -29,11 +29,11 @@ _WORDS = {
 
 
 def check(schema: dict[str, Any], where: str) -> None:
-    """Raises ValueError where a schema says something that `faults` would not look at."""
+    """Raise ValueError if a schema uses a keyword that `violations` does not check."""
     kind = schema.get("type")
     if kind not in _TYPES:
         raise ValueError(f"{where}: type must be one of {', '.join(_TYPES)}, not {kind!r}")
-    if unknown := set(schema) - _ANYWHERE - _WORDS[kind]:
+    if unknown := set(schema) - _COMMON_KEYWORDS - _KEYWORDS[kind]:
         raise ValueError(f"{where}: a schema of type {kind} cannot say {', '.join(sorted(unknown))} here")
     if schema.get("additionalProperties", False) is not False:
         raise ValueError(f"{where}: an object takes no properties that it does not declare")
@@ -45,8 +45,8 @@ def check(schema: dict[str, Any], where: str) -> None:
         check(schema.get("items", {}), f"{where}[]")
 
 
-def faults(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
-    """What is wrong with a value, a line each; empty where it fits."""
+def violations(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
+    """Return what is wrong with a value, one line each; empty if it is valid."""
     kind: str = schema["type"]
     name = where or "the arguments"
     fits = isinstance(value, _TYPES[kind])
@@ -55,20 +55,22 @@ def faults(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
     if "enum" in schema and value not in schema["enum"]:
         return [f"{name} must be one of {', '.join(map(repr, schema['enum']))}"]
     if kind == "object":
-        return _in_object(schema, value, where)
+        return _object_violations(schema, value, where)
     if kind == "array":
         inner = [
-            fault for i, item in enumerate(value) for fault in faults(schema["items"], item, f"{where}[{i}]")
+            fault
+            for i, item in enumerate(value)
+            for fault in violations(schema["items"], item, f"{where}[{i}]")
         ]
         return (
             [f"{name} has more than {schema['maxItems']} items"]
             if len(value) > schema.get("maxItems", len(value))
             else inner
         )
-    return _in_range(schema, value, name)
+    return _range_violations(schema, value, name)
 
 
-def _in_object(schema: dict[str, Any], value: dict[str, Any], where: str) -> list[str]:
+def _object_violations(schema: dict[str, Any], value: dict[str, Any], where: str) -> list[str]:
     prefix, declared = f"{where}." if where else "", schema.get("properties", {})
     missing = [f"{prefix}{name} is missing" for name in schema.get("required", ()) if name not in value]
     unknown = [f"{prefix}{name} is not a parameter" for name in value if name not in declared]
@@ -76,12 +78,12 @@ def _in_object(schema: dict[str, Any], value: dict[str, Any], where: str) -> lis
         fault
         for name in value
         if name in declared
-        for fault in faults(declared[name], value[name], prefix + name)
+        for fault in violations(declared[name], value[name], prefix + name)
     ]
     return missing + unknown + known
 
 
-def _in_range(schema: dict[str, Any], value: Any, name: str) -> list[str]:
+def _range_violations(schema: dict[str, Any], value: Any, name: str) -> list[str]:
     size, unit, low, high = value, "", "minimum", "maximum"
     if isinstance(value, str):
         size, unit, low, high = len(value), " characters long", "minLength", "maxLength"

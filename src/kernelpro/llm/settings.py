@@ -1,4 +1,4 @@
-"""How models are asked: what a person may set, with defaults that suit kernels."""
+"""How a model is asked: what users may set, with defaults that suit kernels."""
 
 from __future__ import annotations
 
@@ -10,46 +10,49 @@ from typing import Literal, get_args
 from kernelpro.llm.prices import Price
 from kernelpro.records import BadInput
 
-Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ModelSettings:
+    """Settings of one role's model."""
+
     temperature: float | None = None
-    """None: the provider's own; many reasoning models accept no other."""
-    effort: Effort | None = None
-    """Reasoning effort, where the provider has it; None: the provider's own."""
+    """None: the provider's default; many reasoning models accept no other."""
+    effort: ReasoningEffort | None = None
+    """Reasoning effort, if supported; None: the provider's default."""
     max_output_tokens: int = 0
-    """Of one answer, thinking included; 0: the model's own limit."""
+    """Limit of one answer, including thinking; 0: the model's limit."""
     timeout: float = 900.0
-    """Seconds one request may take. A kernel with a long chain of thought takes minutes; a quarter of an hour is lost."""
+    """Seconds for one request. A kernel with a long chain of thought takes minutes."""
     retries: int = 5
-    """After time-outs, cut connections, 429 and 5xx. With the back-off below: about a minute of patience."""
+    """Retries after time-outs, dropped connections, 429 and 5xx; about a minute with the back-off below."""
     backoff: float = 2.0
-    """Seconds before the first retry; doubled each time, with jitter. A Retry-After of the server goes before it."""
-    longest_wait: float = 120.0
-    """Seconds of a single wait; a server that asks for more is given up on."""
+    """Seconds before the first retry, doubled each time, with jitter. The server's Retry-After takes
+    precedence."""
+    max_wait: float = 120.0
+    """Seconds of a single wait. If a server asks for more, the question fails."""
     reasks: int = 2
-    """How often a malformed answer is sent back with what is wrong with it."""
+    """How often a malformed answer is sent back."""
     tool_rounds: int = 12
-    """How often a model may call tools for one question before it has to answer."""
+    """Rounds of tool calls per question."""
     prices: Mapping[str, Price] = field(default_factory=dict)
-    """By a model's name, with or without the provider; goes before the library's table."""
+    """By model name, with or without the provider; takes precedence over the library's table."""
     wait: bool = False
-    """Inbox: wait for the answer, instead of raising Outstanding."""
+    """Inbox: wait for the answer instead of raising AnswerOutstanding."""
     poll: float = 1.0
-    """Inbox: seconds between two looks."""
+    """Inbox: seconds between polls."""
     scope: str = ""
-    """Inbox: the run's name, with which the names of its files begin."""
+    """Inbox: the run's name, which prefixes its files."""
     progress: Callable[[str], None] = field(default=lambda line: None)
-    """Told, in a line, what is being waited for, and what a person should know about an answer."""
+    """Receives progress lines and remarks on answers."""
 
     def __post_init__(self) -> None:
-        if self.effort is not None and self.effort not in get_args(Effort):
-            raise BadInput(f"effort {self.effort}: not one of {', '.join(get_args(Effort))}")
+        if self.effort is not None and self.effort not in get_args(ReasoningEffort):
+            raise BadInput(f"effort {self.effort}: not one of {', '.join(get_args(ReasoningEffort))}")
         if self.temperature is not None and not 0 <= self.temperature <= 2:
             raise BadInput(f"temperature {self.temperature}: must be from 0 to 2")
-        for name in ("timeout", "backoff", "longest_wait", "poll"):
+        for name in ("timeout", "backoff", "max_wait", "poll"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInput(f"{name} {getattr(self, name)}: must be a number of seconds above 0")
         for name in ("max_output_tokens", "retries", "reasks", "tool_rounds"):

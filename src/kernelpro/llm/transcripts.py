@@ -1,13 +1,12 @@
-"""Every exchange of a run, one JSON line each, in a file that survives whatever ends the process.
+"""Every exchange of a run, one JSON line each, in a file that survives a crash.
 
-A line is written whole and synchronised before `append` returns. Processes that share a file take turns. A line that a
-power cut tore is left out when reading, and the next one does not stick to it. An exchange is kept when it ends, however
-it ends; a process that is killed loses the exchanges that were in flight.
+`append` writes a line completely and calls fsync before it returns. Processes that share a file take turns by
+flock. A line torn by a power failure is skipped when reading, and the next one starts on a new line. An
+exchange is stored when it ends, however it ends. A killed process loses the exchanges in flight.
 
-    {"key", "content", "shape", "role", "model", "prompts", "time", "status", "error", "text", "money", "cost", "notes", "messages"}
-
-prompts: their version, where whoever asks has one.
-status: answered; failed (ModelError); capped (CapReached); stopped (cancelled, or an error of ours).
+Fields: key, content_hash, format_hash, role, model, prompt_version, time, status, error, text, dollars, cost,
+notes, messages. Status: answered, failed (ModelError), capped (CapReached), stopped (cancelled, or an
+internal error).
 """
 
 from __future__ import annotations
@@ -27,51 +26,51 @@ from kernelpro.llm.secrets import redact
 from kernelpro.records import BadInput, Cost
 
 FILE = "transcripts.jsonl"
-"""In a run's folder."""
+"""File name in a run's folder."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """One exchange, as it was kept."""
+class TranscriptEntry:
+    """One stored exchange."""
 
     key: str
-    content: str
-    shape: str
+    content_hash: str
+    format_hash: str
     role: str
     model: str
     status: str
     text: str
-    money: Decimal
+    dollars: Decimal
     cost: Cost
     notes: tuple[str, ...]
     messages: list[dict[str, Any]]
-    prompts: str
+    prompt_version: str
 
 
 class Transcripts:
-    """A file of exchanges; made when the first one is kept. `prompts` is the version of those that are asked from now on."""
+    """A file of exchanges, created with the first one. `prompts`: version of the prompts from now on."""
 
     def __init__(self, path: Path, prompts: str = "") -> None:
         self.path, self._prompts = path, prompts
-        self._answers: dict[tuple[str, str], Line] | None = None
-        self._latest: dict[str, Line] = {}
+        self._answers: dict[tuple[str, str], TranscriptEntry] | None = None
+        self._latest: dict[str, TranscriptEntry] = {}
 
     def append(
         self, model: str, question: Question[Any], exchange: Exchange, error: BaseException | None = None
     ) -> None:
-        """Keep an exchange; `error` is what ended it, where there is no answer."""
+        """Store an exchange. `error`: what ended it, if there is no answer."""
         data = {
             "key": question.key,
-            "content": question.content,
-            "shape": question.shape,
+            "content_hash": question.content_hash,
+            "format_hash": question.format_hash,
             "role": question.role,
             "model": model,
-            "prompts": self._prompts,
+            "prompt_version": self._prompts,
             "time": time.time(),
             "status": _status(error),
             "error": "" if error is None else str(error) or type(error).__name__,
             "text": exchange.text if error is None else "",
-            "money": str(exchange.money),
+            "dollars": str(exchange.dollars),
             "cost": exchange.cost.to_json(),
             "notes": exchange.notes,
             "messages": exchange.messages,
@@ -82,13 +81,14 @@ class Transcripts:
             self._write(encoded)
         except OSError as failure:
             raise BadInput(
-                f"{self.path} cannot be written: {failure.strerror}; answers would be lost"
+                f"{self.path} cannot be written: {failure.strerror}; free space or fix permissions, then"
+                " resume"
             ) from None
         if self._answers is not None:
-            self._learn(_line(json.loads(encoded)))
+            self._add_to_index(_entry(json.loads(encoded)))
 
-    def lines(self) -> Iterator[Line]:
-        """All exchanges, oldest first; none where there is no file. A damaged line is left out."""
+    def entries(self) -> Iterator[TranscriptEntry]:
+        """Yield all exchanges, oldest first. Damaged lines are skipped."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -97,33 +97,33 @@ class Transcripts:
             raise BadInput(f"{self.path} cannot be read: {failure.strerror}") from None
         for part in raw.split(b"\n"):
             try:
-                yield _line(json.loads(part))
+                yield _entry(json.loads(part))
             except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError):
                 continue
 
-    def find(self, question: Question[Any]) -> Line | None:
-        """The answer to this very question, if there was one."""
-        return self._index().get((question.key, question.content))
+    def find(self, question: Question[Any]) -> TranscriptEntry | None:
+        """Return the answer to this exact question, if there is one."""
+        return self._index().get((question.key, question.content_hash))
 
-    def find_key(self, key: str) -> Line | None:
-        """The last answer to a question of this key, whatever its wording."""
+    def find_key(self, key: str) -> TranscriptEntry | None:
+        """Return the last answer to a question with this key, whatever its wording."""
         self._index()
         return self._latest.get(key)
 
     def spent(self) -> Iterator[tuple[str, str, Decimal, Cost]]:
-        """What was spent, answered or not: role, key, money, the rest. For `Purse.recall`."""
-        return ((line.role, line.key, line.money, line.cost) for line in self.lines())
+        """Yield role, key, dollars and cost of every exchange, answered or not, for `SpendingCap.restore`."""
+        return ((line.role, line.key, line.dollars, line.cost) for line in self.entries())
 
-    def _index(self) -> dict[tuple[str, str], Line]:
+    def _index(self) -> dict[tuple[str, str], TranscriptEntry]:
         if self._answers is None:
             self._answers = {}
-            for line in self.lines():
-                self._learn(line)
+            for line in self.entries():
+                self._add_to_index(line)
         return self._answers
 
-    def _learn(self, line: Line) -> None:
+    def _add_to_index(self, line: TranscriptEntry) -> None:
         if line.status == "answered" and self._answers is not None:
-            self._answers[line.key, line.content] = self._latest[line.key] = line
+            self._answers[line.key, line.content_hash] = self._latest[line.key] = line
 
     def _write(self, record: bytes) -> None:
         new = not self.path.exists()
@@ -143,7 +143,7 @@ class Transcripts:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file is durable only once its folder is."""
+    """Call fsync on a folder: a new file is durable only after that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -163,18 +163,18 @@ def _status(error: BaseException | None) -> str:
     )
 
 
-def _line(data: dict[str, Any]) -> Line:
-    return Line(
+def _entry(data: dict[str, Any]) -> TranscriptEntry:
+    return TranscriptEntry(
         key=data["key"],
-        content=data["content"],
-        shape=data["shape"],
+        content_hash=data["content_hash"],
+        format_hash=data["format_hash"],
         role=data["role"],
         model=data["model"],
         status=data["status"],
         text=data["text"],
-        money=Decimal(data["money"]),
+        dollars=Decimal(data["dollars"]),
         cost=Cost.from_json(data["cost"]),
         notes=tuple(data["notes"]),
         messages=data["messages"],
-        prompts=data.get("prompts", ""),
+        prompt_version=data.get("prompt_version", ""),
     )

@@ -1,7 +1,4 @@
-"""Two ready forms of answers; a role's own form reads Markdown itself (authors/team/answers.py).
-
-Code never travels inside JSON: models escape it badly.
-"""
+"""Two simple answer formats for tests: any text, and one fenced block of code."""
 
 from __future__ import annotations
 
@@ -33,10 +30,13 @@ class Code:
 
     @property
     def description(self) -> str:
-        return f"Exactly one fenced block that opens with ```{self.language} and holds the complete source. {_LONGER}"
+        return (
+            f"Exactly one fenced block that opens with ```{self.language} and holds the complete source."
+            f" {_LONGER}"
+        )
 
     def parse(self, text: str) -> str:
-        blocks = markdown.fences(text)
+        blocks = markdown.fenced_blocks(text)
         ours = [block for block in blocks if block.language == self.language]
         if len(ours) != 1:
             seen = ", ".join(f"```{block.language}" for block in blocks) or "no fenced block at all"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from answer_formats import Code, Text
 
-from kernelpro.llm import Form, Malformed, Question, Tool
-from kernelpro.llm.forms import Code, Text
+from kernelpro.llm import AnswerFormat, Malformed, Question, Tool
 
 
-def fault(form: Form[Any], text: str) -> str:
+def fault(form: AnswerFormat[Any], text: str) -> str:
     with pytest.raises(Malformed) as caught:
         form.parse(text)
     return str(caught.value)
