@@ -28,13 +28,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kernelpro.search import POLICIES, Policy, Tree, make  # noqa: E402
-from kernelpro.search.landscapes import KINDS, generate  # noqa: E402
-from kernelpro.search.simulator import run  # noqa: E402
+from simulation.landscapes import KINDS, generate  # noqa: E402
+from simulation.simulator import simulate  # noqa: E402
+
+from kernelpro.search import POLICIES, Policy, Tree, make_policy  # noqa: E402
 
 BUDGETS = (30, 75)
 """STARK's budget and KernelPro's."""
-IN_FLIGHT = 2
+CONCURRENCY = 2
 REPORTED_FROM = 30_000
 TUNED_ON = 200
 RUNGS = ((100, 0.25), (300, 0.25), (1000, 0.0))
@@ -43,40 +44,38 @@ RUNGS = ((100, 0.25), (300, 0.25), (1000, 0.0))
 ROWS: dict[str, tuple[str, dict[str, float]]] = {
     "mcts": ("mcts", {}),
     "epsilon-greedy": ("epsilon-greedy", {}),
-    "epsilon-greedy, tuned": ("epsilon-greedy", {"epsilon": 0.2, "throttle": 12, "dead": 8}),
+    "epsilon-greedy, tuned": ("epsilon-greedy", {"epsilon": 0.2, "max_seeds": 12, "max_failures": 8}),
     "beam": ("beam", {}),
     "greedy": ("greedy", {}),
     "greedy, tuned": ("greedy", {"seeds": 12}),
     "best-of-n": ("best-of-n", {}),
 }
 WITHOUT: dict[str, dict[str, float]] = {
-    "no fresh seeds": {"fresh": 100000, "plateau": 100000},
-    "fresh seeds on plateaus only (of 8)": {"fresh": 100000, "plateau": 8},
+    "no fresh seeds": {"seed_interval": 100000},
     "4 seeds first": {"seeds": 4},
     "wide (square root of n)": {"width": 1.0},
-    "twice the width for nodes that beat their parent": {"bonus": 2.0},
-    "no fixes": {"tries": 0},
-    "3 fixes": {"tries": 3},
-    "no closing of failed branches": {"dead": 100000},
+    "no fixes": {"max_fixes": 0},
+    "3 fixes": {"max_fixes": 3},
+    "no closing of failed branches": {"max_failures": 100000},
     "no closing of slow branches": {"patience": 100000},
-    "mean instead of best reward": {"top": 0.0},
-    "no exploration term": {"explore": 0.0},
-    "no virtual loss": {"loss": 0.0},
-    "no combinations": {"combine": 0},
-    "every third improvement a combination": {"combine": 3},
+    "mean instead of best reward": {"best_weight": 0.0},
+    "no exploration term": {"exploration": 0.0},
+    "no virtual loss": {"virtual_loss": 0.0},
+    "no combinations": {"combine_interval": 0},
+    "every third improvement a combination": {"combine_interval": 3},
 }
 """Parts of mcts, switched off or changed one at a time."""
 MARK = "<!-- below: written by benchmarks/policies.py -->"
 COLOURS = ("#c0392b", "#2471a3", "#7fb3d5", "#1e8449", "#7d6608", "#d4ac0d", "#7f8c8d")
 SPACE: dict[str, dict[str, list[float]]] = {
     "mcts": {
-        "seeds": [2, 3, 4, 6, 8, 10, 12, 15], "fresh": [6, 8, 12, 20, 40, 1000], "plateau": [4, 6, 8, 12, 20, 1000],
-        "width": [0.3, 0.5, 0.7, 1.0, 1.4, 2.0], "alpha": [0.2, 0.3, 0.4, 0.5, 0.6], "bonus": [1.0, 1.5, 2.0, 3.0],
-        "explore": [0.02, 0.05, 0.1, 0.2, 0.3, 0.5], "top": [0.3, 0.6, 0.8, 0.9, 1.0], "hope": [0.3, 0.5, 0.7, 0.85, 0.95],
-        "loss": [0.0, 0.1, 0.2, 0.5], "tries": [1, 2, 3, 4, 6], "dead": [3, 4, 6, 8, 12, 1000], "patience": [1, 2, 3, 4, 6, 1000],
+        "seeds": [2, 3, 4, 6, 8, 10, 12, 15], "seed_interval": [6, 8, 12, 20, 40, 1000],
+        "width": [0.3, 0.5, 0.7, 1.0, 1.4, 2.0], "alpha": [0.2, 0.3, 0.4, 0.5, 0.6],
+        "exploration": [0.02, 0.05, 0.1, 0.2, 0.3, 0.5], "best_weight": [0.3, 0.6, 0.8, 0.9, 1.0], "fix_discount": [0.3, 0.5, 0.7, 0.85, 0.95],
+        "virtual_loss": [0.0, 0.1, 0.2, 0.5], "max_fixes": [1, 2, 3, 4, 6], "max_failures": [3, 4, 6, 8, 12, 1000], "patience": [1, 2, 3, 4, 6, 1000],
     },
     "epsilon-greedy": {
-        "epsilon": [0.1, 0.2, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7], "throttle": [3, 5, 8, 12, 16, 24], "dead": [2, 3, 4, 6, 8],
+        "epsilon": [0.1, 0.2, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7], "max_seeds": [3, 5, 8, 12, 16, 24], "max_failures": [2, 3, 4, 6, 8],
     },
     "beam": {"seeds": [2, 4, 6, 8, 12, 16], "width": [1, 2, 3, 4, 6, 8], "branch": [1, 2, 3, 4]},
     "greedy": {"seeds": [1, 2, 3, 4, 6, 8, 10, 12, 15, 20]},
@@ -88,7 +87,7 @@ def search(policy: Policy, kind: str, seed: int) -> list[float]:
     task = generate(kind, seed)
     return [
         math.log(task.baseline_ms / ms)
-        for ms in run(policy, task, BUDGETS[-1], IN_FLIGHT, random.Random(seed))
+        for ms in simulate(policy, task, BUDGETS[-1], CONCURRENCY, random.Random(seed))
     ]
 
 
@@ -118,12 +117,12 @@ def geomean(logs: list[float]) -> float:
 
 def growth(name: str, sizes: list[int]) -> list[float]:
     """Microseconds of one choose + add + settle around each size of the tree. A third fails; gains dry up towards the floor."""
-    policy, rng, tree = make(name), random.Random(1), Tree(1.0, 0.1)
+    policy, rng, tree = make_policy(name), random.Random(1), Tree(1.0, 0.1)
     spent: list[float] = []
     while len(tree) < sizes[-1] + 100:
         began = time.process_time()
         choice = policy.choose(tree, rng)
-        node = tree.add(choice.parent, choice.action, choice.second)
+        node = tree.add(choice.parent, choice.action, choice.donor)
         above = next(each for each in tree.path(choice.parent) if each.state == "ok").ms
         assert above is not None
         tree.settle(node.id, None if rng.random() < 0.33 else 0.1 + (above - 0.1) * rng.uniform(0.8, 1.2))
@@ -138,7 +137,7 @@ def tune(name: str, configurations: int) -> None:
     if everything <= configurations:
         tried = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     else:
-        present = {key: getattr(make(name), key) for key in space}
+        present = {key: getattr(make_policy(name), key) for key in space}
         tried = [present] + [
             {key: rng.choice(values) for key, values in space.items()} for _ in range(configurations)
         ]
@@ -158,7 +157,7 @@ def _halve(name: str, tried: list[dict[str, Any]], tasks: list[tuple[str, int]])
     alive, seen = list(range(len(tried))), 0
     for upto, share in RUNGS:
         for at in alive:
-            policy = make(name, **tried[at])
+            policy = make_policy(name, **tried[at])
             for kind, seed in tasks[seen:upto]:
                 curve = search(policy, kind, seed)
                 scores[at].append(sum(curve[budget - 1] for budget in BUDGETS) / len(BUDGETS))
@@ -175,11 +174,11 @@ def character(kind: str, tasks: int) -> list[str]:
     steps: list[float] = []
     seed_failures = step_failures = 0
     for seed in range(REPORTED_FROM, REPORTED_FROM + tasks):
-        task, rng, policy = generate(kind, seed), random.Random(seed), make("mcts")
+        task, rng, policy = generate(kind, seed), random.Random(seed), make_policy("mcts")
         tree, hidden = Tree(task.baseline_ms, task.floor_ms), [None]
         for _ in range(BUDGETS[-1]):
             choice = policy.choose(tree, rng)
-            node = tree.add(choice.parent, choice.action, choice.second)
+            node = tree.add(choice.parent, choice.action, choice.donor)
             outcome = task.attempt(tree, node, hidden, rng)
             hidden.append(outcome.hidden)
             tree.settle(node.id, outcome.ms)
@@ -245,7 +244,7 @@ def compare(count: int, out: Path) -> None:
     began = time.process_time()
     tasks = [(kind, seed) for kind in KINDS for seed in range(REPORTED_FROM, REPORTED_FROM + count)]
     found = {
-        row: [search(make(name, **constants), kind, seed) for kind, seed in tasks]
+        row: [search(make_policy(name, **constants), kind, seed) for kind, seed in tasks]
         for row, (name, constants) in ROWS.items()
     }
     spent = time.process_time() - began
@@ -296,7 +295,7 @@ def compare(count: int, out: Path) -> None:
     ]
     rows = []
     for what, constants in WITHOUT.items():
-        policy, row = make("mcts", **constants), [what]
+        policy, row = make_policy("mcts", **constants), [what]
         pairs = [
             (search(policy, *task), full)
             for task, full in zip(tasks, found["mcts"], strict=True)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from kernelpro.records import BaselineSeed, Hardware, Interval, Job, ProbeData, Result, StudyData, Verdict, Work
+from kernelpro.records import (
+    BaselineSeed,
+    Hardware,
+    Interval,
+    Job,
+    ProbeData,
+    Result,
+    StudyData,
+    Verdict,
+    Work,
+)
 
 
 class KnownLab:

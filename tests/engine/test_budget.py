@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kernelpro.cli.running import limits
+from kernelpro.cli.optimize import limits
 from kernelpro.engine.budget import Budget
 from kernelpro.records import BadInput, Cost, Limits, Step
 
@@ -31,9 +31,9 @@ def _after(given: Limits, *steps: Step, candidates: int = 0) -> Budget:
 
 def test_the_floor_ends_it_too() -> None:
     budget = Budget(Limits(stop_at_floor=0.95))
-    assert budget.at_the_floor(1.2, 1.0) == "" and budget.at_the_floor(None, 1.0) == ""
-    assert "96% of the floor" in budget.at_the_floor(1.04, 1.0)
-    assert Budget(Limits(stop_at_floor=0)).at_the_floor(1.0, 1.0) == ""
+    assert budget.floor_reached(1.2, 1.0) == "" and budget.floor_reached(None, 1.0) == ""
+    assert "96% of the floor" in budget.floor_reached(1.04, 1.0)
+    assert Budget(Limits(stop_at_floor=0)).floor_reached(1.0, 1.0) == ""
 
 
 def test_limits_are_read_as_people_write_them() -> None:

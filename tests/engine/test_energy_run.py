@@ -14,10 +14,10 @@ import pytest
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.author import Assignment, Draft
+from kernelpro.authors.author import Assignment, Author, Draft
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
-from kernelpro.lab.energy.counter import NoCounter, Rapl
+from kernelpro.lab.energy.counter import NoEnergyCounter, RaplCounter
 from kernelpro.records import Job, Limits, Outcome, RunConfig, Task, Verdict
 
 TASKS = Path(__file__).parents[1] / "bad" / "task.py"
@@ -38,7 +38,7 @@ class Lab(KnownLab):
         return verdict(ms, power if job.options.energy else None)
 
 
-class Script:
+class Script(Author):
     name = "script"
 
     async def write(self, assignment: Assignment) -> Draft:
@@ -81,9 +81,9 @@ def test_energy_times_delay_may_choose_the_slower_one(tmp_path: Path) -> None:
 @pytest.mark.long  # suites/test_bench.py has it of `bench`
 def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
     try:
-        Rapl()
+        RaplCounter()
         pytest.skip("this CPU counts energy")
-    except NoCounter as reason:
+    except NoEnergyCounter as reason:
         command = [
             sys.executable,
             "-m",

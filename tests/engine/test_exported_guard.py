@@ -177,7 +177,7 @@ def test_a_module_with_its_own_parameters(elsewhere: Elsewhere, tmp_path: Path) 
     module = Scaled(64)
     init = "self.weight = nn.Parameter(torch.empty(64)); self.bias = nn.Parameter(torch.empty(64))"
     source = candidate("(x * self.weight + self.bias).tanh()", init)
-    elsewhere.put(_without_kernelpro(api.task(module, [torch.randn(32, 64)])), source)
+    elsewhere.put(_without_kernelpro(api.load_task(module, [torch.randn(32, 64)])), source)
     elsewhere.passes(SELF_TEST)
     torch.save({"x": (x := torch.randn(32, 64)), "right": module(x).detach()}, tmp_path / "example.pt")
     elsewhere.passes(
@@ -189,7 +189,7 @@ def test_a_module_with_its_own_parameters(elsewhere: Elsewhere, tmp_path: Path) 
 def test_a_function_with_nested_inputs(elsewhere: Elsewhere) -> None:
     source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, factors):\n        return x @ factors['a']\n"
     elsewhere.put(
-        _without_kernelpro(api.task(scaled_sum, [torch.randn(32, 64), {"a": torch.randn(64)}])), source
+        _without_kernelpro(api.load_task(scaled_sum, [torch.randn(32, 64), {"a": torch.randn(64)}])), source
     )
     assert elsewhere.passes(SELF_TEST).count(": kernel, ") == 3
 

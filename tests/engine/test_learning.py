@@ -9,17 +9,30 @@ from pathlib import Path
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.author import Assignment, Draft
+from kernelpro.authors.author import Assignment, Author, Draft
 from kernelpro.engine import learning
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.prompt_context import PromptContext
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import Attempt, RunMemory
-from kernelpro.records import Bound, Diagnosis, Job, Limits, RunConfig, Status, Step, Task, Verdict
+from kernelpro.records import (
+    BaselineSeed,
+    Bound,
+    Diagnosis,
+    Job,
+    Limits,
+    RunConfig,
+    Status,
+    Step,
+    StepDetails,
+    Task,
+    TaskFacts,
+    Verdict,
+)
 from kernelpro.search.tree import Tree
 
-SEEDS = ({"name": "torch.compile", "variant": "compile", "source": "seed = 1"},)
+SEEDS = (BaselineSeed("compile", "torch.compile", "seed = 1"),)
 TIMES = {"seed = 1": 1.0, "design = 2": 0.5, "better = 3": 0.4, "worse = 4": 0.6, "last = 5": 0.3}
 
 
@@ -30,7 +43,7 @@ class Lab(KnownLab):
         return verdict(TIMES[source])
 
 
-class Script:
+class Script(Author):
     """Keeps what it was shown."""
 
     name = "script"
@@ -62,11 +75,22 @@ def attempt(step: Step, parent: Step | None) -> Attempt:
 
 
 def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines() -> None:
-    fresh = Step(3, 0, "seed", source="a", plan="p", verdict=verdict(0.25), details={"promised": 9.0})
+    fresh = Step(
+        3, 0, "seed", source="a", plan="p", verdict=verdict(0.25), details=StepDetails(expected_speedup=9.0)
+    )
     told = attempt(fresh, None)
     assert (told.gain, told.fresh, told.ms, told.confirmed) == (4.0, True, 0.25, None)
     child = attempt(
-        Step(4, 3, "improve", source="b", plan="q", verdict=verdict(0.2), details={"promised": 1.3}), fresh
+        Step(
+            4,
+            3,
+            "improve",
+            source="b",
+            plan="q",
+            verdict=verdict(0.2),
+            details=StepDetails(expected_speedup=1.3),
+        ),
+        fresh,
     )
     assert (child.gain, child.fresh, child.promised, child.confirmed) == (1.25, False, 1.3, True)
     broken = replace(fresh, verdict=Verdict("k", Status.WRONG, "off by one"))
@@ -83,7 +107,7 @@ def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
         told = {
             "plan": f"plan {'xyz'[number - 2]}",
             "hypothesis": "loads are narrow",
-            "details": {"promised": 1.3},
+            "details": StepDetails(expected_speedup=1.3),
         }
         steps.append(Step(number, 1, "improve", source=str(number), verdict=verdict(ms), **told))  # type: ignore[arg-type]
     memory = RunMemory()
@@ -97,9 +121,9 @@ def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
     )
     knowledge = Knowledge(tmp_path / "knowledge.db")
     knowledge.add(learning.observations(steps, config, "run-1"))
-    told = learning.advice(knowledge, config, "memory", "cuda", "")
+    told = learning.advice(knowledge, config, parent)
     assert (
-        "plan x: 1.06x expected (1 of 1 times faster); who tried it last expected 1.30x, confirmed (loads are narrow)"
+        "plan x: 1.06x expected (1 of 1 times faster); the last attempt expected 1.30x, confirmed (loads are narrow)"
         in told
     )
     assert "expected 1.30x, refuted (loads are narrow)" in told
@@ -135,10 +159,10 @@ def test_steps_under_way_from_the_same_kernel_are_shown_to_later_ones(tmp_path: 
     ):
         tree.add(1, "improve")
         steps[number] = Step(number, 1, "improve", stage, plan=plan)  # type: ignore[arg-type]
-    ground = {"precision": "fp32", "floor_ms": 0.01, "baselines": {"compile": 1.0}}
-    scene = PromptContext(config, ground, tree, steps, RunStore.create(tmp_path, config, "demo"))
+    facts = TaskFacts({"compile": 1.0}, 0.01, "fp32")
+    context = PromptContext(config, facts, tree, steps, RunStore.create(tmp_path, config, "demo"))
     beside = {
-        number: [(known.number, known.plan) for known in scene.assignment(steps[number]).concurrent]
+        number: [(known.number, known.plan) for known in context.assignment(steps[number]).concurrent]
         for number in (3, 4, 5)
     }
     assert beside == {3: [], 4: [(3, "wide loads")], 5: [(3, "wide loads"), (4, "")]}

@@ -15,16 +15,30 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.authors.author import Assignment, Draft, NoProposal, NoMoreProposals, AnswerPending
+from kernelpro.authors.author import AnswerPending, Assignment, Author, Draft, NoMoreProposals, NoProposal
 from kernelpro.authors.files import FilesAuthor
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.store import RunStore
-from kernelpro.pools.local import Pool
-from kernelpro.pools.spool.folder import Folder
-from kernelpro.pools.spool.pool import Spool
-from kernelpro.records import Interval, Limits, Options, Outcome, RunConfig, Status, Step, Task, Verdict
+from kernelpro.pools.local import LocalPool
+from kernelpro.pools.spool.folder import SpoolFolder
+from kernelpro.pools.spool.pool import SpoolPool
+from kernelpro.records import (
+    BaselineSeed,
+    Interval,
+    Limits,
+    NoVerdict,
+    Options,
+    Outcome,
+    RunConfig,
+    Status,
+    Step,
+    Task,
+    TaskFacts,
+    Verdict,
+)
+from kernelpro.records.events import StepProgress
 
 ROOT = Path(__file__).parents[2]
 TASK = Task(
@@ -70,7 +84,7 @@ def kernel(times: int, added: str = "1", tuned: bool = False) -> str:
     return text if tuned else text.replace(f"  # tune: 1, {times}", "")
 
 
-class Script:
+class Script(Author):
     """An author that has all its answers ready; some come late, none depends on who is faster."""
 
     name = "script"
@@ -88,8 +102,8 @@ class Script:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool() as made:
+def pool() -> Iterator[LocalPool]:
+    with LocalPool() as made:
         yield made
 
 
@@ -103,9 +117,16 @@ def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> R
     )  # type: ignore[arg-type]
 
 
-def run(store: RunStore, pool: Pool, author: object) -> tuple[Outcome, Engine]:
-    engine = Engine(store, pool, author)  # type: ignore[arg-type]
+def run(store: RunStore, pool: LocalPool, author: Author) -> tuple[Outcome, Engine]:
+    engine = Engine(store, pool, author)
     return asyncio.run(engine.run()), engine
+
+
+def phase(store: RunStore, name: str) -> list[int]:
+    """The steps that entered a phase, in order."""
+    return [
+        event.step for _, event in store.events() if isinstance(event, StepProgress) and event.phase == name
+    ]
 
 
 @dataclass(frozen=True)
@@ -116,54 +137,55 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Run:
+def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: LocalPool) -> Run:
     """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others as well."""
-    store, author = RunStore.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"), Script()
+    store, author = (
+        RunStore.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"),
+        Script(),
+    )
     return Run(store, run(store, pool, author)[0], author)
 
 
-def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: Pool) -> None:
+def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(finalists=1), "demo")
     again = kernel(10, added="1 /* said differently */")
     author = Script(kernel(40), kernel(1, added="2"), kernel(10), "# the same\n" + kernel(10), "def (", again)
     outcome, _ = run(store, pool, author)
     steps = store.steps()
-    statuses = [step.verdict.status if step.verdict else step.note for step in steps[:6]]
-    assert statuses[:5] == [
-        Status.PASSED,
-        Status.WRONG,
-        Status.PASSED,
-        "a duplicate of step 3",
-        Status.BUILD_FAILED,
-    ]
-    assert statuses[5] == "a duplicate of step 3: it compiles to the same instructions"
+    states = [step.state for step in steps[:6]]
+    assert states == ["passed", "wrong", "passed", "duplicate", "build_failed", "duplicate"]
+    assert steps[3].note == "the same source as step 3"
+    assert steps[5].note == "step 3 compiles to the same instructions"
     assert outcome.best == 3 and outcome.verdict and outcome.verdict.status is Status.PASSED
     assert steps[2].diagnosis, "the winner is profiled: what would be next is part of the answer"
     assert "no further idea" in outcome.reason and all(step.stage == "settled" for step in steps)
-    assert [data["step"] for _, _, data in store.events("final")] == [3] and outcome.verdict != steps[
-        2
-    ].verdict
-    settled = [data["step"] for _, _, data in store.events("settled")]
-    assert settled == [step.number for step in steps], "results are settled in the order of choosing"
+    assert phase(store, "final_judging") == [3] and outcome.verdict != steps[2].verdict
+    assert phase(store, "settled") == [step.number for step in steps], (
+        "results are settled in the order of choosing"
+    )
     held = store.device_seconds
-    assert set(held) == {"probe", "study", "candidates", "profile", "finals"} and min(held.values()) > 0
+    assert (
+        set(held) == {"probe", "study", "candidates", "profile", "final judging"} and min(held.values()) > 0
+    )
 
 
-def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: Pool) -> None:
+def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=1, tune_points=4), "demo")
     run(store, pool, Script(kernel(60, tuned=True)))
     (step,) = store.steps()
     assert step.source != step.final_source and "tune:" not in store.source(step.final_source)
-    assert step.details["tuned"]["point"] == {"TIMES": 1}
+    assert step.details.tuning and step.details.tuning.point == {"TIMES": 1}
     assert "TIMES = 1" in store.source(step.final_source)
 
 
-def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(tmp_path: Path, pool: Pool) -> None:
+def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(
+    tmp_path: Path, pool: LocalPool
+) -> None:
     store = RunStore.create(tmp_path, config("greedy", candidates=2, concurrency=1), "demo")
     author = Script(kernel(30), kernel(5))
     run(store, pool, author)
     seed, improve = author.asked
-    assert seed.action == "seed" and seed.parent is None and seed.baselines and seed.hardware["name"]
+    assert seed.action == "seed" and seed.parent is None and seed.baselines and seed.hardware.name
     assert improve.action == "improve" and improve.parent and improve.parent.number == 1
     assert "Bound by" in improve.guidance and "Time of a call" in improve.evidence
     assert store.steps()[0].diagnosis is not None
@@ -187,7 +209,7 @@ def get_init_inputs():
 )
 
 
-def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) -> None:
+def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: LocalPool) -> None:
     asked = config("greedy", candidates=3, concurrency=1, task=NORM, author="playbook", knowledge=False)
     store = RunStore.create(tmp_path, asked, "demo")
     outcome, engine = run(store, pool, Playbook())
@@ -198,12 +220,12 @@ def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: Pool) 
     first, second, _ = store.steps()
     assert first.diagnosis and first.diagnosis.findings, "plain loops: something is said of them"
     assert (
-        second.details["advice"] in {finding.diagnostic for finding in first.diagnosis.findings}
-        and second.details["promised"] > 1
+        second.details.diagnostic in {finding.diagnostic for finding in first.diagnosis.findings}
+        and second.details.expected_speedup > 1
     )
 
 
-def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: Pool) -> None:
+def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=2), "demo")
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(3))).run())
@@ -212,20 +234,21 @@ def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool:
     assert outcome.best == 2 and [step.stage for step in store.steps()] == ["settled", "settled"]
 
 
-def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: Path, pool: Pool) -> None:
+def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=2, tune_points=0), "demo")
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(9), late=1)).run())
     assert [step.stage for step in store.steps()] == ["chosen", "judged"]
     run(RunStore.open(tmp_path, store.id), pool, Script(kernel(9), kernel(9)))
     first, second = store.steps()
-    assert first.ms and second.note == "a duplicate of step 1", "as if the first had been there in time"
+    assert first.ms and second.no_verdict is NoVerdict.DUPLICATE, "as if the first had been there in time"
 
 
-def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool: Pool) -> None:
+def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool: LocalPool) -> None:
     """As the playbook: it knows no move for what others wrote, and has few designs of its own."""
     store = RunStore.create(tmp_path, config("greedy", candidates=6, concurrency=1), "demo")
-    store.save_task_facts(GROUND | {"seeds": [{"name": "torch.compile", "source": kernel(3)}]})
+    seed = BaselineSeed("compile", "torch.compile", kernel(3))
+    store.save_task_facts(replace(FACTS, seeds=(seed,)))
     outcome, _ = run(store, pool, _Choosy(kernel(60), kernel(15)))
     assert [(s.action, s.parent, bool(s.source)) for s in store.steps()] == [
         ("seed", 0, True),
@@ -239,13 +262,7 @@ def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool:
     assert outcome.best == 1 and "no further idea" in outcome.reason
 
 
-GROUND = {
-    "baselines": {"eager_fp32": 0.05},
-    "baseline_ms": 0.05,
-    "floor_ms": 0.01,
-    "precision": "fp32",
-    "hardware": {},
-}
+FACTS = TaskFacts({"eager_fp32": 0.05}, 0.01, "fp32")
 
 
 class _Choosy(Script):
@@ -281,14 +298,14 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
     try:
         while outcome is None:
             try:
-                with Spool(folder, wait=False) as spool:
+                with SpoolPool(folder, wait=False) as spool:
                     outcome, _ = run(RunStore.open(tmp_path / "runs", store.id), spool, Script(*sources))
             except Paused as paused:
                 pauses.append(str(paused))
             if worker is None:
                 command = [sys.executable, "-m", "kernelpro", "worker", str(folder)]
                 worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-            while Folder(folder).open_jobs() and worker.poll() is None:
+            while SpoolFolder(folder).open_jobs() and worker.poll() is None:
                 time.sleep(0.1)
     finally:
         if worker:
@@ -299,7 +316,7 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
     assert pauses[-1] in ("1 result outstanding", "2 results outstanding"), (
         "in the end who of them may be the fastest"
     )
-    assert outcome.best == 1 and store.steps()[0].details["tuned"]["point"] == {"TIMES": 1}
+    assert outcome.best == 1 and (tuning := store.steps()[0].details.tuning) and tuning.point == {"TIMES": 1}
     jobs = {path.name for path in (folder / "jobs").iterdir()}
     assert jobs == {path.name for path in (folder / "results").iterdir()}
     assert said.count(" takes ") == len(jobs), "nothing was done twice"
@@ -307,25 +324,17 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
 
 def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path, config(candidates=2, tune_points=0), "demo")
-    store.save_task_facts(
-        {
-            "baselines": {"eager_fp32": 1.0},
-            "baseline_ms": 1.0,
-            "floor_ms": 0.1,
-            "precision": "fp32",
-            "hardware": {},
-        }
-    )
+    store.save_task_facts(FACTS)
     for _ in range(2):
         with (
-            Spool(tmp_path / "spool", wait=False) as spool,
+            SpoolPool(tmp_path / "spool", wait=False) as spool,
             pytest.raises(Paused, match=r"^1 answer and 1 result outstanding$"),
         ):
             asyncio.run(Engine(store, spool, _Reluctant(kernel(9), kernel(3))).run())
-    assert len(Folder(tmp_path / "spool").open_jobs()) == 1, "asked again, it is the same job"
+    assert len(SpoolFolder(tmp_path / "spool").open_jobs()) == 1, "asked again, it is the same job"
 
 
-def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, compilers_own: Run) -> None:
+def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: LocalPool, compilers_own: Run) -> None:
     """One real kill in the middle of a judgement; fifty at random moments: benchmarks/kill_runs.py."""
     folder = tmp_path / "candidates"
     folder.mkdir()
@@ -334,9 +343,11 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
             text
         )  # no two about as fast, nor one as the baseline: parents depend on it
     wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}")
+    facts = compilers_own.store.task_facts()
+    assert facts
     plain, killed = (RunStore.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
     for store in (plain, killed):
-        store.save_task_facts((compilers_own.store.task_facts() or {}) | {"seeds": []})
+        store.save_task_facts(replace(facts, seeds=()))
     run(plain, pool, FilesAuthor(folder))
     command = [
         sys.executable,
@@ -353,7 +364,7 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
         assert process.stdout
         for line in process.stdout:
             event = json.loads(line)
-            if event["event"] == "progress" and event["stage"] == "timing":
+            if event["event"] == "job" and event["stage"] == "timing":
                 break
         process.kill()
     assert any(step.stage not in ("judged", "settled") for step in killed.steps()), "it was killed at work"
@@ -364,10 +375,7 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: Pool, com
 
 
 def tree(steps: list[Step]) -> list[object]:
-    return [
-        (s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage)
-        for s in steps
-    ]
+    return [(s.number, s.parent, s.action, s.source, s.state, s.note, s.stage) for s in steps]
 
 
 def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(compilers_own: Run) -> None:

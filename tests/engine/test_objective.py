@@ -11,11 +11,12 @@ from xml.etree import ElementTree
 import pytest
 from engine.verdicts import verdict
 
-from kernelpro.cli import history, joules
+from kernelpro.cli import joules, runs
 from kernelpro.engine import objective
 from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.store import RunStore
 from kernelpro.records import (
+    EnergyWindow,
     Finding,
     Gain,
     Interval,
@@ -27,7 +28,7 @@ from kernelpro.records import (
     Task,
     Verdict,
 )
-from kernelpro.report import front
+from kernelpro.report import pareto_plot
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:
@@ -63,11 +64,12 @@ def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
     """There energy is time, and nothing is saved beside the fastest."""
     free = verdict(0.5, 1.7)
     assert free.energy
-    window = {"side": "candidate", "dropped": "", "capped": 1.0}
-    spoilt, other = window | {"dropped": "the device was throttled"}, window | {"side": "compile"}
+    window = EnergyWindow("candidate", 0.0, 1360.0, 2.0, 4000, 5e-4, 0.001, power_capped=1.0)
+    rejected = replace(window, rejection="the device was throttled")
+    other = replace(window, side="compile")
     for windows, limited in (
-        ((window, window, window | {"capped": 0.0}), True),
-        ((window | {"capped": 0.2}, spoilt, other), False),
+        ((window, window, replace(window, power_capped=0.0)), True),
+        ((replace(window, power_capped=0.2), rejected, other), False),
     ):
         energy = replace(free.energy, windows=windows)
         held = {1: replace(free, energy=energy)}
@@ -107,7 +109,7 @@ def test_ratios_to_different_baselines_are_not_compared() -> None:
 def beside(baseline: str, found: Verdict) -> Verdict:
     assert found.energy
     energy = found.energy
-    joules = {"candidate": energy.joules["candidate"], baseline: energy.joules[energy.against]}
+    joules = {"candidate": energy.joules["candidate"], baseline: energy.joules[energy.baseline]}
     return replace(found, energy=replace(energy, against=baseline, joules=joules))
 
 
@@ -144,10 +146,10 @@ def test_an_edp_in_the_tree_orders_as_edp_does() -> None:
 
 
 def test_energy_is_measured_of_what_comes_near_its_parent() -> None:
-    assert objective.metered_ms(SPEED, 1.0, None) == 0.0
-    assert objective.metered_ms(LEAN, 1.0, None) == pytest.approx(1.02)
-    assert objective.metered_ms(LEAN, 1.0, step(1, 0.5)) == pytest.approx(0.51)
-    assert objective.metered_ms(EDP, 1.0, step(1, 0.5)) > 0.6
+    assert objective.max_energy_ms(SPEED, 1.0, None) == 0.0
+    assert objective.max_energy_ms(LEAN, 1.0, None) == pytest.approx(1.02)
+    assert objective.max_energy_ms(LEAN, 1.0, step(1, 0.5)) == pytest.approx(0.51)
+    assert objective.max_energy_ms(EDP, 1.0, step(1, 0.5)) > 0.6
 
 
 def test_all_that_are_about_as_fast_as_the_fastest_are_finalists() -> None:
@@ -194,16 +196,16 @@ def test_advice_for_energy_is_held_against_energy() -> None:
         return Finding("tool", "kernel", Severity.LOW, (), "c", ("a",), Gain(1.2, "h"), objective=kind)  # type: ignore[arg-type]
 
     before, after = step(1, 0.5, 1.0), step(2, 0.5, 0.8)
-    assert objective.followed(finding("energy"), before, after) == pytest.approx(1.25)
-    assert objective.followed(finding("speed"), before, after) == pytest.approx(1.0)
-    assert objective.followed(finding("energy"), before, step(3, 0.5)) is None
+    assert objective.gain_of_advice(finding("energy"), before, after) == pytest.approx(1.25)
+    assert objective.gain_of_advice(finding("speed"), before, after) == pytest.approx(1.0)
+    assert objective.gain_of_advice(finding("energy"), before, step(3, 0.5)) is None
 
 
 def test_an_author_hears_the_objective_and_what_was_measured() -> None:
-    assert "within 2% of the fastest" in objective.words(LEAN) and not objective.words(SPEED)
-    text = objective.measured(step(1, 0.5, 0.8))
+    assert "within 2% of the fastest" in objective.describe(LEAN) and not objective.describe(SPEED)
+    text = objective.describe_energy(step(1, 0.5, 0.8))
     assert "160 mJ" in text and "0.40 of compile's energy" in text
-    assert not objective.measured(step(1, 0.5))
+    assert not objective.describe_energy(step(1, 0.5))
 
 
 def test_the_final_word_follows_the_objective() -> None:
@@ -214,7 +216,9 @@ def test_the_final_word_follows_the_objective() -> None:
     for wanted, winner in ((SPEED, 1), (LEAN, 2), (EDP, 3)):
         outcome = asyncio.run(FinalJudging("done", judge, wanted).decide(steps, []))
         assert outcome.best == winner
-    lean = asyncio.run(FinalJudging("done", judge, LEAN).decide(steps, [replace(steps[1], author="torch.compile")]))
+    lean = asyncio.run(
+        FinalJudging("done", judge, LEAN).decide(steps, [replace(steps[1], author="torch.compile")])
+    )
     assert lean.notes[0] == "torch.compile's own code won: nothing else was better by this objective (step 2)"
 
 
@@ -224,9 +228,9 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
     store = RunStore.create(tmp_path, LEAN, "demo")
     for number, held in HELD.items():
         store.save_step(Step(number, 0, "seed", "settled", verdict=held))
-    history.show(store.id, None, str(tmp_path / "early.svg"), str(tmp_path), False)
+    runs.show(store.id, None, str(tmp_path / "early.svg"), str(tmp_path), False)
     store.save_outcome(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
-    assert history.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
+    assert runs.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
     assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
     assert "0.5050 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
@@ -235,7 +239,7 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
     assert RunStore.open(tmp_path, store.id).outcome() == store.outcome(), (
         "the front survives its way through JSON"
     )
-    assert history.show(store.id, 2, None, str(tmp_path), False) == 0
+    assert runs.show(store.id, 2, None, str(tmp_path), False) == 0
     assert "energy: 162 mJ a call" in capsys.readouterr().out
 
 
@@ -243,7 +247,7 @@ def test_a_front_tells_its_lines_apart_and_names_no_more_than_can_be_read() -> N
     def drawn(points: list[Point]) -> tuple[list[str], list[str]]:
         texts = [
             element.text or ""
-            for element in ElementTree.fromstring(front.svg(points, "a run")).iter()
+            for element in ElementTree.fromstring(pareto_plot.plot_svg(points, "a run")).iter()
             if element.text
         ]
         return [text for text in texts if text.startswith("0.")], [

@@ -19,7 +19,18 @@ from kernelpro.authors.author import source_fingerprint
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BaselineSeed, Job, Limits, Outcome, Result, RunConfig, Status, StudyData, Task, Verdict
+from kernelpro.records import (
+    BaselineSeed,
+    Job,
+    Limits,
+    Outcome,
+    Result,
+    RunConfig,
+    Status,
+    StudyData,
+    Task,
+    Verdict,
+)
 
 pytestmark = pytest.mark.together
 NORM = task("F.layer_norm(a + b, (64,))", "torch.randn(8, 64), torch.randn(8, 64)")
@@ -112,6 +123,6 @@ def test_steps_in_flight_take_different_moves_and_the_same_ones_whoever_is_faste
     for late in (0, 1):
         _, store = run(tmp_path / str(late), Uneven(NORM, luck, late), candidates=24, concurrency=4)
         steps = store.steps()
-        assert not [step.number for step in steps if "duplicate" in step.note]
+        assert not [step.number for step in steps if step.state == "duplicate"]
         taken.append([(step.parent, step.plan, step.source) for step in steps])
     assert taken[0] == taken[1]

@@ -11,8 +11,8 @@ import pytest
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.author import Assignment, Draft
-from kernelpro.diagnose.tools import registry
+from kernelpro.authors.author import Assignment, Author, Draft
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.engine import baseline_profile, profiling
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
@@ -55,10 +55,10 @@ def compare_notes(profile: Profile) -> list[str]:
     return [note.why for note in profile.skipped if note.what == "compare"]
 
 
-@pytest.mark.parametrize("asked", [{}, {"all_counters": True}, {"at_once": True}])
+@pytest.mark.parametrize("asked", [{}, {"all_counters": True}, {"single_job": True}])
 def test_every_job_has_the_tracer_that_was_asked_for(asked: dict[str, bool]) -> None:
     _, jobs = profiled(load("softmax_cuda"), tracer="nsys", **asked)
-    assert [job.counters.tracer for job in jobs] == ["nsys"] * (1 if asked.get("at_once") else 2)
+    assert [job.profile_request.tracer for job in jobs] == ["nsys"] * (1 if asked.get("single_job") else 2)
 
 
 def test_a_comparison_that_is_not_made_is_said() -> None:
@@ -69,7 +69,7 @@ def test_a_comparison_that_is_not_made_is_said() -> None:
         "baselines are compared by a GPU's counters"
     ]
     busy, jobs = profiled(load("softmax_cuda"), references=("compile",))
-    assert jobs[1].counters.references == ("compile",) and not compare_notes(busy)
+    assert jobs[1].profile_request.references == ("compile",) and not compare_notes(busy)
     assert not compare_notes(profiled(load("launch_overhead"))[0])
 
 
@@ -78,28 +78,44 @@ def test_a_comparison_that_is_not_made_is_said() -> None:
 
 def test_the_first_step_brings_the_baseline_and_the_others_have_it() -> None:
     first = baseline_profile.mark(Step(1, 0, "seed"), [], BASELINES)
-    assert baseline_profile.asked(first) == ("compile",), "the fastest that does not search for minutes"
+    assert baseline_profile.baselines_to_profile(first) == ("compile",), (
+        "the fastest that does not search for minutes"
+    )
     again = baseline_profile.mark(Step.from_json(first.to_json()), [first], BASELINES)
-    assert baseline_profile.asked(again) == ("compile",), "interrupted, it asks for the same"
+    assert baseline_profile.baselines_to_profile(again) == ("compile",), "interrupted, it asks for the same"
     second = baseline_profile.mark(Step(2, 0, "seed"), [first], BASELINES)
-    assert baseline_profile.asked(second) == ()
+    assert baseline_profile.baselines_to_profile(second) == ()
     softmax = load("softmax_cuda")
     column = replace(softmax, kernels=(Kernel("triton_red_0", 90.0, 1, 1.0, (8192,), (512,)),))
-    details = baseline_profile.kept(replace(softmax, references={"compile": column}), Bound.MEMORY, first.details)
+    details = baseline_profile.with_baseline_kernels(
+        replace(softmax, references={"compile": column}), Bound.MEMORY, first.details
+    )
     done = Step.from_json(json.loads(replace(first, details=details).dumps()))
-    [(name, other)] = baseline_profile.beside(softmax, [done, second]).references.items()
+    [(name, other)] = baseline_profile.with_columns(softmax, [done, second]).references.items()
     assert name == "compile" and other.kernels == column.kernels
-    assert baseline_profile.asked(baseline_profile.mark(Step(3, 0, "seed"), [done], BASELINES)) == ()
+    assert (
+        baseline_profile.baselines_to_profile(baseline_profile.mark(Step(3, 0, "seed"), [done], BASELINES))
+        == ()
+    )
 
 
 def test_a_step_that_nobody_counted_leaves_it_to_the_next() -> None:
     first = baseline_profile.mark(Step(1, 0, "seed"), [], BASELINES)
-    idle = replace(first, details=baseline_profile.kept(load("launch_overhead"), Bound.LAUNCH, first.details))
-    assert baseline_profile.asked(baseline_profile.mark(Step(2, 0, "seed"), [idle], BASELINES)) == ("compile",)
-    failed = replace(first, details=baseline_profile.kept(load("softmax_cuda"), Bound.MEMORY, first.details))
-    assert baseline_profile.asked(baseline_profile.mark(Step(2, 0, "seed"), [failed], BASELINES)) == (), (
-        "one that fails is not tried again"
+    idle = replace(
+        first,
+        details=baseline_profile.with_baseline_kernels(load("launch_overhead"), Bound.LAUNCH, first.details),
     )
+    assert baseline_profile.baselines_to_profile(
+        baseline_profile.mark(Step(2, 0, "seed"), [idle], BASELINES)
+    ) == ("compile",)
+    failed = replace(
+        first,
+        details=baseline_profile.with_baseline_kernels(load("softmax_cuda"), Bound.MEMORY, first.details),
+    )
+    assert (
+        baseline_profile.baselines_to_profile(baseline_profile.mark(Step(2, 0, "seed"), [failed], BASELINES))
+        == ()
+    ), "one that fails is not tried again"
 
 
 class Lab(KnownLab):
@@ -115,14 +131,15 @@ class Lab(KnownLab):
         if job.kind != "profile":
             return super()._result(job)
         softmax = load("softmax_cuda")
-        if job.counters.metrics:
-            self.compared.append(job.counters.references)
+        if job.profile_request.metrics:
+            self.compared.append(job.profile_request.references)
         return Result(
-            job.id, profile=replace(softmax, references=dict.fromkeys(job.counters.references, softmax))
+            job.id,
+            profile=replace(softmax, references=dict.fromkeys(job.profile_request.references, softmax)),
         )
 
 
-class Chain:
+class Chain(Author):
     name = "chain"
 
     async def write(self, assignment: Assignment) -> Draft:
@@ -134,5 +151,5 @@ def test_in_a_run_the_baseline_is_profiled_once_and_stands_beside_every_kernel(t
     store, lab = RunStore.create(tmp_path, config, "demo"), Lab()
     asyncio.run(Engine(store, lab, Chain()).run())  # type: ignore[arg-type]
     assert lab.compared[0] == ("compile",) and len(lab.compared) >= 3 and set(lab.compared[1:]) == {()}
-    pages = [step.details["evidence"] for step in store.steps() if step.diagnosis]
+    pages = [step.details.evidence for step in store.steps() if step.diagnosis]
     assert len(pages) == len(lab.compared) and all("| compile: softmax_kernel |" in page for page in pages)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BadInput, Cost, Outcome, RunConfig, Step, Task
+from kernelpro.records import BadInput, Cost, Outcome, RunConfig, Step, Task, TaskFacts
 
 CONFIG = RunConfig(
     Task("class Model: pass", "demo"), "cpu", "files:somewhere", policy="greedy", constants={"a": 1.0}
@@ -30,12 +30,12 @@ def test_what_was_kept_comes_back(store: RunStore) -> None:
         1, 0, "seed", "drafted", store.save_source("x = 1\n"), plan="a plan", cost=Cost(0.25, 100, 50, 1)
     )
     store.save_step(step)
-    store.save_task_facts({"baseline_ms": 2.0})
+    store.save_task_facts(TaskFacts({"compile": 2.0}, 0.1, "fp32"))
     store.save_outcome(Outcome("the budget is spent", 1))
     again = RunStore.open(store.folder.parent, store.id)
     assert again.config() == CONFIG
     assert again.steps() == [step] and again.source(step.source) == "x = 1\n"
-    assert again.task_facts() == {"baseline_ms": 2.0}
+    assert again.task_facts() == TaskFacts({"compile": 2.0}, 0.1, "fp32")
     assert again.outcome() == Outcome("the budget is spent", 1)
 
 
@@ -51,13 +51,13 @@ def test_an_unknown_run_names_those_there_are(store: RunStore) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import Step
-store = Store(Path(sys.argv[1]))
+store = RunStore(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1
-    store.keep(Step(number, 0, "seed", "drafted", store.put_source(f"x = {number}")))
+    store.save_step(Step(number, 0, "seed", "drafted", store.save_source(f"x = {number}")))
     print(number, flush=True)
 """
 
@@ -79,8 +79,8 @@ def test_whatever_was_acknowledged_survives_sigkill(store: RunStore) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from kernelpro.engine.store import Store
-store = Store(Path(sys.argv[1]))
+from kernelpro.engine.store import RunStore
+store = RunStore(Path(sys.argv[1]))
 store.lock()
 print("held", flush=True)
 time.sleep(60)
@@ -138,7 +138,7 @@ def test_a_changed_or_lost_source_is_noticed(store: RunStore) -> None:
     with pytest.raises(BadInput, match="was changed on disk"):
         store.source(key)
     path.unlink()
-    with pytest.raises(BadInput, match="is lost"):
+    with pytest.raises(BadInput, match="is missing"):
         store.source(key)
 
 

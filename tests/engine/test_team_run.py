@@ -16,16 +16,16 @@ from engine.verdicts import verdict
 from llm.asking import QUICK, SECRET
 from llm.server import Act, Fail, LoopbackServer, Say, serving
 
-from kernelpro.authors.author import Assignment, Draft
-from kernelpro.authors.team.team import Models, Team
+from kernelpro.authors.author import Assignment, Author, Draft
+from kernelpro.authors.team.team import RoleModels, Team
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
-from kernelpro.llm.by_name import model
-from kernelpro.llm.cap import Purse
+from kernelpro.llm.by_name import create_model
+from kernelpro.llm.cap import SpendingCap
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput, Job, Limits, Outcome, RunConfig, Status, Task, Verdict
 from kernelpro.report import render
-from kernelpro.search.policy import read
+from kernelpro.search.policy import parse_policy
 
 pytest.importorskip("pydantic_ai")
 
@@ -70,20 +70,20 @@ SILENCE = (Fail(500),) * 4
 
 def begun(home: Path, policy: str = "best-of-n", candidates: int = 3, concurrency: int = 1) -> RunStore:
     """`policy` as the command line names it."""
-    name, constants = read(policy)
+    name, constants = parse_policy(policy)
     config = RunConfig(
         Task("", "t"), "cpu", "team", policy=name, constants=constants, concurrency=concurrency, finalists=0
     )
     return RunStore.create(home, replace(config, limits=Limits(candidates, stop_at_floor=0.0)), "demo")
 
 
-def run(store: RunStore, spec: str) -> tuple[Outcome, Purse]:
-    purse = Purse()
-    asked = model(spec, QUICK, purse, Transcripts(store.folder / FILE))
-    return asyncio.run(Engine(store, Lab(), Team(Models(asked, asked, asked))).run()), purse  # type: ignore[arg-type]
+def run(store: RunStore, spec: str) -> tuple[Outcome, SpendingCap]:
+    purse = SpendingCap()
+    asked = create_model(spec, QUICK, purse, Transcripts(store.folder / FILE))
+    return asyncio.run(Engine(store, Lab(), Team(RoleModels(asked, asked, asked))).run()), purse  # type: ignore[arg-type]
 
 
-def served(store: RunStore, *script: Act) -> tuple[Outcome, Purse, LoopbackServer]:
+def served(store: RunStore, *script: Act) -> tuple[Outcome, SpendingCap, LoopbackServer]:
     with serving(*script) as server:
         return *run(store, f"{server.url}/v1#m"), server
 
@@ -131,7 +131,7 @@ def test_three_failures_in_a_row_end_the_run_with_a_winner_and_a_word(tmp_path: 
     outcome, _, server = served(store, design(0.5), *NONSENSE * 3, design(0.4))
     assert states(store) == ["passed", "no answer", "no answer", "no answer"] and len(server.script) == 1
     assert outcome.best == 1 and outcome.reason.startswith(
-        "no usable answer came for 3 steps in a row; the last time: http"
+        "no usable answer for 3 steps in a row; the last error: http"
     )
     again, _, _ = served(store, design(0.4), design(0.3))
     assert again.best == 6 and "3 candidates" in again.reason, "who calls again asks again"
@@ -193,7 +193,7 @@ def test_a_recorded_answer_that_does_not_fit_is_a_failed_step(tmp_path: Path) ->
     assert "does not fit the question now" in departed.steps()[2].note
 
 
-@pytest.mark.parametrize("policy", ["greedy", "epsilon-greedy:throttle=1", "mcts:seeds=1"])
+@pytest.mark.parametrize("policy", ["greedy", "epsilon-greedy:max_seeds=1", "mcts:seeds=1"])
 def test_a_duplicate_is_not_sent_to_the_debugger(tmp_path: Path, policy: str) -> None:
     store = begun(tmp_path, policy, candidates=4)
     served(store, design(0.5), plan(0.5), code(0.5), *(plan(0.5), code(0.5)), plan(0.5), code(0.4))
@@ -207,10 +207,10 @@ def test_a_duplicate_is_not_sent_to_the_debugger(tmp_path: Path, policy: str) ->
 
 def test_two_good_branches_are_combined_and_the_run_goes_on_after_a_restart(tmp_path: Path) -> None:
     script = (design(0.5), design(0.6), plan(0.5), code(0.45), plan(0.45), code(0.4))
-    store = begun(tmp_path, "mcts:seeds=2,combine=2,explore=0", candidates=4)
+    store = begun(tmp_path, "mcts:seeds=2,combine_interval=2,exploration=0", candidates=4)
     _, _, server = served(store, *script)
     first, second, improved, combined = store.steps()
-    assert (combined.action, combined.parent, combined.second, combined.state) == (
+    assert (combined.action, combined.parent, combined.donor, combined.state) == (
         "combine",
         improved.number,
         second.number,
@@ -219,11 +219,13 @@ def test_two_good_branches_are_combined_and_the_run_goes_on_after_a_restart(tmp_
     shown = server.requests[4].body["messages"][-1]["content"]
     assert "MS = 0.45" in shown and "MS = 0.6" in shown and first.action == "seed"
     engine = Engine(
-        RunStore.open(tmp_path, store.id), Lab(), Team(Models(*(model(f"replay:{store.folder}"),) * 3))
+        RunStore.open(tmp_path, store.id),
+        Lab(),
+        Team(RoleModels(*(create_model(f"replay:{store.folder}"),) * 3)),
     )  # type: ignore[arg-type]
     asyncio.run(engine.run())
     assert (
-        engine.tree.nodes[4].second == 2 and [step.state for step in engine.steps.values()] == ["passed"] * 4
+        engine.tree.nodes[4].donor == 2 and [step.state for step in engine.steps.values()] == ["passed"] * 4
     )
     assert "combine of 3 and 2" in render(store, "md")
     assert 'a combination of <a href="#step-3">step 3</a> and <a href="#step-2">step 2</a>' in render(
@@ -232,13 +234,13 @@ def test_two_good_branches_are_combined_and_the_run_goes_on_after_a_restart(tmp_
 
 
 def test_an_author_that_cannot_combine_is_asked_to_improve(tmp_path: Path) -> None:
-    class Alone:
+    class Alone(Author):
         name = "alone"
 
         async def write(self, assignment: Assignment) -> Draft:
             return Draft(kernel((0.5, 0.6, 0.45, 0.4)[assignment.turn]))
 
-    store = begun(tmp_path, "mcts:seeds=2,combine=2,explore=0", candidates=4)
+    store = begun(tmp_path, "mcts:seeds=2,combine_interval=2,exploration=0", candidates=4)
     asyncio.run(Engine(store, Lab(), Alone()).run())  # type: ignore[arg-type]
     assert [(step.action, step.parent) for step in store.steps()] == [
         ("seed", 0),
@@ -265,8 +267,8 @@ def test_only_a_run_on_a_gpu_asks_where_an_illegal_access_was(tmp_path: Path) ->
         with serving(
             design(0.5), Say("diagnosis: the index\n```find a\nMS = 0.5\n```\n```python a\nMS = 0.4\n```")
         ) as server:
-            asked = model(f"{server.url}/v1#m", QUICK)
-            asyncio.run(Engine(store, lab, Team(Models(asked, asked, asked))).run())  # type: ignore[arg-type]
+            asked = create_model(f"{server.url}/v1#m", QUICK)
+            asyncio.run(Engine(store, lab, Team(RoleModels(asked, asked, asked))).run())  # type: ignore[arg-type]
         assert {job.sanitize for job in lab.jobs} == {target == "cuda"}
         assert (
             "compute-sanitizer: at beyond() in kernel.cu:3"

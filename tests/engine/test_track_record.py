@@ -10,8 +10,8 @@ import pytest
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
-from kernelpro.authors.author import Assignment, Draft
-from kernelpro.diagnose.record import TrackRecord, default_path
+from kernelpro.authors.author import Assignment, Author, Draft
+from kernelpro.diagnose.track_record import TrackRecord, default_path
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
 from kernelpro.records import Job, Limits, Profile, Result, RunConfig, Task, Verdict
@@ -30,7 +30,7 @@ class Lab(KnownLab):
         return super()._result(job)
 
 
-class Obedient:
+class Obedient(Author):
     """Takes the first advice."""
 
     name = "obedient"
@@ -48,9 +48,15 @@ def test_advice_is_kept_for_later_runs_where_they_may_learn(
     TrackRecord.load().add("of an earlier run", 2.0, 2.0)
     before = default_path().read_text()
     config = RunConfig(
-        Task("", "t"), "cuda", "obedient", policy="greedy", limits=Limits(2), concurrency=1, knowledge=knowledge
+        Task("", "t"),
+        "cuda",
+        "obedient",
+        policy="greedy",
+        limits=Limits(2),
+        concurrency=1,
+        knowledge=knowledge,
     )
     store = RunStore.create(tmp_path, config, "demo")
     asyncio.run(Engine(store, Lab(), Obedient()).run())  # type: ignore[arg-type]
-    assert store.steps()[1].details["advice"]
+    assert store.steps()[1].details.diagnostic
     assert (default_path().read_text() != before) == knowledge

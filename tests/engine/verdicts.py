@@ -11,7 +11,7 @@ def about(value: float, width: float = 0.01) -> Interval:
 
 def verdict(ms: float, power: float | None = None, refused: str = "", against: str = "compile") -> Verdict:
     """A baseline of 1 ms and 400 W; `power`: the candidate's, as a ratio."""
-    energy = Energy(refused=refused) if refused else None
+    energy = Energy(unavailable=refused) if refused else None
     if power is not None:
         ratio = {"energy": about(power * ms), "power": about(power), "edp": about(power * ms * ms)}
         both = {"candidate": about(0.4 * power * ms), against: about(0.4)}

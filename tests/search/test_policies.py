@@ -11,14 +11,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from simulation.landscapes import KINDS, generate
 
 from kernelpro.records import BadInput
-from kernelpro.search import POLICIES, Choice, Tree, make
+from kernelpro.search import POLICIES, Choice, Tree, make_policy
 from kernelpro.search.choice import combination
 from kernelpro.search.epsilon_greedy import EpsilonGreedy
-from kernelpro.search.landscapes import KINDS, generate
 from kernelpro.search.mcts import Mcts
-from kernelpro.search.policy import read
+from kernelpro.search.policy import parse_policy
 
 Result = Callable[[Tree, Choice, random.Random], float | None]
 
@@ -35,10 +35,10 @@ def put(tree: Tree, parent: int, *results: float | None) -> list[int]:
 
 
 def grow_with(
-    name: str, steps: int, result: Result, in_flight: int = 1, seed: int = 0, **constants: float
+    name: str, steps: int, result: Result, concurrency: int = 1, seed: int = 0, **constants: float
 ) -> Tree:
     """A tree grown by a policy, each choice checked: no pending parent, the action fits."""
-    policy, rng, tree = make(name, **constants), random.Random(seed), Tree(1.0, 0.1)
+    policy, rng, tree = make_policy(name, **constants), random.Random(seed), Tree(1.0, 0.1)
     pending: list[tuple[int, Choice]] = []
     for _ in range(steps):
         choice = policy.choose(tree, rng)
@@ -46,9 +46,9 @@ def grow_with(
         assert parent.state not in ("pending", "void")
         growth = "improve" if choice.action == "combine" else choice.action
         assert growth == ("seed" if parent.id == 0 else "improve" if parent.state == "ok" else "debug")
-        pending.append((tree.add(choice.parent, choice.action, choice.second).id, choice))
-        if len(pending) == in_flight:
-            id, settled = pending.pop(rng.randrange(in_flight))
+        pending.append((tree.add(choice.parent, choice.action, choice.donor).id, choice))
+        if len(pending) == concurrency:
+            id, settled = pending.pop(rng.randrange(concurrency))
             ms = result(tree, settled, rng)
             tree.settle(id, None if ms == math.inf else ms, void=ms == math.inf)
     return tree
@@ -68,15 +68,15 @@ def fails(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("in_flight", [1, 2, 7])
-def test_choices_fit_the_tree_and_never_have_a_pending_parent(name: str, in_flight: int) -> None:
-    assert len(grow_with(name, 200, mixed, in_flight)) == 201
+@pytest.mark.parametrize("concurrency", [1, 2, 7])
+def test_choices_fit_the_tree_and_never_have_a_pending_parent(name: str, concurrency: int) -> None:
+    assert len(grow_with(name, 200, mixed, concurrency)) == 201
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("in_flight", [1, 3])
-def test_what_leaves_nothing_to_mend_is_not_debugged(name: str, in_flight: int) -> None:
-    tree = grow_with(name, 200, often_void, in_flight)
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_what_leaves_nothing_to_mend_is_not_debugged(name: str, concurrency: int) -> None:
+    tree = grow_with(name, 200, often_void, concurrency)
     assert len(tree) == 201 and not any(node.children for node in tree.nodes if node.state == "void")
 
 
@@ -84,7 +84,7 @@ def test_what_leaves_nothing_to_mend_is_not_debugged(name: str, in_flight: int) 
 def test_the_same_tree_and_random_numbers_give_the_same_choice(name: str) -> None:
     a, b = (grow_with(name, 120, mixed, 3, seed=5) for _ in range(2))
     assert a.nodes == b.nodes
-    again = [make(name).choose(a, random.Random(9)) for _ in range(3)]
+    again = [make_policy(name).choose(a, random.Random(9)) for _ in range(3)]
     assert len(set(again)) == 1
 
 
@@ -110,7 +110,7 @@ def test_best_of_n_only_seeds() -> None:
 
 
 def test_greedy_takes_the_best_and_debugs_its_last_failure_once() -> None:
-    tree, rng, greedy = Tree(1.0, 0.1), random.Random(0), make("greedy", seeds=3)
+    tree, rng, greedy = Tree(1.0, 0.1), random.Random(0), make_policy("greedy", seeds=3)
     put(tree, 0, 0.9, 0.5)
     assert greedy.choose(tree, rng) == Choice(0, "seed")
     put(tree, 0, 0.7)
@@ -122,7 +122,7 @@ def test_greedy_takes_the_best_and_debugs_its_last_failure_once() -> None:
 
 
 def test_beam_gives_each_member_its_share_of_a_round() -> None:
-    tree, rng, beam = Tree(1.0, 0.1), random.Random(0), make("beam", seeds=4, width=2, branch=2)
+    tree, rng, beam = Tree(1.0, 0.1), random.Random(0), make_policy("beam", seeds=4, width=2, branch=2)
     put(tree, 0, 0.9, 0.5, 0.6, None)
     chosen = []
     for _ in range(4):
@@ -147,7 +147,7 @@ class TestEpsilonGreedy:
         put(tree, 1, None, None, None)
         assert policy.choose(tree, random.Random(0)) == Choice(1, "improve")
         put(tree, 1, None)
-        assert policy.closed(tree.nodes[1])
+        assert policy.is_closed(tree.nodes[1])
         assert policy.choose(tree, random.Random(0)) == Choice(2, "improve")
         explored = {EpsilonGreedy(epsilon=1.0).choose(tree, random.Random(seed)).parent for seed in range(50)}
         assert explored == {2}, "leaves below a closed node are not open"
@@ -157,7 +157,7 @@ class TestEpsilonGreedy:
         put(tree, 0, 0.5)
         failed = put(tree, 1, None, None, None, None)
         put(tree, failed[0], 0.4)
-        assert not policy.closed(tree.nodes[1])
+        assert not policy.is_closed(tree.nodes[1])
 
     def test_it_explores_leaves_uniformly_with_probability_epsilon(self) -> None:
         tree, rng = Tree(1.0, 0.1), random.Random(0)
@@ -220,8 +220,10 @@ class TestCombination:
             combined = [node for node in tree.nodes if node.action == "combine"]
             assert bool(combined) == (name == "mcts"), name
             for node in combined:
-                assert node.second and tree.nodes[node.second].seed != node.seed
-        assert not any(node.action == "combine" for node in grow_with("mcts", 150, near, 2, combine=0).nodes)
+                assert node.donor and tree.nodes[node.donor].seed != node.seed
+        assert not any(
+            node.action == "combine" for node in grow_with("mcts", 150, near, 2, combine_interval=0).nodes
+        )
 
 
 class TestMcts:
@@ -230,9 +232,9 @@ class TestMcts:
         assert [node.action for node in tree.nodes] == ["root"] + ["seed"] * 5
 
     def test_children_follow_the_widening_law(self) -> None:
-        never = {"fresh": 1000, "plateau": 1000, "dead": 1000, "patience": 1000}
-        constants = {"width": 1.0, "alpha": 0.5, "bonus": 2.0, "seeds": 2, **never}
-        policy = make("mcts", **constants)
+        never = {"seed_interval": 1000, "max_failures": 1000, "patience": 1000}
+        constants = {"width": 1.0, "alpha": 0.5, "seeds": 2, **never}
+        policy = make_policy("mcts", **constants)
         assert isinstance(policy, Mcts)
 
         def works(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
@@ -240,47 +242,42 @@ class TestMcts:
 
         tree = grow_with("mcts", 400, works, **constants)
         for node in tree.nodes:
-            beat = node.parent is not None and node.reward > tree.nodes[node.parent].reward
-            law = max(1, math.floor((2.0 if beat else 1.0) * math.sqrt(node.visits + node.flying)))
-            assert policy.allowed(node, tree) == law
+            law = max(1, math.floor(math.sqrt(node.visits + node.pending)))
+            assert policy.max_children(node) == law
             assert len(node.children) <= max(law, 2 if node.id == 0 else 1)
         assert any(len(node.children) > 3 for node in tree.nodes[1:])
 
-    def test_fresh_seeds_come_at_intervals_and_on_plateaus(self) -> None:
+    def test_fresh_seeds_come_at_intervals(self) -> None:
         def better(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
             return 0.9 ** len(tree) + 0.1
-
-        def flat(tree: Tree, choice: Choice, rng: random.Random) -> float | None:
-            return 0.5 + 0.001 * len(tree)
 
         def longest(tree: Tree) -> int:
             seeds = [*tree.nodes[0].children, len(tree)]
             return max(b - a for a, b in itertools.pairwise(seeds))
 
-        often = {"seeds": 2, "fresh": 9, "plateau": 1000}
+        often = {"seeds": 2, "seed_interval": 9}
         assert longest(grow_with("mcts", 60, better, **often)) == 10
-        assert longest(grow_with("mcts", 60, flat, **{**often, "fresh": 1000, "plateau": 5})) == 6
-        assert longest(grow_with("mcts", 60, better, **{**often, "fresh": 1000, "width": 0.1})) > 40
+        assert longest(grow_with("mcts", 60, better, **{**often, "seed_interval": 1000, "width": 0.1})) > 40
 
     def test_a_branch_of_failures_closes_and_the_others_go_on(self) -> None:
         policy, tree, rng = (
-            Mcts(seeds=2, tries=2, dead=4, fresh=1000, plateau=1000),
+            Mcts(seeds=2, max_fixes=2, max_failures=4, seed_interval=1000),
             Tree(1.0, 0.1),
             random.Random(0),
         )
         put(tree, 0, 0.3, 0.9)
         root, good = tree.nodes[0], tree.nodes[1]
         for _ in range(4):
-            assert not policy.closed(good, root)
+            assert not policy.is_closed(good, root)
             put(tree, 1, None)
-        assert policy.closed(good, root)
+        assert policy.is_closed(good, root)
         assert policy.choose(tree, rng).parent in (0, 2)
         late = put(tree, tree.nodes[1].children[0], 0.25)
         assert late
-        assert not policy.closed(good, root), "a fix opens it again"
+        assert not policy.is_closed(good, root), "a fix opens it again"
 
     def test_a_failure_gets_a_limited_number_of_fixes(self) -> None:
-        tree = grow_with("mcts", 120, fails, tries=2)
+        tree = grow_with("mcts", 120, fails, max_fixes=2)
         for seed in tree.nodes[0].children:
             assert tree.nodes[seed].visits <= 3
 
@@ -288,14 +285,14 @@ class TestMcts:
         policy, tree = Mcts(patience=2), Tree(1.0, 0.1)
         put(tree, 0, 0.5)
         put(tree, 1, 0.8)
-        assert not policy.closed(tree.nodes[2], tree.nodes[1])
+        assert not policy.is_closed(tree.nodes[2], tree.nodes[1])
         put(tree, 2, 0.7)
-        assert policy.closed(tree.nodes[2], tree.nodes[1])
+        assert policy.is_closed(tree.nodes[2], tree.nodes[1])
         put(tree, 2, 0.4)
-        assert not policy.closed(tree.nodes[2], tree.nodes[1])
+        assert not policy.is_closed(tree.nodes[2], tree.nodes[1])
 
     def test_virtual_loss_spreads_choices_made_at_once(self) -> None:
-        policy, tree, rng = make("mcts", seeds=6, fresh=1000, plateau=1000), Tree(1.0, 0.1), random.Random(0)
+        policy, tree, rng = make_policy("mcts", seeds=6, seed_interval=1000), Tree(1.0, 0.1), random.Random(0)
         put(tree, 0, 0.5, 0.51, 0.52, 0.53, 0.54, 0.55)
         parents = []
         for _ in range(6):
@@ -310,7 +307,7 @@ class TestMcts:
             return None if rng.random() < 0.33 else 0.1 + (above - 0.1) * rng.uniform(0.8, 1.2)
 
         tree = grow_with("mcts", 3000, near_the_parent)
-        choice = make("mcts", fresh=100000, plateau=100000).choose(tree, random.Random(0))
+        choice = make_policy("mcts", seed_interval=100000).choose(tree, random.Random(0))
         assert sum(len(node.children) for node in tree.path(choice.parent)) < 900
 
 
@@ -338,23 +335,29 @@ def test_bad_names_and_constants_are_one_clear_line(
     name: str, constants: dict[str, float], says: str
 ) -> None:
     with pytest.raises(BadInput) as raised:
-        make(name, **constants)
+        make_policy(name, **constants)
     assert str(raised.value) == says
 
 
 def test_make_knows_every_policy_and_passes_constants_on() -> None:
-    assert [make(name).name for name in POLICIES] == ["mcts", "epsilon-greedy", "beam", "greedy", "best-of-n"]
-    assert make("mcts", explore=1, seeds=3) == Mcts(explore=1, seeds=3)
+    assert [make_policy(name).name for name in POLICIES] == [
+        "mcts",
+        "epsilon-greedy",
+        "beam",
+        "greedy",
+        "best-of-n",
+    ]
+    assert make_policy("mcts", exploration=1, seeds=3) == Mcts(exploration=1, seeds=3)
     assert set(KINDS) == {"smooth", "rugged", "deceptive", "cliff", "combination"}
     assert generate("smooth", 1).baseline_ms > 0
 
 
 def test_constants_are_read_from_the_name() -> None:
-    assert read("greedy") == ("greedy", {})
-    assert read("greedy:seeds=3") == ("greedy", {"seeds": 3})
+    assert parse_policy("greedy") == ("greedy", {})
+    assert parse_policy("greedy:seeds=3") == ("greedy", {"seeds": 3})
     for wrong in ("nobody", "greedy:seeds=many", "greedy:seeds=0", "greedy:sneeds=3"):
         with pytest.raises(BadInput):
-            read(wrong)
+            parse_policy(wrong)
 
 
 def test_the_documented_policy_works() -> None:

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulation.landscapes import KINDS, SimulatedKernel, SyntheticLandscape, generate
+from simulation.recorded import RecordedLandscape
+from simulation.simulator import simulate
 
 from kernelpro.records import BadInput
-from kernelpro.search import POLICIES, Tree, make
-from kernelpro.search.landscapes import KINDS, Kernel, Synthetic, generate
-from kernelpro.search.replay import Replay
-from kernelpro.search.simulator import run
+from kernelpro.search import POLICIES, Tree, make_policy
 
 
-def recorded(kind: str, seed: int) -> tuple[Synthetic, Tree, list[Any]]:
+def recorded(kind: str, seed: int) -> tuple[SyntheticLandscape, Tree, list[Any]]:
     """A search by mcts, one at a time."""
-    task, rng, policy = generate(kind, seed), random.Random(seed), make("mcts")
+    task, rng, policy = generate(kind, seed), random.Random(seed), make_policy("mcts")
     tree, hidden = Tree(task.baseline_ms, task.floor_ms), [None]
     for _ in range(60):
         choice = policy.choose(tree, rng)
-        node = tree.add(choice.parent, choice.action, choice.second)
+        node = tree.add(choice.parent, choice.action, choice.donor)
         outcome = task.attempt(tree, node, hidden, rng)
         hidden.append(outcome.hidden)
         tree.settle(node.id, outcome.ms)
@@ -34,10 +34,10 @@ def recorded(kind: str, seed: int) -> tuple[Synthetic, Tree, list[Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_search_is_the_same_for_the_same_seeds(kind: str, name: str) -> None:
-    a, b = (run(make(name), generate(kind, 3), 40, 2, random.Random(4)) for _ in range(2))
+    a, b = (simulate(make_policy(name), generate(kind, 3), 40, 2, random.Random(4)) for _ in range(2))
     assert a == b
     assert len(a) == 40
-    assert a != run(make(name), generate(kind, 5), 40, 2, random.Random(4))
+    assert a != simulate(make_policy(name), generate(kind, 5), 40, 2, random.Random(4))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,7 +48,9 @@ def test_the_floor_is_never_beaten(kind: str) -> None:
         assert task.floor_ms < task.baseline_ms
         assert all(node.ms >= task.floor_ms for node in tree.nodes if node.ms is not None)
         for _ in range(200):
-            kernel = Kernel(rng.randrange(len(task.families)), rng.getrandbits(len(task.methods)), 0.0)
+            kernel = SimulatedKernel(
+                rng.randrange(len(task.families)), rng.getrandbits(len(task.methods)), 0.0
+            )
             assert task.true_ms(kernel) >= task.floor_ms * (1 - 1e-12)
 
 
@@ -134,7 +136,8 @@ def test_refining_beats_independent_samples_on_smooth_tasks() -> None:
     def mean(name: str) -> float:
         tasks = [(generate("smooth", seed), seed) for seed in range(60)]
         return statistics.mean(
-            math.log(t.baseline_ms / run(make(name), t, 40, 2, random.Random(s))[-1]) for t, s in tasks
+            math.log(t.baseline_ms / simulate(make_policy(name), t, 40, 2, random.Random(s))[-1])
+            for t, s in tasks
         )
 
     assert mean("greedy") > mean("best-of-n") + 0.05
@@ -143,14 +146,15 @@ def test_refining_beats_independent_samples_on_smooth_tasks() -> None:
 def test_a_recorded_run_becomes_a_landscape(tmp_path: Path) -> None:
     task, tree, _ = recorded("rugged", 1)
     nodes = [
-        {"id": n.id, "parent": n.parent, "action": n.action, "ms": n.ms, "second": n.second}
-        for n in tree.nodes
+        {"id": n.id, "parent": n.parent, "action": n.action, "ms": n.ms, "donor": n.donor} for n in tree.nodes
     ]
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"baseline_ms": task.baseline_ms, "floor_ms": task.floor_ms, "nodes": nodes}))
-    replay = Replay.from_file(path)
-    curves = [run(make("mcts"), replay, 60, 2, random.Random(seed)) for seed in range(20)]
-    assert curves[0] == run(make("mcts"), Replay.from_file(path), 60, 2, random.Random(0))
+    replay = RecordedLandscape.from_file(path)
+    curves = [simulate(make_policy("mcts"), replay, 60, 2, random.Random(seed)) for seed in range(20)]
+    assert curves[0] == simulate(
+        make_policy("mcts"), RecordedLandscape.from_file(path), 60, 2, random.Random(0)
+    )
     assert all(ms >= task.floor_ms for curve in curves for ms in curve)
     ours = statistics.mean(math.log(task.baseline_ms / curve[-1]) for curve in curves)
     theirs = math.log(task.baseline_ms / (tree.best().ms or math.inf))
@@ -169,7 +173,7 @@ def test_a_replay_draws_from_parents_alike() -> None:
         {"id": 200 + at, "parent": 1 if at < 4 else 2, "action": "improve", "ms": 0.5 if at < 4 else None}
         for at in range(8)
     ]
-    replay, rng = Replay({"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": nodes}), random.Random(0)
+    replay, rng = RecordedLandscape({"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": nodes}), random.Random(0)
     tree = Tree(1.0, 0.1)
     for ms in (1.0, 0.2):
         tree.settle(tree.add(0, "seed").id, ms)
@@ -181,9 +185,12 @@ def test_a_replay_draws_from_parents_alike() -> None:
 def test_a_combination_is_drawn_from_combinations_or_where_there_are_none_from_improvements() -> None:
     seeds = [{"id": id, "parent": 0, "action": "seed", "ms": 1.0} for id in (1, 2)]
     improved = {"id": 3, "parent": 1, "action": "improve", "ms": 0.5}
-    combined = {"id": 4, "parent": 1, "action": "combine", "second": 2, "ms": 0.25}
+    combined = {"id": 4, "parent": 1, "action": "combine", "donor": 2, "ms": 0.25}
     for nodes, ms in (([*seeds, improved], 0.5), ([*seeds, improved, combined], 0.25)):
-        replay, tree = Replay({"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": nodes}), Tree(1.0, 0.1)
+        replay, tree = (
+            RecordedLandscape({"baseline_ms": 1.0, "floor_ms": 0.1, "nodes": nodes}),
+            Tree(1.0, 0.1),
+        )
         for _ in range(2):
             tree.settle(tree.add(0, "seed").id, 1.0)
         assert replay.attempt(tree, tree.add(2, "combine", 1), [], random.Random(0)).ms == pytest.approx(ms)
@@ -195,9 +202,9 @@ def test_a_simulated_combination_takes_over_what_the_other_kernel_does() -> None
         task, tree = generate("smooth", seed), Tree(1.0, 0.1)
         for _ in range(2):
             tree.settle(tree.add(0, "seed").id, 0.5)
-        lent = next(iter(task.applicable(Kernel(0, 0, 0.0))), None)
+        lent = next(iter(task.applicable(SimulatedKernel(0, 0, 0.0))), None)
         if lent is not None:
-            hidden = [None, Kernel(0, 0, 0.0), Kernel(1, 1 << lent, 0.0)]
+            hidden = [None, SimulatedKernel(0, 0, 0.0), SimulatedKernel(1, 1 << lent, 0.0)]
             taken += task.attempt(tree, tree.add(1, "combine", 2), hidden, rng).hidden.step == 1 << lent
     assert taken >= 30
 
@@ -217,10 +224,10 @@ def test_a_simulated_combination_takes_over_what_the_other_kernel_does() -> None
 )
 def test_a_record_that_cannot_be_replayed_is_bad_input(record: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="cannot be replayed"):
-        Replay(record)
+        RecordedLandscape(record)
 
 
 def test_a_file_that_is_no_record_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("nodes")
     with pytest.raises(BadInput, match="cannot be read"):
-        Replay.from_file(tmp_path / "run.json")
+        RecordedLandscape.from_file(tmp_path / "run.json")

@@ -12,7 +12,7 @@ import pytest
 
 import kernelpro.search
 from kernelpro.search import Tree
-from kernelpro.search.choice import grow
+from kernelpro.search.choice import expand
 
 Event = tuple[str, int, float | None]
 
@@ -28,7 +28,7 @@ def grown(seed: int, steps: int, baseline: float = 2.0, floor: float = 0.3) -> t
             tree.settle(id, ms, void)
             events.append(("void" if void else "settle", id, ms))
         else:
-            choice = grow(rng.choice([node for node in tree.nodes if node.state in ("ok", "failed")]))
+            choice = expand(rng.choice([node for node in tree.nodes if node.state in ("ok", "failed")]))
             tree.add(choice.parent, choice.action)
             events.append((choice.action, choice.parent, None))
     return tree, events
@@ -44,9 +44,9 @@ def test_statistics_equal_a_recount(seed: int) -> None:
     for node in tree.nodes:
         below = [tree.nodes[id] for id in subtree(tree, node.id)]
         rewards = [each.reward for each in below]
-        assert node.flying == sum(each.state == "pending" for each in below)
+        assert node.pending == sum(each.state == "pending" for each in below)
         assert node.failures == sum(each.state in ("failed", "void") for each in below)
-        assert node.visits == len(below) - node.flying
+        assert node.visits == len(below) - node.pending
         assert node.working == sum(each.state == "ok" for each in below)
         assert node.total == sum(rewards)
         assert node.best == max(rewards)
@@ -68,7 +68,7 @@ def test_the_order_of_results_leaves_no_trace(seed: int) -> None:
     rebuilt = Tree(2.0, 0.3)
     results = {id: (ms, what == "void") for what, id, ms in events if what in ("settle", "void")}
     for node in tree.nodes[1:]:
-        rebuilt.add(node.parent or 0, node.action, node.second)
+        rebuilt.add(node.parent or 0, node.action, node.donor)
         if node.id in results:
             rebuilt.settle(node.id, *results[node.id])
     assert rebuilt.nodes == tree.nodes

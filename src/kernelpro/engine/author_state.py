@@ -1,4 +1,5 @@
-"""What an author can still be asked for: nodes without ideas, missing answers, and when both end the search."""
+"""What an author can still be asked for: nodes without ideas, missing answers, and when both end the
+search."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ class AuthorState:
         """Why missing answers end the search; empty if they do not."""
         if self.no_answer_streak < _MAX_STREAK:
             return ""
-        return f"no usable answer for {self.no_answer_streak} steps in a row; the last error: {self.last_reason}"
+        return (
+            f"no usable answer for {self.no_answer_streak} steps in a row; the last error: {self.last_reason}"
+        )
 
     @property
     def is_unreachable(self) -> bool:
@@ -80,7 +83,8 @@ class AuthorState:
         return self.unreachable_streak == self.no_answer_streak > 0
 
     def _closed_nodes(self, tree: Tree) -> set[int]:
-        """Nodes at which the author is not asked; the root is one of them once all fresh designs were requested."""
+        """Nodes at which the author is not asked; the root is one of them once all fresh designs were
+        requested."""
         designs = len(tree.nodes[0].children) - self.seeds
         no_design = self.design_count is not None and designs >= self.design_count
         return self.exhausted_nodes | ({0} if no_design else set())

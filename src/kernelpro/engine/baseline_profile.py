@@ -1,8 +1,8 @@
 """Profiles the fastest baseline of a run once, together with the first step that is profiled.
 
-`StepDetails.compared_baseline` of that step names the baseline. It is on disk before the profile is requested, so
-that an interrupted run requests the same profile again. `StepDetails.baseline_kernels` then holds the baseline's
-largest kernel with its counters, and every later page of evidence shows it as a column.
+`StepDetails.compared_baseline` of that step names the baseline. It is on disk before the profile is
+requested, so that an interrupted run requests the same profile again. `StepDetails.baseline_kernels` then
+holds the baseline's largest kernel with its counters, and every later page of evidence shows it as a column.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kernelpro.records import Bound, Profile, Step, StepDetails
+from kernelpro.records.profiling import CompilerReport
 
 
 def mark(step: Step, steps: Iterable[Step], baselines: dict[str, float]) -> Step:
@@ -34,8 +35,8 @@ def unmark(details: StepDetails) -> StepDetails:
 
 
 def with_baseline_kernels(profile: Profile, bound: Bound, details: StepDetails) -> StepDetails:
-    """The details with the baseline's kernels from the profile. A launch-bound step reads no counters: its mark is
-    removed, so that another step profiles the baseline."""
+    """The details with the baseline's kernels from the profile. A launch-bound step reads no counters: its
+    mark is removed, so that another step profiles the baseline."""
     if not details.compared_baseline or (bound is Bound.LAUNCH and not profile.references):
         return unmark(details)
     kernels = {name: other.kernels[0] for name, other in profile.references.items()}
@@ -45,6 +46,6 @@ def with_baseline_kernels(profile: Profile, bound: Bound, details: StepDetails) 
 def with_columns(profile: Profile, steps: Iterable[Step]) -> Profile:
     """The profile with the baseline kernels of all steps as references."""
     kernels = {name: kernel for step in steps for name, kernel in step.details.baseline_kernels.items()}
-    bare = replace(profile, timeline=None, source="", compiler={}, power={}, graph=())
+    bare = replace(profile, timeline=None, source="", compiler=CompilerReport(), power=None)
     columns = {name: replace(bare, kernels=(kernel,)) for name, kernel in kernels.items()}
     return replace(profile, references=columns | profile.references)

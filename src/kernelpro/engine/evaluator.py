@@ -1,4 +1,5 @@
-"""Evaluates one candidate: its verdict, the best point of its tunables, and its energy where that may matter."""
+"""Evaluates one candidate: its verdict, the best point of its tunables, and its energy where that may
+matter."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class Evaluator:
     async def evaluate(self, step: Step, judged_code: dict[str, int], max_energy_ms: float) -> Step:
         """The step with its verdict, and with its tunables at their best point.
 
-        `judged_code`: earlier steps by the hash of their machine code. Energy is measured if the candidate takes at
-        most `max_energy_ms`.
+        `judged_code`: earlier steps by the hash of their machine code. Energy is measured if the candidate
+        takes at most `max_energy_ms`.
         """
         self.emit(StepProgress(step.number, "judging"))
         options = replace(self.config.options, give_up_ms=_GIVE_UP_RATIO * min(self.baselines.values()))
@@ -69,8 +70,8 @@ class Evaluator:
     async def _with_energy(self, step: Step) -> Step:
         """The step with the energy in its verdict.
 
-        If the candidate fails in the second judgement, that verdict counts. If the machine cannot measure energy,
-        the first verdict stands.
+        If the candidate fails in the second judgement, that verdict counts. If the machine cannot measure
+        energy, the first verdict stands.
         """
         self.emit(StepProgress(step.number, "measuring_energy"))
         assert step.verdict
@@ -91,8 +92,8 @@ class Evaluator:
         return _verdict(await self.submit(self._job(step.number, source, self.energy_options("full"))))
 
     def energy_options(self, effort: Effort) -> Options:
-        """Options with energy, if it is an objective: relative to one baseline for the whole run, so that the ratios
-        of its candidates can be compared."""
+        """Options with energy, if it is an objective: relative to one baseline for the whole run, so that the
+        ratios of its candidates can be compared."""
         energy = self.config.objective != "speed"
         fastest = min(self.baselines, key=lambda name: self.baselines[name])
         return replace(

@@ -2,17 +2,17 @@
 
 1. Measure the task once: probe and study (task_facts.py). The code of compilers makes the first steps
    (authors/seeded.py).
-2. While the budget lasts and fewer than `concurrency` steps are open, the policy chooses a node and an action from
-   the tree and a random generator that is a function of (seed, step) alone. The step is on disk before anything
-   else happens.
+2. While the budget lasts and fewer than `concurrency` steps are open, the policy chooses a node and an action
+   from the tree and a random generator that is a function of (seed, step) alone. The step is on disk before
+   anything else happens.
 3. Each open step proceeds on its own: its author writes, duplicates are recognized, the pool judges, declared
    tunables are searched (evaluator.py). Every stage is on disk when it is done.
-4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on results
-   alone, never on timing, and a killed run continues exactly where it was.
+4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on
+   results alone, never on timing, and a killed run continues exactly where it was.
 5. At the end the best few are judged again, at full length and against all baselines (final_judging.py).
 
-If answers or results come from outside, the run requests everything it can and then stops with `Paused`. Resumed,
-it repeats the requests and finds what has arrived.
+If answers or results come from outside, the run requests everything it can and then stops with `Paused`.
+Resumed, it repeats the requests and finds what has arrived.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kernelpro.engine.store import RunStore
 from kernelpro.engine.task_facts import measure_task
 from kernelpro.memory.knowledge import Knowledge
 from kernelpro.memory.run_memory import RunMemory
-from kernelpro.pools.pool import Outstanding, Pool
+from kernelpro.pools.pool import Pool, ResultPending
 from kernelpro.records import (
     BadInput,
     Job,
@@ -87,7 +87,8 @@ class Paused(Exception):
     """The run waits for answers or results from outside. It continues when it is resumed."""
 
     def __init__(self, answers: int, results: int):
-        amounts = [f"{n} {what}{'s' * (n > 1)}" for n, what in ((answers, "answer"), (results, "result")) if n]
+        counts = ((answers, "answer"), (results, "result"))
+        amounts = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
         super().__init__(f"{' and '.join(amounts)} outstanding")
 
 
@@ -120,8 +121,8 @@ class Engine:
         self._drafted: dict[int, asyncio.Event] = {}
 
     async def run(self, explain: bool = True) -> Outcome:
-        """Work until the budget is spent or the floor is reached. A finished run continues if its budget was raised;
-        otherwise its outcome stands. `explain`: also diagnose the winner."""
+        """Work until the budget is spent or the floor is reached. A finished run continues if its budget was
+        raised; otherwise its outcome stands. `explain`: also diagnose the winner."""
         self._emit(RunStarted())
         try:
             await self._prepare()
@@ -131,9 +132,9 @@ class Engine:
             if (previous := self._store.outcome()) and len(self.steps) == restored:
                 return previous
             outcome = await self._judge_finalists(reason)
-        except (AnswerPending, Outstanding):
+        except (AnswerPending, ResultPending):
             pending = sum(isinstance(result, AnswerPending) for result in await self._drain())
-            paused = Paused(pending, self._pool.outstanding)
+            paused = Paused(pending, self._pool.pending_jobs)
             self._store.add_event(RunPaused(str(paused)))
             raise paused from None
         except BadInput as error:
@@ -149,7 +150,7 @@ class Engine:
             self._store.save_wall_seconds(self.budget.wall_seconds)
         self._store.save_outcome(outcome)
         if explain and outcome.best is not None:
-            with suppress(Outstanding):  # the run does not wait for a result from outside
+            with suppress(ResultPending):  # the run does not wait for a result from outside
                 await self._profiler.ensure_profiled(outcome.best)
         if self._knowledge.enabled:
             self._knowledge.add(learning.observations(self.steps.values(), self._config, self._store.id))
@@ -185,7 +186,8 @@ class Engine:
             self._emit(Note(f"no seed from {facts.seed_errors}"))
 
     def _restore(self) -> None:
-        """Rebuild the tree from the stored steps, each added when the results that its choice saw were settled."""
+        """Rebuild the tree from the stored steps, each added when the results that its choice saw were
+        settled."""
         steps = self._store.steps()
         settled = [step for step in steps if step.stage == "settled"]
         for step in steps:
@@ -324,8 +326,8 @@ class Engine:
         return await self._evaluator.evaluate(step, self._judged_code(step), max_energy_ms)
 
     def _judged_code(self, step: Step) -> dict[str, int]:
-        """Earlier steps by the hash of their machine code: only those that were settled when this step was chosen, so
-        that a resumed run sees the same."""
+        """Earlier steps by the hash of their machine code: only those that were settled when this step was
+        chosen, so that a resumed run sees the same."""
         by_code: dict[str, int] = {}
         for number in range(1, step.number - self._config.concurrency + 1):
             verdict = self.steps[number].verdict

@@ -103,7 +103,9 @@ def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
     if config.objective == "speed":
         return fastest
     told = {number: energy for number, verdict in held.items() if (energy := _told(verdict))}
-    against = told[fastest].baseline if fastest in told else _usual(energy.baseline for energy in told.values())
+    against = (
+        told[fastest].baseline if fastest in told else _usual(energy.baseline for energy in told.values())
+    )
     told = {number: energy for number, energy in told.items() if energy.baseline == against}
     if fastest not in told:
         slower = {

@@ -1,9 +1,9 @@
 """A run from its request to its outcome: validated, created or reopened, worked on, and closed.
 
-    validate      rejects a bad author or model name, before a pool is started
-    open_run      creates the run of a request, or reopens the run that the same request created
-    continue_run  works on a run until its budget is spent; a finished run returns its outcome at once
-    closing       writes the report and closes the run, however the work ended
+validate      rejects a bad author or model name, before a pool is started
+open_run      creates the run of a request, or reopens the run that the same request created
+continue_run  works on a run until its budget is spent; a finished run returns its outcome at once
+closing       writes the report and closes the run, however the work ended
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelpro.authors.by_name import create_author, with_absolute_paths
 from kernelpro.engine.loop import Engine, OnEvent, ignore_event
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.knowledge import Knowledge, default_path
-from kernelpro.pools.pool import Outstanding, Pool
+from kernelpro.pools.pool import Pool, ResultPending
 from kernelpro.records import BadInput, EnvironmentData, Job, Objective, Outcome, RunConfig, Target
 from kernelpro.records.events import Note
 
@@ -64,10 +64,10 @@ def _find_run(request: RunRequest, config: RunConfig, name: str) -> RunStore | N
     for folder in sorted(request.runs_dir.glob(f"{name}-*")):
         try:
             store = RunStore.open(request.runs_dir, folder.name)
-            if identity(store.config()) == identity(config):
-                if request.reuse == "always" or store.outcome() is None:
-                    store.save_config(config)
-                    return store
+            reusable = request.reuse == "always" or store.outcome() is None
+            if reusable and identity(store.config()) == identity(config):
+                store.save_config(config)
+                return store
             store.close()
         except BadInput:  # the run was killed before its configuration was on disk, and is empty
             continue
@@ -94,7 +94,8 @@ def create_engine(store: RunStore, pool: Pool, on_event: OnEvent = ignore_event)
 async def continue_run(
     store: RunStore, pool: Pool, on_event: OnEvent = ignore_event, explain: bool = True
 ) -> Outcome:
-    """Work on a run until its budget is spent. A finished run returns its outcome, unless its limits were changed.
+    """Work on a run until its budget is spent. A finished run returns its outcome, unless its limits were
+    changed.
 
     `explain`: also diagnose the winner. Raises Paused if answers or results are outstanding.
     """
@@ -109,8 +110,8 @@ def closing(
 ) -> Iterator[None]:
     """Write the report and close the run, however the block ends.
 
-    `delete_if_unmeasured`: delete the run instead if the block raises BadInput before the task is measured. Then the
-    task does not run or cannot be scored, the error says why, and there is nothing to resume.
+    `delete_if_unmeasured`: delete the run instead if the block raises BadInput before the task is measured.
+    Then the task does not run or cannot be scored, the error says why, and there is nothing to resume.
     """
     delete = False
     try:
@@ -135,7 +136,7 @@ def _is_unmeasured(store: RunStore) -> bool:
 
 def pool_target(pool: Pool) -> Target:
     """`cuda` if a worker of the pool has a GPU, else `cpu`."""
-    environment = pool.ask(Job("environment", "environment")).data
+    environment = pool.run(Job("environment", "environment")).data
     return "cuda" if isinstance(environment, EnvironmentData) and environment.snapshot.get("gpu") else "cpu"
 
 
@@ -147,8 +148,8 @@ def check_objective(pool: Pool, target: Target, objective: Objective) -> None:
     if objective == "speed":
         return
     try:
-        result = pool.ask(Job("environment", "environment", target=target))
-    except Outstanding:
+        result = pool.run(Job("environment", "environment", target=target))
+    except ResultPending:
         return
     data = result.data
     if reason := result.error or (data.energy_error if isinstance(data, EnvironmentData) else ""):

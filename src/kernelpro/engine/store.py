@@ -4,9 +4,9 @@
     RUNS/<id>/sources/<hash>.py  written once, under a temporary name first
     RUNS/<id>/lock               locked while a process works on the run; released when the process dies
 
-A step is written at each stage (chosen, drafted, judged, settled), so that a killed run loses at most what was
-in flight. Numbered migrations bring older files up to date; a file of a newer schema is rejected. The store
-reports what it cannot read, and keeps everything else.
+A step is written at each stage (chosen, drafted, judged, settled), so that a killed run loses at most what
+was in flight. Numbered migrations bring older files up to date; a file of a newer schema is rejected. The
+store reports what it cannot read, and keeps everything else.
 """
 
 from __future__ import annotations
@@ -232,7 +232,8 @@ class RunStore:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended for good: with the limits that it has now, and not for lack of answers."""
+        """Whether the run has ended for good: with the limits that it has now, and not for lack of
+        answers."""
         outcome = self.outcome()
         if outcome is None or outcome.unanswered:
             return False

@@ -1,7 +1,7 @@
 """What a run measures of its task before the first candidate, once: the results of a probe and a study.
 
-The probe decides whether the task can be scored and times its baselines; without it there is no run. The study
-reads the operator graph and collects the seeds; if it fails, the run continues without them.
+The probe decides whether the task can be scored and times its baselines; without it there is no run. The
+study reads the operator graph and collects the seeds; if it fails, the run continues without them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ async def _probe(config: RunConfig, submit: SubmitJob) -> ProbeData:
 
 async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
     names = tuple(dict.fromkeys(("compile", *config.options.baselines))) if config.compile_seed else ()
-    job = Job("task", "study", config.task, target=config.target, options=config.options, seed_baselines=names)
+    job = Job(
+        "task", "study", config.task, target=config.target, options=config.options, seed_baselines=names
+    )
     result = await submit(job)
     if isinstance(result.data, StudyData):
         return result.data
@@ -65,7 +67,8 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
 
 
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
-    """The compiler's code and the fastest baseline, without duplicates: no run ends slower than it started."""
+    """The compiler's code and the fastest baseline, without duplicates: no run ends slower than it
+    started."""
     names = {"compile", min(baselines, key=lambda name: baselines[name])}
     unique: dict[str, BaselineSeed] = {}
     for seed in seeds:

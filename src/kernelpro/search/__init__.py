@@ -1,9 +1,9 @@
-"""Which candidate to grow next: the tree of candidates, the policies over it, and a simulator to compare them.
+"""Which candidate to expand next: the tree of candidates, and the policies over it.
 
-Comes in: measured times of candidates, or their failure. Goes out: a Choice, where to grow the tree and how.
+Input: the measured times of candidates, or their failure. Output: a Choice, where to expand the tree and how.
 """
 
 from kernelpro.search.policy import POLICIES, Choice, Policy, make_policy
 from kernelpro.search.tree import Tree, TreeNode
 
-__all__ = ["POLICIES", "Choice", "TreeNode", "Policy", "Tree", "make_policy"]
+__all__ = ["POLICIES", "Choice", "Policy", "Tree", "TreeNode", "make_policy"]

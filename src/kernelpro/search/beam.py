@@ -1,10 +1,13 @@
-"""Beam: the `width` best nodes advance together, round by round.
+"""Beam search: the `width` best nodes advance together, round by round.
 
 1. The first `seeds` candidates are seeds (ids 1 to `seeds`: round 0).
-2. A later round has width x branch candidates. Its members are the `width` fastest nodes older than the round.
-3. The next candidate goes to the member with the fewest candidates in this round; the faster first.
-4. If that member's last settled child failed and nobody tried to fix it yet, the candidate is that fix, else an improvement.
-5. Where nothing works yet: a fix of the newest failed seed not yet tried, else a seed.
+2. A later round has width x branch candidates. Its members are the `width` fastest nodes older than the
+   round.
+3. The next candidate goes to the member with the fewest candidates in this round; ties go to the faster
+   member.
+4. If that member's last settled child failed and has no fix yet, the candidate is that fix, else an
+   improvement.
+5. If nothing works yet: a fix of the newest failed seed without one, else a seed.
 
 The number of rounds follows from the budget: (budget - seeds) / (width x branch).
 """
@@ -21,13 +24,16 @@ from kernelpro.search.tree import Tree, TreeNode
 
 @dataclass(frozen=True)
 class Beam:
+    """Constants from benchmarks/policies.py --tune beam, where narrow beams did better. A width of 1 is
+    greedy."""
+
     name: ClassVar[str] = "beam"
-    """From our simulator (benchmarks/policies.py --tune beam), where narrow was better; with a width of 1 it is greedy."""
     seeds: int = constant(12, 1, 1000)
     width: int = constant(3, 1, 1000)
     branch: int = constant(1, 1, 1000)
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
+        """See the module's docstring."""
         if len(tree.nodes[0].children) < self.seeds:
             return SEED
         size = self.width * self.branch

@@ -1,4 +1,4 @@
-"""Best-of-n: independent samples. Every candidate is a fresh seed; nothing learns from anything."""
+"""Best-of-n: independent samples. Every candidate is a fresh seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kernelpro.search.tree import Tree
 
 @dataclass(frozen=True)
 class BestOfN:
+    """Always a seed."""
+
     name: ClassVar[str] = "best-of-n"
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
+        """A seed."""
         return SEED

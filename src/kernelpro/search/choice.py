@@ -1,4 +1,4 @@
-"""What a policy answers, and how its constants are declared."""
+"""What a policy returns, and how its constants are declared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kernelpro.search.tree import Tree, TreeNode
 
 @dataclass(frozen=True)
 class Choice:
-    """Where the tree grows next.
+    """Where to expand the tree.
 
-    seed: a fresh design, child of the root; improve: child of a node that works; debug: a fix, child of a failed node;
-    combine: an improvement that borrows from a `second` node that works, of another seed.
+    seed: a fresh design, child of the root. improve: child of a node that works. debug: a fix, child of a
+    failed node. combine: an improvement that borrows from a `donor`, a node of another seed that works.
     """
 
     parent: int
@@ -24,13 +24,17 @@ class Choice:
 
 
 class Policy(Protocol):
-    """A pure function of the tree and the random numbers: no state of its own, so a killed run goes on as it would have."""
+    """A pure function of the tree and the random numbers. It has no state, so a killed run continues
+    unchanged."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As the command line names it."""
+        ...
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
-        """Never a pending or void parent, and always an answer: no policy gives a task up."""
+        """The next choice. Its parent is never pending or void. There always is one: policies do not give
+        up."""
         ...
 
 
@@ -38,40 +42,44 @@ SEED = Choice(0, "seed")
 
 
 def expand(node: TreeNode) -> Choice:
-    """The choice that expands a settled node by what it is: a seed, an improvement or a fix. A void one is never grown."""
+    """The choice that expands a settled node: a seed, an improvement or a fix. A void node is never
+    expanded."""
     if node.id == 0:
         return SEED
     return Choice(node.id, "improve" if node.state == "ok" else "debug")
 
 
 def combination(tree: Tree, node: TreeNode, interval: int, max_ratio: float) -> Choice | None:
-    """A combination instead of an improvement of the node, where one is due; never with what compilers wrote.
+    """A combination instead of an improvement of the node, if it is time for one. The compiler's code takes
+    no part.
 
-    1. Due: `every` - 1 improvements or more were chosen since the last combination; 0: never.
-    2. The node takes no more than `within` times as long as the fastest written candidate.
-    3. Its second is the fastest one of another seed; it too is that near, and was not borrowed from here before.
+    1. At least `interval` - 1 improvements were chosen since the last combination. 0: never.
+    2. The node takes at most `max_ratio` times as long as the fastest candidate that an author wrote.
+    3. The donor is the fastest candidate of another seed. It is as near, and this node has not borrowed from
+       it yet.
     """
-    if not interval or node.state != "ok" or node.seed <= tree.compiler_seeds or not _due(tree, interval):
+    if node.state != "ok" or node.seed <= tree.compiler_seeds or not _is_due(tree, interval):
         return None
-    fastest = next(other for other in tree.ranked() if other.seed > tree.compiler_seeds)
-    donor = next(
-        (other for other in tree.ranked() if other.seed > tree.compiler_seeds and other.seed != node.seed), None
-    )
+    written = [other for other in tree.ranked() if other.seed > tree.compiler_seeds]
+    donor = next((other for other in written if other.seed != node.seed), None)
     if donor is None or any(tree.nodes[child].donor == donor.id for child in node.children):
         return None
-    near = all(each.ms and fastest.ms and each.ms <= max_ratio * fastest.ms for each in (node, donor))
+    fastest = written[0].ms
+    near = all(other.ms and fastest and other.ms <= max_ratio * fastest for other in (node, donor))
     return Choice(node.id, "combine", donor.id) if near else None
 
 
-def _due(tree: Tree, interval: int) -> bool:
-    improved = 1  # the one that is to be chosen
+def _is_due(tree: Tree, interval: int) -> bool:
+    if not interval:
+        return False
+    improvements = 1  # the one to be chosen now
     for node in reversed(tree.nodes):
-        improved += node.action == "improve"
-        if improved > interval or node.action == "combine":
+        improvements += node.action == "improve"
+        if improvements > interval or node.action == "combine":
             break
-    return improved >= interval
+    return improvements >= interval
 
 
 def constant(default: float, low: float, high: float) -> Any:
-    """A constant of a policy, with the range that `make` holds it to; whole where the default is an int."""
+    """A constant of a policy, with the range that `make_policy` enforces. An int default allows only ints."""
     return field(default=default, metadata={"low": low, "high": high})

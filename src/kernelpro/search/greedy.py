@@ -1,9 +1,9 @@
 """Greedy: always the best node.
 
 1. The first `seeds` candidates are seeds.
-2. Take the fastest working candidate; the root where there is none.
-3. If its last settled child failed and nobody tried to fix that yet: debug that child, once.
-4. Else grow the node (at the root: another seed).
+2. Take the fastest working candidate; the root if there is none.
+3. If its last settled child failed and has no fix yet: debug that child, once.
+4. Otherwise expand the node (at the root: another seed).
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from kernelpro.search.tree import Tree
 
 @dataclass(frozen=True)
 class Greedy:
+    """Always expands the best node."""
+
     name: ClassVar[str] = "greedy"
     seeds: int = constant(1, 1, 1000)
-    """The plain form, against which others are measured; in our simulator 12 are the best."""
+    """The plain form, as a baseline for other policies. In the simulator, 12 seeds do best."""
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
+        """See the module's docstring."""
         if len(tree.nodes[0].children) < self.seeds:
             return SEED
         leaders = tree.leaders(1)

@@ -21,7 +21,8 @@ POLICIES: MappingProxyType[str, type[Policy]] = MappingProxyType(
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, float]]:
-    """A policy as the command line names it: `mcts`, or `mcts:seeds=6,explore=0.8`."""
+    """Name and constants of a policy as the command line names it: `mcts`, or
+    `mcts:seeds=6,exploration=0.8`."""
     name, _, rest = text.partition(":")
     constants: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
@@ -35,24 +36,19 @@ def parse_policy(text: str) -> tuple[str, dict[str, float]]:
 
 
 def make_policy(name: str, **constants: float) -> Policy:
-    """The policy of this name; BadInput on an unknown name, an unknown constant, or a value out of its range."""
+    """The policy with this name. Raises BadInput for an unknown name or constant, or a value out of its
+    range."""
     kind = POLICIES.get(name)
     if kind is None:
         raise BadInput(f"no search policy is called {name!r}; there are {', '.join(POLICIES)}")
-    known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key, value in constants.items():
-        if key not in known:
-            raise BadInput(f"policy {name} has no constant {key!r}; it has {', '.join(known) or 'none'}")
-        low, high, whole = (
-            known[key].metadata["low"],
-            known[key].metadata["high"],
-            isinstance(known[key].default, int),
-        )
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int if whole else (int, float))
-            or not low <= value <= high
-        ):
-            what = "a whole number" if whole else "a number"
+        if key not in fields:
+            raise BadInput(f"policy {name} has no constant {key!r}; it has {', '.join(fields) or 'none'}")
+        low, high = fields[key].metadata["low"], fields[key].metadata["high"]
+        is_int = isinstance(fields[key].default, int)
+        has_type = isinstance(value, int if is_int else (int, float)) and not isinstance(value, bool)
+        if not has_type or not low <= value <= high:
+            what = "a whole number" if is_int else "a number"
             raise BadInput(f"{key} of policy {name} must be {what} from {low} to {high}, not {value!r}")
     return kind(**constants)

@@ -17,9 +17,9 @@ A kernel is a family of designs, a set of applied methods, and its slop (how bad
    one with some chance, and some bugs are misconceptions that no fix removes. Some fixes drop the method.
 6. Measured time = true time x noise of 1-2 %, never below the floor.
 
-What the numbers are held to, from KernelPro and from single passes of models: a single shot is 0.5-1.9x of the best baseline;
-a third of the steps fails; few steps give more than 1.5x (of KernelPro's tools, the advice of the best did in 18 %
-of cases, of the worst in 4 %); 43 failures in a row happen. The benchmark of the policies prints what comes out.
+The numbers are calibrated to KernelPro and to single passes of models: a single shot is 0.5-1.9x as fast as the best
+baseline; a third of the steps fail; few steps gain more than 1.5x (18 % of those that follow KernelPro's best
+diagnostic, 4 % for the worst); 43 failures in a row happen. benchmarks/policies.py prints the resulting figures.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kernelpro.search.simulator import Outcome
 from kernelpro.search.tree import Tree, TreeNode
+from simulation.simulator import SimulatedResult
 
 RESOURCES = 4
 METHODS = 24
@@ -40,7 +40,7 @@ _NORM = 4.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class LandscapeKind:
     """What distinguishes the kinds of landscape; probabilities and log-times."""
 
     chain: float
@@ -67,13 +67,15 @@ class Kind:
     """The popular family starts fast and ends early; the good one is rare, harder and starts slow."""
 
 
-KINDS: MappingProxyType[str, Kind] = MappingProxyType(
+KINDS: MappingProxyType[str, LandscapeKind] = MappingProxyType(
     {
-        "smooth": Kind(0.2, 0.1, 0.0, 0.03, (0.1, 0.3), 0.12, 0.01, 1, 0.6),
-        "rugged": Kind(0.3, 0.5, 0.25, 0.10, (0.2, 0.4), 0.20, 0.03, 2, 0.5),
-        "deceptive": Kind(0.3, 0.2, 0.05, 0.05, (0.2, 0.4), 0.15, 0.02, 1, 0.5, traps=2, deceptive=True),
-        "cliff": Kind(0.2, 0.2, 0.05, 0.05, (0.90, 0.98), 0.35, 0.02, 4, 0.3),
-        "combination": Kind(0.3, 0.2, 0.05, 0.05, (0.2, 0.4), 0.15, 0.02, 2, 0.5, groups=3),
+        "smooth": LandscapeKind(0.2, 0.1, 0.0, 0.03, (0.1, 0.3), 0.12, 0.01, 1, 0.6),
+        "rugged": LandscapeKind(0.3, 0.5, 0.25, 0.10, (0.2, 0.4), 0.20, 0.03, 2, 0.5),
+        "deceptive": LandscapeKind(
+            0.3, 0.2, 0.05, 0.05, (0.2, 0.4), 0.15, 0.02, 1, 0.5, traps=2, deceptive=True
+        ),
+        "cliff": LandscapeKind(0.2, 0.2, 0.05, 0.05, (0.90, 0.98), 0.35, 0.02, 4, 0.3),
+        "combination": LandscapeKind(0.3, 0.2, 0.05, 0.05, (0.2, 0.4), 0.15, 0.02, 2, 0.5, groups=3),
     }
 )
 
@@ -104,7 +106,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SimulatedKernel:
     """What the landscape remembers of a candidate."""
 
     family: int
@@ -115,13 +117,15 @@ class Kernel:
     layers: int = 0
     """Bugs left; 0: it works."""
     fixable: bool = True
-    fallback: Kernel | None = None
+    fallback: SimulatedKernel | None = None
     """What a fix leaves if it drops the method."""
 
 
 @dataclass
-class Synthetic:
-    kind: Kind
+class SyntheticLandscape:
+    """A generated task."""
+
+    kind: LandscapeKind
     baseline_ms: float
     floor_ms: float
     shares: tuple[float, ...]
@@ -157,10 +161,10 @@ class Synthetic:
         self._logs[family, mask] = max(0.0, log)
         return self._logs[family, mask]
 
-    def true_ms(self, kernel: Kernel) -> float:
+    def true_ms(self, kernel: SimulatedKernel) -> float:
         return self.floor_ms * math.exp(self.log_time(kernel.family, kernel.mask) + kernel.slop)
 
-    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> Outcome:
+    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> SimulatedResult:
         assert node.parent is not None
         if node.action == "seed":
             kernel = self._seed(rng)
@@ -171,11 +175,11 @@ class Synthetic:
             lent = hidden[node.donor].mask if node.donor is not None else 0
             kernel = self._improved(hidden[node.parent], tried, rng, lent)
         if kernel.layers:
-            return Outcome(None, None, kernel)
+            return SimulatedResult(None, None, kernel)
         true = self.true_ms(kernel)
-        return Outcome(max(self.floor_ms, true * math.exp(rng.gauss(0.0, self.noise))), true, kernel)
+        return SimulatedResult(max(self.floor_ms, true * math.exp(rng.gauss(0.0, self.noise))), true, kernel)
 
-    def applicable(self, kernel: Kernel) -> list[int]:
+    def applicable(self, kernel: SimulatedKernel) -> list[int]:
         mask, allowed = kernel.mask, self.families[kernel.family].allowed
         return [
             at
@@ -186,26 +190,28 @@ class Synthetic:
             and not method.excludes & mask
         ]
 
-    def _seed(self, rng: random.Random) -> Kernel:
+    def _seed(self, rng: random.Random) -> SimulatedKernel:
         family = rng.choices(range(len(self.families)), [each.popularity for each in self.families])[0]
-        kernel = Kernel(family, 0, rng.expovariate(8.0))
+        kernel = SimulatedKernel(family, 0, rng.expovariate(8.0))
         plain = kernel
         for at in rng.sample(range(len(self.methods)), len(self.methods)):
             if rng.random() < 0.35 and at in self.applicable(kernel):
-                kernel = Kernel(family, kernel.mask | 1 << at, kernel.slop)
+                kernel = SimulatedKernel(family, kernel.mask | 1 << at, kernel.slop)
         return self._broken(kernel, plain, self.families[family].fail, rng)
 
-    def _improved(self, parent: Kernel, tried: set[int], rng: random.Random, lent: int = 0) -> Kernel:
+    def _improved(
+        self, parent: SimulatedKernel, tried: set[int], rng: random.Random, lent: int = 0
+    ) -> SimulatedKernel:
         """`lent`: mask of the methods of another kernel, which are taken over first."""
         draw = rng.random()
         options = self.applicable(parent)
         options = [at for at in options if lent >> at & 1] or options
         slop = max(0.0, parent.slop + rng.gauss(-0.01, self.kind.slop))
         if draw < 0.06:
-            return Kernel(parent.family, parent.mask, parent.slop)
+            return SimulatedKernel(parent.family, parent.mask, parent.slop)
         if draw < 0.11 and parent.mask:
             undone = rng.choice([at for at in range(len(self.methods)) if parent.mask >> at & 1])
-            return Kernel(parent.family, parent.mask & ~(1 << undone), slop, 1 << undone)
+            return SimulatedKernel(parent.family, parent.mask & ~(1 << undone), slop, 1 << undone)
         here = self.log_time(parent.family, parent.mask)
         step, works = 0, 1.0 - self.kind.fail
         for _ in range(2 if rng.random() < 0.2 else 1):
@@ -222,27 +228,31 @@ class Synthetic:
             step |= 1 << at
             works *= 1.0 - self.methods[at].difficulty
         works *= math.exp(-self.kind.depth * parent.mask.bit_count())
-        return self._broken(Kernel(parent.family, parent.mask | step, slop, step), parent, 1.0 - works, rng)
+        return self._broken(
+            SimulatedKernel(parent.family, parent.mask | step, slop, step), parent, 1.0 - works, rng
+        )
 
-    def _broken(self, kernel: Kernel, fallback: Kernel, chance: float, rng: random.Random) -> Kernel:
+    def _broken(
+        self, kernel: SimulatedKernel, fallback: SimulatedKernel, chance: float, rng: random.Random
+    ) -> SimulatedKernel:
         if rng.random() >= chance:
             return kernel
         layers = rng.randint(1, self.kind.layers)
-        return Kernel(
+        return SimulatedKernel(
             kernel.family, kernel.mask, kernel.slop, kernel.step, layers, rng.random() < 0.8, fallback
         )
 
-    def _fixed(self, broken: Kernel, rng: random.Random) -> Kernel:
+    def _fixed(self, broken: SimulatedKernel, rng: random.Random) -> SimulatedKernel:
         assert broken.fallback is not None
         if not broken.fixable or rng.random() >= self.kind.fix:
             return broken
         if broken.layers > 1:
             return replace(broken, layers=broken.layers - 1)
         kept = broken if rng.random() < 0.85 else broken.fallback
-        return Kernel(broken.family, kept.mask, kept.slop, broken.step)
+        return SimulatedKernel(broken.family, kept.mask, kept.slop, broken.step)
 
 
-def generate(kind: str, seed: int) -> Synthetic:
+def generate(kind: str, seed: int) -> SyntheticLandscape:
     """A task of this kind: the same for the same seed."""
     what, rng = KINDS[kind], random.Random(f"{kind} {seed}")
     headroom = min(math.log(40.0), max(math.log(1.3), rng.gauss(math.log(4.5), 0.8)))
@@ -276,13 +286,13 @@ def generate(kind: str, seed: int) -> Synthetic:
         for b in range(a)
         if rng.random() < what.interact
     ]
-    return Synthetic(
+    return SyntheticLandscape(
         what, floor * math.exp(headroom), floor, tuple(shares), tuple(methods), tuple(families), tuple(pairs),
         guidance=rng.uniform(0.1, 0.6), noise=rng.uniform(0.01, 0.02),
     )  # fmt: skip
 
 
-def _methods(what: Kind, start: list[float], naive: float, rng: random.Random) -> list[Method]:
+def _methods(what: LandscapeKind, start: list[float], naive: float, rng: random.Random) -> list[Method]:
     """Gains share out what each resource starts with; hard is what gains much."""
     resources = [at % RESOURCES for at in range(METHODS)]
     rng.shuffle(resources)

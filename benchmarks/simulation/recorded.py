@@ -1,4 +1,4 @@
-"""An empirical landscape: outcomes of a recorded run, drawn again.
+"""An empirical landscape: draws results from a recorded run.
 
 1. Each recorded candidate becomes an example: its action, the reward of its nearest working ancestor (the root counts),
    and its outcome: failed, or its log-time relative to that ancestor.
@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from kernelpro.records import BadInput
-from kernelpro.search.simulator import Outcome
 from kernelpro.search.tree import Tree, TreeNode
+from simulation.simulator import SimulatedResult
 
 NEIGHBOURS = 8
 """A run has about 75 candidates, 20-40 of an action: enough neighbours to vary, few enough to stay near."""
 
 
-class Replay:
+class RecordedLandscape:
     """Built from {"baseline_ms", "floor_ms", "nodes": [{"id", "parent", "action", "ms"}, ...]}; ms is null where it failed.
-    A combination has its "second" too.
+    A combination has its "donor" too.
 
     The root (id 0) may be left out. Parents come before their children; ids are whole numbers in any numbering.
     """
@@ -42,8 +42,8 @@ class Replay:
             ids = {0: 0}
             for each in recorded["nodes"]:
                 if each["id"] != 0:
-                    second = ids[each["second"]] if each.get("second") else None
-                    node = tree.add(ids[each["parent"]], each["action"], second)
+                    donor = ids[each["donor"]] if each.get("donor") else None
+                    node = tree.add(ids[each["parent"]], each["action"], donor)
                     tree.settle(node.id, each["ms"])
                     ids[each["id"]] = node.id
         except (KeyError, TypeError, ValueError) as error:
@@ -65,18 +65,18 @@ class Replay:
         self._examples = {action: sorted(each, key=lambda pair: pair[0]) for action, each in examples.items()}
 
     @classmethod
-    def from_file(cls, path: Path) -> Replay:
+    def from_file(cls, path: Path) -> RecordedLandscape:
         try:
             return cls(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, json.JSONDecodeError) as error:
             raise BadInput(f"the recorded run cannot be read: {path} ({error})") from None
 
-    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> Outcome:
+    def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> SimulatedResult:
         examples = self._examples[node.action] or (
             self._examples["improve"] if node.action == "combine" else []
         )
         if not examples:
-            return Outcome(None, None, None)
+            return SimulatedResult(None, None, None)
         above = _working(tree, node)
         low = high = bisect_left(examples, above.reward, key=lambda pair: pair[0])
         while high - low < min(NEIGHBOURS, len(examples)):
@@ -85,10 +85,10 @@ class Replay:
             low, high = (low - 1, high) if below < beyond else (low, high + 1)
         log_ratio = examples[rng.randrange(low, high)][1]
         if log_ratio is None:
-            return Outcome(None, None, None)
+            return SimulatedResult(None, None, None)
         assert above.ms is not None
         ms = max(self.floor_ms, above.ms * math.exp(log_ratio))
-        return Outcome(ms, ms, None)
+        return SimulatedResult(ms, ms, None)
 
 
 def _working(tree: Tree, node: TreeNode) -> TreeNode:

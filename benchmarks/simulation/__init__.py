@@ -1,0 +1,1 @@
+"""Searches without a GPU and without an author: policies against simulated or recorded landscapes."""
