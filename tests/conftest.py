@@ -52,11 +52,11 @@ TOGETHER = (
     "lab/profile/test_cpu.py",
     "lab/profile/test_ncu.py",
     "lab/profile/test_sass.py",
-    "lab/profile/test_recorder.py",
+    "lab/profile/test_cupti_tracer.py",
     "lab/profile/test_sanitizer.py",
     "lab/profile/test_timeline",
     "lab/test_builds.py",
-    "lab/test_cells.py",
+    "lab/test_sandbox.py",
     "lab/test_extensions.py",
     "lab/test_give_up.py",
     "lab/test_graph.py",
@@ -72,7 +72,7 @@ TOGETHER = (
     "lab/test_triton_ahead.py",
     "lab/test_worker.py",
     "lab/tuning/",
-    "library/",
+    "code_search/",
     "llm/",
     "memory/",
     "pools/test_local.py",
@@ -151,19 +151,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[SandboxLauncher]:
+def launcher() -> Iterator[SandboxLauncher]:
     from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
-    nursery = SandboxLauncher()
-    yield nursery
-    nursery.close()
+    launcher = SandboxLauncher()
+    yield launcher
+    launcher.close()
 
 
 @pytest.fixture(scope="session")
-def worker(nursery: SandboxLauncher) -> Iterator[Worker]:
+def worker(launcher: SandboxLauncher) -> Iterator[Worker]:
     from kernelpro.lab.jobs import Worker
 
-    worker = Worker(nursery, lambda record: None)
+    worker = Worker(launcher, lambda record: None)
     yield worker
     worker.close()
 

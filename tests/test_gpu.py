@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from court import Court
 
-from kernelpro.lab.judge import oracle
+from kernelpro.lab.measure import oracle
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Candidate, Status, Task
 
@@ -83,5 +83,5 @@ def test_the_oracle_is_the_same_with_and_without_cudnn(monkeypatch: pytest.Monke
     monkeypatch.setattr(oracle, "_WORTH_SECONDS", 0.0)
     made = oracle.Oracle(Reference(Task(CONVOLUTION), "cuda", 1), 1 << 26)
     answers = [made.answer(*made.inputs(1))[0] for _ in range(6)]
-    assert all(len(took) >= 2 for took in made._took.values()), "each way was tried"
+    assert all(len(took) >= 2 for took in made._float64_seconds.values()), "each way was tried"
     assert all((answer - answers[0]).norm() < 1e-12 * answers[0].norm() for answer in answers)

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from kernelpro.lab.exclusive import compiling
-from kernelpro.lab.sandbox.answers import CandidateRejected
 from kernelpro.lab.sandbox.builds import Builds
-from kernelpro.lab.sandbox.cell import SandboxLauncher
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
+from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Candidate, Options
 
 SOURCE = """
@@ -33,8 +33,8 @@ with without_compilers():
 """
 
 
-def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: SandboxLauncher) -> None:
-    builds = Builds(nursery)
+def test_no_compiler_runs_while_another_process_times_the_cpu(launcher: SandboxLauncher) -> None:
+    builds = Builds(launcher)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -50,9 +50,9 @@ def test_no_compiler_runs_while_another_process_times_the_cpu(nursery: SandboxLa
 
 
 def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_is_not(
-    nursery: SandboxLauncher,
+    launcher: SandboxLauncher,
 ) -> None:
-    builds = Builds(nursery)
+    builds = Builds(launcher)
     slow, broken = unseen(), Candidate(SOURCE.format(number="no number"))
     with pytest.raises(CandidateRejected, match="took more than 0 s"):
         builds.get(slow, "cpu", Options(build_timeout=0.01))

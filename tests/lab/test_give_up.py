@@ -31,7 +31,7 @@ def judged(worker: Worker, candidate: str, give_up_ms: float) -> Verdict:
 
 
 def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_task(
-    nursery: SandboxLauncher,
+    launcher: SandboxLauncher,
 ) -> None:
     stages: list[str] = []
 
@@ -39,7 +39,7 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
         assert isinstance(record, Progress)
         stages.append(record.stage)
 
-    worker = Worker(nursery, tell)
+    worker = Worker(launcher, tell)
     try:
         free, kept, stopped = (judged(worker, "good.py", limit) for limit in (0.0, ANYBODY_MS, NOBODY_MS))
         wrong = judged(worker, "nan.py", NOBODY_MS)

@@ -9,7 +9,7 @@ import torch
 from court import Court
 
 from kernelpro.lab.judge import judge
-from kernelpro.lab.judge.oracle import Oracle
+from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Status, Task
 
@@ -23,7 +23,7 @@ def test_it_ends_the_candidate_and_the_next_is_judged(court: Court, monkeypatch:
 
     assert court.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
     with monkeypatch.context() as patched:
-        patched.setattr(judge, "measure", full)  # a CPU's memory does not end in this way
+        patched.setattr(judge, "measure_errors", full)  # a CPU's memory does not end in this way
         verdict = court.judge_files(BAD / "task.py", BAD / "good.py")
     assert verdict.status is Status.CRASHED and "too little of the device's memory" in verdict.reason
     assert court.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED

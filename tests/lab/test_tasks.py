@@ -11,9 +11,9 @@ from ramp import Ramp
 from torch import nn
 
 from kernelpro import api
-from kernelpro.lab.judge.oracle import MatrixRounding, Oracle
-from kernelpro.lab.judge.probes import SEEDS, probe
+from kernelpro.lab.judge.probes import PROBE_SEEDS, probe
 from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.measure.oracle import MatrixRounding, Oracle
 from kernelpro.lab.tasks import examples, parameters, work
 from kernelpro.lab.tasks.inputs import transform
 from kernelpro.lab.tasks.reference import Reference
@@ -183,7 +183,7 @@ def test_degenerate_tasks_are_found(forward: str, inputs: str, reason: str) -> N
 def probed(given: Task) -> str | None:
     reference = Reference(given, "cpu", 1)
     oracle = Oracle(reference, 1 << 26)
-    return probe(oracle, Tolerance(oracle, "fp32", 2), list(range(3, 3 + SEEDS)), work.count(reference, 5))
+    return probe(oracle, Tolerance(oracle, "fp32", 2), list(range(3, 3 + PROBE_SEEDS)), work.count(reference, 5)[0])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_question_stays_the_same_whatever_the_reference_does_with_it(kept: int
 
 
 def test_work_counts_bytes_once_and_products_by_what_is_not_zero() -> None:
-    dense = work.count(
+    dense, _ = work.count(
         Reference(task("x[0] @ x[1]", "[torch.randn(64, 32), torch.randn(32, 16)]"), "cpu", 1), 2
     )
     assert (dense.read_bytes, dense.written_bytes, dense.matrix_flops) == (
@@ -230,7 +230,7 @@ def test_work_counts_bytes_once_and_products_by_what_is_not_zero() -> None:
         4 * 64 * 16,
         2 * 64 * 32 * 16,
     )
-    diagonal = work.count(
+    diagonal, _ = work.count(
         Reference(task("torch.diag(x[0]) @ x[1]", "[torch.rand(64) + 1, torch.randn(64, 64)]"), "cpu", 1), 2
     )
     assert diagonal.matrix_flops == 2 * 64 * 64
@@ -260,7 +260,7 @@ def test_a_few_elements_may_differ_and_not_all() -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_live_module_is_the_same_in_a_worker(device: str) -> None:
     """Its tensor that is no buffer goes to the device too."""
-    given = api.task(Ramp(32), [torch.randn(96, 32)])
+    given = api.load_task(Ramp(32), [torch.randn(96, 32)])
     assert given.outputs and Reference(given, device, 0).differs_from_asker() == ""
     changed = given.source.replace("torch.sigmoid", "torch.tanh")
     assert "of output 0" in Reference(replace(given, source=changed), device, 0).differs_from_asker()

@@ -11,25 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelpro.lab.measure import physics
-from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms
-from kernelpro.lab.measure.timing import (
-    Clocks,
-    Rounds,
-    Sample,
-    at_its_best,
-    charged,
-    comparable,
-    compare_clocks,
-    decide,
-    has_head_start,
-    ratio_interval,
+from kernelpro.lab.judge.clock_policy import (
+    ClockDecision,
+    adjust_for_interference,
+    charge,
+    decide_clocks,
     speedup,
-    was_slowed,
-    widened,
+    widen,
 )
-from kernelpro.lab.tasks.work import Work
-from kernelpro.records import Interval
+from kernelpro.lab.measure import physics
+from kernelpro.lab.measure.clocks import has_head_start, measure_clocks, solo_share
+from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms
+from kernelpro.lab.measure.rounds import Rounds, comparable_time, was_slowed
+from kernelpro.lab.measure.samples import BurstSlopes, Sample
+from kernelpro.lab.measure.statistics import above_one, ratio_interval
+from kernelpro.records import Interval, Work
 
 
 def rounds(
@@ -55,10 +51,18 @@ def rounds(
     return made
 
 
-def clocks(made: Rounds, correction_ms: float = 0.0) -> Clocks:
-    return compare_clocks(
-        made, "candidate", "base", "cuda", {"single": correction_ms, "queued": correction_ms}
-    )
+def compared(
+    made: Rounds,
+    slopes: torch.Tensor | None = None,
+    device: str = "cuda",
+    correction_ms: float = 0.0,
+    slack_ms: float = 0.0,
+    short: bool = False,
+) -> ClockDecision:
+    """What follows from the clocks of these rounds, and of bursts with these slopes."""
+    bursts = None if slopes is None else BurstSlopes(slopes, 0.0, slack_ms)
+    corrections = dict.fromkeys(("single", "queued"), correction_ms)
+    return decide_clocks(measure_clocks(made, "candidate", "base", corrections, bursts), device, short)  # type: ignore[arg-type]
 
 
 def with_queued(made: Rounds, candidate_ms: float, baseline_ms: float, hidden_ms: float = 0.0) -> Rounds:
@@ -76,20 +80,20 @@ def with_queued(made: Rounds, candidate_ms: float, baseline_ms: float, hidden_ms
 
 def judged(made: Rounds, slope_ms: float | None = None) -> Interval:
     measured = slopes(slope_ms) if slope_ms else None
-    found = compare_clocks(
-        made, "candidate", "base", "cuda", {}, measured, 0.0, 0.01, short=measured is not None
-    )
+    found = compared(made, slopes=measured, slack_ms=0.01, short=measured is not None)
     assert not found.lie
-    return speedup(made, "base", "candidate", {}, found, found.most_hidden_ms if found.unsure else 0.0)
+    return speedup(
+        made, "base", "candidate", {}, found.widen_ms, found.charged_ms if found.inconclusive else 0.0
+    )
 
 
 def test_a_win_over_a_baselines_host_is_none() -> None:
     """torch.compile's kernel takes as long as the candidate's; single calls of it wait for its host."""
     made = with_queued(rounds(0.19, 0.27), 0.186, 0.187)
-    assert made.kinds == ("single", "queued") and made.deciding("base", "candidate") == "queued"
+    assert made.kinds == ("single", "queued") and made.deciding_kind("base", "candidate") == "queued"
     assert ratio_interval(made.log_ratio("base", "candidate", "single")).low > 1.35
     found = judged(made, 0.187)
-    assert decide(found) == "unclear" and found.high - found.low < 0.03
+    assert above_one(found) == "unclear" and found.high - found.low < 0.03
 
 
 def test_a_baseline_that_was_not_beside_the_candidate_is_linked_by_the_steadier_calls() -> None:
@@ -97,8 +101,8 @@ def test_a_baseline_that_was_not_beside_the_candidate_is_linked_by_the_steadier_
     made = with_queued(rounds(0.137, 0.30), 0.137, 0.20)
     before = with_queued(rounds(0.441, 0.22), 0.440, 0.20)  # eager in the candidate's place
     links = {kind: -before.log_link("base", "candidate", kind) for kind in before.kinds}
-    found = compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.137), 0.0, 0.01, short=True)
-    over_eager = speedup(made, "base", "candidate", links, found)
+    found = compared(made, slopes=slopes(0.137), slack_ms=0.01, short=True)
+    over_eager = speedup(made, "base", "candidate", links, found.widen_ms)
     assert (
         over_eager.value == pytest.approx(0.44 / 0.137, rel=0.01)
         and over_eager.high - over_eager.low < 0.05 * over_eager.value
@@ -107,19 +111,19 @@ def test_a_baseline_that_was_not_beside_the_candidate_is_linked_by_the_steadier_
 
 def test_a_loss_in_single_calls_stays_one() -> None:
     made = with_queued(rounds(0.3, 0.2), 0.1, 0.19)
-    assert made.deciding("base", "candidate") == "single" and decide(judged(made, 0.1)) == "no"
+    assert made.deciding_kind("base", "candidate") == "single" and above_one(judged(made, 0.1)) == "no"
 
 
 def test_queued_calls_that_hide_time_win_nothing() -> None:
     """A kernel of 0.19 ms that claims less, as much as the parent's clock does not see; bursts do."""
     for claimed in (0.17, 0.15):
         assert (
-            decide(judged(with_queued(rounds(0.19, 0.27), claimed, 0.187, hidden_ms=0.187 - claimed), 0.188))
+            above_one(
+                judged(with_queued(rounds(0.19, 0.27), claimed, 0.187, hidden_ms=0.187 - claimed), 0.188)
+            )
             == "unclear"
         )
-    found = compare_clocks(
-        with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137), "candidate", "base", "cuda", {}
-    )
+    found = compared(with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137))
     assert "when inputs are shown only after" in found.lie
 
 
@@ -127,27 +131,29 @@ def filled(made: Rounds, **filling_ms: float) -> Rounds:
     """The same rounds, where writing inputs took so long, within the parent's clock."""
     for name, ms in filling_ms.items():
         made.samples[name] = [
-            replace(s, wall=s.wall + ms, filling=ms) if s.sealed else s for s in made.samples[name]
+            replace(s, wall_ms=s.wall_ms + ms, input_write_ms=ms) if s.sealed else s
+            for s in made.samples[name]
         ]
     return made
 
 
 def test_who_holds_up_a_baseline_convicts_no_candidate_and_hides_none() -> None:
     """A process that waits may have the device for 2 ms while inputs are written that take 0.1 ms."""
-    assert not clocks(filled(rounds(0.2, 0.3), candidate=0.1, base=0.1)).lie
-    assert not clocks(filled(rounds(0.2, 0.3), candidate=0.1, base=2.1)).lie
+    assert not compared(filled(rounds(0.2, 0.3), candidate=0.1, base=0.1)).lie
+    assert not compared(filled(rounds(0.2, 0.3), candidate=0.1, base=2.1)).lie
     assert (
-        "only after the clock" in clocks(filled(rounds(0.2, 0.3, sealed_ms=0.5), candidate=0.1, base=2.1)).lie
+        "only after the clock"
+        in compared(filled(rounds(0.2, 0.3, sealed_ms=0.5), candidate=0.1, base=2.1)).lie
     )
 
 
 def test_a_candidate_that_has_the_device_while_its_inputs_are_written_is_not_believed() -> None:
     made = filled(rounds(0.2, 0.3), candidate=2.1, base=0.1)
-    assert has_head_start(made, "candidate", "base", {}) and "only after the clock" in clocks(made).lie
+    assert has_head_start(made, "candidate", "base", {}) and "only after the clock" in compared(made).lie
     assert not has_head_start(filled(rounds(0.2, 0.3), candidate=0.11, base=0.1), "candidate", "base", {})
     both = filled(rounds(0.2, 0.3), candidate=2.1, base=2.1)  # what it left running holds up the baseline too
-    both.usual_filling = 0.1
-    assert has_head_start(both, "candidate", "base", {}) and "only after the clock" in clocks(both).lie
+    both.usual_input_write_ms = 0.1
+    assert has_head_start(both, "candidate", "base", {}) and "only after the clock" in compared(both).lie
 
 
 def test_where_no_call_is_sealed_clocks_are_compared_all_the_same() -> None:
@@ -155,37 +161,41 @@ def test_where_no_call_is_sealed_clocks_are_compared_all_the_same() -> None:
     made.samples = {
         name: [replace(sample, sealed=False) for sample in samples] for name, samples in made.samples.items()
     }
-    assert made.kinds == ("single",) and not compare_clocks(made, "candidate", "base", "cpu", {}).lie
+    assert made.kinds == ("single",) and not compared(made, device="cpu").lie
 
 
 def test_a_baseline_that_was_slowed_beside_the_candidate_counts_at_its_best() -> None:
     found = Interval(8.0, 5.0, 9.0)
-    assert at_its_best(found, 0.5, 1.0) == at_its_best(found, 0.5, 1.2) == Interval(4.0, 2.5, 9.0)
-    assert at_its_best(found, 0.99, 1.0) == at_its_best(found, 2.0, 1.0) == found
+    assert (
+        adjust_for_interference(found, 0.5, 1.0)
+        == adjust_for_interference(found, 0.5, 1.2)
+        == Interval(4.0, 2.5, 9.0)
+    )
+    assert adjust_for_interference(found, 0.99, 1.0) == adjust_for_interference(found, 2.0, 1.0) == found
 
 
 def test_a_baseline_that_was_held_back_counts_as_launched_ahead_however_little_that_changes() -> None:
     """A host of 4 % of the baseline's time, and a candidate as fast as it on the device that cannot be launched ahead."""
     made = with_queued(rounds(0.187, 0.195), 0.187, 0.195)
-    assert decide(judged(made, 0.187)) == "yes"
-    made.alone["base"] = [Sample(0.187, 0.6, sealed=True), Sample(0.195, 0.6, sealed=False)] * 5
-    assert decide(judged(made, 0.187)) == "yes", "as much is noise among those that are launched alike"
-    made.held_back = frozenset({"base"})
-    assert decide(judged(made, 0.187)) == "unclear"
+    assert above_one(judged(made, 0.187)) == "yes"
+    made.solo["base"] = [Sample(0.187, 0.6, sealed=True), Sample(0.195, 0.6, sealed=False)] * 5
+    assert above_one(judged(made, 0.187)) == "yes", "as much is noise among those that are launched alike"
+    made.denied_prelaunch = frozenset({"base"})
+    assert above_one(judged(made, 0.187)) == "unclear"
 
 
 def test_what_slows_both_down_alike_is_no_difference() -> None:
     found = Interval(1.0, 0.99, 1.01)
-    assert at_its_best(found, 0.9, 0.91) == found
-    assert at_its_best(found, 0.4, 0.8).value == 0.5
+    assert adjust_for_interference(found, 0.9, 0.91) == found
+    assert adjust_for_interference(found, 0.4, 0.8).value == 0.5
     both = rounds(1.0, 1.0)
-    assert both.share_alone("candidate", "single") == 1
-    both.alone["candidate"] = [Sample(0.25, 1.0, sealed=False)] * 3
-    assert both.share_alone("candidate", "single") == 1, "by the parent's clock it takes as long as ever"
-    assert both.share_alone("candidate", "single", trusted=True) == pytest.approx(0.25, rel=0.05)
-    assert both.share_alone("candidate", "queued", trusted=True) == 1, "not known"
-    both.alone["candidate"] = [Sample(0.25, 0.65, sealed=False)] * 3
-    assert both.share_alone("candidate", "single") == pytest.approx(0.25, rel=0.05)
+    assert solo_share(both, "candidate", "single") == 1
+    both.solo["candidate"] = [Sample(0.25, 1.0, sealed=False)] * 3
+    assert solo_share(both, "candidate", "single") == 1, "by the parent's clock it takes as long as ever"
+    assert solo_share(both, "candidate", "single", trusted=True) == pytest.approx(0.25, rel=0.05)
+    assert solo_share(both, "candidate", "queued", trusted=True) == 1, "not known"
+    both.solo["candidate"] = [Sample(0.25, 0.65, sealed=False)] * 3
+    assert solo_share(both, "candidate", "single") == pytest.approx(0.25, rel=0.05)
 
 
 def test_a_baseline_is_timed_again_where_that_makes_a_difference() -> None:
@@ -201,17 +211,19 @@ def test_a_baseline_is_timed_again_where_that_makes_a_difference() -> None:
 
 def test_the_time_shown_stands_in_the_ratio_that_counts() -> None:
     twin, slow_host = with_queued(rounds(0.20, 0.27), 0.19, 0.19), with_queued(rounds(0.20, 0.27), 0.10, 0.19)
-    assert comparable(twin, "base", "candidate").value == pytest.approx(0.19, rel=0.02)
-    assert comparable(slow_host, "base", "candidate").value == pytest.approx(0.19 * 0.20 / 0.27, rel=0.02)
+    assert comparable_time(twin, "base", "candidate").value == pytest.approx(0.19, rel=0.02)
+    assert comparable_time(slow_host, "base", "candidate").value == pytest.approx(
+        0.19 * 0.20 / 0.27, rel=0.02
+    )
 
 
 def test_rounds_go_on_until_the_ratio_is_settled() -> None:
-    assert not Rounds().settled("base", "candidate")
-    assert not rounds(1.0, 2.0).settled("base", "candidate")
+    assert not Rounds().is_settled("base", "candidate")
+    assert not rounds(1.0, 2.0).is_settled("base", "candidate")
     quiet = Rounds()
     for _ in range(20):
         quiet.add({"base": Sample(2.0, 3.0, sealed=False), "candidate": Sample(1.0, 2.0, sealed=False)})
-    assert quiet.settled("base", "candidate")
+    assert quiet.is_settled("base", "candidate")
 
 
 @pytest.mark.parametrize(("ratio", "enough"), [(1.0, False), (1.03, False), (1.08, True), (0.9, True)])
@@ -221,7 +233,7 @@ def test_rounds_of_what_is_clearly_faster_or_slower_end_sooner(ratio: float, eno
     for number in range(200):
         own = 1.0 + 0.0035 * (-1) ** number
         some.add({"base": Sample(ratio, 3.0, sealed=False), "candidate": Sample(own, 2.0, sealed=False)})
-    assert some.settled("base", "candidate") == enough
+    assert some.is_settled("base", "candidate") == enough
 
 
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
@@ -230,44 +242,44 @@ def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
 
 
 def test_a_against_a_is_unclear() -> None:
-    assert decide(ratio_interval(rounds(1.0, 1.0).log_ratio("base", "candidate"))) == "unclear"
-    assert decide(Interval(1.2, 1.1, 1.3)) == "yes"
-    assert decide(Interval(0.8, 0.7, 0.9)) == "no"
+    assert above_one(ratio_interval(rounds(1.0, 1.0).log_ratio("base", "candidate"))) == "unclear"
+    assert above_one(Interval(1.2, 1.1, 1.3)) == "yes"
+    assert above_one(Interval(0.8, 0.7, 0.9)) == "no"
 
 
 def test_honest_clocks_agree() -> None:
-    found = clocks(rounds(1.0, 2.0))
-    assert found.lie == "" and found.widest_ms == 0
+    found = compared(rounds(1.0, 2.0))
+    assert found.lie == "" and found.max_widen_ms == 0
 
 
 def test_a_costly_baseline_is_no_hiding_place() -> None:
     """0.1 ms that the baseline's protocol costs beyond the leanest one is not given to the candidate."""
-    assert not clocks(rounds(0.5, 2.0)).lie
-    assert clocks(rounds(0.5, 2.0), correction_ms=0.1).lie
+    assert not compared(rounds(0.5, 2.0)).lie
+    assert compared(rounds(0.5, 2.0), correction_ms=0.1).lie
 
 
 def test_time_outside_the_candidates_clock_is_a_lie() -> None:
-    assert "more pass until its output is there" in clocks(rounds(0.1, 2.0, hidden_ms=1.0)).lie
-    assert clocks(rounds(0.5, 2.0, hidden_ms=0.1)).lie
+    assert "more pass until its output is there" in compared(rounds(0.1, 2.0, hidden_ms=1.0)).lie
+    assert compared(rounds(0.5, 2.0, hidden_ms=0.1)).lie
 
 
 def test_work_done_before_the_clock_shows_in_sealed_rounds() -> None:
     assert (
         "when inputs are shown only after the clock has started"
-        in clocks(rounds(0.1, 2.0, sealed_ms=1.0)).lie
+        in compared(rounds(0.1, 2.0, sealed_ms=1.0)).lie
     )
 
 
 def test_what_the_clock_cannot_resolve_widens_the_interval() -> None:
-    assert clocks(rounds(0.01, 0.03)).widest_ms > 0
-    assert widened(Interval(3.0, 2.9, 3.1), 0.01, 0.02).low < 1
-    assert clocks(rounds(5.0, 9.0, noise=0.001)).widest_ms == 0
+    assert compared(rounds(0.01, 0.03)).max_widen_ms > 0
+    assert widen(Interval(3.0, 2.9, 3.1), 0.01, 0.02).low < 1
+    assert compared(rounds(5.0, 9.0, noise=0.001)).max_widen_ms == 0
 
 
 def test_hidden_time_within_the_slack_still_counts() -> None:
     """25 us of a 0.2 ms kernel convict nobody, but they are not given away either."""
-    found = clocks(rounds(0.2, 2.0, hidden_ms=0.03))
-    assert not found.lie and found.widest_ms > 0.015
+    found = compared(rounds(0.2, 2.0, hidden_ms=0.03))
+    assert not found.lie and found.max_widen_ms > 0.015
 
 
 def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
@@ -284,14 +296,14 @@ def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
 
 def test_each_type_has_the_floor_of_its_own_unit() -> None:
     units = {
-        (device, dtype): physics.unit(device, "native", dtype)
+        (device, dtype): physics.compute_unit(device, "native", dtype)
         for device in ("cuda", "cpu")
         for dtype in (torch.float64, torch.float16, torch.bfloat16)
     }
     assert list(units.values()) == ["fp64", "fp16", "bf16", "fp64", "fp32", "fp32"]
     assert (
-        physics.unit("cuda", "tf32", torch.float32) == "tf32"
-        and physics.unit("cpu", "tf32", torch.float32) == "fp32"
+        physics.compute_unit("cuda", "tf32", torch.float32) == "tf32"
+        and physics.compute_unit("cpu", "tf32", torch.float32) == "fp32"
     )
     ceilings = Ceilings(1e12, 4e12, 1 << 20, {"fp32": 5e13, "tf32": 4e14, "bf16": 8e14, "fp64": 5e13})
     product = Work(10**6, 10**6, 1e12)
@@ -306,19 +318,21 @@ def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     old = Ceilings(1e30, 2e30, 1 << 20, {"fp32": 1e8})
-    physics.measured("cpu", "here", "fp32")
+    physics.load_ceilings("cpu", "here", "fp32")
     [cache] = tmp_path.rglob("ceilings-*.json")
     cache.write_text(json.dumps(asdict(old)))  # as an earlier version left it
-    found = physics.measured("cpu", "here", "fp64")
+    found = physics.load_ceilings("cpu", "here", "fp64")
     assert replace(found, rates={"fp32": found.rates["fp32"]}) == old and 1e8 < found.rates["fp64"] < 1e14
     cache.write_text(json.dumps(asdict(replace(old, rates={"fp32": 1e30}))))
-    assert physics.measured("cpu", "here", "fp64").rates["fp64"] == 5e29, (
+    assert physics.load_ceilings("cpu", "here", "fp64").rates["fp64"] == 5e29, (
         "half of float32's at least, whatever the load just now"
     )
     cache.write_text(json.dumps(asdict(found)))
-    assert physics.measured("cpu", "here", "fp32") == physics.measured("cpu", "here", "fp64") == found
+    assert (
+        physics.load_ceilings("cpu", "here", "fp32") == physics.load_ceilings("cpu", "here", "fp64") == found
+    )
     os.utime(cache, (0, 0))
-    assert physics.measured("cpu", "here", "fp32").rates["fp64"] == found.rates["fp64"], (
+    assert physics.load_ceilings("cpu", "here", "fp32").rates["fp64"] == found.rates["fp64"], (
         "measured anew, the rest stands"
     )
 
@@ -331,83 +345,67 @@ def slopes(ms: float) -> torch.Tensor:
 def test_bursts_show_what_a_single_call_cannot() -> None:
     """A kernel of 5 us by its own clock that takes 40: far below what one round trip resolves."""
     made = rounds(0.005, 0.04)
-    assert compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.005), short=True).lie == ""
-    assert (
-        "follow each other"
-        in compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.04), short=True).lie
-    )
+    assert compared(made, slopes=slopes(0.005), short=True).lie == ""
+    assert "follow each other" in compared(made, slopes=slopes(0.04), short=True).lie
 
 
 def test_without_bursts_a_short_kernel_stays_in_doubt() -> None:
-    assert (
-        compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", {}, None, short=True).widest_ms >= 0.1
-    )
-    assert (
-        compare_clocks(rounds(0.2, 0.4), "candidate", "base", "cuda", {}, slopes(0.19), short=True).widest_ms
-        == 0
-    )
+    assert compared(rounds(0.2, 0.4), short=True).max_widen_ms >= 0.1
+    assert compared(rounds(0.2, 0.4), slopes=slopes(0.19), short=True).max_widen_ms == 0
 
 
 def test_without_bursts_what_differs_from_process_to_process_is_counted_and_convicts_nobody() -> None:
-    found = compare_clocks(
-        rounds(0.3, 0.6, hidden_ms=0.09), "candidate", "base", "cuda", {}, None, short=True
-    )
-    assert found.lie == "" and found.unsure and found.most_hidden_ms == pytest.approx(0.09, abs=0.02)
+    found = compared(rounds(0.3, 0.6, hidden_ms=0.09), short=True)
+    assert found.lie == "" and found.inconclusive and found.charged_ms == pytest.approx(0.09, abs=0.02)
 
 
 def test_a_head_start_in_most_calls_is_counted_whatever_bursts_say() -> None:
     made, dice = rounds(0.03, 0.25), random.Random(3)
     made.samples["candidate"] = [
-        replace(sample, wall=sample.wall + (0.3 if sample.sealed and dice.random() < 0.75 else 0.0))
+        replace(sample, wall_ms=sample.wall_ms + (0.3 if sample.sealed and dice.random() < 0.75 else 0.0))
         for sample in made.samples["candidate"]
     ]
-    found = compare_clocks(made, "candidate", "base", "cuda", {}, slopes(0.03), short=True)
-    assert found.lie or (found.unsure and found.most_hidden_ms > 0.2)
+    found = compared(made, slopes=slopes(0.03), short=True)
+    assert found.lie or (found.inconclusive and found.charged_ms > 0.2)
 
 
 def test_what_differs_from_process_to_process_convicts_no_short_kernel_whose_bursts_agree() -> None:
     made, agree, differ = rounds(0.07, 0.3, hidden_ms=0.08), slopes(0.07), slopes(0.15)
-    assert compare_clocks(made, "candidate", "base", "cuda", {}, agree, short=True).lie == ""
-    assert (
-        "follow each other" in compare_clocks(made, "candidate", "base", "cuda", {}, differ, short=True).lie
-    )
-    assert compare_clocks(
-        rounds(0.07, 0.3, hidden_ms=0.2), "candidate", "base", "cuda", {}, agree, short=True
-    ).lie
+    assert compared(made, slopes=agree, short=True).lie == ""
+    assert "follow each other" in compared(made, slopes=differ, short=True).lie
+    assert compared(rounds(0.07, 0.3, hidden_ms=0.2), slopes=agree, short=True).lie
     polls = rounds(0.07, 0.3, sealed_ms=0.08)
-    assert "shown only after" in compare_clocks(polls, "candidate", "base", "cuda", {}, agree, short=True).lie
+    assert "shown only after" in compared(polls, slopes=agree, short=True).lie
 
 
 def test_what_bursts_surely_show_beyond_the_slack_is_counted_and_convicts_only_where_it_is_much() -> None:
     made = rounds(0.29, 0.4)
-    longer, far = (
-        compare_clocks(made, "candidate", "base", "cuda", {}, slopes(ms), slope_slack_ms=0.01, short=True)
-        for ms in (0.335, 0.45)
-    )
-    assert not longer.lie and longer.unsure and longer.most_hidden_ms == pytest.approx(0.045, abs=0.005)
+    longer, far = (compared(made, slopes=slopes(ms), slack_ms=0.01, short=True) for ms in (0.335, 0.45))
+    assert not longer.lie and longer.inconclusive and longer.charged_ms == pytest.approx(0.045, abs=0.005)
     assert "follow each other" in far.lie
-    alike = compare_clocks(
-        made, "candidate", "base", "cuda", {}, slopes(0.30), slope_slack_ms=0.01, short=True
-    )
-    assert not alike.lie and not alike.unsure and alike.most_hidden_ms == 0
+    alike = compared(made, slopes=slopes(0.30), slack_ms=0.01, short=True)
+    assert not alike.lie and not alike.inconclusive and alike.charged_ms == 0
 
 
 @pytest.mark.parametrize(
     ("hidden", "lie", "slight"), [(0.01, False, True), (0.12, True, True), (0.4, True, False)]
 )
 def test_on_a_cpu_a_tenth_of_a_millisecond_convicts_nobody(hidden: float, lie: bool, slight: bool) -> None:
-    found = compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cpu", {})
-    assert bool(found.lie) == lie and found.slight == slight
-    assert not compare_clocks(rounds(0.5, 2.0, hidden_ms=hidden), "candidate", "base", "cuda", {}).slight
+    found = compared(rounds(0.5, 2.0, hidden_ms=hidden), device="cpu")
+    assert bool(found.lie) == lie and found.within_spinning == slight
+    assert not compared(rounds(0.5, 2.0, hidden_ms=hidden)).within_spinning
 
 
 def test_a_clock_that_skims_a_little_wins_nothing_on_a_cpu() -> None:
     made = rounds(2.0, 2.1, hidden_ms=0.1, noise=0.005)
-    found = compare_clocks(made, "candidate", "base", "cpu", {})
-    assert not found.lie and 0.08 < found.widest_ms < 0.12
+    found = compared(made, device="cpu")
+    assert not found.lie and 0.08 < found.max_widen_ms < 0.12
     speedup = ratio_interval(made.log_ratio("base", "candidate"))
-    assert decide(speedup) == "yes" and decide(widened(speedup, found.own_ms, found.widest_ms)) == "unclear"
+    assert (
+        above_one(speedup) == "yes"
+        and above_one(widen(speedup, found.statistics.deciding_ms, found.max_widen_ms)) == "unclear"
+    )
 
 
 def test_what_a_busy_machine_hides_is_counted() -> None:
-    assert charged(Interval(4.0, 3.6, 4.4), 1.0, 3.0) == Interval(1.0, 0.9, 4.4)
+    assert charge(Interval(4.0, 3.6, 4.4), 1.0, 3.0) == Interval(1.0, 0.9, 4.4)

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from kernelpro.lab.judge.oracle import Oracle, rounded
-from kernelpro.lab.judge.tolerance import Errors, Tolerance, first_wrong, measure
+from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
+from kernelpro.lab.measure.oracle import Oracle, round_to_bits
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
@@ -30,9 +31,9 @@ def prepared(source: str, precision: str) -> tuple[Oracle, Tolerance]:
 
 def test_rounding_keeps_so_many_bits() -> None:
     x = torch.tensor([1 + 2**-11, 1 + 2**-10, -3.9999], dtype=torch.float32)
-    assert rounded(x, 11).tolist() == [1.0, 1 + 2**-10, -4.0]
-    assert rounded(x, 11, toward_zero=True)[2] > -4
-    assert torch.equal(rounded(x, 8).bfloat16().float(), rounded(x, 8))
+    assert round_to_bits(x, 11).tolist() == [1.0, 1 + 2**-10, -4.0]
+    assert round_to_bits(x, 11, toward_zero=True)[2] > -4
+    assert torch.equal(round_to_bits(x, 8).bfloat16().float(), round_to_bits(x, 8))
 
 
 @pytest.mark.parametrize("bits", [53, 24, 11, 8, 4])
@@ -42,8 +43,8 @@ def test_rounding_is_that_of_the_mantissa(bits: int) -> None:
     for toward_zero in (False, True):
         mantissa, exponent = torch.frexp(x)
         whole = (mantissa * 2.0**bits).trunc() if toward_zero else (mantissa * 2.0**bits).round()
-        assert torch.equal(rounded(x, bits, toward_zero), torch.ldexp(whole / 2.0**bits, exponent))
-    assert rounded(torch.tensor([math.nan]), bits).isnan().all()
+        assert torch.equal(round_to_bits(x, bits, toward_zero), torch.ldexp(whole / 2.0**bits, exponent))
+    assert round_to_bits(torch.tensor([math.nan]), bits).isnan().all()
 
 
 @pytest.mark.parametrize("source", [MATMUL, GELU, LOSS])
@@ -51,17 +52,17 @@ def test_float32_passes_and_half_precision_does_not(source: str) -> None:
     oracle, tolerance = prepared(source, "fp32")
     form, leaves = oracle.inputs(77)
     truth, limit = oracle.truth(77), tolerance.limits["as given"]
-    assert limit.excess(measure(oracle.run(None, form, leaves), truth)) < 0.5
+    assert limit.share_used(measure_errors(oracle.run(None, form, leaves), truth)) < 0.5
     half = oracle.run(torch.bfloat16, form, leaves)
-    assert limit.excess(measure(half, truth)) > 1
+    assert limit.share_used(measure_errors(half, truth)) > 1
 
 
 def test_tf32_is_between_float32_and_bfloat16() -> None:
     oracle, tolerance = prepared(MATMUL, "tf32")
     form, leaves = oracle.inputs(77)
     truth, limit = oracle.truth(77), tolerance.limits["as given"]
-    assert limit.excess(measure(oracle.emulated(11, form, leaves)[0], truth)) < 1
-    assert limit.excess(measure(oracle.emulated(8, form, leaves)[0], truth)) > 1
+    assert limit.share_used(measure_errors(oracle.emulated(11, form, leaves)[0], truth)) < 1
+    assert limit.share_used(measure_errors(oracle.emulated(8, form, leaves)[0], truth)) > 1
     assert limit.norm > 20 * prepared(MATMUL, "fp32")[1].limits["as given"].norm
 
 
@@ -76,9 +77,9 @@ def test_bfloat16_tasks_refuse_float8() -> None:
     oracle, tolerance = prepared(linear, "native")
     form, leaves = oracle.inputs(77)
     truth, limit = oracle.truth(77), tolerance.limits["as given"]
-    assert limit.excess(measure(oracle.run(None, form, leaves), truth)) < 1
+    assert limit.share_used(measure_errors(oracle.run(None, form, leaves), truth)) < 1
     eighth = [leaf.to(torch.float8_e4m3fn).bfloat16() for leaf in leaves]
-    assert limit.excess(measure(oracle.run(None, form, eighth), truth)) > 1
+    assert limit.share_used(measure_errors(oracle.run(None, form, eighth), truth)) > 1
 
 
 def test_the_first_wrong_element_is_named_beside_the_worst() -> None:
@@ -90,7 +91,7 @@ def test_the_first_wrong_element_is_named_beside_the_worst() -> None:
         first_wrong([output], [right], 1e-3)
         == f"first wrong at [2, 7]: got {output[2, 7]:.7g}, should be {right[2, 7]:.7g}"
     )
-    assert measure([output], [right], located=True).where.startswith("worst at [30, 1]: ")
+    assert measure_errors([output], [right], locate=True).where.startswith("worst at [30, 1]: ")
     assert first_wrong([output], [right], 100.0) == "" == first_wrong([right], [right], 0.0)
     output[0, 0] = math.nan
     assert first_wrong([right, output], [right, right], 1e-3).startswith(
@@ -109,14 +110,14 @@ def test_float16_leaves_its_range_on_spikes() -> None:
     assert "spikes" in tolerance.limits
     form, leaves = oracle.inputs(5, "spikes")
     half = [leaf.half().float() for leaf in leaves]
-    errors = measure(oracle.run(None, form, half), oracle.truth(5, "spikes"))
-    assert tolerance.limits["spikes"].excess(errors) == math.inf
+    errors = measure_errors(oracle.run(None, form, half), oracle.truth(5, "spikes"))
+    assert tolerance.limits["spikes"].share_used(errors) == math.inf
 
 
 def test_distributions_that_break_the_task_are_dropped_with_the_reason() -> None:
     logs = MATMUL.replace("a @ b", "a.log()").replace("torch.randn", "0.1 + torch.rand")
     _, tolerance = prepared(logs, "fp32")
-    assert tolerance.dropped["negated"] == "the oracle is not finite"
+    assert tolerance.skipped["negated"] == "the oracle is not finite"
     assert "as given" in tolerance.limits
 
 
@@ -124,7 +125,7 @@ def test_a_wrong_element_shows_although_the_norm_is_fine() -> None:
     truth = torch.randn(1000, 1000, dtype=torch.float64)
     output = truth.float()
     output[17, 4] += 1.0
-    errors = measure([output], [truth], located=True)
+    errors = measure_errors([output], [truth], locate=True)
     assert errors.norm < 2e-3
     assert errors.element > 0.1
     assert "worst at [17, 4]" in errors.where
@@ -138,16 +139,16 @@ def test_large_outputs_are_compared_piece_by_piece(
     truth.view(-1)[-1:] = math.inf
     wrong, late = truth.float() * 1.001, truth.float()
     late.view(-1)[-1:] = -math.inf
-    whole = [measure([output], [truth], located=True) for output in (wrong, late, truth.float() + 0.0)]
-    cut = rounded(wrong, 8)
-    monkeypatch.setattr("kernelpro.lab.judge.tolerance._PIECE", 100)
-    monkeypatch.setattr("kernelpro.lab.judge.oracle._PIECE", 100)
+    whole = [measure_errors([output], [truth], locate=True) for output in (wrong, late, truth.float() + 0.0)]
+    cut = round_to_bits(wrong, 8)
+    monkeypatch.setattr("kernelpro.lab.measure.errors._PIECE", 100)
+    monkeypatch.setattr("kernelpro.lab.measure.oracle._PIECE", 100)
     for output, expected in zip((wrong, late, truth.float() + 0.0), whole, strict=True):
-        found = measure([output], [truth], located=True)
+        found = measure_errors([output], [truth], locate=True)
         assert (found.norm, found.element) == pytest.approx(
             (expected.norm, expected.element)
         ) and found.where == expected.where
-    assert torch.equal(rounded(wrong, 8), cut)
+    assert torch.equal(round_to_bits(wrong, 8), cut)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -155,17 +156,17 @@ def test_not_finite_never_passes_where_the_oracle_is_finite(bad: float) -> None:
     truth = torch.ones(8, dtype=torch.float64)
     output = truth.float()
     output[3] = bad
-    assert measure([output], [truth]).norm == math.inf
+    assert measure_errors([output], [truth]).norm == math.inf
 
 
 def test_infinities_of_the_oracle_must_be_matched() -> None:
     truth = torch.tensor([1.0, -math.inf, 2.0], dtype=torch.float64)
-    assert measure([truth.float()], [truth]).norm == 0
-    assert measure([torch.tensor([1.0, 0.0, 2.0])], [truth]).norm == math.inf
+    assert measure_errors([truth.float()], [truth]).norm == 0
+    assert measure_errors([torch.tensor([1.0, 0.0, 2.0])], [truth]).norm == math.inf
 
 
 def test_integers_count_mismatches() -> None:
-    assert measure([torch.tensor([1, 2, 3, 5])], [torch.tensor([1, 2, 3, 4])]) == Errors(
+    assert measure_errors([torch.tensor([1, 2, 3, 5])], [torch.tensor([1, 2, 3, 4])]) == Errors(
         0.25, 0.25, "25.00% of the elements differ"
     )
 
@@ -177,7 +178,7 @@ def test_the_only_value_that_a_relu_leaves_of_a_row_may_have_lost_what_cancelled
     near, skipped = truth.clone(), truth.clone()
     near[5, 3] += 8e-8
     skipped[6] = 0.0
-    assert measure([near], [truth]).element < 1e-5
-    assert measure([skipped], [truth]).element > 0.1, (
+    assert measure_errors([near], [truth]).element < 1e-5
+    assert measure_errors([skipped], [truth]).element > 0.1, (
         "a row of a hundredth of the usual size is not forgotten"
     )

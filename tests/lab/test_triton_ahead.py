@@ -13,7 +13,7 @@ from court import Court
 
 from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.triton import CACHE
-from kernelpro.lab.sandbox.cell import SandboxLauncher
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.records import Candidate, Status, Task
 
 DEVICE: triton_ahead.Facts = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}
@@ -53,11 +53,11 @@ TUNED = KERNELS.replace(
 )
 
 
-def files(nursery: SandboxLauncher, source: str) -> dict[str, bytes]:
+def files(launcher: SandboxLauncher, source: str) -> dict[str, bytes]:
     """What a build leaves in Triton's cache."""
     given = io.BytesIO()
     torch.save({"task": TASK}, given)
-    cell = nursery.start("build", environment={"CUDA_VISIBLE_DEVICES": ""})
+    cell = launcher.start("build", environment={"CUDA_VISIBLE_DEVICES": ""})
     try:
         cell.channel.send({"op": "build", "source": source, "device": DEVICE}, given.getvalue())
         answer, artifacts = cell.channel.receive(120.0)
@@ -77,19 +77,19 @@ def machine_code(found: dict[str, bytes]) -> list[str]:
     return sorted(Path(name).stem for name in found if name.endswith(".cubin"))
 
 
-def test_every_launch_is_compiled_and_none_is_made(nursery: SandboxLauncher) -> None:
+def test_every_launch_is_compiled_and_none_is_made(launcher: SandboxLauncher) -> None:
     pytest.importorskip("triton")
-    found = files(nursery, TUNED)
+    found = files(launcher, TUNED)
     assert machine_code(found) == ["plain", "tuned", "tuned"]
     assert all(content.startswith(b"\x7fELF") for name, content in found.items() if name.endswith(".cubin"))
 
 
-def test_what_was_compiled_before_a_call_ended_early_is_kept(nursery: SandboxLauncher) -> None:
+def test_what_was_compiled_before_a_call_ended_early_is_kept(launcher: SandboxLauncher) -> None:
     pytest.importorskip("triton")
-    assert machine_code(files(nursery, KERNELS.replace("REST", "if float(y[0, 0]) > 0: y = y + 1"))) == [
+    assert machine_code(files(launcher, KERNELS.replace("REST", "if float(y[0, 0]) > 0: y = y + 1"))) == [
         "plain"
     ]
-    assert machine_code(files(nursery, KERNELS.replace("REST", "raise KeyboardInterrupt"))) == ["plain"]
+    assert machine_code(files(launcher, KERNELS.replace("REST", "raise KeyboardInterrupt"))) == ["plain"]
 
 
 def test_what_was_compiled_elsewhere_is_at_home(tmp_path: Path) -> None:
@@ -120,5 +120,5 @@ def test_what_lies_nowhere_says_that_it_lies_on_the_gpu(end: str) -> None:
 def test_the_first_real_call_compiles_nothing(court: Court) -> None:
     listening = "\ncompiled = []\ntriton.knobs.compilation.listener = lambda **told: compiled.append(told['cache_hit'])\n"
     asserted = KERNELS.replace("REST", "assert x.is_meta or compiled == [True], compiled")
-    verdict = court.judge(TASK, Candidate(asserted + listening), "cuda", allow=("patching",))
+    verdict = court.judge(TASK, Candidate(asserted + listening), "cuda", disabled_tripwires=("patching",))
     assert verdict.status is Status.PASSED, verdict.reason

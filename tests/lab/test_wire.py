@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernelpro.lab.sandbox import wire
-from kernelpro.lab.sandbox.wire import Channel, Garbled
+from kernelpro.lab.sandbox.wire import Channel, MalformedMessage
 
 
 def test_a_child_is_sent_what_it_needs_and_sends_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_a_child_is_sent_what_it_needs_and_sends_no_more_than_it_may(monkeypatch
     parent.send({"op": "load"}, b"x" * 1001)
     assert child.receive(5.0) == ({"op": "load"}, b"x" * 1001)
     child.send({"ok": True}, b"x" * 1001)
-    with pytest.raises(Garbled, match="1001 bytes"):
+    with pytest.raises(MalformedMessage, match="1001 bytes"):
         parent.receive(5.0)
     parent.close()
     child.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.sandbox.answers import CandidateRejected
+from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.seeds import MODES, NoSeed, as_it_is
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput, BaselineSeed, StudyData
@@ -71,7 +71,7 @@ def _asked(bench: Bench, variants: list[str]) -> tuple[dict[str, str], dict[str,
         child.request(bench.start_request(), seconds)
         child.request({"op": "load", "seed": bench.seed}, seconds, buffer.getvalue())
         for variant in variants:
-            answer = child.request({"op": "seed", "variant": variant}, seconds)
+            answer = child.request({"op": "compiled_source", "variant": variant}, seconds)
             if answer["source"]:
                 sources[variant] = answer["source"]
             else:

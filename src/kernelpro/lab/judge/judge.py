@@ -1,53 +1,76 @@
-"""The parent: one warm judge for one task, a verdict for each candidate.
+"""The judge's procedure: one warm judge for one task, a verdict for each candidate.
 
-Before the first candidate, once: load the reference, derive tolerances from the float64 oracle, probe
-whether the task can be scored, measure the floor, calibrate the baselines. Then for each candidate:
+Before the first candidate, once: load the reference, derive tolerances from the float64 oracle, probe whether the
+task can be scored, measure the floor, calibrate the baselines. Then for each candidate:
 
- 1. tripwires (refused early), build in a cell without a GPU (cached, in parallel, see builds.py);
- 2. a fresh cell: import, construct, parameters by name or by seed;
+ 1. tripwires (rejected early), build in a sandbox without a GPU (cached, in parallel, see sandbox/builds.py);
+ 2. a fresh sandbox: import, construct, parameters by name or by seed;
  3. verification: calls on all distributions in random order, each output against the oracle;
- 4. timing: interleaved rounds against the anchor baseline, then bursts for short kernels, each output verified as well;
- 5. shares of authored kernels, then the verdict: clocks compared, floor respected, interval decided;
- 6. where it is asked for, energy (lab/energy), before the cell is closed.
+ 4. timing: interleaved rounds against the anchor baseline, then bursts for short kernels; all outputs are verified;
+ 5. the share of the candidate's own kernels, then the decision (decision.py, clock_policy.py) and its wording;
+ 6. energy (lab/energy), if requested, before the sandbox is closed.
 """
 
 from __future__ import annotations
 
 import ast
 import threading
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from kernelpro.lab.energy.meter import Meter
-from kernelpro.lab.judge import own_work, probes, tripwires
-from kernelpro.lab.judge.tolerance import SAMPLES, Errors, Tolerance, first_wrong, measure
+from kernelpro.lab.energy.meter import EnergyMeter
+from kernelpro.lab.judge import own_work, probes, tripwires, wording
+from kernelpro.lab.judge.decision import Facts, decide, is_short
+from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
-from kernelpro.lab.measure import environment, physics, timing
+from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.measure.bursts import LONGEST_MS, Bursts, Slopes
-from kernelpro.lab.measure.participant import TRIES, Participant, device_bytes_of_others
-from kernelpro.lab.measure.race import Race
+from kernelpro.lab.measure.bursts import Bursts
+from kernelpro.lab.measure.clocks import SLACK_SHARE
+from kernelpro.lab.measure.cuda_participant import (
+    PRELAUNCH_TRIES,
+    CudaParticipant,
+    device_bytes_outside_torch,
+)
+from kernelpro.lab.measure.errors import first_wrong, measure_errors
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.measure.round_runner import Accuracy, RoundRunner
+from kernelpro.lab.measure.rounds import Rounds
+from kernelpro.lab.measure.samples import BurstSlopes
 from kernelpro.lab.measure.stopwatch import Stopwatch
-from kernelpro.lab.measure.timing import Rounds
 from kernelpro.lab.sandbox import health
-from kernelpro.lab.sandbox.answers import CandidateRejected
+from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
-from kernelpro.records import Candidate, Energy, Interval, Options, Status, Verdict
+from kernelpro.records import Candidate, Energy, Options, Status, Verdict
 
-_PLAIN_SEEDS = 3
+_AS_GIVEN_CALLS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
-_LOAD_SECONDS = 0.3
-_BUSY = 0.2
-"""Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a time slice of the scheduler's."""
+_LOAD_SAMPLE_SECONDS = 0.3
+_BUSY_SHARE = 0.2
+"""Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a scheduler time slice."""
 
 
 class DuplicateMachineCode(Exception):
     """The candidate's machine code was judged before; the message is its fingerprint."""
+
+
+@dataclass
+class _Trial:
+    """The candidate that is being judged, and what is known of it so far."""
+
+    candidate: Candidate
+    clock: Stopwatch = field(default_factory=Stopwatch)
+    machine_code: str = ""
+    """Fingerprint of the candidate's machine code, once it is built."""
+    parameters: str | None = None
+    """How its parameters were set, once it is loaded."""
+    burst_skip_reason: str = ""
+    """Why bursts gave no result."""
 
 
 class Judge:
@@ -57,83 +80,87 @@ class Judge:
         self.bench, self._report = bench, report
         self.notes: list[str] = []
         self.not_scorable: str | None = None
-        self._farewell: threading.Thread | None = None
-        self._code = ""
-        self._silence = ""
-        """Fingerprint of the candidate's machine code, once it is built."""
-        self._given: str | None = None
-        """How its parameters were given, once it is loaded."""
-        self._prepared_in: dict[str, float] = {}
+        """Why the task cannot be scored; None where it can."""
+        self._teardown_thread: threading.Thread | None = None
+        self._preparation_seconds: dict[str, float] = {}
         self._baselines: Baselines | None = None
-        self._meter: Meter | None = None
+        self._energy_meter: EnergyMeter | None = None
 
     @property
     def options(self) -> Options:
+        """The options of the current job."""
         return self.bench.options
 
-    def prepare(self, timed: bool = True) -> None:
-        """All that is done once for a task, on an open bench; if not `timed`, to know whether it can be scored.
-
-        Bad input is raised.
-        """
-        bench, clock = self.bench, self.bench.preparation
-        if timed:
-            with clock("start baselines"):
-                self._begin_baselines()
-            self._race = Race(bench, self.baselines, self._check)
-        with clock("tolerance"):
-            self._report("deriving the tolerance")
-            wanted = (
-                DISTRIBUTIONS if timed else (AS_GIVEN,)
-            )  # whether it can be scored is asked of these alone
-            self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), wanted)
-            self._questions = self._draw_questions()
-        with clock("probe"):
-            self._report("probing the task")
-            seeds = [bench.new_seed() for _ in range(probes.SEEDS)]
-            self.not_scorable = probes.probe(bench.oracle, self.tolerance, seeds, bench.work)
-        if timed and self.not_scorable is None:
-            self._calibrate()
-        self._prepared_in = clock.seconds()
-
     @property
-    def prepared_seconds(self) -> dict[str, float]:
+    def preparation_seconds(self) -> dict[str, float]:
         """By stage, and in `total`."""
-        return self._prepared_in
-
-    # --- preparation ---------------------------------------------------------------------------------
-
-    def _draw_questions(self) -> list[tuple[int, str]]:
-        """New ones, but for spikes: those are asked about from which the limit was derived (tolerance.py)."""
-        names = [AS_GIVEN] * (_PLAIN_SEEDS - 1) + list(self.tolerance.limits)
-        return [(self.tolerance.seed if name in SAMPLES else self.bench.new_seed(), name) for name in names]
-
-    def _begin_baselines(self) -> None:
-        """A cell with the reference; it compiles while the parent derives the tolerance."""
-        bench, options = self.bench, self.options
-        wanted = [name for name in options.baselines if bench.target == "cuda" or name != "eager_tf32"]
-        if not any(name.startswith("eager") for name in wanted):
-            wanted.insert(0, "eager_fp32")
-        self._baselines = Baselines(
-            bench.admit_reference(wanted),
-            wanted,
-            bench.expected,
-            bench.inputs,
-            options.build_timeout,
-            options.call_timeout,
-            self.notes,
-        )
-        self._baselines.begin(bench.start_request(), bench.task, bench.seed)
+        return self._preparation_seconds
 
     @property
     def baselines(self) -> Baselines:
+        """The baselines, once `prepare` has started them."""
         assert self._baselines, "prepare comes first"
         return self._baselines
 
     @property
     def seeds(self) -> dict[str, str]:
-        """What compilers wrote for baselines, as candidates."""
+        """The compilers' code for baselines, as candidates."""
         return self._baselines.seeds if self._baselines else {}
+
+    def report_to(self, report: Callable[[str], None]) -> None:
+        """Send progress to `report` from now on."""
+        self._report = report
+
+    # --- preparation ---------------------------------------------------------------------------------
+
+    def prepare(self, timed: bool = True) -> None:
+        """Everything that is done once for a task, on an open bench. Raises BadInput.
+
+        If not `timed`, only finds out whether the task can be scored.
+        """
+        bench, clock = self.bench, self.bench.preparation
+        if timed:
+            with clock("start baselines"):
+                self._start_baselines()
+            self._runner = RoundRunner(bench, self.baselines, self._check)
+        with clock("tolerance"):
+            self._report("deriving the tolerance")
+            # probes look at inputs as given alone
+            distributions = DISTRIBUTIONS if timed else (AS_GIVEN,)
+            self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), distributions)
+            self._verification_inputs = self._draw_verification_inputs()
+        with clock("probe"):
+            self._report("probing the task")
+            seeds = [bench.new_seed() for _ in range(probes.PROBE_SEEDS)]
+            self.not_scorable = probes.probe(bench.oracle, self.tolerance, seeds, bench.work)
+        if timed and self.not_scorable is None:
+            self._calibrate()
+        self._preparation_seconds = clock.seconds()
+
+    def _draw_verification_inputs(self) -> list[tuple[int, str]]:
+        """Seeds and distributions: new seeds, but for spikes those from which the limit was derived (tolerance.py)."""
+        names = [AS_GIVEN] * (_AS_GIVEN_CALLS - 1) + list(self.tolerance.limits)
+        return [
+            (self.tolerance.seed if name in TOLERANCE_SAMPLES else self.bench.new_seed(), name)
+            for name in names
+        ]
+
+    def _start_baselines(self) -> None:
+        """Start the reference in its sandbox; it compiles while the judge derives the tolerance."""
+        bench, options = self.bench, self.options
+        variants = [name for name in options.baselines if bench.target == "cuda" or name != "eager_tf32"]
+        if not any(name.startswith("eager") for name in variants):
+            variants.insert(0, "eager_fp32")
+        self._baselines = Baselines(
+            bench.start_reference(variants),
+            variants,
+            bench.output_spec,
+            bench.inputs,
+            options.build_timeout,
+            options.call_timeout,
+            self.notes,
+        )
+        self._baselines.start_compiling(bench.start_request(), bench.task, bench.seed)
 
     def _calibrate(self) -> None:
         with self.bench.preparation("compile baselines"):
@@ -141,394 +168,287 @@ class Judge:
             self.baselines.warm_up(self.bench.new_seed())
         with self.bench.preparation("calibrate"):
             self._calibrate_enough()
-        # what a baseline can do is no better than perfect: where it is below the floor, a ceiling was measured too low
+        # no baseline beats the floor: one that does shows that a ceiling was measured too low
         self.bench.floor_ms = min(
-            self.bench.floor_ms, *(self.baselines.time(name).value for name in self.baselines.variants)
+            self.bench.floor_ms, *(self.baselines.time_ms(name).value for name in self.baselines.variants)
         )
 
     def _calibrate_enough(self) -> None:
-        """As many rounds of the baselines as the present effort asks for; those that are there count."""
-        missing = self._race.count() - self.baselines.calibrated
+        """Run the calibration rounds that the current effort requires and that are still missing."""
+        missing = self._runner.round_count() - self.baselines.calibrated_rounds
         if missing > 0:
             self._report("calibrating the baselines")
             with self.bench.quiet():
-                self.baselines.calibrate(self._race.draw(missing))
-
-    def report_to(self, report: Callable[[str], None]) -> None:
-        self._report = report
+                self.baselines.calibrate(self._runner.draw_seeds(missing))
 
     # --- judging -------------------------------------------------------------------------------------
 
     def judge(self, candidate: Candidate, known: Collection[str] = ()) -> Verdict:
-        """The verdict on one candidate. Never raises for what the candidate does; `Twin` where `known` has its machine code."""
-        clock, self._code, self._silence, self._given = Stopwatch(), "", "", None
-        if self.not_scorable:
-            return self._verdict(candidate, Status.NOT_SCORABLE, self.not_scorable, clock)
-        try:
-            return self._judge(candidate, clock, known)
-        except CandidateRejected as error:
-            by_seed = self._given == "by seed" and error.status is Status.WRONG
-            hint = (
-                "; its parameters were built by seed, since names or shapes differ from the reference's"
-                if by_seed
-                else ""
-            )
-            return self._verdict(candidate, error.status, f"{error.reason}{hint}", clock)
-        except torch.OutOfMemoryError:  # here, although there was enough to prepare the task
-            return self._verdict(
-                candidate,
-                Status.CRASHED,
-                "it left too little of the device's memory to check its answers",
-                clock,
-            )
-        finally:
-            health.check(self.bench.target)
+        """The verdict on one candidate. Whatever the candidate does, it raises nothing but DuplicateMachineCode.
 
-    def _judge(self, candidate: Candidate, clock: Stopwatch, known: Collection[str]) -> Verdict:
+        That is raised where the fingerprint of its machine code is in `known`.
+        """
+        trial = _Trial(candidate)
+        if self.not_scorable:
+            return self._verdict(trial, Status.NOT_SCORABLE, self.not_scorable)
+        try:
+            return self._judge(trial, known)
+        except CandidateRejected as error:
+            by_seed = trial.parameters == "by seed" and error.status is Status.WRONG
+            hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
+            return self._verdict(trial, error.status, f"{error.reason}{hint if by_seed else ''}")
+        except torch.OutOfMemoryError:  # although there was enough memory to prepare the task
+            reason = "it left too little of the device's memory to check its answers"
+            return self._verdict(trial, Status.CRASHED, reason)
+        finally:
+            health.check_device(self.bench.target)
+
+    def _judge(self, trial: _Trial, known: Collection[str]) -> Verdict:
+        candidate, clock = trial.candidate, trial.clock
         self._inspect(candidate)
         self._calibrate_enough()
         self._report("building")
         with clock("build"):
-            built = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
-            self._code = fingerprint(candidate.source, built)
-        if self._code and self._code in known:
-            raise DuplicateMachineCode(self._code)
+            artifacts = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
+            trial.machine_code = fingerprint(candidate.source, artifacts)
+        if trial.machine_code and trial.machine_code in known:
+            raise DuplicateMachineCode(trial.machine_code)
         self._report("loading")
         with clock("start"):
-            participant = self.bench.admit()
-            self._wait_for_farewell()
+            participant = self.bench.start_candidate()
+            self._wait_for_teardown()
         try:
-            before = self._used(participant)
-            with clock("load"):
-                self._given = self.bench.load(participant, candidate)
-            with clock("verify"):
-                errors, excess = self._verify(participant)
-                peak = self._used(participant) - before
-            participant.cell.leave_alone()
-            with clock("time"), self.bench.quiet():
-                rounds, errors, excess = self._race.run(
-                    participant, errors, excess, lambda: self._report("timing")
-                )
-            peak = max(peak, self._used(participant) - before - participant.kept * self.bench.expected.nbytes)
-            self._require_rest(participant, rounds)
-            with clock("bursts"):
-                slopes = self._bursts(participant, rounds)
-            with clock("profile"):
-                samples = rounds.samples["candidate"]
-                share = own_work.share(
-                    participant, candidate.source, self.bench.target, samples, self.options.call_timeout
-                )
-            verdict = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
+            facts = self._measure(participant, trial)
+            verdict = self._decide(trial, facts)
             if self.options.energy:
                 with clock("energy"):
-                    energy = self._energy(participant, verdict)
+                    energy = self._measure_energy(participant, facts.rounds)
                 verdict = replace(
                     verdict, energy=energy, measurement=verdict.measurement | {"seconds": clock.seconds()}
                 )
-        except BaseException:  # also Ctrl-C: no child is left behind
+        except BaseException:  # Ctrl-C too: no child is left behind
             participant.close()
             raise
-        self._farewell = participant.close_in_background()
-        if slowed := self._race.slowed(rounds):
-            self._wait_for_farewell()
-            self._race.time_alone(slowed, rounds)
-            final = self._decide(candidate, clock, errors, excess, rounds, slopes, max(0, peak), share)
-            verdict = replace(final, energy=verdict.energy)
+        self._teardown_thread = participant.close_in_background()
+        if slowed := self._runner.slowed_baselines(facts.rounds):
+            self._wait_for_teardown()
+            self._runner.time_baselines_alone(slowed, facts.rounds)
+            verdict = replace(self._decide(trial, facts), energy=verdict.energy)
         return verdict
 
-    def _used(self, participant: Participant) -> int:
-        return device_bytes_of_others() if self.bench.target == "cuda" else participant.cell.peak_bytes()
-
-    def _wait_for_farewell(self) -> None:
-        """Nothing of the last candidate is alive when this one is measured."""
-        if self._farewell:
-            self._farewell.join()
-        self._farewell = None
-
     def _inspect(self, candidate: Candidate) -> None:
+        """Reject what does not parse or trips a tripwire."""
         try:
             ast.parse(candidate.source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
             what = str(getattr(error, "msg", error)) or "nested too deeply"
             raise CandidateRejected(Status.BUILD_FAILED, f"syntax error{line}: {what}") from None
-        if reason := tripwires.check(candidate.source, self.options.allow):
+        if reason := tripwires.check(candidate.source, self.options.disabled_tripwires):
             raise CandidateRejected(Status.REFUSED, reason)
 
-    def _verify(self, participant: Participant) -> tuple[Errors, float]:
-        """All distributions in random order; returns the worst error and its share of the limit.
+    def _measure(self, participant: Participant, trial: _Trial) -> Facts:
+        """Load, verify and time the candidate; raises CandidateRejected where it fails."""
+        clock, spec, runner = trial.clock, self.bench.output_spec, self._runner
+        before = self._memory_in_use(participant)
+        with clock("load"):
+            trial.parameters = self.bench.load_candidate(participant, trial.candidate)
+        with clock("verify"):
+            accuracy = self._verify(participant)
+            peak = self._memory_in_use(participant) - before
+        participant.process.kill_descendants()
+        with clock("time"), self.bench.quiet():
+            rounds, accuracy = runner.run(participant, accuracy, lambda: self._report("timing"))
+        retained = participant.retained_outputs * spec.nbytes
+        peak = max(peak, self._memory_in_use(participant) - before - retained)
+        self._require_no_early_work(participant, rounds)
+        with clock("bursts"):
+            slopes = self._measure_bursts(participant, trial, rounds)
+        with clock("profile"):
+            samples, seconds = rounds.samples["candidate"], self.options.call_timeout
+            share = own_work.own_share(
+                participant, trial.candidate.source, self.bench.target, samples, seconds
+            )
+        timed_calls = len(rounds.samples["candidate"]) + len(rounds.solo.get("candidate", []))
+        return Facts(
+            trial.candidate.source,
+            accuracy,
+            rounds,
+            slopes,
+            trial.burst_skip_reason,
+            max(0, peak),
+            share,
+            runner.prelaunch,
+            runner.retried_without_prelaunch,
+            len(self._verification_inputs) + timed_calls + rounds.discarded,
+        )
 
-        On a GPU the last calls show whether they can be launched ahead: by then nothing is loaded or tuned any more.
+    def _memory_in_use(self, participant: Participant) -> int:
+        if self.bench.target == "cuda":
+            return device_bytes_outside_torch()
+        return participant.process.peak_bytes()
+
+    def _wait_for_teardown(self) -> None:
+        """The last candidate's processes must have ended before this one is measured."""
+        if self._teardown_thread:
+            self._teardown_thread.join()
+        self._teardown_thread = None
+
+    def _verify(self, participant: Participant) -> Accuracy:
+        """Verify calls on all distributions in random order.
+
+        On a GPU the last calls show whether calls can be prelaunched: by then nothing is loaded or tuned any more.
         """
-        worst, excess, launched = Errors(0.0, 0.0), 0.0, False
-        for index, (seed, distribution) in enumerate(
-            self.bench.secret.sample(self._questions, len(self._questions))
-        ):
+        accuracy, prelaunched = Accuracy(), False
+        order = self.bench.secret.sample(self._verification_inputs, len(self._verification_inputs))
+        for index, (seed, distribution) in enumerate(order):
             self._report("verifying")
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
-            participant.prepare(self.options.call_timeout, tidy=index == 0)
+            participant.prepare(self.options.call_timeout, collect=index == 0)
             seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
-            ahead = participant.ahead and index >= len(self._questions) - TRIES
-            answer = participant.call(inputs, self.bench.expected, seconds, sealed=ahead, ahead=ahead)
-            launched |= ahead and participant.launched
+            prelaunch = participant.can_prelaunch and index >= len(order) - PRELAUNCH_TRIES
+            result = participant.call(inputs, self.bench.output_spec, seconds, prelaunch, prelaunch)
+            this_prelaunched = prelaunch and participant.last_prelaunched
+            prelaunched |= this_prelaunched
             try:
-                errors, ratio = self._check(answer.outputs, seed, distribution)
+                accuracy = accuracy.combine(self._check(result.outputs, seed, distribution))
             except CandidateRejected as error:
-                hint = "; it was launched before its inputs were there: does a stream of its own not wait for the current one?"
+                hint = (
+                    "; it was launched before its inputs were written: "
+                    "does a stream of its own not wait for the current one?"
+                )
                 raise CandidateRejected(
-                    error.status, f"{error.reason}{hint if ahead and participant.launched else ''}"
+                    error.status, f"{error.reason}{hint if this_prelaunched else ''}"
                 ) from None
-            participant.look_again(answer)
-            worst, excess = worst.worst(errors), max(excess, ratio)
-        participant.ahead = launched
-        return worst, excess
+            participant.check_output_unchanged(result)
+        participant.can_prelaunch = prelaunched
+        return accuracy
 
-    def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> tuple[Errors, float]:
+    def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> Accuracy:
         limit = self.tolerance.limits[distribution]
         truth = self.bench.oracle.truth(seed, distribution)
-        errors = measure(outputs, truth)
-        excess = limit.excess(errors)
-        if excess > 1:
+        errors = measure_errors(outputs, truth)
+        share = limit.share_used(errors)
+        if share > 1:
             overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
             largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
             first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
-            where = "; ".join(filter(None, (measure(outputs, truth, located=True).where, first)))
+            where = "; ".join(filter(None, (measure_errors(outputs, truth, locate=True).where, first)))
             raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
-        return errors, excess
+        return Accuracy(errors, share)
 
-    def _is_short(self, rounds: Rounds) -> bool:
-        return self.bench.target == "cuda" and float(rounds.own("candidate").median()) < LONGEST_MS
+    def _check_as_given(self, outputs: list[torch.Tensor], seed: int) -> None:
+        self._check(outputs, seed, AS_GIVEN)
 
-    def _bursts(self, participant: Participant, rounds: Rounds) -> Slopes | None:
+    def _require_no_early_work(self, participant: Participant, rounds: Rounds) -> None:
+        """Reject a child that wakes itself: it has a head start."""
+        if not participant.cpu_ms_while_stopped:
+            return
+        cpu_ms = float(torch.tensor(participant.cpu_ms_while_stopped).median())
+        if cpu_ms > SLACK_SHARE * rounds.median_ms("candidate"):
+            raise CandidateRejected(
+                Status.CHEATING, f"it runs for {cpu_ms:.3f} ms while it is stopped before a call"
+            )
+
+    def _measure_bursts(self, participant: Participant, trial: _Trial, rounds: Rounds) -> BurstSlopes | None:
         """Milliseconds a call in bursts, for kernels too short for the parent's clock."""
-        if not self._is_short(rounds):
+        if not (isinstance(participant, CudaParticipant) and is_short(self.bench.target, rounds)):
             return None
-
-        def check(outputs: list[torch.Tensor], seed: int) -> None:
-            self._check(outputs, seed, AS_GIVEN)
-
-        seeds, seconds, effort = self._race.for_bursts(), self.options.call_timeout, self.options.effort
+        bench = self.bench
         bursts = Bursts(
             participant,
-            self.bench.expected,
-            self.bench.inputs,
-            check,
-            seeds,
-            seconds,
-            effort,
-            self._race.ahead,
+            bench.output_spec,
+            bench.inputs,
+            self._check_as_given,
+            self._runner.burst_seeds(),
+            self.options.call_timeout,
+            self.options.effort,
+            self._runner.prelaunch,
         )
-        plain = torch.tensor([sample.wall for sample in rounds.of("candidate", "single")])
-        own = float(rounds.own("candidate").median())
-        found = bursts.slopes(
-            self.bench.most_calls, self.bench.ceilings.bandwidth, float(plain.median()), own
-        )
-        self._silence = bursts.silence
-        return found
+        plain = torch.tensor([sample.wall_ms for sample in rounds.calls("candidate", "single")])
+        own_ms = rounds.median_ms("candidate")
+        slopes = bursts.slopes(bench.max_burst_calls, bench.ceilings.bandwidth, float(plain.median()), own_ms)
+        trial.burst_skip_reason = bursts.skip_reason
+        return slopes
 
-    def _energy(self, participant: Participant, verdict: Verdict) -> Energy:
-        wanted = self.options.energy_against if self.options.energy_against in self.baselines.variants else ""
-        if self._meter and wanted not in ("", self._meter.anchor):
-            self._meter.close()
-            self._meter = None
-        if self._meter is None:
-            anchor = wanted or self.baselines.anchor
-            own = float(self.baselines.rounds.own(anchor, "single").median())
-            self._meter = Meter(self.bench, anchor, own, lambda stage: self._report(stage))
+    def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:
+        requested = self.options.energy_against
+        anchor = requested if requested in self.baselines.variants else ""
+        if self._energy_meter and anchor not in ("", self._energy_meter.anchor):
+            self._energy_meter.close()
+            self._energy_meter = None
+        if self._energy_meter is None:
+            anchor = anchor or self.baselines.anchor
+            anchor_ms = self.baselines.rounds.median_ms(anchor, "single")
+            self._energy_meter = EnergyMeter(self.bench, anchor, anchor_ms, lambda stage: self._report(stage))
+        own_ms = rounds.median_ms("candidate", "single")
+        return self._energy_meter.measure(participant, own_ms, self._runner.seeds, self._check_as_given)
 
-        def check(outputs: list[torch.Tensor], seed: int) -> None:
-            self._check(outputs, seed, AS_GIVEN)
+    # --- deciding ------------------------------------------------------------------------------------
 
-        own = verdict.measurement["own_ms"]["single"]["candidate"]
-        return self._meter.measure(participant, own, self._race.seeds, check)
-
-    def _decide(
-        self,
-        candidate: Candidate,
-        clock: Stopwatch,
-        errors: Errors,
-        excess: float,
-        rounds: Rounds,
-        slopes: Slopes | None,
-        peak: int,
-        share: float | None,
-    ) -> Verdict:
-        base = self.baselines
-        timed_calls = [*rounds.samples["candidate"], *rounds.alone.get("candidate", [])]
-        ms, host, slack = (slopes.ms, slopes.host_ms, slopes.slack_ms) if slopes else (None, 0.0, 0.0)
-        corrections, short = base.excess_protocol_ms(self._race.ahead), self._is_short(rounds)
-        clocks = timing.compare_clocks(
-            rounds, "candidate", base.anchor, self.bench.target, corrections, ms, host, slack, short
-        )
-        slow_to_hear = (
-            bool(clocks.lie) and self.bench.target == "cpu" and (clocks.slight or self._others_are_busy())
-        )
-        late = slow_to_hear or clocks.unsure
-        if clocks.lie and not slow_to_hear:
-            raise CandidateRejected(Status.CHEATING, clocks.lie)
-        own = timing.comparable(rounds, base.anchor, "candidate")
-        least = physics.impossible_ms(
-            self.bench.work, self.bench.ceilings, self.bench.unit, self.bench.target
-        )
-        if clocks.own_ms < least:
-            reason = f"takes {clocks.own_ms:.4f} ms, but moving the data alone takes {least:.4f} ms here"
-            raise CandidateRejected(Status.REFUSED, f"{reason}: a cheat, or our floor is wrong")
-        self._require_authored(candidate, share)
-        times = {"candidate": own} | {name: base.time(name) for name in base.variants}
-        charge = clocks.most_hidden_ms if late else 0.0
-        times["candidate"] = Interval(own.value + charge, own.low, own.high + charge)
-        speedup = {name: self._speedup(name, rounds, clocks, charge) for name in base.variants}
-        best = base.anchor
-        faster: Any = timing.decide(speedup[best])
-        measurement = {
-            "rounds": len(rounds.samples["candidate"]),
-            "discarded_rounds": rounds.discarded,
-            "against": best,
-            "own_ms": {
-                kind: {name: float(rounds.own(name, kind).median()) for name in rounds.samples}
-                for kind in rounds.kinds
-            },
-            "filling_ms": {name: rounds.filling(name) for name in rounds.samples},
-            "hidden_ms": clocks.hidden.to_json(),
-            "hidden_sealed_ms": clocks.hidden_sealed.to_json() if clocks.hidden_sealed else None,
-            "burst_ms": clocks.slope.to_json() if clocks.slope else None,
-            "host_ms": host,
-            "wall_ms": timing.median_interval(
-                torch.tensor([s.wall for s in rounds.of("candidate", "single")], dtype=torch.float64)
-            ).to_json(),
-            "a_a": base.control().to_json(),
-            "verified_calls": len(self._questions) + len(timed_calls) + rounds.discarded,
-            "distributions": list(self.tolerance.limits),
-        }
-        if self.bench.target == "cuda":
-            measurement["sensors"] = environment.sensors().read()
-        value = speedup[best].value
-        bare = "; none of it in kernels of its own" if share is not None and share < own_work.DECOY else ""
-        word = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}[faster]
+    def _decide(self, trial: _Trial, facts: Facts) -> Verdict:
+        """The verdict that follows from the facts; raises CandidateRejected where the candidate does not pass."""
+        decision = decide(facts, self.bench, self.baselines, self._others_are_busy)
+        planned = self._runner.round_count()
+        notes = wording.notes(decision, facts, self.tolerance, self.baselines, planned)
         return self._verdict(
-            candidate,
+            trial,
             Status.PASSED,
-            f"correct; {word} {best} ({value:.2f}x){bare}",
-            clock,
-            error=errors.norm,
-            error_of_limit=excess,
+            wording.reason(decision, facts),
+            wording.measurement(decision, facts, self.tolerance, self.baselines, self.bench.target),
+            error=facts.accuracy.errors.norm,
+            error_of_limit=facts.accuracy.limit_share,
             tolerance=self.tolerance.limits[AS_GIVEN].norm,
-            times=times,
-            speedup=speedup,
-            faster=faster,
-            authored_share=share,
-            peak_bytes=peak,
-            notes=(*self._standing_notes(), *self._notes(clocks, rounds, late)),
-            measurement=measurement,
+            times=decision.times,
+            speedup=decision.speedup,
+            faster=decision.faster,
+            own_share=facts.own_share,
+            peak_bytes=facts.peak_bytes,
+            notes=(*self._standing_notes(trial), *notes),
         )
-
-    def _speedup(self, name: str, rounds: Rounds, clocks: timing.Clocks, charge_ms: float) -> Interval:
-        direct = name in rounds.samples
-        timed = name if direct else self.baselines.anchor
-        links = {} if direct else {kind: self.baselines.link(name, kind) for kind in rounds.kinds}
-        return timing.speedup(rounds, timed, "candidate", links, clocks, charge_ms)
-
-    def _require_rest(self, participant: Participant, rounds: Rounds) -> None:
-        """A child that wakes itself has a head start."""
-        ran = float(torch.tensor(participant.ran_ms).median())
-        if ran > timing.SLACK_SHARE * float(rounds.own("candidate").median()):
-            raise CandidateRejected(
-                Status.CHEATING, f"it runs for {ran:.3f} ms while it is stopped before a call"
-            )
-
-    def _require_authored(self, candidate: Candidate, share: float | None) -> None:
-        if own_work.is_decoy(candidate.source, share):
-            reason = (
-                f"brings kernels of its own, but they do {share:.2%} of the work" if share is not None else ""
-            )
-            raise CandidateRejected(Status.CHEATING, f"{reason}: a decoy")
-        if self.options.min_authored and (share or 0.0) < self.options.min_authored:
-            raise CandidateRejected(
-                Status.REFUSED,
-                f"{share or 0.0:.0%} of the time is in kernels of its own; {self.options.min_authored:.0%} are required",
-            )
 
     def _others_are_busy(self) -> bool:
-        """Whether other work keeps this machine busy, seen while all our own children stand still."""
-        self._wait_for_farewell()
+        """Whether other work keeps this machine busy, measured while all our own children stand still."""
+        self._wait_for_teardown()
         with self.bench.quiet():
-            return environment.load(_LOAD_SECONDS) > _BUSY
+            return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE
 
-    def _standing_notes(self) -> Iterator[str]:
-        """What there is to say whatever the verdict."""
-        yield from self.notes
-        if self._given == "by seed":
-            yield "parameters were built under the reference's seed: names or shapes differ from the reference's"
-        if not self.bench.oracle.exact:
-            yield "the oracle is not float64: the reference does not run in it"
-        if self.bench.nursery.level != "namespaces":
-            yield f"weaker sandbox ({self.bench.nursery.level}): {self.bench.nursery.why_not_better or 'as asked for'}"
-
-    def _notes(self, clocks: timing.Clocks, rounds: Rounds, late: bool) -> Iterator[str]:
-        if late:
-            busy = "threads of its own that go on spinning" if clocks.slight else "other work"
-            why = (
-                "in many calls its clock and the judge's disagree"
-                if clocks.unsure
-                else f"{busy} kept this machine busy"
-            )
-            yield f"{why}: {clocks.most_hidden_ms:.4f} ms that its clock did not show count as its own"
-        if len(rounds.samples["candidate"]) + rounds.discarded < self._race.count():
-            yield "timing stopped early: slower than the limit"
-        if not self.tolerance.limits[AS_GIVEN].separates:
-            yield "this task does not tell the allowed precision from the next lower one"
-        if clocks.widest_ms > timing.RESOLVED * clocks.own_ms:
-            silent = f" ({self._silence})" if self._silence else ""
-            yield f"too short for the parent's clock to resolve{silent}: the interval is widened by what may be hidden"
-        yield from self._notes_on_hosts(rounds)
-        for name, why in self.tolerance.dropped.items():
-            yield f"inputs {name} not used: {why}"
-
-    def _notes_on_hosts(self, rounds: Rounds) -> Iterator[str]:
-        base = self.baselines
-        if not base.seals:
-            return
-        if base.anchor not in base.ahead:
-            yield f"{base.anchor} cannot be launched ahead of its inputs: what hosts take is part of all times"
-        elif not self._race.ahead:
-            why = (
-                "holds up the writing of its inputs when launched ahead"
-                if self._race.again
-                else "cannot be launched ahead of its inputs"
-            )
-            yield f"it {why}: it is held against the baseline's time on the device alone"
-        single, queued = (
-            float(rounds.log_ratio(base.anchor, "candidate", kind).median().exp()) for kind in rounds.kinds
-        )
-        if self._race.ahead and single < timing.ALIKE * queued:
-            yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
+    def _standing_notes(self, trial: _Trial) -> tuple[str, ...]:
+        return tuple(wording.standing_notes(self.bench, self.notes, trial.parameters))
 
     def _verdict(
-        self, candidate: Candidate, status: Status, reason: str, clock: Stopwatch, **fields: Any
+        self,
+        trial: _Trial,
+        status: Status,
+        reason: str,
+        measurement: dict[str, Any] | None = None,
+        **fields: Any,
     ) -> Verdict:
-        seconds = {"seconds": clock.seconds(), "preparation_seconds": self._prepared_in}
-        measurement = fields.pop("measurement", {}) | seconds
-        if self._code:
-            measurement["machine_code"] = self._code
+        seconds = {"seconds": trial.clock.seconds(), "preparation_seconds": self._preparation_seconds}
+        measurement = (measurement or {}) | seconds
+        if trial.machine_code:
+            measurement["machine_code"] = trial.machine_code
+        bench = self.bench
         return Verdict(
-            candidate=candidate.name,
+            candidate=trial.candidate.name,
             status=status,
             reason=reason,
-            floor_ms=self.bench.floor_ms,
-            sandbox=self.bench.nursery.level,
-            language=detect(candidate.source).name,
+            floor_ms=bench.floor_ms,
+            sandbox=bench.launcher.level,
+            language=detect(trial.candidate.source).name,
             measurement=measurement,
-            environment=environment.snapshot(self.bench.target)
-            | {"precision": self.bench.precision, "mode": self.bench.task.mode},
-            task=self.bench.task.name,
-            candidate_id=candidate.id,
-            **{"parameters": self._given, "notes": tuple(self._standing_notes())} | fields,
+            environment=environment.snapshot(bench.target)
+            | {"precision": bench.precision, "mode": bench.task.mode},
+            task=bench.task.name,
+            candidate_id=trial.candidate.id,
+            **{"parameters": trial.parameters, "notes": self._standing_notes(trial)} | fields,
         )
 
     def close(self) -> None:
-        self._wait_for_farewell()
-        if self._meter:
-            self._meter.close()
+        """End all processes and free the bench."""
+        self._wait_for_teardown()
+        if self._energy_meter:
+            self._energy_meter.close()
         if self._baselines:
             self._baselines.close()
         self.bench.close()

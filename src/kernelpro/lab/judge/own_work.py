@@ -7,18 +7,18 @@ from statistics import median
 
 from kernelpro.lab.languages import Source, authored_kernels
 from kernelpro.lab.measure.participant import Participant
-from kernelpro.lab.measure.timing import Sample
-from kernelpro.lab.sandbox.answers import CandidateRejected
+from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Status
 
-DECOY = 0.01
+DECOY_SHARE = 0.01
 """A kernel below 1 % of the time is no contribution: the call alone costs that much of a millisecond on the CPU."""
 
-_OPENLY = re.compile(r"^# library-calls: \w", re.MULTILINE)
+_DECLARES_LIBRARY_CALLS = re.compile(r"^# library-calls: \w", re.MULTILINE)
 """The line by which a source says which library calls it leaves the work to."""
 
 
-def share(
+def own_share(
     participant: Participant, source: str, device: str, samples: list[Sample], seconds: float
 ) -> float | None:
     """Share of device time (CPU: of the timed calls) in authored kernels; 0 where there are none; None if it cannot be seen."""
@@ -28,17 +28,17 @@ def share(
     if device == "cpu":
         # an extension built by torch calls into itself unseen
         return (
-            median(min(1.0, s.native / s.own) for s in samples)
+            median(min(1.0, s.native_ms / s.own_ms) for s in samples)
             if "cpp" in Source(source).languages()
             else None
         )
     try:
         participant.prepare(seconds)
-        answer = participant.ask({"op": "profile", "set": 0}, seconds)
+        answer = participant.request({"op": "kernel_times", "set": 0}, seconds)
         times = {str(name): float(value) for name, value in answer["times"].items()}
     except CandidateRejected as error:
         if (
-            participant.cell.has_ended() or error.status is Status.TIMED_OUT
+            participant.process.has_ended() or error.status is Status.TIMED_OUT
         ):  # one that lives otherwise dies to stay unseen
             raise
         return None
@@ -59,7 +59,7 @@ def is_decoy(source: str, measured: float | None) -> bool:
     """
     return (
         measured is not None
-        and measured < DECOY
+        and measured < DECOY_SHARE
         and bool(authored_kernels(source))
-        and not _OPENLY.search(source)
+        and not _DECLARES_LIBRARY_CALLS.search(source)
     )

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelpro.lab.judge.oracle import Oracle, Outputs
-from kernelpro.lab.judge.tolerance import Errors, Limit, Tolerance, measure
+from kernelpro.lab.judge.tolerance import Limit, Tolerance
+from kernelpro.lab.measure.errors import Errors, measure_errors
+from kernelpro.lab.measure.oracle import Oracle, Outputs
 from kernelpro.lab.tasks.inputs import AS_GIVEN
-from kernelpro.lab.tasks.work import Work
+from kernelpro.records import Work
 
 _SAME, _SAME_INEXACT = 1e-9, 1e-3
 """Two runs in float64 (or less) that differ by more are not the same computation."""
-SEEDS = 9
+PROBE_SEEDS = 9
 """For one probe: what passes for half of the seeds, and so would be found out, passes for eight of them once in 256 times."""
 _MOST_INPUTS = 4
 _SMALLEST = 16
@@ -46,13 +47,13 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     if reason := _random(oracle, first):
         return reason
     if AS_GIVEN not in tolerance.limits:
-        return f"not scorable: {tolerance.dropped.get(AS_GIVEN, 'no tolerance could be derived')}"
-    if not all(_sound(leaf) for leaf in oracle.truth(first)):
+        return f"not scorable: {tolerance.skipped.get(AS_GIVEN, 'no tolerance could be derived')}"
+    if not all(_any_finite(leaf) for leaf in oracle.truth(first)):
         return "the reference's output is not finite on the inputs as given"
     limit = tolerance.limits[AS_GIVEN]
     if limit.norm >= 1:
         return "at the allowed precision the reference itself is so far off that zeros pass"
-    for stand_in in _stand_ins(oracle, first, work):
+    for stand_in in _shortcuts(oracle, first, work):
         if all(stand_in.passes(oracle, limit, seed) for seed in others):
             return f"{stand_in.name} as an answer to the inputs as given"
     return _skippable(oracle, limit, others)
@@ -65,23 +66,23 @@ def _random(oracle: Oracle, seed: int) -> str | None:
     for state in (1, 2):
         torch.manual_seed(state)
         answers.append(oracle.answer(form, leaves))
-    errors = measure(answers[0], answers[1])
+    errors = measure_errors(answers[0], answers[1])
     if errors.norm > (_SAME if oracle.exact else _SAME_INEXACT):
-        hint = "; if that is dropout: eval mode" if oracle.reference.task.mode == "train" else ""
+        hint = "; if that is dropout, use `--mode eval`" if oracle.reference.task.mode == "train" else ""
         return (
             f"the reference's output is random: two runs on the same inputs differ by {errors.norm:.1e}{hint}"
         )
     return None
 
 
-Answer = Callable[[list[torch.Tensor], Outputs], Outputs | None]
+ShortcutFunction = Callable[[list[torch.Tensor], Outputs], Outputs | None]
 """From the inputs and the right outputs' shapes."""
 
 
 @dataclass(frozen=True)
-class _StandIn:
+class _Shortcut:
     name: str
-    answer: Answer
+    answer: ShortcutFunction
     also: tuple[str, ...] = ()
     """Other distributions on which it must pass as well."""
 
@@ -89,21 +90,21 @@ class _StandIn:
         for distribution in (AS_GIVEN, *self.also):
             truth = oracle.truth(seed, distribution)
             given = self.answer(oracle.inputs(seed, distribution)[1], truth)
-            if given is None or limit.excess(measure(given, truth)) > 1:
+            if given is None or limit.share_used(measure_errors(given, truth)) > 1:
                 return False
         return True
 
 
-def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
+def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
     """Answers that cost less than the task. Where it only maps one input, a map of that is no shortcut, and a copy only if that is
     what it is on other inputs too: ReLU of positive ones still has to read and write all of them."""
     known, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
-    yield _StandIn("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
-    yield _StandIn(
+    yield _Shortcut("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
+    yield _Shortcut(
         "a constant (the mean) passes",
         lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known, strict=True)],
     )
-    yield _StandIn(
+    yield _Shortcut(
         "the output for other inputs passes",
         lambda leaves, truth: known if _same_shapes(known, truth) else None,
     )
@@ -111,9 +112,9 @@ def _stand_ins(oracle: Oracle, seed: int, work: Work) -> Iterator[_StandIn]:
         if len(known) == 1 and leaf.is_floating_point() and leaf.numel() == known[0].numel():
             maps = _only_maps(oracle, seed, index, work)
             also = ("negated", "spikes") if maps else ()
-            yield _StandIn(f"a copy of input {index} passes", _copy(index), also)
+            yield _Shortcut(f"a copy of input {index} passes", _copy(index), also)
             if not maps:
-                yield _StandIn(f"an affine map of input {index} passes", _affine(leaf, known[0], index))
+                yield _Shortcut(f"an affine map of input {index} passes", _affine(leaf, known[0], index))
 
 
 def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
@@ -131,7 +132,7 @@ def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
     return torch.equal(torch.where(stays, found, truth), truth)
 
 
-def _copy(index: int) -> Answer:
+def _copy(index: int) -> ShortcutFunction:
     return lambda leaves, truth: [leaves[index].reshape(truth[0].shape)]
 
 
@@ -143,7 +144,7 @@ def _filled(leaf: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _affine(known_input: torch.Tensor, known_output: torch.Tensor, index: int) -> Answer:
+def _affine(known_input: torch.Tensor, known_output: torch.Tensor, index: int) -> ShortcutFunction:
     """One slope and offset for each position of the last dimension, fitted on inputs that are known."""
     x, y = known_input.double().reshape(known_output.shape), known_output.double()
     if y.dim() > 1:
@@ -180,10 +181,10 @@ def _hides_half(oracle: Oracle, limit: Limit, seeds: list[int], index: int) -> b
     """Whether that mostly stays within the limit. Where a half mostly leaves it, a sixteenth does in one of a hundred calls."""
     found: list[Errors] = []
     for seed in seeds:
-        found.append(measure(_answer_to_half(oracle, seed, index), oracle.truth(seed)))
-        if limit.excess(found[0]) > _CLEARLY:
+        found.append(measure_errors(_answer_to_half(oracle, seed, index), oracle.truth(seed)))
+        if limit.share_used(found[0]) > _CLEARLY:
             return False
-    return statistics.median(map(limit.excess, found)) <= 1 and any(errors.norm > 0 for errors in found)
+    return statistics.median(map(limit.share_used, found)) <= 1 and any(errors.norm > 0 for errors in found)
 
 
 def _answer_to_half(oracle: Oracle, seed: int, index: int) -> Outputs:
@@ -198,5 +199,5 @@ def _halved(leaf: torch.Tensor) -> torch.Tensor:
     return torch.cat([leaf.narrow(axis, 0, leaf.shape[axis] - half), leaf.narrow(axis, 0, half)], axis)
 
 
-def _sound(leaf: torch.Tensor) -> bool:
+def _any_finite(leaf: torch.Tensor) -> bool:
     return not leaf.is_floating_point() or bool(torch.isfinite(leaf).any())

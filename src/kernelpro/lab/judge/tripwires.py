@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Wire:
+class Tripwire:
     name: str
     why: str
     calls: re.Pattern[str] | None = None
@@ -28,52 +28,52 @@ _MEMORY = r"ctypes\.(string_at|memmove|memset|from_address|pythonapi|cast)|.*\.f
 _PROC = r"/proc/|process_vm_|\bptrace\b|PTRACE_|dl_iterate_phdr|\bmprotect\b|PR_SET_DUMPABLE|\bgetppid\b"
 _NETWORK = frozenset({"socket", "http", "urllib", "requests", "ssl", "ftplib", "asyncio"})
 
-WIRES = (
-    Wire("gc", "looks through live objects", re.compile(r"gc\.get_(objects|referrers|referents)")),
-    Wire("frames", "walks the call stack", re.compile(_FRAMES)),
-    Wire("modules", "looks through loaded modules", re.compile(r"sys\.modules")),
-    Wire("exec", "runs code made at run time", re.compile(_EXEC), frozenset({"base64", "marshal"})),
-    Wire(
+TRIPWIRES = (
+    Tripwire("gc", "looks through live objects", re.compile(r"gc\.get_(objects|referrers|referents)")),
+    Tripwire("frames", "walks the call stack", re.compile(_FRAMES)),
+    Tripwire("modules", "looks through loaded modules", re.compile(r"sys\.modules")),
+    Tripwire("exec", "runs code made at run time", re.compile(_EXEC), frozenset({"base64", "marshal"})),
+    Tripwire(
         "processes",
         "starts processes",
         re.compile(_PROCESSES),
         frozenset({"subprocess", "multiprocessing", "pty"}),
     ),
-    Wire(
+    Tripwire(
         "exit",
         "ends processes or listens to their signals",
         re.compile(r"os\._exit|atexit\.\w+|os\.abort|os\.kill(pg)?|signal\.\w+"),
         frozenset({"atexit", "signal"}),
     ),
-    Wire("network", "talks to the network", None, _NETWORK),
-    Wire(
+    Tripwire("network", "talks to the network", None, _NETWORK),
+    Tripwire(
         "harness",
         "reaches into the judge",
         re.compile(r"kernelpro\.lab.*|__main__|(.*\.)?METER(\..*)?"),
         frozenset({"kernelpro.lab", "__main__"}),
     ),
-    Wire(
+    Tripwire(
         "descriptors",
         "uses file descriptors it did not open",
         re.compile(r"os\.(write|dup2?|fdopen|pipe|sendfile|closerange|memfd_create)"),
     ),
-    Wire("memory", "reads memory that it does not own", re.compile(_MEMORY), frozenset({"mmap"})),
-    Wire("proc", "reads /proc or other processes", None, frozenset(), re.compile(_PROC)),
-    Wire(
+    Tripwire("memory", "reads memory that it does not own", re.compile(_MEMORY), frozenset({"mmap"})),
+    Tripwire("proc", "reads /proc or other processes", None, frozenset(), re.compile(_PROC)),
+    Tripwire(
         "python",
         "calls Python from native code",
         None,
         frozenset(),
         re.compile(r"\bPy[A-Z]\w*_\w+\s*\(|\bPython\.h\b"),
     ),
-    Wire(
+    Tripwire(
         "libraries",
         "finds functions of other libraries at run time",
         None,
         frozenset(),
         re.compile(r"\bdlopen\b|\bdlsym\b"),
     ),
-    Wire(
+    Tripwire(
         "install",
         "installs packages",
         None,
@@ -96,20 +96,20 @@ _PATCHED_ROOTS = {
     "select",
     "io",
 }
-_FLAGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
+_ALLOWED_SETTINGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
 """Settings that may be changed: they act on the candidate's own process alone."""
 
 
-def check(source: str, allowed: tuple[str, ...] = ()) -> str | None:
+def check(source: str, disabled: tuple[str, ...] = ()) -> str | None:
     """Why the source is refused, in one line; None when no wire is touched. The source must parse."""
-    if "all" in allowed:
+    if "all" in disabled:
         return None
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        for wire in WIRES:
-            if wire.name not in allowed and (touched := _touches(node, wire)):
+        for wire in TRIPWIRES:
+            if wire.name not in disabled and (touched := _matches(node, wire)):
                 return _sentence(node, wire.name, wire.why, touched)
-        if "patching" not in allowed and (touched := _patches(node)):
+        if "patching" not in disabled and (touched := _patches(node)):
             return _sentence(node, "patching", "replaces parts of a library", touched)
     return None
 
@@ -119,7 +119,7 @@ def _sentence(node: ast.AST, name: str, why: str, touched: str) -> str:
     return f"line {line} {why} ({touched}); a kernel does not need that; --allow {name} lets it through"
 
 
-def _touches(node: ast.AST, wire: Wire) -> str | None:
+def _matches(node: ast.AST, wire: Tripwire) -> str | None:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         names = [alias.name for alias in node.names]
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -152,7 +152,7 @@ def _patches(node: ast.AST) -> str | None:
         targets = [node.target]
     for target in targets:
         name = _dotted(target) if isinstance(target, ast.Attribute) else None
-        if name and name.split(".")[0] in _PATCHED_ROOTS and not _FLAGS.fullmatch(name):
+        if name and name.split(".")[0] in _PATCHED_ROOTS and not _ALLOWED_SETTINGS.fullmatch(name):
             return name
     if (
         isinstance(node, ast.Call)

@@ -1,7 +1,7 @@
-"""Baselines: the reference in several forms, in a cell of its own, calibrated once for a task.
+"""Baselines: the reference in several variants, in a sandboxed process of its own, calibrated once for a task.
 
-The fastest one is the anchor: it is called in every round beside a candidate. The others are linked
-to it by ratios measured here, interleaved, with an A/A control (the anchor against itself).
+The fastest variant is the anchor: it is called in every round beside a candidate. The others are linked to it by
+ratios measured here in interleaved rounds, with an A/A control (the anchor against itself).
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.measure.participant import TRIES, Participant
-from kernelpro.lab.measure.timing import CERTAIN, Kind, Rounds, Sample, lower, median_interval, ratio_interval
-from kernelpro.lab.sandbox.answers import CandidateRejected, Expected
+from kernelpro.lab.measure.cuda_participant import PRELAUNCH_TRIES
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.measure.rounds import Kind, Rounds
+from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.measure.statistics import CERTAIN, lower_bound, median_interval, ratio_interval
+from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
@@ -25,9 +28,11 @@ _CONTROL = "A/A"
 
 @dataclass
 class Baselines:
+    """The variants of the reference, and their times."""
+
     participant: Participant
     variants: list[str]
-    expected: Expected
+    output_spec: OutputSpec
     inputs: Inputs
     """Fresh inputs for a round."""
     first_timeout: float
@@ -36,34 +41,34 @@ class Baselines:
     anchor: str = ""
     rounds: Rounds = field(default_factory=Rounds)
     warm_ms: dict[str, float] = field(default_factory=dict)
-    ahead: set[str] = field(default_factory=set)
-    """Variants whose calls can be launched before their inputs are there."""
+    prelaunchable: set[str] = field(default_factory=set)
+    """Variants whose calls can be launched before their inputs are written."""
     seeds: dict[str, str] = field(default_factory=dict)
-    """What compilers wrote, as candidates (lab/seeds), of those variants where that could be had."""
-    _controlled: str = ""
+    """The compilers' code as candidates (lab/seeds), by variant, where it could be captured."""
+    _control_variant: str = ""
 
-    def begin(self, start: dict[str, Any], task: Any, seed: int) -> None:
-        """Load the reference and set the compilers going; returns while they work."""
+    def start_compiling(self, start: dict[str, Any], task: Any, seed: int) -> None:
+        """Load the reference and start the compilers; returns while they work."""
         buffer = io.BytesIO()
         torch.save({"task": task}, buffer)
         try:
-            self.participant.ask(start, self.first_timeout)
-            self.participant.ask({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
-            self.participant.connect(self.call_timeout)
-            self.participant.tell({"op": "rehearse", "variants": self.variants})
+            self.participant.request(start, self.first_timeout)
+            self.participant.request({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
+            self.participant.map_inputs(self.call_timeout)
+            self.participant.send({"op": "compile_variants", "variants": self.variants})
         except CandidateRejected as error:
             raise BadInput(
                 f"the reference cannot be loaded in a process of its own: {error.reason}"
             ) from None
 
     def warm_up(self, seed: int) -> None:
-        """Wait for the compilers, then call every variant once. One that failed is left out, with a note."""
+        """Wait for the compilers, then call every variant once. A variant that failed is left out, with a note."""
         try:
-            answer = self.participant.hear("rehearse", self.first_timeout)
+            reply = self.participant.receive("compile_variants", self.first_timeout)
         except CandidateRejected as error:
             raise BadInput(f"the baselines do not compile: {error.reason}") from None
-        self.seeds = answer["seeds"]
-        for variant, reason in answer["failed"].items():
+        self.seeds = reply["seeds"]
+        for variant, reason in reply["failed"].items():
             if variant.startswith("eager"):
                 raise BadInput(f"the reference does not run: {reason}")
             self.variants.remove(variant)
@@ -71,92 +76,97 @@ class Baselines:
         if not self.variants:
             raise BadInput(self.notes[-1])
         inputs = self.inputs(seed)
-        self.warm_ms = {variant: self.call(variant, inputs).own for variant in self.variants}
-        if self.seals:
-            self.ahead = {variant for variant in self.variants if self._can_be_ahead(variant, inputs)}
+        self.warm_ms = {variant: self.call(variant, inputs).own_ms for variant in self.variants}
+        if self.uses_sealed_calls:
+            self.prelaunchable = {name for name in self.variants if self._can_prelaunch(name, inputs)}
         self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])
 
-    def _can_be_ahead(self, variant: str, inputs: list[torch.Tensor]) -> bool:
-        if not self.participant.ahead:
+    def _can_prelaunch(self, variant: str, inputs: list[torch.Tensor]) -> bool:
+        if not self.participant.can_prelaunch:
             return False
-        for _ in range(TRIES):
-            self._call(variant, inputs, sealed=True, ahead=True)
-            if self.participant.launched:
+        for _ in range(PRELAUNCH_TRIES):
+            self._call(variant, inputs, sealed=True, prelaunch=True)
+            if self.participant.last_prelaunched:
                 return True
         return False
 
     def call(
-        self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, ahead: bool = True
+        self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, prelaunch: bool = True
     ) -> Sample:
-        """Under the protocol. `ahead`: launched ahead where that can be."""
-        return self._call(variant, inputs, sealed, ahead and variant in self.ahead)
+        """One call under the protocol; a sealed one is prelaunched where possible, unless `prelaunch` is False."""
+        return self._call(variant, inputs, sealed, prelaunch and variant in self.prelaunchable)
 
-    def _call(self, variant: str, inputs: list[torch.Tensor], sealed: bool, ahead: bool) -> Sample:
+    def _call(self, variant: str, inputs: list[torch.Tensor], sealed: bool, prelaunch: bool) -> Sample:
         try:
             self.participant.prepare_round(self.first_timeout, variant=variant)
-            return self.participant.call(inputs, self.expected, self.call_timeout, sealed, ahead).sample
+            return self.participant.call(
+                inputs, self.output_spec, self.call_timeout, sealed, prelaunch
+            ).sample
         except CandidateRejected as error:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
-        """Interleaved rounds of all variants and, a second time, of the one that was the anchor at first."""
-        self._controlled = self._controlled or self.anchor
+        """Interleaved rounds of all variants, in which the first anchor is called twice (the A/A control)."""
+        self._control_variant = self._control_variant or self.anchor
         for number, seed in enumerate(seeds):
-            inputs, sealed = self.inputs(seed), self.seals and number % 2 == 0
+            inputs, sealed = self.inputs(seed), self.uses_sealed_calls and number % 2 == 0
             order = [*self.variants, _CONTROL]
             random.shuffle(order)
             self.rounds.add(
                 {
-                    name: self.call(self._controlled if name == _CONTROL else name, inputs, sealed)
+                    name: self.call(self._control_variant if name == _CONTROL else name, inputs, sealed)
                     for name in order
                 }
             )
-        self.anchor = min(self.variants, key=lambda name: self.time(name).value)
+        self.anchor = min(self.variants, key=lambda name: self.time_ms(name).value)
 
     @property
-    def seals(self) -> bool:
-        """Whether some of its calls are sealed."""
+    def uses_sealed_calls(self) -> bool:
+        """Whether some calls are sealed; see cuda_participant.py."""
         return self.participant.device == "cuda"
 
     @property
-    def calibrated(self) -> int:
-        """Rounds made so far."""
+    def calibrated_rounds(self) -> int:
+        """Calibration rounds so far."""
         return len(self.rounds.samples.get(_CONTROL, []))
 
-    def excess_protocol_ms(self, ahead: bool) -> dict[Kind, float]:
-        """What surely lies between the two clocks for the anchor, beyond the variant for which it is least.
+    def excess_protocol_ms(self, prelaunched: bool) -> dict[Kind, float]:
+        """What the protocol certainly costs the anchor beyond the variant that it costs least.
 
-        Not what medians say: while compilers keep all cores busy, those of some calls lie up to a millisecond apart by chance.
-        `ahead`: sealed calls are launched ahead, where they can be; else their protocol is that of single ones.
+        It is the low end of an interval, not a difference of medians: while compilers keep all cores busy, medians of
+        some calls differ by up to a millisecond by chance. `prelaunched`: sealed calls are prelaunched where possible;
+        else their protocol is that of single calls.
         """
-        found: dict[Kind, float] = {}
+        excess: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
-            alike = [
+            comparable = [
                 name
                 for name in self.variants
-                if kind == "single" or (name in self.ahead) == (self.anchor in self.ahead)
+                if kind == "single" or (name in self.prelaunchable) == (self.anchor in self.prelaunchable)
             ]
-            beyond = {name: self.rounds.protocol(name, kind) for name in alike}
-            found[kind] = max(
-                0.0, *(median_interval(beyond[self.anchor] - other, CERTAIN).low for other in beyond.values())
-            )
-        return found if ahead else dict.fromkeys(found, found["single"])
+            protocol = {name: self.rounds.protocol_ms(name, kind) for name in comparable}
+            anchor = protocol[self.anchor]
+            lows = [median_interval(anchor - other, CERTAIN).low for other in protocol.values()]
+            excess[kind] = max(0.0, *lows)
+        return excess if prelaunched else dict.fromkeys(excess, excess["single"])
 
-    def time(self, variant: str) -> Interval:
-        return median_interval(self.rounds.own(variant))
+    def time_ms(self, variant: str) -> Interval:
+        """The median time of a variant."""
+        return median_interval(self.rounds.own_ms(variant))
 
-    def link(self, variant: str, kind: Kind) -> torch.Tensor:
+    def log_ratio_to_anchor(self, variant: str, kind: Kind) -> torch.Tensor:
         """Per-round log of how many times slower a variant is than the anchor."""
         return -self.rounds.log_link(self.anchor, variant, kind)
 
     def close(self) -> None:
+        """End the process that holds the variants."""
         self.participant.close()
 
-    def control(self) -> Interval:
-        """A baseline against itself: what this machine calls equal today."""
-        return lower(
+    def self_comparison(self) -> Interval:
+        """A baseline against itself: the ratio that this machine shows for equal code."""
+        return lower_bound(
             [
-                ratio_interval(self.rounds.log_ratio(_CONTROL, self._controlled, kind))
+                ratio_interval(self.rounds.log_ratio(_CONTROL, self._control_variant, kind))
                 for kind in self.rounds.kinds
             ]
         )

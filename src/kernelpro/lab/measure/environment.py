@@ -47,7 +47,7 @@ def snapshot(device: str) -> dict[str, Any]:
     return found
 
 
-def bus() -> str:
+def pci_bus_id() -> str:
     """Where the GPU sits, as NVML names it."""
     properties: Any = torch.cuda.get_device_properties(0)
     return f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
@@ -55,10 +55,10 @@ def bus() -> str:
 
 @lru_cache
 def sensors() -> gpu.Sensors:
-    return gpu.Sensors(bus())
+    return gpu.Sensors(pci_bus_id())
 
 
-def load(seconds: float) -> float:
+def cpu_load(seconds: float) -> float:
     """The share of all cores' time that is spent on something now; 0 where the system does not tell."""
 
     def spent() -> tuple[int, int]:

@@ -12,41 +12,18 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
-from kernelpro.lab.judge.oracle import tf32
-from kernelpro.lab.tasks.work import Work
-from kernelpro.records import digest, folders
+from kernelpro.lab.measure.oracle import tf32
+from kernelpro.records import Ceilings, Work, digest, folders
 
-_GRANTED_BANDWIDTH = 1.15
+_BANDWIDTH_MARGIN = 1.15
 """A read-only kernel beats a copy by a few percent (4.38 against 4.30 TB/s on an H200)."""
-_GRANTED_ALGORITHM = 4.0
+_ALGORITHM_MARGIN = 4.0
 """Winograd F(4x4, 3x3) needs 4 times fewer multiplications than the definition; causal masks halve the work."""
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    bandwidth: float
-    """Bytes a second, read plus written, of a copy far larger than any cache."""
-    cached_bandwidth: float
-    """The same for copies that fit the last-level cache."""
-    cache_bytes: int
-    rates: dict[str, float]
-    """Operations a second of square matrix products by unit: fp64 and fp16 where a task has needed them."""
-
-    def with_best_of(self, other: Ceilings) -> Ceilings:
-        return replace(
-            self,
-            bandwidth=max(self.bandwidth, other.bandwidth),
-            cached_bandwidth=max(self.cached_bandwidth, other.cached_bandwidth),
-            rates={
-                unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0))
-                for unit in self.rates | other.rates
-            },
-        )
 
 
 _DTYPES = {
@@ -58,7 +35,7 @@ _DTYPES = {
 }
 
 
-def unit(device: str, precision: str, dtype: torch.dtype) -> str:
+def compute_unit(device: str, precision: str, dtype: torch.dtype) -> str:
     """Which unit a task's matrix products may use at best.
 
     On the CPU only float64 has a rate of its own: narrow types are computed in float32 where that is faster, and a product of
@@ -81,22 +58,20 @@ def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> flo
     """Below this time something is not computed. A task of other types than float32 may mix them: it gets the fastest unit."""
     if device == "cuda":
         moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
-        seconds = max(0.0, moved) / (ceilings.bandwidth * _GRANTED_BANDWIDTH)
+        seconds = max(0.0, moved) / (ceilings.bandwidth * _BANDWIDTH_MARGIN)
     else:
-        seconds = (work.read_bytes + work.written_bytes) / (
-            ceilings.cached_bandwidth * 2 * _GRANTED_BANDWIDTH
-        )
+        seconds = (work.read_bytes + work.written_bytes) / (ceilings.cached_bandwidth * 2 * _BANDWIDTH_MARGIN)
     best = max(ceilings.rates[unit], ceilings.rates.get("tf32", 0.0) / 3)
     if unit not in ("fp32", "tf32"):
         best = max(ceilings.rates.values())
-    return 1e3 * max(seconds, work.matrix_flops / (best * _GRANTED_ALGORITHM))
+    return 1e3 * max(seconds, work.matrix_flops / (best * _ALGORITHM_MARGIN))
 
 
-_FRESH_SECONDS = 60.0
+_CPU_CACHE_SECONDS = 60.0
 """Load comes and goes within minutes; a suite of small tasks need not pay for each."""
 
 
-def measured(device: str, name: str, unit: str) -> Ceilings:
+def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     """Ceilings of this device, kept on disk; those of `unit` among them.
 
     A GPU is measured once (about a second). A CPU is shared with whatever else runs, and what it shows under load is
@@ -104,8 +79,10 @@ def measured(device: str, name: str, unit: str) -> Ceilings:
     """
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
     cache = folders.cache(f"ceilings-{key}.json")
-    known = _stored(cache)
-    fresh = known is not None and (device == "cuda" or time.time() - cache.stat().st_mtime < _FRESH_SECONDS)
+    known = _read_cache(cache)
+    fresh = known is not None and (
+        device == "cuda" or time.time() - cache.stat().st_mtime < _CPU_CACHE_SECONDS
+    )
     if known and fresh and unit in known.rates:
         return known
     found = known if known and fresh else _measure_cuda() if device == "cuda" else _measure_cpu()
@@ -125,7 +102,7 @@ def measured(device: str, name: str, unit: str) -> Ceilings:
     return best
 
 
-def _stored(cache: Path) -> Ceilings | None:
+def _read_cache(cache: Path) -> Ceilings | None:
     try:
         return Ceilings(**json.loads(cache.read_text()))
     except (OSError, ValueError, TypeError):
@@ -169,7 +146,7 @@ def _matrix_rate(
 
 def _rate(device: str, unit: str) -> float:
     if device == "cpu":
-        return max(_matrix_rate("cpu", size, _DTYPES[unit], _nothing, 1) for size in (512, 1024))
+        return max(_matrix_rate("cpu", size, _DTYPES[unit], _no_synchronization, 1) for size in (512, 1024))
     size = 4096 if unit in ("fp32", "fp64") else 8192
     with tf32(unit == "tf32"):
         return _matrix_rate("cuda", size, _DTYPES[unit], torch.cuda.synchronize, 4)
@@ -186,12 +163,14 @@ def _measure_cuda() -> Ceilings:
 
 def _measure_cpu() -> Ceilings:
     cache = last_level_cache()
-    cached = max(_copy_rate("cpu", size, _nothing, 20) for size in (128 << 10, 1 << 20, 4 << 20))
+    cached = max(_copy_rate("cpu", size, _no_synchronization, 20) for size in (128 << 10, 1 << 20, 4 << 20))
     rates = {"fp32": _rate("cpu", "fp32")}
-    return Ceilings(_copy_rate("cpu", max(256 << 20, 4 * cache), _nothing, 1), cached, cache, rates)
+    return Ceilings(
+        _copy_rate("cpu", max(256 << 20, 4 * cache), _no_synchronization, 1), cached, cache, rates
+    )
 
 
-def _nothing() -> None:
+def _no_synchronization() -> None:
     """The CPU has done what it was told when the call returns."""
 
 

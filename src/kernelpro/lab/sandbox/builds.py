@@ -24,18 +24,19 @@ import torch
 from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.languages import Source, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
-from kernelpro.lab.sandbox.answers import CandidateRejected
-from kernelpro.lab.sandbox.cell import Limits, SandboxLauncher
-from kernelpro.lab.sandbox.wire import Garbled, Gone, Late
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.lab.sandbox.process import ResourceLimits
+from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTimeout
 from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
-_BUILDS = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
-_MOST_KEPT = 256
+_COMPILES = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
+_MAX_CACHED_BUILDS = 256
 
 
 class Builds:
-    def __init__(self, nursery: SandboxLauncher, workers: int | None = None):
-        self._nursery = nursery
+    def __init__(self, launcher: SandboxLauncher, workers: int | None = None):
+        self._launcher = launcher
         self._pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) - 1))
         self._jobs: dict[tuple[str, str, str], Future[bytes]] = {}
         self.notes: dict[str, str] = {}
@@ -49,9 +50,9 @@ class Builds:
         task = task if target == "cuda" and torch.cuda.is_available() and _is_triton(candidate) else None
         with self._lock:
             key = (candidate.id, target, task.id if task else "")
-            if (known := self._jobs.get(key)) and not _may_differ(known):
+            if (known := self._jobs.get(key)) and not _is_retryable(known):
                 return known
-            while len(self._jobs) >= _MOST_KEPT:
+            while len(self._jobs) >= _MAX_CACHED_BUILDS:
                 self._jobs.pop(next(iter(self._jobs)))
             self._jobs[key] = self._pool.submit(self._build, candidate, target, options, task)
             return self._jobs[key]
@@ -61,14 +62,14 @@ class Builds:
         return self.begin(candidate, target, options, task).result()
 
     def _build(self, candidate: Candidate, target: str, options: Options, task: Task | None) -> bytes:
-        if not (task or _BUILDS.search(without_comments(candidate.source))):
+        if not (task or _COMPILES.search(without_comments(candidate.source))):
             return b""
-        kept = _cache(candidate, target, task)
+        kept = _cache_path(candidate, target, task)
         if kept.exists():
             return kept.read_bytes()
         with compiling():
             artifacts = self._compile(candidate, target, options, task)
-        if is_something(artifacts):
+        if has_artifacts(artifacts):
             partial = kept.with_suffix(f".{os.getpid()}")
             with contextlib.suppress(
                 OSError
@@ -83,7 +84,9 @@ class Builds:
         if target == "cuda":
             environment |= _architecture()
         memory = int(0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        cell = self._nursery.start("build", Limits(memory, address_space=False), environment=environment)
+        cell = self._launcher.start(
+            "build", ResourceLimits(memory, address_space=False), environment=environment
+        )
         given = io.BytesIO()
         torch.save({"task": task}, given)
         try:
@@ -94,8 +97,8 @@ class Builds:
             }
             cell.channel.send(request, given.getvalue())
             answer, artifacts = cell.channel.receive(options.build_timeout)
-        except Late:
-            if task and not _BUILDS.search(
+        except ReplyTimeout:
+            if task and not _COMPILES.search(
                 without_comments(candidate.source)
             ):  # its first real call compiles what is missing
                 self.notes[candidate.id] = (
@@ -105,8 +108,8 @@ class Builds:
             raise CandidateRejected(
                 Status.TIMED_OUT, f"building took more than {options.build_timeout:.0f} s and was killed"
             ) from None
-        except (Gone, Garbled):
-            self.notes[candidate.id] = f"the build {cell.how_it_ended()}"
+        except (ChannelClosed, MalformedMessage):
+            self.notes[candidate.id] = f"the build {cell.describe_exit()}"
             return b""  # whatever killed it will happen again where it is judged
         finally:
             cell.kill()
@@ -123,18 +126,18 @@ class Builds:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _may_differ(job: Future[bytes]) -> bool:
+def _is_retryable(job: Future[bytes]) -> bool:
     """Whether it failed, and another try may end otherwise: a compiler's errors stay, a timeout or a lack of memory may not."""
     error = job.exception() if job.done() and not job.cancelled() else None
     return error is not None and getattr(error, "status", None) is not Status.BUILD_FAILED
 
 
-def is_something(artifacts: bytes) -> bool:
+def has_artifacts(artifacts: bytes) -> bool:
     """Whether anything was built: an empty tar is all zeros. Nothing is kept of a build that was disturbed before it began."""
     return bool(artifacts.strip(b"\0"))
 
 
-def _cache(candidate: Candidate, target: str, task: Task | None) -> Path:
+def _cache_path(candidate: Candidate, target: str, task: Task | None) -> Path:
     """Where the build of this candidate with this toolchain is kept."""
     arch = _architecture() if target == "cuda" else {}
     machine = platform.machine(), sys.version, _toolchain(), str(cute.tree()), json.dumps(arch)

@@ -25,7 +25,7 @@ _Completed = ctypes.CFUNCTYPE(
 )
 
 
-class Unavailable(RuntimeError):
+class CuptiUnavailable(RuntimeError):
     """CUPTI is not here or refuses."""
 
 
@@ -37,10 +37,10 @@ def _library() -> Any:
     for name in (*sorted(loaded), "libcupti.so"):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
-    raise Unavailable("libcupti.so was not found")
+    raise CuptiUnavailable("libcupti.so was not found")
 
 
-class Recorder:
+class KernelTimeRecorder:
     """Records kernels while `running`; `microseconds` by kernel name afterwards."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Recorder:
 
     def _check(self, code: int, what: str) -> None:
         if code:
-            raise Unavailable(f"CUPTI: {what} failed with error {code}")
+            raise CuptiUnavailable(f"CUPTI: {what} failed with error {code}")
 
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
         # CUPTI wants 8-byte alignment, which create_string_buffer does not promise
@@ -79,7 +79,7 @@ class Recorder:
         self._buffers.pop(buffer, None)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         self._check(self._cupti.cuptiActivityEnable(_CONCURRENT_KERNEL), "enable")
         try:
             yield

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 HANDLE_BYTES = 64
-GRANULE = 2 << 20
+PAGE_BYTES = 2 << 20
 """The driver maps memory in 2 MiB pages and lends whole pages: what is lent is made of them."""
 _OUT_OF_MEMORY = 2
-_BUFFER_ID = 7
+_ATTRIBUTE_BUFFER_ID = 7
 
 
 class GpuError(RuntimeError):
@@ -49,7 +49,7 @@ def free(pointer: int) -> None:
     _check(_driver().cuMemFree_v2(ctypes.c_uint64(pointer)), "cuMemFree")
 
 
-def base_of(pointer: int) -> tuple[int, int]:
+def allocation_range(pointer: int) -> tuple[int, int]:
     """Start and size of the allocation that a pointer lies in."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     code = _driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
@@ -57,22 +57,24 @@ def base_of(pointer: int) -> tuple[int, int]:
     return base.value, size.value
 
 
-def identity(pointer: int) -> int:
+def allocation_id(pointer: int) -> int:
     """Of the allocation that a pointer lies in: another one at the same place has another."""
     number = ctypes.c_uint64()
-    code = _driver().cuPointerGetAttribute(ctypes.byref(number), _BUFFER_ID, ctypes.c_uint64(pointer))
+    code = _driver().cuPointerGetAttribute(
+        ctypes.byref(number), _ATTRIBUTE_BUFFER_ID, ctypes.c_uint64(pointer)
+    )
     _check(code, "cuPointerGetAttribute")
     return number.value
 
 
-def lend(base: int) -> bytes:
+def export_ipc_handle(base: int) -> bytes:
     """A handle by which another process can map the allocation that starts at `base`."""
     handle = _Handle()
     _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(base)), "cuIpcGetMemHandle")
     return bytes(handle.data)
 
 
-def borrow(handle: bytes) -> int:
+def open_ipc_handle(handle: bytes) -> int:
     """Map memory that another process lent."""
     if len(handle) != HANDLE_BYTES:
         raise GpuError(f"a memory handle has {HANDLE_BYTES} bytes, not {len(handle)}")
@@ -82,21 +84,21 @@ def borrow(handle: bytes) -> int:
     return pointer.value
 
 
-def give_back(pointer: int) -> None:
+def close_ipc_handle(pointer: int) -> None:
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(pointer)), "cuIpcCloseMemHandle")
 
 
-def hold(stream: int, pointer: int, value: int) -> None:
+def stream_wait_value(stream: int, pointer: int, value: int) -> None:
     """What the stream is given from now on waits until the word at `pointer` has grown to `value`."""
-    _order("cuStreamWaitValue32_v2", stream, pointer, value)
+    _stream_memory_operation("cuStreamWaitValue32_v2", stream, pointer, value)
 
 
-def release(stream: int, pointer: int, value: int) -> None:
+def stream_write_value(stream: int, pointer: int, value: int) -> None:
     """The word becomes `value` when all that the stream was given before is done."""
-    _order("cuStreamWriteValue32_v2", stream, pointer, value)
+    _stream_memory_operation("cuStreamWriteValue32_v2", stream, pointer, value)
 
 
-def _order(name: str, stream: int, pointer: int, value: int) -> None:
+def _stream_memory_operation(name: str, stream: int, pointer: int, value: int) -> None:
     function = getattr(_driver(), name, None)
     if function is None:
         raise GpuError(f"this driver has no {name}")
@@ -118,7 +120,7 @@ class _Interface:
         }
 
 
-def as_bytes(pointer: int, nbytes: int) -> Any:
+def as_byte_tensor(pointer: int, nbytes: int) -> Any:
     """A uint8 tensor over raw device memory."""
     import torch
 
@@ -168,12 +170,12 @@ class Sensors:
         """What the board has used since the driver was loaded, in millijoules; grows in steps."""
         return self._read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
 
-    def most_mhz(self) -> float | None:
+    def max_mhz(self) -> float | None:
         """The highest SM clock."""
         found = self._read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, self._CLOCK_SM)
         return None if found is None else float(found)
 
-    def limit_watts(self) -> float | None:
+    def power_limit_watts(self) -> float | None:
         """The power limit in force."""
         found = self._read("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint)
         return None if found is None else found / 1e3

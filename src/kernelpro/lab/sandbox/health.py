@@ -6,14 +6,14 @@ import time
 
 from kernelpro.records import Target
 
-_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
-class Sick(RuntimeError):
+class DeviceUnhealthy(RuntimeError):
     """The device cannot be trusted any more: whoever uses it ends and says so."""
 
 
-def check(target: Target) -> None:
+def check_device(target: Target) -> None:
     """To be called after each candidate."""
     if target != "cuda":
         return
@@ -21,10 +21,12 @@ def check(target: Target) -> None:
 
     total, done = torch.arange(64, device="cuda").sum(), torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not done.query():  # type: ignore[no-untyped-call]
         if time.monotonic() > deadline:
-            raise Sick(f"the GPU has not answered for {_SECONDS:.0f} s after the last candidate: quarantined")
+            raise DeviceUnhealthy(
+                f"the GPU has not answered for {_TIMEOUT_SECONDS:.0f} s after the last candidate: quarantined"
+            )
         time.sleep(0.001)
     if int(total) != 2016:
-        raise Sick("the GPU computes wrongly after the last candidate: quarantined")
+        raise DeviceUnhealthy("the GPU computes wrongly after the last candidate: quarantined")

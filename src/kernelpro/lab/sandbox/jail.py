@@ -50,7 +50,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _
     16384,
     1 << 18,
 )
-_KERNELS_OWN = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")]
+_MACHINE_SETTINGS = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")]
 """Settings of the whole machine."""
 
 # The same on every architecture that Linux added after 2011.
@@ -60,7 +60,7 @@ _CAPABILITIES = 0x20080522
 """Version 3 of the call."""
 
 
-MOST_TASKS = 1024
+MAX_TASKS = 1024
 """Processes and threads in a PID namespace."""
 
 
@@ -97,7 +97,7 @@ def unshare() -> None:
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def loopback() -> None:
+def enable_loopback() -> None:
     """Bring up the network namespace's own loopback, which leads nowhere: profilers talk to their target over it."""
     request = struct.pack("16sh22x", b"lo", 1)  # IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -105,26 +105,26 @@ def loopback() -> None:
 
 
 def private_mounts(
-    scratch: str, scratch_bytes: int, writable: list[str], instead_of_tmp: list[str] | None = None
+    scratch: str, scratch_bytes: int, writable: list[str], kept_tmp_paths: list[str] | None = None
 ) -> None:
     """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process; all else but `writable` is read-only.
 
     With `instead_of_tmp` also an own /tmp, in which only these paths of the other one are left.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
-    _all_read_only([path for path in writable if os.path.isdir(path)])
+    _mount_read_only([path for path in writable if os.path.isdir(path)])
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    if instead_of_tmp is not None:
-        _own_tmp(scratch_bytes, instead_of_tmp)
+    if kept_tmp_paths is not None:
+        _mount_private_tmp(scratch_bytes, kept_tmp_paths)
         os.makedirs(scratch, exist_ok=True)
     for place in ("/dev/shm", scratch):
         _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
     with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
-        Path("/proc/sys/kernel/pid_max").write_text(str(MOST_TASKS))
+        Path("/proc/sys/kernel/pid_max").write_text(str(MAX_TASKS))
     with contextlib.suppress(OSError):  # in another one it would have all capabilities again
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     for place in (
-        _KERNELS_OWN if os.geteuid() == 0 else ()
+        _MACHINE_SETTINGS if os.geteuid() == 0 else ()
     ):  # root outside is root to them, whatever the namespace
         if os.path.exists(place):
             _mount(place, place, None, _MS_BIND | _MS_REC)
@@ -133,10 +133,10 @@ def private_mounts(
             )
 
 
-def _all_read_only(but: list[str]) -> None:
+def _mount_read_only(writable_paths: list[str]) -> None:
     """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could leave word for another."""
     read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
-    for path in but:
+    for path in writable_paths:
         _mount(path, path, None, _MS_BIND | _MS_REC)
     try:
         _set_mount("/", read_only)
@@ -147,7 +147,7 @@ def _all_read_only(but: list[str]) -> None:
         ):  # Linux before 5.12, or a container that does not know the call
             raise
         return
-    for path in but:
+    for path in writable_paths:
         _set_mount(path, writable)
 
 
@@ -165,20 +165,20 @@ def drop_capabilities() -> None:
     _check(_libc.capset(struct.pack("<Ii", _CAPABILITIES, 0), struct.pack("<6I", *[0] * 6)), "capset")
 
 
-def _own_tmp(nbytes: int, kept: list[str]) -> None:
-    held = {
+def _mount_private_tmp(nbytes: int, kept: list[str]) -> None:
+    descriptors = {
         path: os.open(path, os.O_PATH)
         for path in sorted(kept)
         if path.startswith("/tmp/") and os.path.isdir(path)
     }
     _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={nbytes},mode=0700")
-    for path, fd in held.items():
+    for path, fd in descriptors.items():
         os.makedirs(path, exist_ok=True)
         _mount(f"/proc/self/fd/{fd}", path, None, _MS_BIND | _MS_REC)
         os.close(fd)
 
 
-def limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:
+def set_resource_limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:
     """Resource limits; address space only where asked for (CUDA reserves far more than it uses)."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
@@ -286,14 +286,14 @@ _ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 _AF_UNIX = 1
 
 
-def seccomp(allow: tuple[str, ...] = ()) -> None:
+def seccomp(allowed: tuple[str, ...] = ()) -> None:
     """Refuse the calls in _DENIED, sockets but Unix's and signals for files with EPERM, but for those in `allow`; kill on a foreign
     ABI."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise JailError(errno.ENOSYS, f"no system-call filter for {machine}")
     column = 0 if machine == "x86_64" else 1
-    denied = sorted({numbers[column] for name, numbers in _DENIED.items() if name not in allow})
+    denied = sorted({numbers[column] for name, numbers in _DENIED.items() if name not in allowed})
     program: list[tuple[int, int, int, int]] = [
         (_LD_W_ABS, 0, 0, 4),
         (_JEQ, 1, 0, _AUDIT_ARCH[machine]),
@@ -310,7 +310,7 @@ def seccomp(allow: tuple[str, ...] = ()) -> None:
         (_JEQ, 0, 1, _F_SETSIG),
         (_RET, 0, 0, _EPERM),
         (_RET, 0, 0, _ALLOW),
-        (_JEQ, 0, 3, _SOCKET[column] if "socket" not in allow else _NO_CALL),
+        (_JEQ, 0, 3, _SOCKET[column] if "socket" not in allowed else _NO_CALL),
         (_LD_W_ABS, 0, 0, 16),
         (_JEQ, 1, 0, _AF_UNIX),
         (_RET, 0, 0, _EPERM),

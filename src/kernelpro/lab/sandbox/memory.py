@@ -52,11 +52,11 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Slot:
-        shape, stride = (tuple(map(_whole, data[name])) for name in ("shape", "stride"))
-        return cls(_whole(data["offset"]), shape, stride, str(data["dtype"]))
+        shape, stride = (tuple(map(_parse_int, data[name])) for name in ("shape", "stride"))
+        return cls(_parse_int(data["offset"]), shape, stride, str(data["dtype"]))
 
 
-def _whole(value: object) -> int:
+def _parse_int(value: object) -> int:
     if type(value) is not int:  # 1e300 is one too, for `int`
         raise TypeError(f"{value!r} is no whole number")
     return value
@@ -83,13 +83,13 @@ class Region:
         self.device, self.nbytes = device, nbytes
         self.fd: int | None = None
         self.handle = ""
-        grain, extra = (gpu.GRANULE, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
+        grain, extra = (gpu.PAGE_BYTES, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
         whole = -(-(nbytes + extra) // grain) * grain  # what is shared is shared in whole pages
-        self.gate = whole - extra
+        self.gate_offset = whole - extra
         if device == "cuda":
             self._pointer = gpu.allocate(whole)
-            self.handle = gpu.lend(self._pointer).hex()
-            self.raw = gpu.as_bytes(self._pointer, whole)
+            self.handle = gpu.export_ipc_handle(self._pointer).hex()
+            self.raw = gpu.as_byte_tensor(self._pointer, whole)
         else:
             self.fd = os.memfd_create("kernelpro-inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self.fd, whole)
@@ -98,7 +98,7 @@ class Region:
             )
             self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
 
-    def has_gate(self) -> bool:
+    def supports_gate(self) -> bool:
         """Whether this device can open it."""
         try:
             self.open_gate(0)
@@ -108,9 +108,11 @@ class Region:
 
     def open_gate(self, value: int) -> None:
         """When what the device has been told before is done."""
-        gpu.release(torch.cuda.current_stream().cuda_stream, self._pointer + self.gate, value)
+        gpu.stream_write_value(
+            torch.cuda.current_stream().cuda_stream, self._pointer + self.gate_offset, value
+        )
 
-    def wipe(self) -> None:
+    def clear(self) -> None:
         """What one child left there, in its inputs or beside them, is not for the next."""
         self.raw.zero_()
 
@@ -128,14 +130,14 @@ class Region:
 def open_region(device: str, nbytes: int, fd: int | None, handle: str) -> torch.Tensor:
     """The child's side: a uint8 tensor over the parent's region."""
     if device == "cuda":
-        lent: torch.Tensor = gpu.as_bytes(gpu.borrow(bytes.fromhex(handle)), nbytes)
+        lent: torch.Tensor = gpu.as_byte_tensor(gpu.open_ipc_handle(bytes.fromhex(handle)), nbytes)
         return lent
     assert fd is not None
     raw: torch.Tensor = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
     return raw
 
 
-class Unreadable(Exception):
+class OutputUnreadable(Exception):
     """An output that the child named cannot be read where it says it is."""
 
 
@@ -146,13 +148,13 @@ class _IoVec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _read_places(pid: int, address: int, places: list[int], size: int) -> list[bytes]:
+def _read_elements(pid: int, address: int, places: list[int], size: int) -> list[bytes]:
     """So many bytes at each place of another process's memory, in one call."""
     buffer = ctypes.create_string_buffer(size * len(places))
     local = _IoVec(ctypes.addressof(buffer), len(buffer))
     remote = (_IoVec * len(places))(*[_IoVec(address + place, size) for place in places])
     if _libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(places), 0) != len(buffer):
-        raise Unreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
+        raise OutputUnreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
     return [buffer.raw[first : first + size] for first in range(0, len(buffer), size)]
 
 
@@ -163,27 +165,27 @@ def _read_process(pid: int, address: int, into: int, nbytes: int) -> None:
         local, remote = _IoVec(into + done, nbytes - done), _IoVec(address + done, nbytes - done)
         count = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
         if count <= 0:
-            raise Unreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
+            raise OutputUnreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
         done += count
 
 
 class HostReader:
     """Reads outputs from a child's own memory on the CPU."""
 
-    _SAMPLES = 64
+    _SAMPLED_ELEMENTS = 64
 
     def __init__(self, pid: int):
         self._pid = pid
 
-    def peek(self, slot: Slot) -> dict[int, bytes]:
+    def sample(self, slot: Slot) -> dict[int, bytes]:
         """A few random elements, quickly: taken before the freeze to see whether the output still changes."""
         size, span = DTYPES[slot.dtype].itemsize, slot.span()
         if not span:
             return {}
-        places = list({random.randrange(span // size) * size for _ in range(self._SAMPLES)})
-        return dict(zip(places, _read_places(self._pid, slot.offset, places, size), strict=True))
+        places = list({random.randrange(span // size) * size for _ in range(self._SAMPLED_ELEMENTS)})
+        return dict(zip(places, _read_elements(self._pid, slot.offset, places, size), strict=True))
 
-    def read(self, slot: Slot) -> torch.Tensor:
+    def read(self, slot: Slot, handle: str = "") -> torch.Tensor:
         """The whole output as a tensor of the parent's own."""
         raw = torch.empty(slot.span(), dtype=torch.uint8)
         if slot.span():
@@ -198,31 +200,31 @@ class DeviceReader:
     """Reads outputs from device memory that the child lent. Mappings are kept: a block is opened once."""
 
     def __init__(self) -> None:
-        self._open: dict[str, int] = {}
+        self._mappings: dict[str, int] = {}
 
-    def make_room(self, sizes: list[int]) -> None:
+    def reserve(self, sizes: list[int]) -> None:
         """For outputs that will be read: torch keeps what is given back, so that no read waits for the driver."""
         _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at once
 
     def read(self, slot: Slot, handle: str) -> torch.Tensor:
         """A copy of the output, complete when this returns; it is part of the deciding clock."""
         try:
-            if handle not in self._open:
-                self._open[handle] = gpu.borrow(bytes.fromhex(handle))
-            base, size = gpu.base_of(self._open[handle])
+            if handle not in self._mappings:
+                self._mappings[handle] = gpu.open_ipc_handle(bytes.fromhex(handle))
+            base, size = gpu.allocation_range(self._mappings[handle])
             if slot.offset < 0 or slot.offset + slot.span() > size:
-                raise Unreadable("output lies outside the memory that it names")
+                raise OutputUnreadable("output lies outside the memory that it names")
             if not slot.span():
                 return Slot(0, slot.shape, slot.stride, slot.dtype).view(
                     torch.empty(0, dtype=torch.uint8, device="cuda")
                 )
-            raw = gpu.as_bytes(base + slot.offset, slot.span()).clone()
+            raw = gpu.as_byte_tensor(base + slot.offset, slot.span()).clone()
         except (gpu.GpuError, ValueError) as error:
-            raise Unreadable(f"output memory cannot be mapped: {error}") from None
+            raise OutputUnreadable(f"output memory cannot be mapped: {error}") from None
         torch.cuda.synchronize()
         return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
 
     def close(self) -> None:
-        for pointer in self._open.values():
-            gpu.give_back(pointer)
-        self._open.clear()
+        for pointer in self._mappings.values():
+            gpu.close_ipc_handle(pointer)
+        self._mappings.clear()

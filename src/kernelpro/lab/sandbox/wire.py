@@ -17,30 +17,30 @@ from typing import Any
 _PREFIX = struct.Struct("<IQ")
 _MAX_HEAD = 16 << 20
 _MAX_TAIL = 1 << 30
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 """Of a number that may lie below 2^63, with its sign; int() of millions of digits takes minutes."""
 
 
-def _finite(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     """A number that is none is nothing, so that nobody computes with it."""
     value = float(text)
     return value if math.isfinite(value) else None
 
 
-def _ordinary(text: str) -> int | None:
-    value = int(text) if len(text) <= _MOST_DIGITS else 1 << 63
+def _parse_int(text: str) -> int | None:
+    value = int(text) if len(text) <= _MAX_DIGITS else 1 << 63
     return value if abs(value) < 1 << 63 else None
 
 
-class Gone(Exception):
+class ChannelClosed(Exception):
     """The other side closed the channel."""
 
 
-class Late(Exception):
+class ReplyTimeout(Exception):
     """No whole message came before the deadline."""
 
 
-class Garbled(Exception):
+class MalformedMessage(Exception):
     """What came is no message."""
 
 
@@ -54,46 +54,48 @@ class Channel:
         try:
             self.sock.sendall(_PREFIX.pack(len(data), len(tail)) + data + tail)
         except (BrokenPipeError, ConnectionResetError):
-            raise Gone from None
+            raise ChannelClosed from None
 
     def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], bytes]:
         deadline = None if seconds is None else time.monotonic() + seconds
-        head_size, tail_size = _PREFIX.unpack(self._exactly(_PREFIX.size, deadline))
+        head_size, tail_size = _PREFIX.unpack(self._receive_exactly(_PREFIX.size, deadline))
         if head_size > _MAX_HEAD or (tail_size > _MAX_TAIL and not self._trusted):
-            raise Garbled(f"message of {head_size} + {tail_size} bytes")
-        text = self._exactly(head_size, deadline)
-        tail = self._exactly(tail_size, deadline)
+            raise MalformedMessage(f"message of {head_size} + {tail_size} bytes")
+        text = self._receive_exactly(head_size, deadline)
+        tail = self._receive_exactly(tail_size, deadline)
         try:
-            head = json.loads(text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_ordinary)
+            head = json.loads(
+                text, parse_constant=lambda _: None, parse_float=_parse_float, parse_int=_parse_int
+            )
         except (ValueError, RecursionError):
-            raise Garbled("message is not JSON") from None
+            raise MalformedMessage("message is not JSON") from None
         if not isinstance(head, dict):
-            raise Garbled("message is not an object")
+            raise MalformedMessage("message is not an object")
         return head, tail
 
-    def waiting(self) -> bool:
+    def has_data(self) -> bool:
         """Whether something has come in that nobody has received yet."""
         return bool(select.select([self.sock], [], [], 0)[0])
 
-    def look_out(self, seconds: float) -> None:
+    def spin_until_data(self, seconds: float) -> None:
         """Wait awake for what comes next, at most so long: a core that sleeps meanwhile wakes up late, the later the deeper."""
         deadline = time.monotonic() + seconds
-        while not self.waiting() and time.monotonic() < deadline:
+        while not self.has_data() and time.monotonic() < deadline:
             pass
 
-    def _exactly(self, size: int, deadline: float | None) -> bytes:
+    def _receive_exactly(self, size: int, deadline: float | None) -> bytes:
         parts, missing = [], size
         while missing:
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([self.sock], [], [], left)[0]:
-                    raise Late
+                    raise ReplyTimeout
             try:
                 part = self.sock.recv(min(missing, 1 << 20))
             except ConnectionResetError:
-                raise Gone from None
+                raise ChannelClosed from None
             if not part:
-                raise Gone
+                raise ChannelClosed
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)

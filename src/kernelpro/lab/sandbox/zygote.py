@@ -1,10 +1,10 @@
-"""The nursery: a process that has imported torch once and forks every child from there.
+"""The launcher: a process that has imported torch once and forks every child from there.
 
 Importing torch costs seconds, forking milliseconds. The zygote is started with a scrubbed environment,
 never sees a task, a seed or an input, and never starts CUDA, so that its forks are blank.
 
 Request (one datagram of JSON with file descriptors: control socket, log, status pipe, shared memory ...):
-    {"role": "candidate" | "baseline" | "build" | "subject" | "probe", "level": ..., "scratch": ..., "env": {...}, ...}
+    {"role": "candidate" | "baseline" | "build" | "profile" | "probe", "level": ..., "scratch": ..., "env": {...}, ...}
 On the status pipe the host PIDs of the child and of its guard are written first (`pid N M`), and the child's
 wait status last (`exit N`).
 """
@@ -32,8 +32,9 @@ def main(descriptor: int) -> None:
     import torch  # what the forks share
 
     from kernelpro import runtime  # noqa: F401
-    from kernelpro.lab.sandbox import child  # noqa: F401
+    from kernelpro.lab.sandbox import child
 
+    child.preload()
     jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if torch.version.cuda or torch.version.hip:
@@ -144,14 +145,14 @@ def _child(request: dict[str, Any], control: int, shared: list[int]) -> None:
         if request["seed"] and os.path.isdir(request["seed"]):
             with contextlib.suppress(OSError):  # one that is still being written is left out
                 shutil.copytree(request["seed"], os.environ["TRITON_CACHE_DIR"], dirs_exist_ok=True)
-        jail.limits(request["memory_bytes"], request["file_bytes"], request["processes"])
+        jail.set_resource_limits(request["memory_bytes"], request["file_bytes"], request["processes"])
         if request["level"] != "process":
             # CUDA names its threads through /proc and refuses to start where it cannot
             proc = "/proc" if request["level"] == "namespaces" else f"/proc/{os.getpid()}"
             inside = request["level"] == "namespaces"  # where sockets lead nowhere
             allow = tuple(name for name in request["allow"] if inside or name != "socket")
             if "socket" in allow:
-                jail.loopback()
+                jail.enable_loopback()
             tmp = ["/tmp"] if inside and request["own_tmp"] else []
             jail.landlock(
                 request["readable"], [*request["writable"], *tmp, scratch, proc], tcp="socket" in allow

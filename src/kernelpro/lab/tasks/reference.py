@@ -61,6 +61,8 @@ class Reference:
             return make()
         except BadInput:
             raise
+        except SystemExit as error:
+            raise BadInput(f"task {self.task.name}: {what} called sys.exit({error})") from None
         except Exception as error:
             raise BadInput(
                 f"task {self.task.name}: {what} raised {type(error).__name__}: {str(error)[:300]}"
@@ -204,6 +206,9 @@ def load_source(task: Task) -> ModuleType:
     except SyntaxError as error:
         del sys.modules[name]
         raise BadInput(f"task {task.name}: syntax error in line {error.lineno}: {error.msg}") from None
+    except SystemExit as error:
+        del sys.modules[name]
+        raise BadInput(f"task {task.name}: importing it called sys.exit({error})") from None
     except Exception as error:
         del sys.modules[name]
         raise BadInput(

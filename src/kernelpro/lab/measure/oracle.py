@@ -1,9 +1,8 @@
-"""The oracle: what the right answer is, computed in float64 by the parent alone.
+"""The oracle: inputs and right outputs of a task, computed in float64 by the parent alone.
 
-Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False. That is settled by the first
-answer: what a candidate does to the device's memory later cannot make the oracle less exact.
-Questions and answers are kept, newest first, within a share of the memory, because every candidate of a task is
-asked the same questions by a process that has never seen them.
+Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False. The first run
+decides that: what a candidate does to the device's memory later cannot make the oracle less exact. Inputs and outputs
+are cached within a share of the memory, because every candidate of a task is verified on the same ones.
 """
 
 from __future__ import annotations
@@ -20,25 +19,27 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
+from kernelpro.lab.sandbox.outputs import OutputSpec, describe_structure
 from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
 from kernelpro.lab.tasks.reference import BITS, Reference, widened
 from kernelpro.lab.watcher import Watcher
 from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
-"""Elements that are rounded at once: it takes three times their room in float64."""
+"""Elements that are rounded at once: rounding needs three times their size in float64."""
 _SIGNIFICANT = 53
 """Bits of a float64."""
 _WORTH_SECONDS = 0.02
-"""A float64 run that takes less need not be faster."""
-_TRIES = 2
-"""The first may load libraries."""
+"""A float64 run that takes less is fast enough."""
+_TRIALS = 2
+"""Runs of each way before one is chosen; the first may load libraries."""
 Outputs = list[torch.Tensor]
 T = TypeVar("T")
 
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
+    """Allow or forbid TF32 in matrix products and convolutions."""
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
     try:
@@ -47,22 +48,22 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
-def rounded(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
-    """The tensor with `bits` significant bits: nearest, or cut off as tensor cores do with the float32 bits they are fed."""
+def round_to_bits(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
+    """The tensor with `bits` significant bits: rounded to nearest, or truncated as tensor cores do with float32 operands."""
     result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    flat, made = tensor.flatten(), result.view(-1)
+    source, target = tensor.flatten(), result.view(-1)
     dropped = _SIGNIFICANT - bits
     for first in range(0, tensor.numel(), _PIECE):
-        raw = flat[first : first + _PIECE].to(torch.float64, copy=True).view(torch.int64)
-        if dropped and not toward_zero:  # a half, or a little less where the last bit that stays is even
+        raw = source[first : first + _PIECE].to(torch.float64, copy=True).view(torch.int64)
+        if dropped and not toward_zero:  # add a half, or a little less where the last kept bit is even
             raw += ((raw >> dropped) & 1).add_((1 << (dropped - 1)) - 1)
         raw &= -(1 << dropped)
-        made[first : first + _PIECE] = raw.view(torch.float64)
+        target[first : first + _PIECE] = raw.view(torch.float64)
     return result
 
 
 class MatrixRounding(Watcher):
-    """Rounds the operands of matrix products and convolutions: TF32 or bfloat16 units, emulated anywhere."""
+    """Rounds the operands of matrix products and convolutions: emulates TF32 or bfloat16 units on any device."""
 
     _OPERATORS = re.compile(
         r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*"
@@ -82,61 +83,67 @@ class MatrixRounding(Watcher):
 
     def _round(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return rounded(value, self._bits, self._toward_zero)
+            return round_to_bits(value, self._bits, self._toward_zero)
         return value
 
 
-class _Shelf(Generic[T]):
-    """What was used last, up to so many bytes."""
+class _LruCache(Generic[T]):
+    """The most recently used values, up to a number of bytes."""
 
-    def __init__(self, most: int):
-        self._most, self._held = most, 0
-        self._kept: OrderedDict[tuple[int, str], tuple[T, int]] = OrderedDict()
+    def __init__(self, max_bytes: int):
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._entries: OrderedDict[tuple[int, str], tuple[T, int]] = OrderedDict()
 
     def get(self, key: tuple[int, str]) -> T | None:
-        if key not in self._kept:
+        if key not in self._entries:
             return None
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
 
     def put(self, key: tuple[int, str], value: T, tensors: list[torch.Tensor]) -> None:
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if size > self._most // 4:
+        if size > self._max_bytes // 4:
             return
-        self._kept[key] = value, size
-        self._held += size
-        while self._held > self._most:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self._held -= dropped
+        self._entries[key] = value, size
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            _, (_, dropped) = self._entries.popitem(last=False)
+            self._bytes -= dropped
 
 
 class Oracle:
+    """Inputs by seed and distribution, and the reference's outputs for them."""
+
     def __init__(self, reference: Reference, cache_bytes: int):
         self.reference = reference
         self.exact = True
+        self._structure = "tensor"
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
-        self._took: dict[bool, list[float]] = {True: [], False: []}
-        """Seconds of float64 runs on a GPU with cuDNN, and without."""
-        self._answers: _Shelf[Outputs] = _Shelf(cache_bytes // 2)
-        self._asked: _Shelf[tuple[tree.Form, list[torch.Tensor]]] = _Shelf(cache_bytes // 2)
+        self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
+        """Seconds of float64 runs on a GPU, with cuDNN and without."""
+        self._answers: _LruCache[Outputs] = _LruCache(cache_bytes // 2)
+        self._inputs: _LruCache[tuple[tree.Form, list[torch.Tensor]]] = _LruCache(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
 
     def inputs(self, seed: int, distribution: str = AS_GIVEN) -> tuple[tree.Form, list[torch.Tensor]]:
-        """Inputs for a question. The last ones are kept, because each is asked for more than once in a row; others while there is
-        room, because every candidate is asked the same: making them is half of a judgement's time on a CPU."""
+        """The inputs for a seed and a distribution: their form and tensors.
+
+        The last ones are kept, because they are used several times in a row; others are cached, because every
+        candidate gets the same: making them is half of a judgement's time on a CPU.
+        """
         key = (seed, distribution)
         if self._last is None or self._last[0] != key:
-            found, self._last = self._asked.get(key), None  # room for the next ones
-            if found is None:
+            inputs, self._last = self._inputs.get(key), None  # frees memory for the next ones
+            if inputs is None:
                 form, leaves = self.reference.inputs(seed)
-                found = form, transform(leaves, distribution, seed)
-                self._asked.put(key, found, found[1])
-            self._last = key, *found
+                inputs = form, transform(leaves, distribution, seed)
+                self._inputs.put(key, inputs, inputs[1])
+            self._last = key, *inputs
         return self._last[1], list(self._last[2])
 
     def truth(self, seed: int, distribution: str = AS_GIVEN) -> Outputs:
-        """The right outputs for these inputs."""
+        """The right outputs for the inputs of a seed and a distribution."""
         key = (seed, distribution)
         answer = self._answers.get(key)
         if answer is None:
@@ -145,17 +152,14 @@ class Oracle:
         return answer
 
     def answer(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
-        """Float64 outputs for any inputs; the task's own type, TF32 off, where float64 cannot be had."""
+        """Float64 outputs for any inputs; computed in the task's own type, without TF32, where float64 fails."""
         if self.exact:
             try:
                 outputs = self.run(torch.float64, form, leaves)
-            except (
-                RuntimeError,
-                TypeError,
-            ) as error:  # what torch raises where there is no float64, or no memory for it
+            except (RuntimeError, TypeError) as error:  # torch has no float64 for it, or no memory
                 if self._settled:
                     raise self._explained(error) from error
-                self.exact = False  # and every verdict says so
+                self.exact = False  # every verdict notes it
                 self._models.clear()
                 if self.reference.device == "cuda":
                     torch.cuda.empty_cache()
@@ -165,9 +169,9 @@ class Oracle:
         return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
 
     def _explained(self, error: Exception) -> Exception:
-        """Why float64, which was had before, cannot be had now: memory, or the reference does not like these inputs.
+        """Why a float64 run failed that succeeded before: memory, or the reference rejects these inputs.
 
-        On a GPU it is memory, in whatever words libraries have for it, unless it is mathematics.
+        On a GPU it is memory, in whatever words libraries report that, unless it is linear algebra.
         """
         full = (
             self.reference.device == "cuda"
@@ -203,13 +207,14 @@ class Oracle:
     def _run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
         cast = [leaf.to(widened(leaf.dtype, dtype), copy=True) for leaf in leaves]
         result = self._models[dtype](*tree.unpack(form, cast))
-        del cast  # of large tasks every tensor less counts
+        del cast  # frees memory, of which large tasks have little
+        self._structure = describe_structure(result)
         outputs: Outputs = []
         tree.pack(result, outputs)
         return [output.detach().clone() for output in outputs]
 
     def _run_fast(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
-        """In float64, with cuDNN or without: whichever turned out to be faster."""
+        """In float64, with cuDNN or without it, whichever is faster."""
         with_it = self._choose_cudnn()
         torch.cuda.synchronize()
         begun = time.perf_counter()
@@ -220,37 +225,39 @@ class Oracle:
         except RuntimeError:  # memory, or an operator that only cuDNN has
             if with_it:
                 raise
-            self._took[False] = [math.inf] * _TRIES
+            self._float64_seconds[False] = [math.inf] * _TRIALS
         else:
-            self._took[with_it].append(time.perf_counter() - begun)
+            self._float64_seconds[with_it].append(time.perf_counter() - begun)
             return outputs
         finally:
             torch.backends.cudnn.enabled = True
         return self._run_fast(form, leaves)
 
     def _choose_cudnn(self) -> bool:
-        took, other = self._took[True], self._took[False]
-        if len(took) < _TRIES or took[-1] < _WORTH_SECONDS:
+        took, other = self._float64_seconds[True], self._float64_seconds[False]
+        if len(took) < _TRIALS or took[-1] < _WORTH_SECONDS:
             return True
-        return len(other) >= _TRIES and min(took) <= min(other)
+        return len(other) >= _TRIALS and min(took) <= min(other)
 
     def emulated(self, bits: int, form: tree.Form, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
-        """The oracle with matrix operands of `bits` significant bits, and how many products there were."""
+        """The outputs with matrix operands of `bits` significant bits, and the number of matrix products."""
         mode = MatrixRounding(bits, toward_zero=bits == BITS[torch.float16])
         with mode:
             outputs = self.run(torch.float64 if self.exact else None, form, leaves)
         return outputs, mode.products
 
-    def output_shapes(self, seed: int) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        """Shapes and types of the outputs as the task gives them."""
+    def output_spec(self, seed: int) -> OutputSpec:
+        """What the reference's outputs look like in the task's own types."""
         form, leaves = self.inputs(seed)
+        name = self.reference.task.name
         try:
             outputs = self.run(None, form, leaves)
+        except SystemExit as error:
+            raise BadInput(f"task {name}: the reference called sys.exit({error})") from None
         except Exception as error:
-            name = self.reference.task.name
             raise BadInput(
                 f"task {name}: the reference raised {type(error).__name__}: {str(error)[:300]}"
             ) from error
         if not outputs:
-            raise BadInput(f"task {self.reference.task.name}: the reference returns no tensor")
-        return tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
+            raise BadInput(f"task {name}: the reference returns no tensor")
+        return OutputSpec(tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs), self._structure)

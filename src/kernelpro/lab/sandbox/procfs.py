@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     assert pid > 1, "0 and below are whole groups of processes"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
@@ -26,11 +26,11 @@ def state(pid: int) -> str:
     return read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] or "X"
 
 
-def moves(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a thread of it is not stopped, dead or gone."""
     return any(
         (read(f"/proc/{pid}/task/{t}/stat").rpartition(")")[2].strip()[:1] or "X") not in "TtZX"
-        for t in threads_of(pid)
+        for t in thread_ids(pid)
     )
 
 
@@ -38,7 +38,7 @@ def alive(pid: int) -> bool:
     return state(pid) not in "ZX"
 
 
-def ran_ms(pid: int) -> float:
+def cpu_time_ms(pid: int) -> float:
     """CPU time of a process, all its threads together: what clock_getcpuclockid gives, which Python lacks."""
     try:
         return 1e3 * time.clock_gettime((~pid << 3) | 2)
@@ -46,22 +46,22 @@ def ran_ms(pid: int) -> float:
         return 0.0
 
 
-def threads_of(pid: int) -> list[int]:
+def thread_ids(pid: int) -> list[int]:
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
 
 
-def bind(thread: int, cores: set[int]) -> None:
+def set_affinity(thread: int, cores: set[int]) -> None:
     with contextlib.suppress(OSError):  # gone, or not ours to move: it stays where it is
         os.sched_setaffinity(thread, cores)
 
 
-def children_of(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     return [
         int(child)
-        for thread in threads_of(pid)
+        for thread in thread_ids(pid)
         for child in read(f"/proc/{pid}/task/{thread}/children").split()
     ]
 
@@ -78,7 +78,7 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
-def unmapped_bytes(family: list[int], known: frozenset[int]) -> int:
+def memfd_bytes(family: list[int], known: frozenset[int]) -> int:
     """Of files without a name (memfd) that these hold open, whether mapped or not; they lie in memory."""
     found: dict[int, int] = {}
     for pid in family:
@@ -91,7 +91,7 @@ def unmapped_bytes(family: list[int], known: frozenset[int]) -> int:
     return sum(size for inode, size in found.items() if inode not in known)
 
 
-def stored_bytes(folder: Path) -> int:
+def disk_usage_bytes(folder: Path) -> int:
     """On disk, below a folder that others change meanwhile."""
     found = 0
     for place, _, names in os.walk(folder):

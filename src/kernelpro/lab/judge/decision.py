@@ -1,0 +1,120 @@
+"""Measured facts about one candidate, and the decision that follows from them. Words are in wording.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelpro.lab.judge import own_work
+from kernelpro.lab.judge.clock_policy import ClockDecision, decide_clocks, speedup
+from kernelpro.lab.measure import physics
+from kernelpro.lab.measure.baselines import Baselines
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.bursts import MAX_KERNEL_MS
+from kernelpro.lab.measure.clocks import ClockStatistics, measure_clocks
+from kernelpro.lab.measure.round_runner import Accuracy
+from kernelpro.lab.measure.rounds import Rounds, comparable_time
+from kernelpro.lab.measure.samples import BurstSlopes
+from kernelpro.lab.measure.statistics import above_one
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.records import Interval, Status
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was measured of one candidate."""
+
+    source: str
+    accuracy: Accuracy
+    rounds: Rounds
+    slopes: BurstSlopes | None
+    burst_skip_reason: str
+    """Why bursts gave no result."""
+    peak_bytes: int
+    own_share: float | None
+    """The share of the time in the candidate's own kernels; None where it cannot be measured."""
+    prelaunch: bool
+    """Sealed calls were prelaunched."""
+    retried_without_prelaunch: bool
+    verified_calls: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome for a candidate that passes."""
+
+    anchor: str
+    """The baseline against which `faster` is decided."""
+    clocks: ClockDecision
+    charged: bool
+    """Hidden time counts as the candidate's own."""
+    times: dict[str, Interval]
+    speedup: dict[str, Interval]
+    faster: Literal["yes", "no", "unclear"]
+
+    @property
+    def statistics(self) -> ClockStatistics:
+        """The statistics of the two clocks."""
+        return self.clocks.statistics
+
+
+def is_short(device: str, rounds: Rounds) -> bool:
+    """Whether the kernel is too short for the parent's clock, so that bursts decide."""
+    return device == "cuda" and rounds.median_ms("candidate") < MAX_KERNEL_MS
+
+
+def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Callable[[], bool]) -> Decision:
+    """The decision on a candidate whose outputs are right; raises CandidateRejected where it does not pass.
+
+    `others_are_busy` measures whether other work keeps the machine busy; called only where that excuses a candidate.
+    """
+    rounds, anchor = facts.rounds, baselines.anchor
+    corrections = baselines.excess_protocol_ms(facts.prelaunch)
+    statistics = measure_clocks(rounds, "candidate", anchor, corrections, facts.slopes)
+    clocks = decide_clocks(statistics, bench.target, is_short(bench.target, rounds))
+    excused = bool(clocks.lie) and bench.target == "cpu" and (clocks.within_spinning or others_are_busy())
+    if clocks.lie and not excused:
+        raise CandidateRejected(Status.CHEATING, clocks.lie)
+    _require_possible_time(statistics.deciding_ms, bench)
+    _require_own_work(facts, bench.options.min_own_share)
+    charged = excused or clocks.inconclusive
+    charge_ms = clocks.charged_ms if charged else 0.0
+    own = comparable_time(rounds, anchor, "candidate")
+    times = {"candidate": Interval(own.value + charge_ms, own.low, own.high + charge_ms)}
+    times |= {name: baselines.time_ms(name) for name in baselines.variants}
+    ratios = {name: _speedup(name, rounds, baselines, clocks, charge_ms) for name in baselines.variants}
+    return Decision(anchor, clocks, charged, times, ratios, above_one(ratios[anchor]))
+
+
+def _speedup(
+    name: str, rounds: Rounds, baselines: Baselines, clocks: ClockDecision, charge_ms: float
+) -> Interval:
+    """Against one baseline; one that was not timed beside the candidate is linked by the anchor."""
+    direct = name in rounds.samples
+    timed = name if direct else baselines.anchor
+    links = {} if direct else {kind: baselines.log_ratio_to_anchor(name, kind) for kind in rounds.kinds}
+    return speedup(rounds, timed, "candidate", links, clocks.widen_ms, charge_ms)
+
+
+def _require_possible_time(own_ms: float, bench: Bench) -> None:
+    """Below the physical limit of the device something is not computed."""
+    limit_ms = physics.impossible_ms(bench.work, bench.ceilings, bench.unit, bench.target)
+    if own_ms < limit_ms:
+        raise CandidateRejected(
+            Status.REFUSED,
+            f"takes {own_ms:.4f} ms, but no kernel for this task can take less than {limit_ms:.4f} ms here: "
+            "it skips work, or the measured ceilings are too low",
+        )
+
+
+def _require_own_work(facts: Facts, min_own_share: float) -> None:
+    share = facts.own_share or 0.0
+    if own_work.is_decoy(facts.source, facts.own_share):
+        raise CandidateRejected(
+            Status.CHEATING, f"brings kernels of its own, but they do {share:.2%} of the work: a decoy"
+        )
+    if share < min_own_share:
+        raise CandidateRejected(
+            Status.REFUSED, f"{share:.0%} of the time is in its own kernels; {min_own_share:.0%} is required"
+        )

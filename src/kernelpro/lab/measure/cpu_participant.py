@@ -1,0 +1,94 @@
+"""The protocol of a call on the CPU.
+
+ 1. The child drops its last output and, in timed rounds, calls the model once on stale inputs, so that the
+    host's path is warm. The parent freezes it.
+ 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. The request is sent
+    before the child wakes, so that nothing can be gained between waking and being asked.
+ 3. The clock starts, and the parent thaws the child.
+ 4. The child replies that it is done and where its output lies.
+ 5. The parent samples a few elements at once, and the clock stops: a child that delays this first look gains
+    nothing. The parent freezes the child, reads the whole output, and compares it with the samples.
+
+CPU time that the sandbox consumes while it is stopped in step 2 is added to the call's time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import torch
+
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.measure.samples import CallResult, Sample
+from kernelpro.lab.sandbox.memory import HostReader, OutputUnreadable
+from kernelpro.lab.sandbox.outputs import (
+    CandidateRejected,
+    OutputSpec,
+    check_structure,
+    parse_claims,
+    parse_times,
+)
+from kernelpro.records import Status
+
+_STOPPING_CPU_MS = 0.05
+"""CPU time that stopping itself may take."""
+
+
+class CpuParticipant(Participant):
+    """Called on the CPU. No call is sealed: everything in the sandbox stands still while inputs are written."""
+
+    device = "cpu"
+    _reader: HostReader
+
+    def _make_reader(self) -> HostReader:
+        return HostReader(self.process.pid)
+
+    def call(
+        self,
+        inputs: list[torch.Tensor],
+        spec: OutputSpec,
+        seconds: float,
+        sealed: bool = False,
+        prelaunch: bool = False,
+    ) -> CallResult:
+        """One call under the protocol, after `prepare`."""
+        assert not sealed and not prelaunch, "sealed calls are for a GPU"
+        buffer_set = random.randrange(len(self.regions))
+        self._freeze()
+        self.process.pin_threads()
+        before_ms = self.process.cpu_time_ms()
+        self._write_and_flush(buffer_set, inputs)
+        stopped_ms = self.process.cpu_time_ms() - before_ms
+        stopped_ms = stopped_ms if stopped_ms > _STOPPING_CPU_MS else 0.0
+        self.send({"op": "call", "set": buffer_set})
+        begun = time.perf_counter()
+        self.process.thaw()
+        self.process.unpin_main_thread()
+        reply = self.receive("call", seconds)
+        own_ms, native_ms = parse_times(reply)
+        claims = parse_claims(reply.get("outputs"), spec)
+        try:
+            samples = [self._reader.sample(slot) for slot, _ in claims]
+        except OutputUnreadable as error:
+            raise CandidateRejected(Status.CHEATING, str(error)) from None
+        ended = time.perf_counter()
+        self._freeze()
+        outputs = self._read(claims)
+        _compare_with_samples(outputs, samples)
+        check_structure(reply.get("structure"), spec)
+        self._check_inputs_unmodified(buffer_set, inputs)
+        self.cpu_ms_while_stopped.append(stopped_ms)
+        wall_ms = 1e3 * (ended - begun) + stopped_ms
+        sample = Sample(own_ms + stopped_ms, wall_ms, sealed=False, native_ms=native_ms)
+        return CallResult(outputs, sample, claims)
+
+
+def _compare_with_samples(outputs: list[torch.Tensor], samples: list[dict[int, bytes]]) -> None:
+    for output, sampled in zip(outputs, samples, strict=True):
+        raw = torch.empty(0, dtype=torch.uint8).set_(output.untyped_storage())
+        for offset, element in sampled.items():
+            if bytes(raw[offset : offset + len(element)].tolist()) != element:
+                raise CandidateRejected(
+                    Status.CHEATING, "the output was still changing after the call had returned"
+                )

@@ -1,0 +1,140 @@
+"""Timed rounds: in each, every participant is called once, in random order, on the same fresh inputs.
+
+On a GPU there are two kinds of calls. A single call finds the device idle, so that the launch by its host is part of
+its time. A queued call was launched before its inputs were written (sealed; see cuda_participant.py), and its time is
+the device's alone. Where a host takes as long as its kernels, both matter: torch.compile's kernels of 0.19 ms on an
+H200 took anything from 0.19 to 0.29 ms in single calls, and kernels as fast as its own seemed 1.4 times faster; and a
+kernel that is fast on the device but slow to launch is not fast. A win is one in both kinds: the lower ratio counts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.measure.statistics import lower_bound, median_interval
+from kernelpro.records import Interval
+
+NOISE_SHARE = 0.95
+"""A baseline that takes more than this share of its time when it is timed alone differs by no more than noise."""
+_SETTLED, _SETTLED_FAR, _FAR = 0.004, 0.010, 0.05
+"""Width of a ratio's interval, before SYSTEMATIC widens it, that more rounds need not narrow; and the same where all
+of the interval is further than 5 % from 1, so that there is no doubt who is faster."""
+
+Kind = Literal["single", "queued"]
+SEALED: dict[Kind, bool] = {"single": False, "queued": True}
+
+
+@dataclass
+class Rounds:
+    """Samples by participant, one a round."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    discarded: int = 0
+    solo: dict[str, list[Sample]] = field(default_factory=dict)
+    """By participant, calls with no other participant's calls between them."""
+    usual_input_write_ms: float = math.inf
+    """What writing inputs took before the candidate was started."""
+    denied_prelaunch: frozenset[str] = frozenset()
+    """Baselines that could be prelaunched, but were not, because the candidate cannot: only solo times count."""
+
+    def add(self, round_: dict[str, Sample]) -> None:
+        """Add one sample of each participant."""
+        for name, sample in round_.items():
+            self.samples.setdefault(name, []).append(sample)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of calls that were made."""
+        sealed = {sample.sealed for samples in self.samples.values() for sample in samples}
+        return tuple(kind for kind, is_sealed in SEALED.items() if is_sealed in sealed)
+
+    def calls(self, name: str, kind: Kind | None = None) -> list[Sample]:
+        """A participant's calls of one kind; without a kind the queued ones, where there are any."""
+        sealed = SEALED[kind or self.kinds[-1]]
+        return [sample for sample in self.samples[name] if sample.sealed == sealed]
+
+    def own_ms(self, name: str, kind: Kind | None = None) -> torch.Tensor:
+        """Per round, the participant's own milliseconds."""
+        return torch.tensor([sample.own_ms for sample in self.calls(name, kind)], dtype=torch.float64)
+
+    def median_ms(self, name: str, kind: Kind | None = None) -> float:
+        """The median of the participant's own milliseconds."""
+        return float(self.own_ms(name, kind).median())
+
+    def log_ratio(self, slow: str, fast: str, kind: Kind | None = None) -> torch.Tensor:
+        """Per round, log of how many times faster `fast` was."""
+        return (self.own_ms(slow, kind) / self.own_ms(fast, kind)).log()
+
+    def log_link(self, steady: str, other: str, kind: Kind) -> torch.Tensor:
+        """As `log_ratio`, where `steady` links two participants that were timed at different times.
+
+        Single calls are linked by the queued calls of `steady`, which do not depend on its host.
+        """
+        if kind != self.kinds[-1]:
+            return (self.own_ms(steady).median() / self.own_ms(other, kind)).log()
+        return self.log_ratio(steady, other, kind)
+
+    def deciding_kind(self, slow: str, fast: str) -> Kind:
+        """The kind of calls in which `fast` gains less."""
+        return min(self.kinds, key=lambda kind: float(self.log_ratio(slow, fast, kind).median()))
+
+    def is_settled(self, slow: str, fast: str) -> bool:
+        """Whether more rounds would not change the result."""
+        if not self.samples:
+            return False
+        ratio = lower_bound([median_interval(self.log_ratio(slow, fast, kind)) for kind in self.kinds])
+        far = ratio.low > _FAR or ratio.high < -_FAR
+        return ratio.high - ratio.low <= (_SETTLED_FAR if far else _SETTLED)
+
+    def hidden_ms(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
+        """Per round, how much more lies between the two clocks for a participant than for a baseline.
+
+        The time in which the parent wrote inputs is taken off: all of it for the baseline; for the other, which may
+        have worked meanwhile, no more than is usual.
+        """
+        usual = min(
+            self.usual_input_write_ms, self.input_write_ms(name, kind), self.input_write_ms(baseline, kind)
+        )
+        pairs = zip(self.calls(name, kind), self.calls(baseline, kind), strict=True)
+        return torch.tensor(
+            [(a.wall_ms - a.own_ms - usual) - (b.wall_ms - b.own_ms - b.input_write_ms) for a, b in pairs],
+            dtype=torch.float64,
+        )
+
+    def protocol_ms(self, name: str, kind: Kind) -> torch.Tensor:
+        """Per round, the difference of the two clocks without the writing of inputs."""
+        return torch.tensor(
+            [call.wall_ms - call.own_ms - call.input_write_ms for call in self.calls(name, kind)],
+            dtype=torch.float64,
+        )
+
+    def input_write_ms(self, name: str, kind: Kind | None = None) -> float:
+        """Median input-write time."""
+        return statistics.median([call.input_write_ms for call in self.calls(name, kind)] or [0.0])
+
+
+def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
+    """Whether the times of `slow` before `fast` was started would change what `fast` gains."""
+    gains, gains_before = [], []
+    for kind in rounds.kinds:
+        gains.append(float(rounds.log_ratio(slow, fast, kind).median()))
+        change = math.log(before.median_ms(slow, kind) / rounds.median_ms(slow, kind))
+        gains_before.append(gains[-1] + change)
+    return min(gains_before) < min(gains) + math.log(NOISE_SHARE)
+
+
+def comparable_time(rounds: Rounds, slow: str, fast: str) -> Interval:
+    """The time of `fast` to show beside queued times of baselines.
+
+    Where `fast` gains less in single calls, its time is scaled so that it stands in that ratio to the baseline.
+    """
+    kind = rounds.deciding_kind(slow, fast)
+    share = rounds.median_ms(slow) / rounds.median_ms(slow, kind)
+    time = median_interval(rounds.own_ms(fast, kind))
+    return Interval(share * time.value, share * time.low, share * time.high)

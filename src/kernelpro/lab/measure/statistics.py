@@ -1,0 +1,60 @@
+"""Medians and ratios with bootstrap intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+
+from kernelpro.records import Interval
+
+RESAMPLES = 2000
+LEVEL = 0.95
+CERTAIN = 0.998
+"""Level of the interval that convicts."""
+SYSTEMATIC = 0.0075
+"""Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (the addresses
+of their memory; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
+
+
+def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    """Medians of resampled values."""
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
+    return values[picks].median(dim=1).values
+
+
+def quantile_interval(medians: torch.Tensor, value: float, level: float = LEVEL) -> Interval:
+    """The interval that holds the share `level` of the medians, and always `value`."""
+    tail = (1 - level) / 2
+    low, high = torch.quantile(medians, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    return Interval(value, min(low, value), max(high, value))
+
+
+def median_interval(values: torch.Tensor, level: float = LEVEL) -> Interval:
+    """The median of the values, with its bootstrap interval."""
+    return quantile_interval(bootstrap_medians(values), float(values.median()), level)
+
+
+def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -> Interval:
+    """Interval of a ratio from per-round logs; `link` adds a second, independently measured log-ratio."""
+    medians, value = bootstrap_medians(log_ratios), float(log_ratios.median())
+    if link is not None:
+        medians, value = medians + bootstrap_medians(link, seed=1), value + float(link.median())
+    logs = quantile_interval(medians, value)
+    return Interval(math.exp(logs.value), math.exp(logs.low - SYSTEMATIC), math.exp(logs.high + SYSTEMATIC))
+
+
+def lower_bound(intervals: list[Interval]) -> Interval:
+    """The least value, the least low end and the least high end of several intervals."""
+    return Interval(
+        min(interval.value for interval in intervals),
+        min(interval.low for interval in intervals),
+        min(interval.high for interval in intervals),
+    )
+
+
+def above_one(ratio: Interval) -> Literal["yes", "no", "unclear"]:
+    """Whether a ratio lies clearly above 1."""
+    return "yes" if ratio.low > 1 else "no" if ratio.high < 1 else "unclear"

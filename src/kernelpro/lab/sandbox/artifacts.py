@@ -1,0 +1,38 @@
+"""What compilers leave in a child's build directories, as a tar: packed by a build, unpacked for that candidate alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+from kernelpro.lab.archive import extract
+from kernelpro.lab.languages import triton_ahead
+from kernelpro.lab.languages.triton import CACHE
+
+_DIRECTORIES = ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR", CACHE)
+"""Environment variables that name the build directories."""
+
+
+def pack_artifacts() -> bytes:
+    """A tar of the build directories, with modification times (ninja compares them)."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in _DIRECTORIES:
+            if (path := os.environ.get(name)) and os.path.isdir(path):
+                archive.add(path, arcname=name)
+    return buffer.getvalue()
+
+
+def unpack_artifacts(data: bytes) -> None:
+    """Restore the build directories from a tar of `pack_artifacts`."""
+    if not data:
+        return
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive.getmembers():
+            name, _, rest = member.name.partition("/")
+            if name in _DIRECTORIES and rest:
+                member.name = rest
+                extract(archive, member, os.environ[name])
+    triton_ahead.settle(Path(os.environ[CACHE]))

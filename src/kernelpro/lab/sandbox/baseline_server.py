@@ -1,0 +1,79 @@
+"""The child that holds the reference in several variants.
+
+It serves the requests of a candidate's child, so that both sides of a timing pay for the same protocol, and:
+
+    compile_variants   variants   -> which of them fail, the code of those that compile
+    compiled_source    variant    -> the compiler's code as a candidate, or why there is none
+    prepare            variant    -> ok; selects the variant first
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.sandbox.candidate_server import CandidateServer
+from kernelpro.lab.sandbox.child import Reply, Request
+from kernelpro.lab.sandbox.stages import describe_exception
+from kernelpro.lab.seeds import MODES, NoSeed, candidate, of_call
+from kernelpro.lab.tasks import paths
+from kernelpro.lab.tasks.reference import Reference
+
+
+class BaselineServer(CandidateServer):
+    """Holds the reference, eager and compiled."""
+
+    def load(self, request: Request, tail: bytes) -> Reply:
+        """Load the reference of the task in `tail`."""
+        bundle = torch.load(io.BytesIO(tail), weights_only=False)
+        paths.use()
+        self._reference = Reference(bundle["task"], self._device.name, request["seed"])
+        self._models: dict[str, Any] = {"eager": self._reference.model()}
+        return {"parameters": "by name"}, b""
+
+    def compile_variants(self, request: Request, tail: bytes) -> Reply:
+        """Call every variant once on inputs of its own, which compiles it."""
+        form, leaves = self._reference.inputs(0)
+        failed, seeds = {}, {}
+        for variant in request["variants"]:
+            try:
+                self._select_variant(variant)
+                with torch.no_grad():
+                    source = self._run_variant(variant, tree.unpack(form, [leaf.clone() for leaf in leaves]))
+            except Exception as error:  # a variant whose compiler fails is reported and left out
+                failed[variant] = describe_exception(error)
+            else:
+                if source:
+                    seeds[variant] = source
+        return {"failed": failed, "seeds": seeds}, b""
+
+    def _run_variant(self, variant: str, values: list[Any]) -> str:
+        """Call a variant; returns the code that its compiler wrote, if it has one."""
+        if variant in MODES:
+            return of_call(self._reference, variant, self._model, values)
+        self._model(*values)
+        return ""
+
+    def compiled_source(self, request: Request, tail: bytes) -> Reply:
+        """The compiler's code for a variant as a candidate."""
+        self._select_variant(request["variant"])
+        try:
+            return {"source": candidate(self._reference, request["variant"]), "reason": ""}, b""
+        except NoSeed as reason:
+            return {"source": "", "reason": str(reason)}, b""
+
+    def prepare(self, request: Request, tail: bytes) -> Reply:
+        """Select a variant, then as a candidate's child does."""
+        self._select_variant(request["variant"])
+        return super().prepare(request, tail)
+
+    def _select_variant(self, variant: str) -> None:
+        compiled = variant in MODES
+        tf32 = self._allow_tf32 if compiled else variant == "eager_tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        if compiled and variant not in self._models:
+            self._models[variant] = torch.compile(self._reference.model(), mode=MODES[variant])
+        self._model = self._models.get(variant, self._models["eager"])

@@ -1,0 +1,247 @@
+"""The child that holds one model and calls it on request. It runs beside untrusted code: the parent believes nothing.
+
+Every reply is a claim that the parent checks: it reads outputs as raw bytes, and the child's clock counts
+only where the parent's agrees. Requests, one at a time:
+
+    start          device, threads, precision     -> ok; nothing of the candidate is loaded yet
+    load           source, seed, initial state    -> how parameters were set, or which stage failed
+    map_inputs     shared regions, slots, form    -> whether the device can wait for a gate
+    prepare        warm?                          -> ok; drops the last output; warm: calls once on stale inputs
+    call           buffer set                     -> where the outputs lie, own milliseconds, those in native calls
+    burst          buffer sets, in order          -> where the outputs of all these calls lie
+                   both with a gate's value       -> first that all is launched; the device waits for the gate
+    loop           number of buffer sets, batch   -> once another request waits: the number of calls, and where
+                                                     the last output of each set lies
+    stop_loop      nothing                        -> ok; the request that ends a loop
+    kernel_times   (CUDA) buffer set              -> device time by kernel name
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import time
+from collections import deque
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.languages.native import METER
+from kernelpro.lab.sandbox import cupti, gpu
+from kernelpro.lab.sandbox.artifacts import unpack_artifacts
+from kernelpro.lab.sandbox.child import Reply, Request, RequestServer
+from kernelpro.lab.sandbox.child_devices import (
+    ChildDevice,
+    CpuDevice,
+    CudaDevice,
+    behind_gate,
+    clone_outputs,
+)
+from kernelpro.lab.sandbox.memory import Slot
+from kernelpro.lab.sandbox.outputs import describe_structure
+from kernelpro.lab.sandbox.stages import StageFailed, as_stage_failure, import_candidate
+from kernelpro.lab.tasks import parameters
+
+
+class CandidateServer(RequestServer):
+    """Holds one candidate."""
+
+    def __init__(self, shared_fds: list[int]):
+        super().__init__(shared_fds)
+        self._device: ChildDevice = CpuDevice(shared_fds)
+        self._outputs: Any = None
+        self._retained_outputs = deque[Any]()
+        self._model: Any = None
+        self._arguments: list[Any] = []
+        """The model's arguments, one list a buffer set."""
+        self._copy_outputs = False
+        """Outputs lie in memory that cannot be exported: every timed call copies them."""
+        self._copy_burst_outputs = False
+        """Outputs of different calls share memory: bursts copy them."""
+        self._gate_address = 0
+
+    def start(self, request: Request, tail: bytes) -> Reply:
+        """Choose the device, the number of threads and the precision."""
+        self._allow_tf32 = request["tf32"]
+        torch.set_num_threads(request["threads"])
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self._allow_tf32
+        if request["device"] == "cuda":
+            self._device = CudaDevice()
+        return {}, b""
+
+    def load(self, request: Request, tail: bytes) -> Reply:
+        """Import the candidate, construct ModelNew and set its parameters."""
+        bundle = torch.load(io.BytesIO(tail), weights_only=False)
+        unpack_artifacts(bundle["artifacts"])
+        module = import_candidate(request["source"])
+        factory = getattr(module, "ModelNew", None)
+        if not callable(factory):
+            raise StageFailed("build", "the candidate defines no class ModelNew")
+        init = tree.unpack(bundle["init_form"], bundle["init_leaves"])
+        try:
+            with torch.no_grad(), parameters.under_seed(request["seed"]):
+                model = factory(*init)
+            if not callable(model):
+                raise TypeError("ModelNew() returned an object that cannot be called")
+            how = "by seed"
+            if isinstance(model, torch.nn.Module):
+                how = parameters.give(model, bundle["state"])
+                model = model.to(self._device.name)
+                model.train(request["mode"] == "train")
+        except BaseException as error:  # `sys.exit` too
+            raise as_stage_failure("construct", error) from None
+        self._model = model
+        return {"parameters": how}, b""
+
+    def map_inputs(self, request: Request, tail: bytes) -> Reply:
+        """Map the parent's input regions."""
+        slots = [Slot.from_json(slot) for slot in request["slots"]]
+        self._arguments = []
+        for index, region in enumerate(request["regions"]):
+            raw = self._device.map_region(index, region["nbytes"], region["handle"])
+            self._arguments.append(tree.unpack(request["form"], [slot.view(raw) for slot in slots]))
+            if index == 0:
+                self._gate_address = raw.data_ptr() + request["gate"]
+        return {"gated": self._device.supports_gate(self._gate_address)}, b""
+
+    def prepare(self, request: Request, tail: bytes) -> Reply:
+        """Drop all but the last few outputs (`retain`); collect garbage (`collect`), call once (`warm`)."""
+        self._retained_outputs.append(self._outputs)
+        while len(self._retained_outputs) > request.get("retain", 0):
+            self._retained_outputs.popleft()
+        self._outputs = None
+        if request.get("collect"):
+            gc.collect()
+            gc.freeze()
+        if request.get("warm"):
+            with torch.no_grad():
+                self._model(*self._arguments[0])
+                self._device.synchronize()
+        return {}, b""
+
+    def call(self, request: Request, tail: bytes) -> Reply:
+        """One timed call on a buffer set."""
+        arguments = self._arguments[request["set"]]
+        METER.seconds = 0.0
+
+        def run() -> Any:
+            outputs = self._model(*arguments)
+            return clone_outputs(outputs) if self._copy_outputs else outputs
+
+        with torch.no_grad():
+            self._outputs, milliseconds = self._device.time_call(run, self._behind_gate(request))
+        times = {"own_ms": milliseconds, "native_ms": 1e3 * METER.seconds}
+        try:
+            claims = self._locate_all(self._outputs)
+        except gpu.GpuError:
+            # memory that cannot be exported is copied: now, and inside the timed call from the next one on
+            self._copy_outputs = True
+            self._outputs = clone_outputs(self._outputs)
+            self._device.synchronize()
+            claims = self._locate_all(self._outputs)
+        return {**times, "outputs": claims, "structure": describe_structure(self._outputs)}, b""
+
+    def _behind_gate(self, request: Request) -> AbstractContextManager[None]:
+        def launched() -> None:
+            self.send_early({"ok": True, "launched": True})
+
+        return behind_gate(self._device, self._gate_address, request.get("gate", 0), launched)
+
+    def burst(self, request: Request, tail: bytes) -> Reply:
+        """Calls in a row with one wait at the end (CUDA).
+
+        Outputs that share memory are copied from the next burst on (`again`). However many calls, the reply
+        describes `total` outputs, repeating the last one: so it costs the same for short and long bursts, and
+        their difference is that of the calls.
+        """
+        results: list[Any] = []
+        self._outputs = results
+        with torch.no_grad(), self._behind_gate(request):
+            begun = time.perf_counter()
+            for index in request["sets"]:
+                result = self._model(*self._arguments[index])
+                results.append(clone_outputs(result) if self._copy_burst_outputs else result)
+            host = time.perf_counter() - begun
+        self._device.synchronize()
+        results += results[-1:] * (request["total"] - len(results))
+        try:
+            claims = [self._locate_all(result) for result in results]
+            calls = claims[: len(request["sets"])]
+            located = [
+                (claim["handle"], claim["offset"]) for call in calls for claim in call if claim["handle"]
+            ]
+            distinct = len(set(located)) == len(located)
+        except gpu.GpuError:
+            if self._copy_burst_outputs:
+                raise
+            distinct = False
+        if not distinct and not self._copy_burst_outputs:
+            self._copy_burst_outputs = True
+            return {"again": True}, b""
+        return {"outputs": claims, "host_ms": 1e3 * host / len(request["sets"])}, b""
+
+    def loop(self, request: Request, tail: bytes) -> Reply:
+        """Calls on the buffer sets in turn until the next request arrives. A GPU has at most two batches queued."""
+        count, calls = request["sets"], 0
+        results: list[Any] = [None] * count
+        self._outputs, marks = results, deque[Any]()
+        with torch.no_grad():
+            while True:
+                for _ in range(request["batch"]):
+                    results[calls % count] = self._model(*self._arguments[calls % count])
+                    calls += 1
+                self._device.pace(marks)
+                if self.has_next_request():
+                    break
+            self._device.synchronize()
+        try:
+            claims = [self._locate_all(result) for result in results[:calls]]
+        except gpu.GpuError:
+            results = self._outputs = [clone_outputs(result) for result in results[:calls]]
+            self._device.synchronize()
+            claims = [self._locate_all(result) for result in results]
+        return {"calls": calls, "outputs": claims}, b""
+
+    def stop_loop(self, request: Request, tail: bytes) -> Reply:
+        """Arrives while a loop runs, and ends it."""
+        return {}, b""
+
+    def _locate_all(self, outputs: Any) -> list[dict[str, Any]]:
+        leaves: list[torch.Tensor] = []
+        tree.pack(outputs, leaves)
+        for leaf in leaves:
+            if leaf.device.type != self._device.name:
+                raise StageFailed("call", f"an output is on {leaf.device}, not on {self._device.name}")
+        return [self._device.locate(leaf) for leaf in leaves]
+
+    def kernel_times(self, request: Request, tail: bytes) -> Reply:
+        """Device time by kernel over one call, in microseconds."""
+        arguments = self._arguments[request["set"]]
+        try:
+            return {"times": self._profile_cupti(arguments)}, b""
+        except cupti.CuptiUnavailable:
+            return {"times": self._profile_torch(arguments)}, b""
+
+    def _profile_cupti(self, arguments: Any) -> dict[str, float]:
+        recorder = cupti.KernelTimeRecorder()
+        with recorder.recording(), torch.no_grad():
+            self._model(*arguments)
+            torch.cuda.synchronize()
+        if not recorder.microseconds:
+            raise cupti.CuptiUnavailable("CUPTI recorded no kernel")
+        return recorder.microseconds
+
+    def _profile_torch(self, arguments: Any) -> dict[str, float]:
+        from torch._C._autograd import DeviceType
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recorded, torch.no_grad():
+            self._model(*arguments)
+            torch.cuda.synchronize()
+        times: dict[str, float] = {}
+        for event in recorded.events():
+            if event.device_type == DeviceType.CUDA:
+                times[event.name] = times.get(event.name, 0.0) + event.device_time_total
+        return times

@@ -1,0 +1,256 @@
+"""Starting sandboxed processes: the zygote (zygote.py) and what a child may read, write and know.
+
+The launcher asks the zygote for children; each is returned as a `SandboxedProcess` (process.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from pathlib import Path
+
+from kernelpro.lab.languages import cute
+from kernelpro.lab.sandbox.process import (
+    MAX_PROCESSES,
+    PROBE_ROLE,
+    SCRATCH_BYTES,
+    START_SECONDS,
+    CannotStart,
+    ResourceLimits,
+    SandboxedProcess,
+)
+from kernelpro.lab.sandbox.wire import Channel
+
+LEVELS = ("namespaces", "landlock", "process")
+_PASSED_VARIABLES = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LIBRARY_PATH",
+    "CPATH",
+    "LANG",
+    "LC_ALL",
+    "CC",
+    "CXX",
+    "CUDAHOSTCXX",
+    "OMP_NUM_THREADS",
+)
+_PASSED_CUDA_VARIABLES = (
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "TORCH_CUDA_ARCH_LIST",
+    "KERNELPRO_CUTLASS",
+    "KERNELPRO_CUDA_ARCH",
+)
+_FIXED_VARIABLES = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "ONEDNN_JIT_PROFILE": "0",
+    "MIMALLOC_PURGE_DELAY": "-1",
+}
+"""torch.compile's headers, compiled beforehand, would lie in a cell's own /tmp and be made again in each, which takes seconds.
+oneDNN would leave a list of what it compiled in /tmp. torch's allocator on ARM gives memory back that has not been used for 10 ms,
+and some judged calls are further apart than that: their temporaries would be mapped anew, which takes up to three times as long as
+the call itself does in a program that makes one after the other."""
+_READABLE_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "passwd",
+    "group",
+    "nsswitch.conf",
+    "localtime",
+    "os-release",
+)
+_WRITABLE_DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "tty")
+_FILE_BYTES = 1 << 30
+
+
+def readable_paths() -> list[str]:
+    """What a kernel may read: the system's programs and libraries, Python, torch, the CUDA and CUTLASS trees, KernelPro."""
+    paths = {"/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix", "/proc", "/sys", "/dev"}
+    paths |= {f"/etc/{name}" for name in _READABLE_ETC}
+    paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
+    paths |= {str(Path(__file__).resolve().parents[3])}
+    paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    if (
+        found := importlib.util.find_spec("torch")
+    ) and found.origin:  # where installers link instead of copying
+        paths.add(str(Path(found.origin).resolve().parents[1]))
+    for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
+        paths |= set(filter(None, os.environ.get(name, "").split(":")))
+    if tree := cute.tree():
+        paths.add(str(tree))
+    return sorted({os.path.realpath(path) for path in paths} | paths)
+
+
+def writable_paths() -> list[str]:
+    """Devices: the harmless ones and the GPU's."""
+    return [f"/dev/{name}" for name in _WRITABLE_DEVICES] + [
+        str(path) for path in Path("/dev").glob("nvidia*")
+    ]
+
+
+def clean_environment() -> dict[str, str]:
+    """What a child may know of the environment: toolchains, no keys."""
+    return {
+        name: os.environ[name] for name in _PASSED_VARIABLES + _PASSED_CUDA_VARIABLES if name in os.environ
+    } | _FIXED_VARIABLES
+
+
+class SandboxLauncher:
+    """The zygote and what it takes to ask it for children."""
+
+    def __init__(self, level: str = "auto"):
+        self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-cells-")
+        self._triton_cache = f"{self._folder.name}/triton"
+        """What the zygote compiled of Triton itself; every cell starts with a copy."""
+        self._lock = threading.Lock()
+        self._count = 0
+        self._requested_level = level
+        self._choice: tuple[str, str] | None = None
+        self._ready = False
+        self._spawn_zygote()
+
+    @property
+    def level(self) -> str:
+        """The strongest level that works here."""
+        return self._level_and_reason()[0]
+
+    @property
+    def why_not_stronger(self) -> str:
+        return self._level_and_reason()[1]
+
+    def _level_and_reason(self) -> tuple[str, str]:
+        if self._choice is None:
+            self._choice = self._find_level(self._requested_level)
+        return self._choice
+
+    def _spawn_zygote(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = clean_environment() | {
+            "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+            "TRITON_CACHE_DIR": self._triton_cache,
+        }
+        command = [sys.executable, "-m", "kernelpro.lab.sandbox.zygote", str(theirs.fileno())]
+        self._zygote = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder.name,
+        )
+        theirs.close()
+        self._requests, self._ready = ours, False
+
+    def _await_zygote(self) -> None:
+        """Wait until the zygote has imported torch; start another where it has died."""
+        if self._ready and self._zygote.poll() is not None:
+            self._spawn_zygote()
+        if self._ready:
+            return
+        self._requests.settimeout(START_SECONDS)
+        try:
+            if self._requests.recv(16) != b"ready":
+                raise CannotStart("the process that starts children died; see its message above")
+        except TimeoutError:
+            raise CannotStart(
+                f"the process that starts children was not ready within {START_SECONDS:.0f} s"
+            ) from None
+        self._requests.settimeout(None)
+        self._ready = True
+
+    def _find_level(self, wanted: str) -> tuple[str, str]:
+        """The strongest level that works here, found by trying; and why a stronger one does not."""
+        levels = LEVELS if wanted == "auto" else (wanted,)
+        reasons = []
+        for level in levels:
+            try:
+                cell = self.start(PROBE_ROLE, level=level)
+            except CannotStart as error:
+                reasons.append(f"{level}: {error}")
+                continue
+            cell.kill()
+            return level, "; ".join(reasons)
+        raise CannotStart(f"sandbox level {wanted} does not work here ({'; '.join(reasons)})")
+
+    def start(
+        self,
+        role: str,
+        limits: ResourceLimits | None = None,
+        shared_fds: tuple[int, ...] = (),
+        environment: dict[str, str] | None = None,
+        level: str | None = None,
+        trusted_dirs: list[str] | None = None,
+        allowed_syscalls: tuple[str, ...] = (),
+        private_tmp: bool = False,
+        preload_modules: tuple[str, ...] = (),
+    ) -> SandboxedProcess:
+        """A new child in its own cell, ready for requests.
+
+        With `trusted`, it may read everything and write below these paths: the same walls, so that both
+        sides of a timing pay the same for them, but with doors. `allow` opens system calls that profilers need;
+        with `own_tmp` they may write to a /tmp of their own (in namespaces). `modules` are imported once, before the fork, for all
+        children that come.
+        """
+        with self._lock:
+            self._await_zygote()
+            self._count += 1
+            scratch = Path(self._folder.name) / f"cell-{self._count}"
+            scratch.mkdir()
+        level = level or self.level
+        home = str(scratch)
+        own = {
+            "HOME": home,
+            "TMPDIR": f"{home}/tmp",
+            "XDG_CACHE_HOME": f"{home}/cache",
+            "TRITON_CACHE_DIR": f"{home}/triton",
+        }
+        own |= {"TORCH_EXTENSIONS_DIR": f"{home}/extensions", "KERNELPRO_BUILD_DIR": f"{home}/builds"}
+        request = {
+            "role": role,
+            "level": level,
+            "scratch": str(scratch),
+            "allow": allowed_syscalls,
+            "own_tmp": private_tmp,
+            "modules": preload_modules,
+            "seed": self._triton_cache if trusted_dirs is None else "",
+            "env": clean_environment() | own | (environment or {}),
+            "readable": readable_paths() if trusted_dirs is None else ["/"],
+            "writable": writable_paths() + (trusted_dirs or []),
+            "scratch_bytes": min(SCRATCH_BYTES, limits.memory_bytes // 4)
+            if limits
+            else SCRATCH_BYTES,  # it lies in memory
+            "file_bytes": _FILE_BYTES,
+            "processes": 2 * MAX_PROCESSES,
+            "memory_bytes": limits.memory_bytes if limits and limits.address_space else None,
+        }
+        control, theirs = socket.socketpair()
+        log_read, log_write = os.pipe()
+        status_read, status_write = os.pipe()
+        try:
+            with self._lock:
+                fds = [theirs.fileno(), log_write, status_write, *shared_fds]
+                socket.send_fds(self._requests, [json.dumps(request).encode()], fds)
+        finally:
+            theirs.close()
+            os.close(log_write)
+            os.close(status_write)
+        shared_inodes = frozenset(os.fstat(fd).st_ino for fd in shared_fds)
+        return SandboxedProcess(
+            Channel(control), log_read, status_read, scratch, level, limits, shared_inodes
+        )
+
+    def close(self) -> None:
+        self._zygote.kill()
+        self._zygote.wait()
+        self._requests.close()
+        self._folder.cleanup()

@@ -1,0 +1,115 @@
+"""What a candidate's outputs must look like, and the check of what a child claims about them.
+
+Every claim is checked before anything is read at the place that it names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelpro.lab.sandbox.memory import DTYPES, Slot
+from kernelpro.records import Status
+
+_MAX_SPAN_RATIO = 16
+"""An output may be a view into storage this many times its own size."""
+_MAX_CHARACTERS = 300
+
+Claim = tuple[Slot, str]
+"""Where a child says an output lies: its slot, and on a GPU the IPC handle of its memory."""
+
+
+class CandidateRejected(Exception):
+    """The candidate's own behaviour decides its verdict: a status other than `passed`, and the reason."""
+
+    def __init__(self, status: Status, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+FORGED_OUTPUTS = "the description of the outputs was forged"
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """The reference's outputs: shapes and types of the tensors, and how they are nested."""
+
+    tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    structure: str = "tensor"
+    """See `describe_structure`."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each tensor."""
+        return [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.tensors]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(self.sizes)
+
+
+def describe_structure(value: Any) -> str:
+    """How tensors are nested in an output, as text: `tensor`, `(tensor, tensor)`, `[tensor]`, `{name: tensor}`."""
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    if isinstance(value, tuple):
+        items = ", ".join(map(describe_structure, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(describe_structure, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {describe_structure(item)}' for key, item in value.items())}}}"
+    return "value"
+
+
+def check_structure(structure: object, spec: OutputSpec) -> None:
+    """Reject outputs that are not nested as the reference's are: a list in place of a tuple, `[y]` in place of `y`."""
+    if not isinstance(structure, str):
+        raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
+    if structure != spec.structure:
+        returned, expected = (text[:_MAX_CHARACTERS] for text in (structure, spec.structure))
+        raise CandidateRejected(Status.WRONG, f"returns {returned}, should return {expected}")
+
+
+def parse_times(reply: dict[str, Any]) -> tuple[float, float]:
+    """The child's own milliseconds of a call, and those in native code."""
+    own_ms, native_ms = reply.get("own_ms"), reply.get("native_ms")
+    if type(own_ms) is not float or type(native_ms) is not float or own_ms <= 0 or native_ms < 0:
+        raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
+    return own_ms, native_ms
+
+
+def parse_claims(description: Any, spec: OutputSpec) -> list[Claim]:
+    """The child's claims about the outputs of one call; rejects those that make no sense or do not fit `spec`."""
+    try:
+        claims = [(Slot.from_json(item), str(item["handle"])) for item in description]
+        sane = all(
+            len(slot.shape) == len(slot.stride)
+            and slot.dtype in DTYPES
+            and min(slot.stride, default=0) >= 0
+            and slot.offset >= 0
+            for slot, _ in claims
+        )
+    except (KeyError, TypeError, ValueError):
+        sane = False
+    if not sane:
+        raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
+    if len(claims) != len(spec.tensors):
+        raise CandidateRejected(Status.WRONG, f"returns {len(claims)} tensors, should be {len(spec.tensors)}")
+    for index, ((slot, _), (shape, dtype)) in enumerate(zip(claims, spec.tensors, strict=True)):
+        if slot.shape != shape:
+            raise CandidateRejected(
+                Status.WRONG, f"output {index} has shape {list(slot.shape)}, should be {list(shape)}"
+            )
+        if DTYPES[slot.dtype] != dtype:
+            expected = str(dtype).removeprefix("torch.")
+            raise CandidateRejected(Status.WRONG, f"output {index} is {slot.dtype}, should be {expected}")
+        size = torch.Size(shape).numel() * dtype.itemsize
+        if slot.span() > _MAX_SPAN_RATIO * size + (1 << 20):
+            raise CandidateRejected(
+                Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor"
+            )
+    return claims

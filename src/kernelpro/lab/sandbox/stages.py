@@ -1,0 +1,60 @@
+"""Errors of a child's stages, and the import of a candidate's source."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from kernelpro.lab.languages.native import BuildError
+from kernelpro.lab.languages.torch import why_unbuilt
+
+_MAX_CHARACTERS = 3000
+
+
+class StageFailed(Exception):
+    """A stage of loading or calling failed; carries the stage's name and a one-line message."""
+
+    def __init__(self, stage: str, message: str):
+        super().__init__(message)
+        self.stage = stage
+
+
+def describe_exception(error: BaseException) -> str:
+    """The exception's type and text, with the last line of the candidate on its traceback."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
+    location = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    text = str(error).strip()
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({text[:300]}){location}"
+    if "0 active drivers" in text:
+        text = "Triton needs a GPU: use --target cuda"
+    return f"{type(error).__name__}: {(why_unbuilt(text) or text)[:_MAX_CHARACTERS]}{location}"
+
+
+def as_stage_failure(stage: str, error: BaseException) -> StageFailed:
+    """The failure to report for `error`: an extension that does not build is a build failure at any stage."""
+    if isinstance(error, BuildError):
+        return StageFailed("build", str(error))
+    if reason := why_unbuilt(str(error)):
+        return StageFailed("build", reason[:_MAX_CHARACTERS])
+    return StageFailed(stage, describe_exception(error))
+
+
+def import_candidate(source: str) -> ModuleType:
+    """Import the candidate from a real file, which Triton and tracebacks require."""
+    path = Path("candidate.py").absolute()
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise StageFailed("build", f"syntax error in line {error.lineno}: {error.msg}") from None
+    except BaseException as error:  # whatever a candidate raises, `sys.exit` too
+        raise as_stage_failure("import", error) from None
+    return module
