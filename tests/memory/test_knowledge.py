@@ -55,7 +55,7 @@ def test_equal_circumstances_merge_and_the_same_observation_counts_once(path: Pa
     assert knowledge.add([TILING, again, even]) == 3
     assert knowledge.add([TILING]) == 0 and knowledge.add([]) == 0
     assert knowledge.add([replace(TILING, node="another candidate")]) == 1
-    (entry,) = silent(path).show()
+    (entry,) = silent(path).entries()
     assert (entry.count, entry.wins, entry.losses, entry.runs) == (4, 2, 1, 2)
     assert entry.gain == pytest.approx((2 * math.log(2) - math.log(1.5) + 0.001) / 4)
     assert entry.conditions == ("rows > 64",) and entry.date == "2026-01-03" and entry.method == even.method
@@ -79,7 +79,7 @@ def test_answers_are_ranked_by_what_is_to_be_expected_here(path: Path) -> None:
         "unroll by 32",
     ]
     assert found[0].expected == pytest.approx(10 * math.log(2) / 13) and found[-1].expected < 0
-    assert (found[0].same, found[1].same, found[1].count) == (10, 0, 10)
+    assert (found[0].same_setting, found[1].same_setting, found[1].count) == (10, 0, 10)
     elsewhere = knowledge.query("memory", "A100", "scan", "cuda", 2)
     assert [advice.method for advice in elsewhere] == ["swizzle", "vectorise loads"]
 
@@ -91,12 +91,12 @@ def test_one_method_seen_in_many_places_is_one_answer(path: Path) -> None:
     )
     (advice,) = knowledge.query("memory", "A100", "matmul", "cuda", 5)
     assert (
-        (advice.count, advice.same) == (4, 1)
+        (advice.count, advice.same_setting) == (4, 1)
         and advice.conditions[0] == "on A100"
         and len(advice.conditions) == 3
     )
     assert advice.expected == pytest.approx(math.log(2) * 2.5 / 5.5)
-    assert len(knowledge.show()) == 4
+    assert len(knowledge.entries()) == 4
 
 
 def test_export_and_import_merge_exactly(path: Path, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_export_and_import_merge_exactly(path: Path, tmp_path: Path) -> None:
     exported = tmp_path / "export.json"
     assert theirs.export_json(exported) == 2
     assert mine.import_json(exported) == 1 and mine.import_json(exported) == 0
-    assert mine.show() == theirs.show()
-    assert mine.forget() == 2 and mine.show() == [] and mine.import_json(exported) == 2
+    assert mine.entries() == theirs.entries()
+    assert mine.clear() == 2 and mine.entries() == [] and mine.import_json(exported) == 2
     assert [p.name for p in tmp_path.glob("export*")] == ["export.json"]
 
 
@@ -119,8 +119,8 @@ GOOD = TILING.to_json()
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "not an export"),
-        ('{"format": "kernelpro-knowledge", "version": 1}', "not an export"),
+        ("[]", "not a knowledge file"),
+        ('{"format": "kernelpro-knowledge", "version": 1}', "not a knowledge file"),
         (json.dumps({"format": "kernelpro-knowledge", "version": 2, "observations": []}), "version 2"),
         (
             json.dumps({"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD, 3]}),
@@ -148,7 +148,7 @@ GOOD = TILING.to_json()
             json.dumps(
                 {"format": "kernelpro-knowledge", "version": 1, "observations": [GOOD | {"method": " "}]}
             ),
-            "names its method",
+            "name its method",
         ),
         (
             json.dumps(
@@ -166,7 +166,7 @@ def test_a_malformed_file_is_refused_whole(path: Path, tmp_path: Path, text: str
     with pytest.raises(BadInput) as caught:
         knowledge.import_json(file)
     assert words in str(caught.value) and "\n" not in str(caught.value)
-    assert [entry.count for entry in knowledge.show()] == [1]
+    assert [entry.count for entry in knowledge.entries()] == [1]
 
 
 def test_files_that_cannot_be_used_are_said_in_one_line(path: Path, tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_a_corrupt_file_is_kept_aside_and_a_new_one_begun(
         knowledge = Knowledge(
             path, lines.append
         )  # damage that no query meets is found when the file is next opened
-    knowledge.show()
-    assert knowledge.add([TILING]) == 1 and [entry.count for entry in silent(path).show()] == [1]
+    knowledge.entries()
+    assert knowledge.add([TILING]) == 1 and [entry.count for entry in silent(path).entries()] == [1]
     assert len(lines) == 1 and "was corrupt" in lines[0] and "\n" not in lines[0]
     (kept,) = [p for p in path.parent.glob("knowledge.db.corrupt-*") if p.name in lines[0]]
     assert kept.read_bytes() == damaged
@@ -239,7 +239,7 @@ def test_several_processes_write_at_the_same_time(path: Path) -> None:
     for process in writers:
         process.communicate(timeout=120)
         assert process.returncode == 0
-    (entry,) = silent(path).show()
+    (entry,) = silent(path).entries()
     assert entry.count == 3 * 30 * 3 and entry.runs == 3
 
 
@@ -253,7 +253,7 @@ def test_killed_at_any_moment_nothing_written_is_lost(path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         said = 1 + len(process.stdout.read().splitlines())
         process.wait()
-        entries = silent(path).show()
+        entries = silent(path).entries()
         count = entries[0].count
         assert count % 3 == 0 and 0 <= count - written - 3 * said <= 3
         written = count
@@ -261,10 +261,10 @@ def test_killed_at_any_moment_nothing_written_is_lost(path: Path) -> None:
 
 def test_switched_off_it_takes_nothing_in_and_answers_nothing(tmp_path: Path) -> None:
     off = Knowledge(None)
-    assert not off.enabled and off.add([TILING]) == 0 and off.forget() == 0
-    assert off.query("memory", "H200", "matmul", "cuda", 5) == [] and off.show() == []
+    assert not off.enabled and off.add([TILING]) == 0 and off.clear() == 0
+    assert off.query("memory", "H200", "matmul", "cuda", 5) == [] and off.entries() == []
     for work in (off.export_json, off.import_json):
-        with pytest.raises(BadInput, match="switched off"):
+        with pytest.raises(BadInput, match="disabled"):
             work(tmp_path / "x.json")
 
 

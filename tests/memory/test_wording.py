@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelpro.memory.wording import error_signature, gist, method_key
+from kernelpro.memory.wording import error_signature, method_key, summarize
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,22 @@ def test_the_same_method_has_one_key() -> None:
 
 
 def test_a_long_plan_is_told_by_its_first_clauses() -> None:
-    assert gist("unroll  by\n8.") == "unroll by 8"
+    assert summarize("unroll  by\n8.") == "unroll by 8"
     long = (
         "one native kernel for a row (one thread, scalar, 4 MB of indices), rows shared by both threads; "
         + "then more " * 20
     )
-    assert gist(long) == "one native kernel for a row, rows shared by both threads"
+    assert summarize(long) == "one native kernel for a row, rows shared by both threads"
     part_of_the_sentence = (
         "a warp per (bag, half of the columns) with the halves outermost, " + "and so on " * 20
     )
-    assert gist(part_of_the_sentence) == "a warp per (bag, half of the columns) with the halves outermost"
+    assert (
+        summarize(part_of_the_sentence) == "a warp per (bag, half of the columns) with the halves outermost"
+    )
     cut_inside = (
         "give reads and writes unequal priority in the second cache (loads evict_first, "
         + "stores last " * 10
         + ")"
     )
-    assert gist(cut_inside) == "give reads and writes unequal priority in the second cache"
-    assert gist("word " * 100) == "word " * 31 + "..."
+    assert summarize(cut_inside) == "give reads and writes unequal priority in the second cache"
+    assert summarize("word " * 100) == "word " * 31 + "..."

@@ -1,9 +1,10 @@
-"""What is remembered, so that no mistake is made twice and no discovery is lost.
+"""What runs learn: within a run and across runs.
 
-run_memory.py  within a run: attempts, errors with their fixes, facts; a digest of them for prompts
-knowledge.py   across runs: which methods paid off where, in one file of the user's
-ledger.py      the file that keeps it: shared, durable, replaced when corrupt
-wording.py     when two sentences say the same
+run_memory.py       within a run: attempts, errors with their fixes, facts; a digest of them for prompts
+knowledge.py        across runs: which methods paid off under which conditions
+shared_database.py  the SQLite file behind it: shared by processes, durable, replaced if corrupt
+wording.py          recognizes equal errors and equal methods; summarizes plans
 
-In come records of what happened, out go ranked answers and text. Nothing here knows a model, a search or a lab.
+Input: records of what happened. Output: ranked methods and text. Nothing here depends on a model, a search or
+a lab.
 """

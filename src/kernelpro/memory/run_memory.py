@@ -1,13 +1,13 @@
-"""What a run has learnt: attempts, errors with their fixes, facts; and a digest of them for a prompt.
+"""What a run has learned: attempts, errors with their fixes, facts; and a digest of them for a prompt.
 
-Events go in one by one and are never changed; everything else is computed from them, so that a run that is resumed, and
-counts its steps again, knows as much as before.
+Events are only added; everything else is computed from them, so that a resumed run knows as much as before.
 
-An error is fixed by the step that left it for good: of a path of attempts that leads from a failing node to a working
-one, the last step from a node that shows the error's signature to one that does not.
+The fix of an error: on a path of attempts from a failing node to a working one, the last step from a node
+that shows the error's signature to one that does not.
 
-The digest ranks: sections in their order, each giving so many of its best lines in a turn, turn after turn, until
-the budget is spent. Lines that do not fit are left out, shorter ones after them may still fit.
+The digest takes lines from its sections in rounds: in each round, every section contributes a fixed number of
+its best remaining lines, until the budget is spent. Lines that do not fit are left out; shorter ones may
+still fit.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from kernelpro.memory.wording import error_signature, gist, method_key, telling_line
+from kernelpro.memory.wording import error_line, error_signature, method_key, summarize
 
-_CHARACTERS_A_TOKEN = 3.5
-"""Technical English has about four; the budget is kept rather than used up."""
-_LONGEST_LINE = 400
-"""Characters: one long-winded message must not push out ten short ones."""
-_WORKED = 1.02
-"""Times as fast: what is nearer to one is within the noise of two timings."""
-_KEPT_PROMISE = 0.5
-"""A hypothesis is confirmed when at least half of the promised logarithm followed."""
+_CHARACTERS_PER_TOKEN = 3.5
+"""Technical English has about four; this stays below the budget."""
+_MAX_LINE = 400
+"""Characters: one long message must not displace ten short ones."""
+_MIN_SPEEDUP = 1.02
+"""Smaller speed-ups are within the noise of two timings."""
+_CONFIRMED_SHARE = 0.5
+"""A hypothesis is confirmed if the log speed-up is at least this share of the expected one."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A node that was tried: exactly one of `gain` and `failure` says how it ended."""
+    """A node that was tried. Exactly one of `gain` and `failure` is set."""
 
     node: int
-    """Its number in the tree; what is said last of a node counts."""
+    """Its number in the tree. The last attempt with a number counts."""
     parent: int
     method: str
     """The plan in a sentence."""
     hypothesis: str = ""
     gain: float | None = None
-    """Times as fast as its parent; as the fastest baseline where it is `fresh`."""
+    """Speed-up over its parent; over the fastest baseline if it is fresh."""
     failure: str = ""
-    """Status and reason, where it does not work."""
-    promised: float = 0.0
-    """Times as fast as its parent, by its author's hypothesis; 0: nothing was promised."""
-    fresh: bool = False
-    """There is no parent with a time: a new design, or the mending of what did not work."""
+    """Status and reason, if it does not work."""
+    expected_speedup: float = 0.0
+    """Speed-up over its parent, by its author's hypothesis; 0: not stated."""
+    is_fresh: bool = False
+    """It has no parent with a time: a new design, or the fix of a failure."""
     ms: float | None = None
 
     def __post_init__(self) -> None:
@@ -54,19 +54,20 @@ class Attempt:
 
     @property
     def worth(self) -> float:
+        """The gain; 0 for a failure."""
         return self.gain or 0.0
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether what was measured bears the hypothesis out; None where that is not known."""
-        if self.promised <= 1 or self.gain is None or self.fresh:
+        """Whether the measurement confirms the hypothesis; None if that is unknown."""
+        if self.expected_speedup <= 1 or self.gain is None or self.is_fresh:
             return None
-        return math.log(self.gain) >= _KEPT_PROMISE * math.log(self.promised)
+        return math.log(self.gain) >= _CONFIRMED_SHARE * math.log(self.expected_speedup)
 
 
 @dataclass(frozen=True)
-class Error:
-    """A message that a node's build or run ended with."""
+class NodeError:
+    """The message with which a node's build or run failed."""
 
     node: int
     message: str
@@ -74,78 +75,84 @@ class Error:
 
 @dataclass(frozen=True)
 class Fact:
-    """What an author found out: a signature, a path, a measurement."""
+    """What an author learned: a signature, a path, a measurement."""
 
     text: str
     node: int | None = None
 
 
-Event = Attempt | Error | Fact
+MemoryEvent = Attempt | NodeError | Fact
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """Attempts by how they ended."""
+class AttemptGroups:
+    """Attempts by outcome."""
 
     gains: tuple[Attempt, ...]
-    """Clearly faster than their parents, or than every baseline where they are fresh; the best first."""
+    """Clearly faster than their parents (fresh ones: than every baseline), best first."""
     failures: tuple[Attempt, ...]
-    """What does not work, then what is no faster, the slowest first."""
+    """Failures, then attempts that are not faster, slowest first."""
 
 
 @dataclass(frozen=True)
-class Recurring:
-    """All errors of one signature."""
+class RecurringError:
+    """All errors with one signature."""
 
     signature: str
     example: str
     """The last message in full."""
     count: int
     fix: str
-    """The method that led out of it last; empty where none has yet."""
+    """The method that fixed it last; empty if none has."""
 
 
 class RunMemory:
+    """The events of a run, and what follows from them."""
+
     def __init__(self) -> None:
         self._attempts: dict[int, Attempt] = {}
-        self._errors: list[tuple[str, Error]] = []
-        """With their signatures."""
+        self._errors: list[tuple[str, NodeError]] = []
+        """Each with its signature."""
         self._facts: dict[str, Fact] = {}
 
-    def add(self, event: Event) -> None:
+    def add(self, event: MemoryEvent) -> None:
+        """Remember an event."""
         if isinstance(event, Attempt):
             self._attempts[event.node] = event
-        elif isinstance(event, Error):
+        elif isinstance(event, NodeError):
             self._errors.append((error_signature(event.message), event))
         else:
             self._facts.setdefault(" ".join(event.text.split()).lower(), event)
 
     # --- questions -----------------------------------------------------------------------------------
 
-    def tried_under(self, node: int) -> Outcomes:
-        """What was tried from this node."""
-        return _outcomes(attempt for attempt in self._attempts.values() if attempt.parent == node)
+    def attempts_from(self, node: int, skip: Collection[int] = ()) -> AttemptGroups:
+        """What was tried from this node, apart from the nodes in `skip`."""
+        attempts = self._attempts.values()
+        return _group(a for a in attempts if a.parent == node and a.node not in skip)
 
-    def tried_elsewhere(self, node: int) -> Outcomes:
-        return _outcomes(attempt for attempt in self._attempts.values() if attempt.parent != node)
+    def attempts_elsewhere(self, node: int, skip: Collection[int] = ()) -> AttemptGroups:
+        """What was tried from other nodes, apart from the nodes in `skip`."""
+        attempts = self._attempts.values()
+        return _group(a for a in attempts if a.parent != node and a.node not in skip)
 
-    def errors(self) -> tuple[Recurring, ...]:
-        """By how often they were seen, then the latest first."""
+    def errors(self) -> tuple[RecurringError, ...]:
+        """Most frequent first, then latest first."""
         fixes = self._fixes()
-        found: dict[str, list[Error]] = {}
+        found: dict[str, list[NodeError]] = {}
         latest: dict[str, int] = {}
         for index, (signature, error) in enumerate(self._errors):
             found.setdefault(signature, []).append(error)
             latest[signature] = index
         order = sorted(found, key=lambda signature: (-len(found[signature]), -latest[signature]))
-        return tuple(Recurring(s, found[s][-1].message, len(found[s]), fixes.get(s, "")) for s in order)
+        return tuple(RecurringError(s, found[s][-1].message, len(found[s]), fixes.get(s, "")) for s in order)
 
     def facts(self) -> tuple[Fact, ...]:
-        """The latest first; what was told twice is there once."""
+        """Latest first, without duplicates."""
         return tuple(reversed(self._facts.values()))
 
     def _fixes(self) -> dict[str, str]:
-        """By signature; the latest fix counts."""
+        """Methods by the signature that they fixed; the latest counts."""
         shown: dict[int, set[str]] = {}
         for signature, error in self._errors:
             shown.setdefault(error.node, set()).add(signature)
@@ -166,20 +173,14 @@ class RunMemory:
 
     # --- in words ------------------------------------------------------------------------------------
 
-    def digest(self, node: int, budget_tokens: int, told: Collection[int] = ()) -> str:
-        """The most valuable of all this for whoever works on `node`, in at most so many tokens; empty where nothing is known.
+    def digest(self, node: int, budget_tokens: int, shown: Collection[int] = ()) -> str:
+        """What is most useful to an author who works on `node`, within a number of tokens; empty if nothing
+        is known.
 
-        `told`: nodes that the reader is told of elsewhere, as of `node` itself.
+        `shown`: nodes that the prompt shows elsewhere. Like `node` itself, they are left out.
         """
-        under, elsewhere = (
-            Outcomes(
-                *(
-                    tuple(a for a in ended if a.node != node and a.node not in told)
-                    for ended in (some.gains, some.failures)
-                )
-            )
-            for some in (self.tried_under(node), self.tried_elsewhere(node))
-        )
+        skip = {node, *shown}
+        under, elsewhere = self.attempts_from(node, skip), self.attempts_elsewhere(node, skip)
         shares = {
             "Tried from this kernel" if node else "Designs tried": (
                 4,
@@ -187,7 +188,7 @@ class RunMemory:
             ),
             "Errors seen, and what fixed them": (2, [_error_line(error) for error in self.errors()]),
             "What worked in other steps": (2, _lines(elsewhere.gains)),
-            "Facts": (2, [_clipped(fact.text) for fact in self.facts()]),
+            "Facts": (2, [_clip(fact.text) for fact in self.facts()]),
             "What did not work in other steps": (1, _lines(elsewhere.failures)),
         }
         sections = {title: lines for title, (_, lines) in shares.items()}
@@ -196,7 +197,7 @@ class RunMemory:
             for title, (share, lines) in shares.items()
             for index in range(len(lines))
         )
-        left = int(budget_tokens * _CHARACTERS_A_TOKEN)
+        left = int(budget_tokens * _CHARACTERS_PER_TOKEN)
         chosen: dict[str, list[int]] = {title: [] for title in sections}
         for _, _, index, title in ranked:
             cost = len(f"- {sections[title][index]}\n") + (0 if chosen[title] else len(f"{title}:\n\n"))
@@ -211,16 +212,16 @@ class RunMemory:
         return "\n\n".join(blocks)
 
 
-def _outcomes(attempts: Iterable[Attempt]) -> Outcomes:
+def _group(attempts: Iterable[Attempt]) -> AttemptGroups:
     known = list(attempts)
-    gains = sorted((a for a in known if a.worth >= _WORKED), key=lambda a: -a.worth)
-    return Outcomes(
-        tuple(gains), tuple(sorted((a for a in known if a.worth < _WORKED), key=lambda a: a.worth))
+    gains = sorted((a for a in known if a.worth >= _MIN_SPEEDUP), key=lambda a: -a.worth)
+    return AttemptGroups(
+        tuple(gains), tuple(sorted((a for a in known if a.worth < _MIN_SPEEDUP), key=lambda a: a.worth))
     )
 
 
 def _lines(attempts: Iterable[Attempt]) -> list[str]:
-    """One a method, in the order given: the first of a method speaks for it, the others are counted."""
+    """One line per method, in the given order, worded like its first attempt; the others are counted."""
     groups: dict[tuple[str, bool], list[Attempt]] = {}
     for attempt in attempts:
         groups.setdefault((method_key(attempt.method), bool(attempt.failure)), []).append(attempt)
@@ -229,7 +230,7 @@ def _lines(attempts: Iterable[Attempt]) -> list[str]:
 
 def _attempt_line(group: list[Attempt]) -> str:
     first = group[0]
-    outcome = f"failed: {first.failure}" if first.failure else _gained(first)
+    outcome = f"failed: {first.failure}" if first.failure else _gain_text(first)
     tail = ""
     if len(group) > 1:
         others = (
@@ -238,36 +239,36 @@ def _attempt_line(group: list[Attempt]) -> str:
             else f", {min(a.worth for a in group):.2f}x to {max(a.worth for a in group):.2f}x"
         )
         tail = f" (tried {len(group)} times{others})"
-    return _clipped(f"{gist(first.method)} -> {outcome}{tail}")
+    return _clip(f"{summarize(first.method)} -> {outcome}{tail}")
 
 
-def _gained(attempt: Attempt) -> str:
-    """What came, over what, and what was expected."""
+def _gain_text(attempt: Attempt) -> str:
+    """The gain, over what, and what was expected."""
     text = f"{attempt.ms:.4f} ms, " if attempt.ms else ""
     text += f"{attempt.gain:.2f}x as fast as " + (
-        "the best baseline" if attempt.fresh else f"step {attempt.parent}"
+        "the best baseline" if attempt.is_fresh else f"step {attempt.parent}"
     )
-    if attempt.promised and not attempt.fresh:
-        text += f"; {expectation(attempt)}"
+    if attempt.expected_speedup and not attempt.is_fresh:
+        text += f"; {describe_expectation(attempt)}"
     return text
 
 
-def expectation(attempt: Attempt) -> str:
-    """What was promised, why, and whether it came true."""
+def describe_expectation(attempt: Attempt) -> str:
+    """The expected speed-up, why, and whether it was confirmed."""
     mark = {True: ", confirmed", False: ", refuted", None: ""}[attempt.confirmed]
-    return f"expected {attempt.promised:.2f}x{mark}" + (
-        f" ({gist(attempt.hypothesis)})" if attempt.hypothesis else ""
+    return f"expected {attempt.expected_speedup:.2f}x{mark}" + (
+        f" ({summarize(attempt.hypothesis)})" if attempt.hypothesis else ""
     )
 
 
-def _error_line(error: Recurring) -> str:
+def _error_line(error: RecurringError) -> str:
     times = f" ({error.count} times)" if error.count > 1 else ""
-    fix = f"; fixed by: {gist(error.fix)}" if error.fix else "; no fix found yet"
-    room = _LONGEST_LINE - len(times) - min(len(fix), _LONGEST_LINE // 2)
-    return _clipped(_clipped(telling_line(error.example), room) + times + fix)
+    fix = f"; fixed by: {summarize(error.fix)}" if error.fix else "; no fix found yet"
+    room = _MAX_LINE - len(times) - min(len(fix), _MAX_LINE // 2)
+    return _clip(_clip(error_line(error.example), room) + times + fix)
 
 
-def _clipped(text: str, longest: int = _LONGEST_LINE) -> str:
-    """On one line."""
+def _clip(text: str, longest: int = _MAX_LINE) -> str:
+    """The text on one line, cut to a length."""
     line = " ".join(text.split())
     return line if len(line) <= longest else line[: longest - 3] + "..."
