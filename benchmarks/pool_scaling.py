@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelpro.pools import on_ray
+from kernelpro.pools.ray_pool import RayPool
 from kernelpro.records import Candidate, Job, Result, Task
 from kernelpro.suites import judging
 
@@ -126,7 +126,7 @@ class Actor:
     def __init__(self, cluster: Cluster, there: bool):
         self._cluster, self._free, self._task = cluster, 0.0, ""
         self._there = there
-        self.hardware, self.do, self.stages = (_Method(f) for f in (self._hardware, self._do, self._stages))
+        self.hardware, self.run, self.stages = (_Method(f) for f in (self._hardware, self._run, self._stages))
 
     def _hardware(self) -> int:
         known = {"cuda": "NVIDIA H200", "cpu": "a CPU"}
@@ -141,7 +141,7 @@ class Actor:
     def _stages(self) -> int:
         return self._cluster.call(self._cluster.now, {})
 
-    def _do(self, line: str) -> int:
+    def _run(self, line: str) -> int:
         job = json.loads(line)
         seconds = self._cluster.judge_seconds()
         self._cluster.busy += seconds
@@ -158,27 +158,27 @@ class _Method:
         self.remote = function
 
 
-class Simulated(on_ray.RayPool):
+class Simulated(RayPool):
     def __init__(self, cluster: Cluster):
         self._simulated = cluster
         super().__init__()
 
-    def _join(self, address: str) -> None:
+    def _connect(self, address: str) -> None:
         self._ray = self._simulated
 
     def _now(self) -> float:
         return self._simulated.now
 
-    def _rest(self) -> None:
-        self._something.wait(0.01)
-        self._something.clear()
+    def _wait_for_jobs(self) -> None:
+        self._submitted.wait(0.01)
+        self._submitted.clear()
         self._simulated.now += 1.0
 
 
-class Unheard(Simulated):
+class WithoutReports(Simulated):
     """Nobody listens: by its own clock the pool would tell those who wait thousands of times a minute."""
 
-    def _tell_those_who_wait(self) -> None: ...
+    def _report_queue(self) -> None: ...
 
 
 def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
@@ -189,7 +189,7 @@ def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
         for task, n in numbers
     ]
     ended = [0.0]
-    with Unheard(cluster) as pool:
+    with WithoutReports(cluster) as pool:
         waiting, done = iter(jobs), threading.Event()
         left = itertools.count(len(jobs) - 1, -1)
 
@@ -204,7 +204,7 @@ def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
                 pool.submit(job).add_done_callback(ask)
 
         with pool._lock:
-            for _ in range(judging._AT_ONCE):
+            for _ in range(judging._MAX_SUBMITTED):
                 ask()
         done.wait()
     makespan = ended[0]

@@ -21,7 +21,7 @@ from kernelpro.records import (
 class KnownLab:
     """One baseline of 1 ms; `verdict` says the rest."""
 
-    outstanding = 0
+    pending_jobs = 0
     seeds: tuple[BaselineSeed, ...] = ()
 
     def verdict(self, job: Job, source: str) -> Verdict:

@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_takes_only_its_own_job(
             for pid in my_workers():
                 os.kill(pid, signal.SIGKILL)
 
-    results = list(local.run(jobs, progress))
+    results = list(local.run_locally(jobs, progress))
     assert [path.name for path in tmp_path.glob("kernelpro-*")] in ([], ["kernelpro-locks"])
     assert [r.job for r in results] == ["0", "1"]
     assert (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from spooling import building, judging
 
-from kernelpro.pools.spool.folder import Folder
-from kernelpro.pools.spool.packing import pack
-from kernelpro.pools.spool.pool import Spool
+from kernelpro.pools.spool.folder import SpoolFolder
+from kernelpro.pools.spool.packing import pack_worker
+from kernelpro.pools.spool.pool import SpoolPool
 from kernelpro.records import BuildData, Status
 
 
@@ -52,23 +52,23 @@ def test_one_file_and_torch_are_enough(tmp_path: Path) -> None:
     there["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     check = "import importlib.util as u; assert not [n for n in ('typer', 'rich', 'numpy', 'kernelpro') if u.find_spec(n)]"
     subprocess.run([python, "-c", check], env=there, check=True)
-    pack(tmp_path / "worker.pyz")
-    asking = Spool(tmp_path / "spool", wait=False)
+    pack_worker(tmp_path / "worker.pyz")
+    asking = SpoolPool(tmp_path / "spool", wait=False)
     for job in (building(1), judging("2", "right"), judging("3", "wrong")):
         asking.submit(job)
     command = [python, str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once", "--seconds", "600"]
     done = subprocess.run(command, env=there, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0 and "3 jobs done, 0 left" in done.stderr, done.stderr
-    assert isinstance(built := asking.ask(building(1)).data, BuildData) and not built.failure
-    right, wrong = (asking.ask(judging(factor)).verdict for factor in "23")
+    assert isinstance(built := asking.run(building(1)).data, BuildData) and not built.failure
+    right, wrong = (asking.run(judging(factor)).verdict for factor in "23")
     assert right and right.status is Status.PASSED and wrong and wrong.status is Status.WRONG, done.stderr
-    assert not Folder(tmp_path / "spool").workers()
+    assert not SpoolFolder(tmp_path / "spool").live_workers()
 
 
 def test_a_slot_that_is_too_short_is_not_begun_and_bad_names_are_told(tmp_path: Path) -> None:
-    pack(tmp_path / "worker.pyz")
+    pack_worker(tmp_path / "worker.pyz")
     command = [sys.executable, str(tmp_path / "worker.pyz")]
-    Spool(tmp_path / "spool", wait=False).submit(building(1))
+    SpoolPool(tmp_path / "spool", wait=False).submit(building(1))
     done = subprocess.run(
         [*command, str(tmp_path / "spool"), "--seconds", "2"], capture_output=True, text=True
     )

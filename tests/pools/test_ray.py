@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from spooling import building, judging
 
-from kernelpro.pools import on_ray
-from kernelpro.pools.by_name import pool
+from kernelpro.pools import ray_connect
+from kernelpro.pools.factory import create_pool
 from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
 
 JOBS = 200
@@ -55,7 +55,7 @@ def actors() -> list[int]:
             title = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if title.startswith(b"ray::Actor"):
+        if title.startswith(b"ray::RayWorker"):
             found.append(int(folder.name))
     return found
 
@@ -104,11 +104,11 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
     jobs = [job(number) for number in range(JOBS)]
     called: list[str] = []
     killer = Killer(called)
-    with pool(f"ray:{cluster.address}") as there:
+    with create_pool(f"ray:{cluster.address}") as there:
         answers = [there.submit(one) for one in jobs]
         for answer in answers:
             answer.add_done_callback(lambda future: called.append(future.result().job))
-        assert there.outstanding == JOBS
+        assert there.pending_jobs == JOBS
         until(lambda: bool(called))
         killer.start()
         until(lambda: len(called) >= JOBS // 2)
@@ -116,7 +116,7 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
         results = [answer.result(timeout=300) for answer in answers]
         killer.enough.set()
         killer.join()
-        assert there.outstanding == 0
+        assert there.pending_jobs == 0
     assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
     answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
     assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
@@ -125,7 +125,7 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
 
 def test_judging_is_the_same_there(cluster: Any) -> None:
     stages: list[str] = []
-    with pool(f"ray:{cluster.address}") as there:
+    with create_pool(f"ray:{cluster.address}") as there:
         answers = [
             there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"
         ]
@@ -138,8 +138,8 @@ def test_judging_is_the_same_there(cluster: Any) -> None:
 @pytest.mark.long  # the scheduler's part of it: test_ray_scheduling.py
 def test_a_worker_that_is_stopped_is_replaced(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "_DEAD_SECONDS", 5.0)
-    with pool(f"ray:{cluster.address}") as there:
-        assert there.ask(job(1)).job == "build 1"
+    with create_pool(f"ray:{cluster.address}") as there:
+        assert there.run(job(1)).job == "build 1"
         (stopped,) = actors()
         os.kill(stopped, signal.SIGSTOP)
         built = there.submit(job(2)).result(timeout=120).data
@@ -153,10 +153,10 @@ def test_a_cluster_can_be_spoken_to_from_outside(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_ray import job
-from kernelpro.pools.by_name import pool
+from kernelpro.pools.factory import create_pool
 if __name__ == "__main__":
-    with pool(sys.argv[1]) as there:
-        print(there.ask(job(7)).data.reason)
+    with create_pool(sys.argv[1]) as there:
+        print(there.run(job(7)).data.reason)
 """
     (tmp_path / "outside.py").write_text(code)
     ray = str(Path(sys.executable).with_name("ray"))
@@ -192,8 +192,8 @@ if __name__ == "__main__":
 def test_an_address_where_nobody_is(name: str) -> None:
     with free_port() as port:
         pass
-    with pytest.raises(BadInput, match=f"^--pool {name}{port}: nobody answers there"):
-        pool(f"{name}{port}")
+    with pytest.raises(BadInput, match=f"^--pool {name}{port}: nothing answers there"):
+        create_pool(f"{name}{port}")
 
 
 @contextlib.contextmanager
@@ -216,27 +216,27 @@ def stranger(answer: bytes) -> Iterator[int]:
 )
 @pytest.mark.parametrize("name", ["ray:127.0.0.1:", "ray://127.0.0.1:"])
 def test_an_address_where_somebody_else_is(name: str, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "_REACH_SECONDS", 1.0)
+    monkeypatch.setattr(ray_connect, "_CONNECT_SECONDS", 1.0)
     with (
         stranger(answer) as port,
         pytest.raises(BadInput, match=f"^--pool {name}{port}: something listens there, but it is not"),
     ):
-        pool(f"{name}{port}")
+        create_pool(f"{name}{port}")
 
 
 def test_what_is_no_address() -> None:
     with pytest.raises(BadInput, match=r"^--pool ray:nowhere: not an address"):
-        pool("ray:nowhere")
+        create_pool("ray:nowhere")
 
 
 def test_nobody_waits_for_a_pool_that_has_failed(cluster: Any) -> None:
     def fails(step: Progress) -> None:
         raise OSError("no space left")
 
-    with pool(f"ray:{cluster.address}") as there:
+    with create_pool(f"ray:{cluster.address}") as there:
         answers = [there.submit(job(1), fails), there.submit(job(2))]
         for answer in answers:
-            with pytest.raises(BadInput, match=r"works no longer \(OSError: no space left"):
+            with pytest.raises(BadInput, match=r"the pool stopped \(OSError: no space left"):
                 answer.result(timeout=100)
-        with pytest.raises(BadInput, match="works no longer"):
+        with pytest.raises(BadInput, match="the pool stopped"):
             there.submit(job(3))

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from pool_scaling import Cluster, Simulated, measure
 
-from kernelpro.pools import local, on_ray
+from kernelpro.pools import local, ray_pool
 from kernelpro.records import BadInput, Candidate, Job, Result, Task
 from kernelpro.suites import judging
 
@@ -56,7 +56,7 @@ def test_each_task_is_worth_a_worker_and_a_suite_fills_the_largest_pool() -> Non
         for answer in ask(pool, [job(str(n)) for n in range(100)]):
             answer.result(timeout=60)
         assert len(cluster.actors) == 100
-    assert judging._AT_ONCE >= on_ray._MOST_ACTORS * on_ray._MOST_SENT
+    assert judging._MAX_SUBMITTED >= ray_pool.MAX_ACTORS * ray_pool.MAX_SENT
 
 
 class Faulty(Cluster):
@@ -111,7 +111,7 @@ def test_a_job_goes_on_where_the_gpu_is_well() -> None:
     with Simulated(cluster) as pool:
         (answer,) = ask(pool, [job("a")])
         assert answer.result(timeout=60).data is None
-        assert sum(hand.failed for hand in pool._hands) == 1
+        assert sum(actor.failed for actor in pool._actors) == 1
 
 
 def test_nobody_waits_for_a_cluster_whose_gpus_have_all_failed() -> None:
@@ -120,7 +120,7 @@ def test_nobody_waits_for_a_cluster_whose_gpus_have_all_failed() -> None:
         answer = pool.submit(job("a"), lambda step: stages.append(step.stage))
         with pytest.raises(BadInput, match=r"all GPUs of the cluster \(1\) failed their health checks"):
             answer.result(timeout=60)
-    assert stages[-1] == "waiting with 0 others; 0 workers are there; GPUs that failed: 1"
+    assert stages[-1] == "queued with 0 others; 0 workers are running; GPUs that failed: 1"
 
 
 def test_workers_that_nobody_needs_are_let_go() -> None:
@@ -141,7 +141,7 @@ def test_a_small_task_does_not_wait_for_all_of_a_large_one() -> None:
             answer.add_done_callback(lambda future: order.append(future.result().job))
         for answer in answers:
             answer.result(timeout=60)
-    assert order.index("small/2") < on_ray._TURN + 3
+    assert order.index("small/2") < ray_pool.FIRST_TURN + 3
     assert order.index("large/499") == 502
     tasks = [name.partition("/")[0] for name in order]
     assert sum(one != other for one, other in itertools.pairwise(tasks)) == 2, "made warm again once"
@@ -165,7 +165,7 @@ def test_a_worker_without_a_sign_of_life_is_replaced() -> None:
     cluster = Silent(1)
     heard: list[str] = []
     with Simulated(cluster) as pool:
-        pool._say = heard.append
+        pool._warn = heard.append
         (answer,) = ask(pool, [job("a")])
         assert json.loads(answer.result(timeout=60).dumps())["job"] == "a/0"
-        assert heard == ["a worker has given no sign of life for 120 s and is replaced"]
+        assert heard == ["a worker sent no heartbeat for 120 s and is replaced"]

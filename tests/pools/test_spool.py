@@ -16,16 +16,16 @@ import pytest
 from spooling import TASK, building, judging
 
 from kernelpro.lab.machine import Device, Gpu
-from kernelpro.pools.by_name import pool
-from kernelpro.pools.pool import Outstanding
+from kernelpro.pools.factory import create_pool
+from kernelpro.pools.pool import ResultPending
 from kernelpro.pools.spool import transfer
-from kernelpro.pools.spool.entries import Posted, answer, line, post, read
-from kernelpro.pools.spool.folder import MOST_ATTEMPTS, Folder, Holder
-from kernelpro.pools.spool.pool import Spool
+from kernelpro.pools.spool.entries import JobEntry, result_entry, to_line, job_entry, parse_entry
+from kernelpro.pools.spool.folder import MAX_ATTEMPTS, SpoolFolder, LeaseHolder
+from kernelpro.pools.spool.pool import SpoolPool
 from kernelpro.records import BadInput, BuildData, Job, Result, Status, Verdict
 
-ME = Holder("me", "a processor", 60.0)
-OTHER = Holder("another", "a processor", 60.0)
+ME = LeaseHolder("me", "a processor", 60.0)
+OTHER = LeaseHolder("another", "a processor", 60.0)
 
 
 class Spooling:
@@ -34,16 +34,16 @@ class Spooling:
     def __init__(self, path: Path):
         self.heard: list[str] = []
         self.path = path
-        self.folder = Folder(path, self.heard.append)
+        self.folder = SpoolFolder(path, self.heard.append)
 
-    def post(self, job: Job, match: str = "") -> Posted:
-        posted = post(job, match)
-        self.folder.put(posted)
+    def post(self, job: Job, match: str = "") -> JobEntry:
+        posted = job_entry(job, match)
+        self.folder.add_job(posted)
         return posted
 
-    def finish(self, posted: Posted, **found: object) -> bool:
+    def finish(self, posted: JobEntry, **found: object) -> bool:
         result = Result(posted.job.id, **(found or {"data": {"n": 1}}))  # type: ignore[arg-type]
-        return self.folder.keep(answer(posted, result, "me", "a processor", 1.0))
+        return self.folder.add_result(result_entry(posted, result, "me", "a processor", 1.0))
 
     def age(self, path: Path, seconds: float = 100.0) -> None:
         os.utime(path, (time.time() - seconds,) * 2)
@@ -59,43 +59,43 @@ def spool(tmp_path: Path) -> Spooling:
 
 def test_the_same_question_has_the_same_key_whoever_asks() -> None:
     asked = judging("2", "step 1")
-    assert post(asked).key == post(judging("2", "step 9")).key
-    assert post(asked).key == post(Job.from_json(json.loads(asked.dumps()))).key
+    assert job_entry(asked).key == job_entry(judging("2", "step 9")).key
+    assert job_entry(asked).key == job_entry(Job.from_json(json.loads(asked.dumps()))).key
     others = [
         judging("3"),
         replace(asked, kind="profile"),
         replace(asked, options=replace(asked.options, effort="full")),
     ]
-    assert len({post(asked).key, post(asked, "H200").key, *(post(job).key for job in others)}) == 5
-    earlier = json.loads(post(asked).dumps())
+    assert len({job_entry(asked).key, job_entry(asked, "H200").key, *(job_entry(job).key for job in others)}) == 5
+    earlier = json.loads(job_entry(asked).dumps())
     del earlier["job"]["options"]["energy_against"], earlier["job"]["tune"]
-    assert read(json.dumps(earlier)), "posted by a version that had fewer options"
+    assert parse_entry(json.dumps(earlier)), "posted by a version that had fewer options"
 
 
 def test_a_result_is_found_again_under_the_name_of_whoever_asks(spool: Spooling) -> None:
-    first = Spool(spool.path, wait=False)
-    with pytest.raises(Outstanding, match="judge relu step 1 waits in"):
-        first.ask(judging("2", "step 1"))
-    assert first.outstanding == 1
-    spool.finish(post(judging("2")), verdict=Verdict("step 1", Status.WRONG, "off", task="relu"))
-    found = Spool(spool.path, wait=False).ask(judging("2", "step 9"))
+    first = SpoolPool(spool.path, wait=False)
+    with pytest.raises(ResultPending, match="judge relu step 1 waits in"):
+        first.run(judging("2", "step 1"))
+    assert first.pending_jobs == 1
+    spool.finish(job_entry(judging("2")), verdict=Verdict("step 1", Status.WRONG, "off", task="relu"))
+    found = SpoolPool(spool.path, wait=False).run(judging("2", "step 9"))
     assert found.job == "step 9" and found.verdict and found.verdict.candidate == "step 9"
 
 
 def test_who_waits_gets_results_as_they_come(spool: Spooling) -> None:
-    with Spool(spool.path) as asking:
+    with SpoolPool(spool.path) as asking:
         stages: list[str] = []
         answers = [asking.submit(building(n), lambda step: stages.append(step.stage)) for n in range(3)]
         (first, *_) = posted = spool.folder.open_jobs()
-        lease = spool.folder.take(first, ME)
+        lease = spool.folder.acquire(first, ME)
         assert lease
-        spool.folder.tell(lease, "building")
+        spool.folder.report_stage(lease, "building")
         while "building (me)" not in stages:
             time.sleep(0.05)
         for job in posted:
             spool.finish(job, data=BuildData(reason=job.job.id))
         assert [a.result(10).data for a in answers] == [BuildData(reason=f"build {n}") for n in range(3)]
-        assert asking.outstanding == 0
+        assert asking.pending_jobs == 0
 
 
 def test_whoever_is_interrupted_while_asking_can_leave(
@@ -105,7 +105,7 @@ def test_whoever_is_interrupted_while_asking_can_leave(
         signal.SIGINT, signal.default_int_handler
     )  # what runs in the background ignores it
     try:
-        with Spool(spool.path) as asking, monkeypatch.context() as moment:
+        with SpoolPool(spool.path) as asking, monkeypatch.context() as moment:
             moment.setattr(threading.Thread, "start", lambda self: signal.raise_signal(signal.SIGINT))
             with pytest.raises(KeyboardInterrupt):
                 asking.submit(building(1))
@@ -118,17 +118,17 @@ def test_whoever_is_interrupted_while_asking_can_leave(
 
 def test_an_error_is_handed_out_once(spool: Spooling) -> None:
     spool.finish(spool.post(building(1)), error="the GPU is throttling")
-    asking = Spool(spool.path, wait=False)
-    assert asking.ask(building(1)).error == "the GPU is throttling"
-    assert not Folder(spool.path).open_jobs(), "nobody does it again unasked"
-    with pytest.raises(Outstanding):
-        asking.ask(building(1))
+    asking = SpoolPool(spool.path, wait=False)
+    assert asking.run(building(1)).error == "the GPU is throttling"
+    assert not SpoolFolder(spool.path).open_jobs(), "nobody does it again unasked"
+    with pytest.raises(ResultPending):
+        asking.run(building(1))
 
 
 def test_the_first_result_stands(spool: Spooling) -> None:
     posted = spool.post(building(1))
     assert spool.finish(posted, data=BuildData(reason="1")) and not spool.finish(posted, data=BuildData(reason="2"))
-    assert Spool(spool.path).ask(building(1)).data == BuildData(reason="1")
+    assert SpoolPool(spool.path).run(building(1)).data == BuildData(reason="1")
 
 
 # --- leases ----------------------------------------------------------------------------------------------
@@ -136,24 +136,24 @@ def test_the_first_result_stands(spool: Spooling) -> None:
 
 def test_one_job_has_one_holder(spool: Spooling) -> None:
     posted = spool.post(building(1))
-    lease = spool.folder.take(posted, ME)
-    assert lease and spool.folder.take(posted, OTHER) is None
+    lease = spool.folder.acquire(posted, ME)
+    assert lease and spool.folder.acquire(posted, OTHER) is None
     spool.folder.release(lease)
-    again = spool.folder.take(posted, OTHER)
+    again = spool.folder.acquire(posted, OTHER)
     assert again and spool.folder.attempts(posted.key) == 0, "what is given back was no attempt"
-    spool.folder.tell(again, "building")
+    spool.folder.report_stage(again, "building")
     assert spool.folder.attempts(posted.key) == 1
 
 
 RACER = """
 import sys
 from pathlib import Path
-from kernelpro.pools.spool.folder import Folder, Holder
-folder = Folder(Path(sys.argv[1]))
+from kernelpro.pools.spool.folder import LeaseHolder, SpoolFolder
+folder = SpoolFolder(Path(sys.argv[1]))
 jobs = folder.open_jobs()
 print("ready", flush=True)
 sys.stdin.readline()
-print(" ".join(posted.key for posted in jobs if folder.take(posted, Holder(sys.argv[2], "a processor", 60.0))), flush=True)
+print(" ".join(posted.key for posted in jobs if folder.acquire(posted, LeaseHolder(sys.argv[2], "a processor", 60.0))), flush=True)
 """
 
 
@@ -173,44 +173,44 @@ def test_processes_that_race_share_the_jobs(spool: Spooling) -> None:
 
 def test_a_lease_that_is_not_renewed_returns(spool: Spooling) -> None:
     posted = spool.post(building(1))
-    lost = spool.folder.take(posted, ME)
+    lost = spool.folder.acquire(posted, ME)
     assert lost
     spool.age(lost.path, 50)
-    assert spool.folder.take(posted, OTHER) is None, "not yet"
+    assert spool.folder.acquire(posted, OTHER) is None, "not yet"
     spool.age(lost.path, 70)
-    assert spool.folder.take(posted, OTHER)
+    assert spool.folder.acquire(posted, OTHER)
     spool.folder.renew(lost)
-    assert spool.folder.holders()[posted.key].worker == "another", "who comes back late holds nothing"
+    assert spool.folder.lease_holders()[posted.key].worker == "another", "who comes back late holds nothing"
 
 
 def test_a_job_that_outlives_all_its_workers_is_answered(spool: Spooling) -> None:
     posted = spool.post(judging("2"))
-    for _ in range(MOST_ATTEMPTS):
-        lease = spool.folder.take(posted, ME)
+    for _ in range(MAX_ATTEMPTS):
+        lease = spool.folder.acquire(posted, ME)
         assert lease
-        spool.folder.tell(lease, "timing")
+        spool.folder.report_stage(lease, "timing")
         spool.age(lease.path)
-    assert spool.folder.take(posted, ME) is None
-    asking = Spool(spool.path, wait=False)
-    found = asking.ask(judging("2"))
+    assert spool.folder.acquire(posted, ME) is None
+    asking = SpoolPool(spool.path, wait=False)
+    found = asking.run(judging("2"))
     assert (
         found.verdict
         and found.verdict.status is Status.CRASHED
-        and f"{MOST_ATTEMPTS} workers died" in found.verdict.reason
+        and f"{MAX_ATTEMPTS} workers died" in found.verdict.reason
     )
     assert found.lost == found.verdict.reason, "the candidate may not be to blame"
-    with pytest.raises(Outstanding):
-        asking.ask(judging("2"))
-    assert spool.folder.take(posted, ME), "asked again, it is done again"
+    with pytest.raises(ResultPending):
+        asking.run(judging("2"))
+    assert spool.folder.acquire(posted, ME), "asked again, it is done again"
 
 
 def test_a_job_that_was_taken_ahead_and_never_begun_has_no_attempts(spool: Spooling) -> None:
     posted = spool.post(judging("2"))
-    for _ in range(2 * MOST_ATTEMPTS):
-        lease = spool.folder.take(posted, ME)
+    for _ in range(2 * MAX_ATTEMPTS):
+        lease = spool.folder.acquire(posted, ME)
         assert lease
         spool.age(lease.path)
-    assert spool.folder.take(posted, ME) and spool.folder.attempts(posted.key) == 0
+    assert spool.folder.acquire(posted, ME) and spool.folder.attempts(posted.key) == 0
 
 
 # --- hardware --------------------------------------------------------------------------------------------
@@ -221,27 +221,27 @@ H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A1
 def test_a_task_stays_on_one_kind_of_hardware(spool: Spooling) -> None:
     first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
     assert (
-        spool.folder.suits(first, H200) == "NVIDIA H200" and spool.folder.suits(first, A100) == "NVIDIA A100"
+        spool.folder.hardware_for(first, H200) == "NVIDIA H200" and spool.folder.hardware_for(first, A100) == "NVIDIA A100"
     )
-    assert spool.folder.suits(first, Device()) is None, "no GPU, no job for one"
-    lease = spool.folder.take(first, Holder("me", "NVIDIA A100", 60.0))
-    assert lease and spool.folder.suits(second, H200), "what was not begun binds nobody"
-    spool.folder.tell(lease, "building")
-    assert spool.folder.suits(second, H200) is None and spool.folder.suits(second, A100) == "NVIDIA A100"
+    assert spool.folder.hardware_for(first, Device()) is None, "no GPU, no job for one"
+    lease = spool.folder.acquire(first, LeaseHolder("me", "NVIDIA A100", 60.0))
+    assert lease and spool.folder.hardware_for(second, H200), "what was not begun binds nobody"
+    spool.folder.report_stage(lease, "building")
+    assert spool.folder.hardware_for(second, H200) is None and spool.folder.hardware_for(second, A100) == "NVIDIA A100"
     other = spool.post(replace(judging("4"), task=replace(TASK, mode="eval"), target="cuda"))
-    assert spool.folder.suits(other, H200), "another task is free"
+    assert spool.folder.hardware_for(other, H200), "another task is free"
 
 
 def test_a_task_stays_where_its_first_result_comes_from(spool: Spooling) -> None:
     first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
-    spool.folder.keep(answer(first, Result("", error="no such device"), "me", "NVIDIA H200", 1.0))
-    spool.folder.keep(answer(second, Result("", data=BuildData()), "me", "NVIDIA A100", 1.0))
-    assert spool.folder.suits(first, A100) and not spool.folder.suits(first, H200)
+    spool.folder.add_result(result_entry(first, Result("", error="no such device"), "me", "NVIDIA H200", 1.0))
+    spool.folder.add_result(result_entry(second, Result("", data=BuildData()), "me", "NVIDIA A100", 1.0))
+    assert spool.folder.hardware_for(first, A100) and not spool.folder.hardware_for(first, H200)
 
 
 def test_match_chooses_the_hardware(spool: Spooling) -> None:
     posted = spool.post(replace(judging("2"), target="cuda"), match="h200")
-    assert spool.folder.suits(posted, H200) and not spool.folder.suits(posted, A100)
+    assert spool.folder.hardware_for(posted, H200) and not spool.folder.hardware_for(posted, A100)
 
 
 # --- files that are not as they should be ----------------------------------------------------------------
@@ -252,9 +252,9 @@ def test_a_truncated_result_is_reported_and_its_job_is_open_again(spool: Spoolin
     spool.finish(posted)
     path = spool.path / "results" / f"{posted.key}.json"
     path.write_text(path.read_text()[:-20])
-    assert Folder(spool.path).open_jobs() == [posted] and path.exists(), "it may be being copied"
+    assert SpoolFolder(spool.path).open_jobs() == [posted] and path.exists(), "it may be being copied"
     spool.age(path)
-    assert Folder(spool.path, spool.heard.append).open_jobs() == [posted]
+    assert SpoolFolder(spool.path, spool.heard.append).open_jobs() == [posted]
     assert (
         "truncated" in spool.heard[0]
         and not path.exists()
@@ -268,7 +268,7 @@ def test_a_changed_result_is_no_result(spool: Spooling) -> None:
     path = spool.path / "results" / f"{posted.key}.json"
     path.write_text(path.read_text().replace('"n":12', '"n":13'))
     spool.age(path)
-    assert spool.folder.answered(posted.key) is None and "checksum" in spool.heard[0]
+    assert spool.folder.result(posted.key) is None and "checksum" in spool.heard[0]
 
 
 def test_a_truncated_job_is_reported_and_written_anew_by_whoever_asks(spool: Spooling) -> None:
@@ -276,27 +276,27 @@ def test_a_truncated_job_is_reported_and_written_anew_by_whoever_asks(spool: Spo
     path = spool.path / "jobs" / f"{posted.key}.json"
 
     def cut() -> None:
-        path.write_text(line(posted)[:-20])
+        path.write_text(to_line(posted)[:-20])
         spool.age(path)
 
     cut()
-    assert Folder(spool.path, spool.heard.append).open_jobs() == []
+    assert SpoolFolder(spool.path, spool.heard.append).open_jobs() == []
     assert (
         "truncated" in spool.heard[0]
         and not path.exists()
         and len(list((spool.path / "aside").iterdir())) == 1
     )
     cut()
-    Spool(spool.path, wait=False, say=spool.heard.append).submit(building(1))
-    assert "is written anew: it is truncated" in spool.heard[1] and Folder(spool.path).open_jobs() == [posted]
+    SpoolPool(spool.path, wait=False, warn=spool.heard.append).submit(building(1))
+    assert "is written anew: it is truncated" in spool.heard[1] and SpoolFolder(spool.path).open_jobs() == [posted]
 
 
 def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelpro.pools.spool.pool._TIDY_EVERY", 1)
-    with Spool(spool.path) as asking:
+    with SpoolPool(spool.path) as asking:
         waiting = asking.submit(building(1))
-        spool.folder.set_aside(spool.path / "jobs" / f"{post(building(1)).key}.json", "it was damaged")
-        while not (left := Folder(spool.path).open_jobs()):
+        spool.folder.quarantine(spool.path / "jobs" / f"{job_entry(building(1)).key}.json", "it was damaged")
+        while not (left := SpoolFolder(spool.path).open_jobs()):
             time.sleep(0.05)
         spool.finish(left[0])
         assert waiting.result(10).data == BuildData(reason="1")
@@ -306,7 +306,7 @@ def test_a_folder_that_is_gone_for_good_is_one_clear_line(
     spool: Spooling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelpro.pools.spool.pool._PATIENCE_SECONDS", 0.0)
-    with Spool(spool.path, say=spool.heard.append) as asking:
+    with SpoolPool(spool.path, warn=spool.heard.append) as asking:
         waiting = asking.submit(building(1))
         spool.path.rename(spool.path.with_name("elsewhere"))
         with pytest.raises(BadInput, match=f"{spool.path}.* cannot be"):
@@ -320,17 +320,17 @@ def test_a_folder_that_is_gone_for_good_is_one_clear_line(
 
 
 def test_a_cancelled_job_goes_unless_somebody_is_at_it(spool: Spooling) -> None:
-    with Spool(spool.path) as asking:
+    with SpoolPool(spool.path) as asking:
         free, taken, first, second = (asking.submit(building(n)) for n in (1, 2, 3, 3))
-        assert spool.folder.take(post(building(2)), ME)
+        assert spool.folder.acquire(job_entry(building(2)), ME)
         assert free.cancel() and taken.cancel() and first.cancel()
-        assert {posted.job.id for posted in Folder(spool.path).open_jobs()} == {"build 2", "build 3"}, (
+        assert {posted.job.id for posted in SpoolFolder(spool.path).open_jobs()} == {"build 2", "build 3"}, (
             "one is asked for twice"
         )
-        assert asking.outstanding == 1
-        assert second.cancel() and asking.outstanding == 0
-        assert len(Folder(spool.path).open_jobs()) == 1
-        spool.finish(post(building(1)))
+        assert asking.pending_jobs == 1
+        assert second.cancel() and asking.pending_jobs == 0
+        assert len(SpoolFolder(spool.path).open_jobs()) == 1
+        spool.finish(job_entry(building(1)))
         assert asking.submit(building(1)).result(10).data == BuildData(reason="1"), "it can be asked for again"
 
 
@@ -341,7 +341,7 @@ def test_results_under_other_names_are_taken_in_or_set_aside(spool: Spooling) ->
         spool.finish(posted)
     (results / f"{first.key} (copy).json").write_text((results / f"{first.key}.json").read_text())
     (results / f"{second.key}.json").rename(results / "renamed.json")
-    spool.folder.tidy()
+    spool.folder.adopt_stray_results()
     assert sorted(path.stem for path in results.iterdir()) == sorted([first.key, second.key])
     assert len(spool.heard) == 1 and "has a result already" in spool.heard[0]
 
@@ -352,7 +352,7 @@ def test_results_under_other_names_are_taken_in_or_set_aside(spool: Spooling) ->
 def test_jobs_and_results_travel_as_files(spool: Spooling, tmp_path: Path) -> None:
     for n in range(3):
         spool.post(building(n))
-    assert transfer.pack(spool.folder, tmp_path / "jobs.jsonl") == 3
+    assert transfer.pack_jobs(spool.folder, tmp_path / "jobs.jsonl") == 3
     there = Spooling(tmp_path / "there")
     assert transfer.merge(there.folder, tmp_path / "jobs.jsonl").jobs == 3
     for posted in there.folder.open_jobs():
@@ -360,10 +360,10 @@ def test_jobs_and_results_travel_as_files(spool: Spooling, tmp_path: Path) -> No
     lines = [path.read_text() for path in (there.path / "results").iterdir()]
     (tmp_path / "results.jsonl").write_text("".join([lines[0], lines[1], lines[0], lines[2][:50]]))
     merged = transfer.merge(spool.folder, tmp_path / "results.jsonl")
-    assert (merged.results, merged.doubles) == (2, 1)
-    assert len(merged.strange) == 1 and "line 4: it is truncated" in merged.strange[0]
+    assert (merged.results, merged.duplicates) == (2, 1)
+    assert len(merged.errors) == 1 and "line 4: it is truncated" in merged.errors[0]
     again = transfer.merge(spool.folder, there.path)
-    assert (again.results, again.doubles, again.strange) == (1, 5, []), "a copy of the folder does as well"
+    assert (again.results, again.duplicates, again.errors) == (1, 5, []), "a copy of the folder does as well"
     assert spool.folder.open_jobs() == []
 
 
@@ -371,21 +371,21 @@ def test_a_result_that_nobody_asked_for_is_not_taken(spool: Spooling, tmp_path: 
     other = Spooling(tmp_path / "other")
     other.finish(other.post(building(1)))
     merged = transfer.merge(spool.folder, other.path / "results")
-    assert merged.results == 0 and "never asked for here" in merged.strange[0]
+    assert merged.results == 0 and "never asked for here" in merged.errors[0]
 
 
 def test_a_line_that_was_cut_short_swallows_no_other(spool: Spooling, tmp_path: Path) -> None:
-    entries = [answer(spool.post(building(n)), Result("", data=BuildData(reason=str(n))), "me", "", 1.0) for n in range(3)]
+    entries = [result_entry(spool.post(building(n)), Result("", data=BuildData(reason=str(n))), "me", "", 1.0) for n in range(3)]
     out = tmp_path / "results.jsonl"
-    transfer.append(out, entries[0])
-    out.write_text(out.read_text() + line(entries[1])[:30])
-    transfer.append(out, entries[1])
-    transfer.append(out, entries[2])
+    transfer.append_result(out, entries[0])
+    out.write_text(out.read_text() + to_line(entries[1])[:30])
+    transfer.append_result(out, entries[1])
+    transfer.append_result(out, entries[2])
     merged = transfer.merge(spool.folder, out)
-    assert merged.results == 3 and len(merged.strange) == 1 and "line 2" in merged.strange[0]
+    assert merged.results == 3 and len(merged.errors) == 1 and "line 2" in merged.errors[0]
 
 
 @pytest.mark.parametrize("spec", ["spool:", "nowhere", "local:0", "local:many", ""])
 def test_a_pool_that_is_none_is_one_clear_line(spec: str) -> None:
     with pytest.raises(BadInput, match=f"--pool {spec}: not a pool; there are local"):
-        pool(spec)
+        create_pool(spec)

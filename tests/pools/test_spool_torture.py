@@ -11,9 +11,9 @@ from pathlib import Path
 
 from spooling import judging, misbuilding, misspelt, worker
 
-from kernelpro.pools.spool.entries import post
-from kernelpro.pools.spool.folder import Folder
-from kernelpro.pools.spool.pool import Spool
+from kernelpro.pools.spool.entries import job_entry
+from kernelpro.pools.spool.folder import SpoolFolder
+from kernelpro.pools.spool.pool import SpoolPool
 from kernelpro.records import BuildData, Status
 
 BUILDS, LINES = 8, 190
@@ -24,7 +24,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
     jobs = [misbuilding(n) for n in range(BUILDS)] + [misspelt(n) for n in range(1, LINES + 1)]
     jobs += [judging("2", "right"), judging("3", "wrong")]
     heard: list[str] = []
-    with Spool(tmp_path, say=heard.append) as spool:
+    with SpoolPool(tmp_path, warn=heard.append) as spool:
         answers = [spool.submit(job) for job in jobs]
         called: list[str] = []
         for answer in answers:
@@ -57,16 +57,16 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
     reports = said + "\n".join(heard)
     assert f"{torn} is set aside" in reports and "truncated" in reports
     assert f"{copied} is set aside" in reports and "has a result already" in reports
-    assert not Folder(tmp_path).open_jobs() and not Folder(tmp_path).holders()
+    assert not SpoolFolder(tmp_path).open_jobs() and not SpoolFolder(tmp_path).lease_holders()
 
 
 def _kill_two_at_work(path: Path, workers: list[subprocess.Popen[str]]) -> set[str]:
     """The keys that the two had taken when they died."""
-    folder = Folder(path)
+    folder = SpoolFolder(path)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         held: dict[int, set[str]] = {}
-        for key, holder in folder.holders().items():
+        for key, holder in folder.lease_holders().items():
             held.setdefault(int(holder.worker.rpartition("-")[2]), set()).add(key)
         victims = [process for process in workers if process.pid in held][:2]
         if len(victims) == 2:
@@ -79,7 +79,7 @@ def _kill_two_at_work(path: Path, workers: list[subprocess.Popen[str]]) -> set[s
 
 def _tear(path: Path) -> str:
     """Put half a result in the place of one that is not there yet."""
-    folder = Folder(path)
+    folder = SpoolFolder(path)
     posted = folder.open_jobs()[-1]
     torn = path / "results" / f"{posted.key}.json"
     hidden = path / "half"
@@ -99,6 +99,6 @@ def _copy(path: Path) -> str:
 
 
 def _words(path: Path, key: str) -> str:
-    posted = Folder(path).job(key)
-    assert posted and post(posted.job).key == key
-    return posted.words
+    posted = SpoolFolder(path).job(key)
+    assert posted and job_entry(posted.job).key == key
+    return posted.description

@@ -14,7 +14,7 @@ from spooling import QUICK, TASK, judging
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools import local, process
-from kernelpro.pools.by_name import pool
+from kernelpro.pools.factory import create_pool
 from kernelpro.records import BadInput, BuildData, Candidate, Job, Options, Progress, Status, Target, Task
 
 H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A100"))
@@ -32,7 +32,7 @@ def test_two_workers_judge_one_at_a_time() -> None:
     def progress(step: Progress) -> None:
         stages.append((step.job, step.stage))
 
-    with pool("local:2") as both:
+    with create_pool("local:2") as both:
         jobs = [judging("2", name) for name in "ab"]
         other = [Job(name, "judge", EVAL, judging("2").candidate, "cpu", QUICK) for name in "xy"]
         answers = [both.submit(job, progress) for job in (jobs[0], other[0], jobs[1], other[1])]
@@ -108,13 +108,13 @@ def test_a_task_is_not_left_while_a_run_works_on_it(stand_in: None) -> None:
     """Two runs, one device: each asks again when it has its answer, and none has to be made warm twice."""
     done: list[str] = []
 
-    def run(task: Task, here: local.Pool) -> None:
+    def run(task: Task, here: local.LocalPool) -> None:
         for kind, number in (("study", 1), ("judge", 2), ("judge", 3)):
             job = Job(f"{task.name} {number}", kind, task, Candidate("work", "work"), "cuda", QUICK)  # type: ignore[arg-type]
             here.submit(job).result(timeout=60)
             done.append(job.id)
 
-    with local.Pool(on=[H200]) as here, ThreadPoolExecutor() as clients:
+    with local.LocalPool(devices=[H200]) as here, ThreadPoolExecutor() as clients:
         list(clients.map(run, (TASK, EVAL), (here, here)))
     names = [job.rpartition(" ")[0] for job in done]
     assert names == [names[0]] * 3 + [names[-1]] * 3 and set(names) == {TASK.name, EVAL.name}
@@ -122,7 +122,7 @@ def test_a_task_is_not_left_while_a_run_works_on_it(stand_in: None) -> None:
 
 def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:
     heard: list[str] = []
-    with local.Pool(on=[H200], say=heard.append) as here:
+    with local.LocalPool(devices=[H200], warn=heard.append) as here:
         broken, behind = here.submit(wish("break the device")), here.submit(wish("work"))
         verdict = broken.result(timeout=30).verdict
         assert (
@@ -137,19 +137,19 @@ def test_a_sick_device_is_reported_and_left_alone(stand_in: None) -> None:
 
 
 def test_a_candidate_costs_one_device_and_another_does_the_rest(stand_in: None) -> None:
-    with local.Pool(on=[H200, TWIN]) as here:
+    with local.LocalPool(devices=[H200, TWIN]) as here:
         answers = [here.submit(wish(text)) for text in ("work", "break the device", "more work")]
         assert answers[0].result(timeout=30).data == BuildData(reason="work")
         verdict = answers[1].result(timeout=30).verdict
         assert verdict and verdict.status is Status.CRASHED
         assert answers[2].result(timeout=30).data == BuildData(reason="more work")
-        assert [slot.failed for slot in here._slots].count(True) == 1
+        assert [slot.failed for slot in here._workers].count(True) == 1
 
 
 def test_a_job_that_was_cancelled_is_not_refused_as_well(stand_in: None) -> None:
-    with local.Pool(on=[H200]) as here:
+    with local.LocalPool(devices=[H200]) as here:
         here.submit(wish("break the device"))
-        late = [here.submit(wish("work")) for _ in range(local._MOST_SENT)]
+        late = [here.submit(wish("work")) for _ in range(local.MAX_SENT)]
         assert late[-1].cancel()
         for answer in late[:-1]:
             with pytest.raises(local.DeviceFailed):
@@ -161,7 +161,7 @@ def test_a_job_that_was_cancelled_is_not_refused_as_well(stand_in: None) -> None
 def test_a_hung_worker_is_replaced(stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_SLACK_SECONDS", 1.0)
     brief = Options(baselines=(), build_timeout=0.1, call_timeout=0.01)
-    with local.Pool(on=[H200]) as here:
+    with local.LocalPool(devices=[H200]) as here:
         hung, behind = here.submit(wish("hang", options=brief)), here.submit(wish("work", options=brief))
         verdict = hung.result(timeout=60).verdict
         assert verdict and verdict.status is Status.CRASHED and "no sign of life" in verdict.reason
@@ -169,24 +169,24 @@ def test_a_hung_worker_is_replaced(stand_in: None, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_task_stays_on_one_kind_of_hardware(stand_in: None) -> None:
-    with local.Pool(on=[H200, A100]) as here:
+    with local.LocalPool(devices=[H200, A100]) as here:
         answers = [here.submit(wish(f"{n}")) for n in range(12)]
         assert [a.result(timeout=30).data for a in answers] == [BuildData(reason=f"{n}") for n in range(12)]
-        used = [slot.device for slot in here._slots if slot.process]
+        used = [slot.device for slot in here._workers if slot.process]
     assert len(used) == 1
 
 
 def test_tasks_spread_over_devices(stand_in: None) -> None:
     other = Job("other", "judge", EVAL, Candidate("other"), "cuda", QUICK)
-    with local.Pool(on=[H200, TWIN]) as here:
+    with local.LocalPool(devices=[H200, TWIN]) as here:
         for answer in [here.submit(wish("1")), here.submit(other), here.submit(wish("2"))]:
             answer.result(timeout=30)
-        assert {slot.task for slot in here._slots} == {TASK.id, EVAL.id}
+        assert {slot.task for slot in here._workers} == {TASK.id, EVAL.id}
 
 
 def test_a_small_task_does_not_wait_for_all_of_a_large_one(stand_in: None, tmp_path: Path) -> None:
     order: list[str] = []
-    with local.Pool(on=[H200]) as here:
+    with local.LocalPool(devices=[H200]) as here:
         large = [
             here.submit(wish(text))
             for text in (f"wait for {tmp_path / 'all'}", *(f"{n}" for n in range(1, 120)))
@@ -197,14 +197,14 @@ def test_a_small_task_does_not_wait_for_all_of_a_large_one(stand_in: None, tmp_p
         (tmp_path / "all").touch()
         for answer in [*large, small]:
             answer.result(timeout=30)
-    assert order.index("small") <= local._TURN, "after one turn"
+    assert order.index("small") <= local.FIRST_TURN, "after one turn"
     order.remove("small")
     assert order[1:] == [f"{n}" for n in range(1, 120)]
 
 
 def test_tasks_of_a_size_are_made_warm_once(stand_in: None) -> None:
     tasks: list[str] = []
-    with local.Pool(on=[H200]) as here:
+    with local.LocalPool(devices=[H200]) as here:
         jobs = [
             Job(f"{n}", "judge", task, Candidate(f"{n}"), "cuda", QUICK)
             for task in (TASK, EVAL)
@@ -220,14 +220,14 @@ def test_tasks_of_a_size_are_made_warm_once(stand_in: None) -> None:
 
 @pytest.mark.parametrize("devices", [[H200], [H200, A100]])
 def test_jobs_that_were_not_sent_can_be_cancelled(stand_in: None, devices: list[Device]) -> None:
-    with local.Pool(on=devices) as here:
+    with local.LocalPool(devices=devices) as here:
         first = [here.submit(wish("hang")) for _ in range(8)]
         late = [here.submit(wish("work")) for _ in range(50)]
-        assert here.outstanding == 58 and not first[0].cancel()
-        assert all(answer.cancel() for answer in late) and here.outstanding == 8
+        assert here.pending_jobs == 58 and not first[0].cancel()
+        assert all(answer.cancel() for answer in late) and here.pending_jobs == 8
 
 
 def test_match_names_what_there_is() -> None:
-    with pytest.raises(BadInput, match=r"--match abacus: no such device on this machine; there are ."):
-        local.devices("abacus")
-    assert len(local.devices(workers=3)) == 3
+    with pytest.raises(BadInput, match=r"--gpu-name abacus: no such device on this machine; it has ."):
+        local.local_devices("abacus")
+    assert len(local.local_devices(workers=3)) == 3

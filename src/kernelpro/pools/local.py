@@ -1,16 +1,11 @@
 """The local pool: one warm worker process for each device of this machine.
 
-A job goes to a worker that has its task warm, unless others have much less to do; all jobs of a task go to one kind of
-hardware. Each worker has a few jobs and does them in the order of sending; those that wait have their builds started. The rest
-waits here and can be cancelled.
+Each worker gets a few jobs and runs them in the order of sending; it builds the candidates of the others
+meanwhile. Jobs that were not sent yet can be cancelled. See scheduler.py for who gets what.
 
-What is at hand goes first, then what has waited longest. After 32 jobs of one task a worker turns to another that waits and that
-nobody is at; when it comes back it stays twice as long. It does not leave a task of which a run will ask more in a moment (see
-waiting.py).
-
-A worker that dies, or hangs beyond the time limits of its job, is replaced: the job it was at gets a second chance, those behind
-it are sent again. A device that fails its health check gets no worker any more, and the job that it failed after no second
-device.
+A worker that dies, or is silent for longer than the time limits of its job allow, is replaced. The job it was
+running gets a second attempt; those behind it are sent again. A device that fails its health check gets no
+worker any more, and the job that ran on it no second device.
 """
 
 from __future__ import annotations
@@ -19,241 +14,192 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kernelpro.lab import machine
 from kernelpro.lab.machine import Device
-from kernelpro.pools import pool
-from kernelpro.pools.pool import Report, lost, silent
-from kernelpro.pools.process import Process
-from kernelpro.pools.waiting import Asked, Queues, Runs, Turns, Worker
-from kernelpro.records import BadInput, Job, Progress, Result
+from kernelpro.pools.pool import Pool, ProgressCallback, ignore_progress, lost_result, run_jobs
+from kernelpro.pools.process import WorkerProcess
+from kernelpro.pools.scheduler import PendingJob, PoolWorker, Scheduler
+from kernelpro.records import BadInput, Job, Progress, Result, Target
 
-_CHANCES = 2
-"""Workers that may die over a job: the first may have been killed for reasons of its own."""
-_MOST_SENT = 8
+_MAX_ATTEMPTS = 2
+"""Workers that may die over a job: the first may have been killed for another reason."""
+MAX_SENT = 8
 """Jobs sent to one worker: enough to build ahead, few enough to share and to cancel."""
-_TURN = 32
-"""Jobs of a task in a row while others wait."""
-_COLD = 2
-"""A task that is not warm costs about as much as judging so many candidates."""
+FIRST_TURN = 32
+_WARM_COST = 2
 _SLACK_SECONDS = 120.0
-"""For what has no limit of its own: starting, measuring the device, the oracle."""
+"""Added to a job's own limits: for starting, measuring the device and the oracle, which have none."""
 
 
 class DeviceFailed(BadInput):
-    """No device is left that a job could be done on."""
+    """All devices that could run a job failed their health checks."""
 
 
-def devices(match: str = "", workers: int = 0) -> list[Device]:
-    """One for each GPU, or the processor; only those whose name contains `match`. `workers`: so many, 0: as found."""
-    found = [Device(gpu) for gpu in machine.gpus()]
-    found = found[: workers or None] or [Device()] * max(1, workers)
-    chosen = [device for device in found if match.lower() in (device.name_for(None) or "").lower()]
+def local_devices(gpu_name: str = "", workers: int = 0) -> list[Device]:
+    """The GPUs of this machine whose name contains `gpu_name`, or its CPU; `workers` of them (0: all)."""
+    all_devices = [Device(gpu) for gpu in machine.gpus()]
+    all_devices = all_devices[: workers or None] or [Device()] * max(1, workers)
+    chosen = [device for device in all_devices if gpu_name.lower() in (device.name_for(None) or "").lower()]
     if not chosen:
-        there = ", ".join(sorted({device.name_for(None) or "" for device in found}))
-        raise BadInput(f"--match {match}: no such device on this machine; there are {there}")
+        available = ", ".join(sorted({device.name_for(None) or "" for device in all_devices}))
+        raise BadInput(f"--gpu-name {gpu_name}: no such device on this machine; it has {available}")
     return chosen
 
 
-def run(jobs: Iterable[Job], progress: Report = silent, sandbox: str = "auto") -> Iterator[Result]:
-    """Results in the order of the jobs."""
-    with Pool(sandbox) as here:
-        yield from pool.run(here, jobs, progress)
+def run_locally(
+    jobs: Iterable[Job], progress: ProgressCallback = ignore_progress, sandbox: str = "auto"
+) -> Iterator[Result]:
+    """Run jobs on this machine; results come in the order of the jobs."""
+    with LocalPool(sandbox) as pool:
+        yield from run_jobs(pool, jobs, progress)
 
 
-@dataclass
-class _Slot(Worker):
-    """A device and its worker, which starts with the first job."""
+@dataclass(eq=False)
+class _DeviceState(PoolWorker):
+    """A device and its worker process, which starts with the first job."""
 
     device: Device
-    process: Process | None = None
-    sent: dict[str, Asked] = field(default_factory=dict)
-    """In the order of sending."""
-    heard: float = 0.0
-    """When its worker last gave a sign of life, or was given something to do."""
-    hung: str = ""
-    failed: bool = False
+    process: WorkerProcess | None = None
+    last_sign: float = 0.0
+    """When its worker last sent something, or was sent its first job."""
+    hang_reason: str = ""
+
+    def hardware_name(self, target: Target | None) -> str | None:
+        return self.device.name_for(target)
 
 
-class Pool(pool.Pool):
-    """See the module. `say` hears of devices that fail."""
+class LocalPool(Pool):
+    """See the module. `warn` is called with a line when a device fails."""
 
     def __init__(
         self,
         sandbox: str = "auto",
-        on: Sequence[Device] | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        devices: Sequence[Device] | None = None,
+        warn: Callable[[str], None] = lambda line: None,
     ):
-        self._sandbox, self._say = sandbox, say
+        self._sandbox, self._warn = sandbox, warn
         self._lock = threading.RLock()
-        self._slots = [_Slot(device) for device in on or devices()]
-        self._waiting, self._turns, self._runs = Queues(), Turns(_TURN), Runs()
-        self._hardware: dict[tuple[str, str], str] = {}
-        """By task and target: what it is timed on."""
+        self._workers = [_DeviceState(device) for device in devices or local_devices()]
+        self._scheduler: Scheduler[_DeviceState] = Scheduler(
+            max_sent=MAX_SENT, first_turn=FIRST_TURN, warm_cost=_WARM_COST, build_ahead=True
+        )
         self._count = 0
         self._closing = threading.Event()
-        self._watch: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None
 
-    def submit(self, job: Job, progress: Report = silent) -> Future[Result]:
-        """Its result comes as it is done. A job that has not been sent to a worker can be cancelled."""
+    def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
+        """Queue a job. It can be cancelled until it is sent to a worker."""
         with self._lock:
             self._count += 1
-            asked = Asked(str(self._count), job, progress, time.monotonic())
-            self._runs.asked(asked)
-            self._waiting.put(asked)
+            pending = PendingJob(str(self._count), job, progress, time.monotonic())
+            self._scheduler.submit(pending)
             self._dispatch()
-            if self._watch is None:
-                self._watch = threading.Thread(target=self._watch_workers, daemon=True)
-                self._watch.start()
-        return asked.answer
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch_workers, daemon=True)
+                self._watcher.start()
+        return pending.future
 
     @property
-    def outstanding(self) -> int:
+    def pending_jobs(self) -> int:
+        """Jobs without a result."""
         with self._lock:
-            return len(self._waiting) + sum(len(slot.sent) for slot in self._slots)
+            return len(self._scheduler.queue) + sum(len(worker.sent) for worker in self._workers)
 
     @property
     def failed(self) -> bool:
-        """Whether no device is left."""
-        return all(slot.failed for slot in self._slots)
-
-    # --- who does what ---------------------------------------------------------------------------------
+        """Whether all devices failed their health checks."""
+        return all(worker.failed for worker in self._workers)
 
     def _dispatch(self) -> None:
-        """Send what can be sent; the lock is held."""
-        if any(slot.failed for slot in self._slots):
-            self._refuse_what_nobody_can_do()
-        while not self._closing.is_set():
-            free = [slot for slot in self._slots if not slot.failed and len(slot.sent) < _MOST_SENT]
-            offers = (
-                [(asked, slot) for asked in self._waiting.first() if (slot := self._best_for(asked, free))]
-                if free
-                else []
-            )
-            if not offers:
-                return
-            warm = {slot.task for slot in self._slots}
-            asked, slot = min(offers, key=lambda offer: self._rank(offer[0], offer[1], warm))
-            self._waiting.take(asked)
-            if asked.begin():
-                self._send(slot, asked)
+        """Send what can be sent; the caller holds the lock."""
+        if any(worker.failed for worker in self._workers):
+            self._reject_unrunnable()
+        if not self._closing.is_set():
+            self._scheduler.assign(self._workers, self._send)
 
-    def _best_for(self, asked: Asked, free: list[_Slot]) -> _Slot | None:
-        able = (slot for slot in free if self._suits(slot, asked.job) and not self._stays_away(slot, asked))
-        return min(able, key=lambda slot: len(slot.sent) + _COLD * (slot.task != asked.task), default=None)
+    def _reject_unrunnable(self) -> None:
+        """Fail queued jobs for which no device is left."""
+        for head in self._scheduler.queue.heads():
+            suitable = [worker for worker in self._workers if self._scheduler.suits(worker, head)]
+            if all(worker.failed for worker in suitable):
+                names = ", ".join(f"{w.device.name_for(None)} {w.device.label}" for w in suitable)
+                reason = f"every device for this job failed its health check ({names}): restart the machine"
+                for pending in self._scheduler.queue.remove_group(head.group):
+                    pending.fail(DeviceFailed(reason))
 
-    def _stays_away(self, slot: _Slot, asked: Asked) -> bool:
-        """Where it would have to leave what it has warm too soon, or is busy and has nothing to build for the job."""
-        if asked.task in ("", slot.task) or self._turns.over(slot):
-            return False
-        early = bool(slot.sent) and asked.job.candidate is None
-        return early or self._runs.hold(slot, bool(slot.sent), time.monotonic())
+    def _send(self, worker: _DeviceState, pending: PendingJob) -> None:
+        if not worker.sent:
+            worker.last_sign = time.monotonic()
+        worker.sent[pending.key] = pending
+        if worker.process is None:
+            worker.process, worker.hang_reason = WorkerProcess(worker.device, self._sandbox), ""
+            threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
+        worker.process.send(replace(pending.job, id=pending.key))
 
-    def _rank(self, asked: Asked, slot: _Slot, warm: set[str]) -> tuple[int, float]:
-        at_hand = asked.task in ("", slot.task)
-        if self._turns.over(slot):
-            return (1 if at_hand else 2 * (asked.task in warm)), asked.since
-        return (0 if at_hand else 1), asked.since
-
-    def _refuse_what_nobody_can_do(self) -> None:
-        for first in self._waiting.first():
-            able = [slot for slot in self._slots if self._suits(slot, first.job)]
-            if all(slot.failed for slot in able):
-                names = ", ".join(f"{slot.device.name_for(None)} {slot.device.label}" for slot in able)
-                why = f"every device for this job failed its health check ({names}): see above; restart the machine"
-                for asked in self._waiting.drop(first.kind):
-                    asked.refuse(DeviceFailed(why))
-
-    def _suits(self, slot: _Slot, job: Job) -> bool:
-        """A job for hardware that is not here suits anybody: it gets its error from a worker."""
-        name = slot.device.name_for(job.target)
-        if not job.task or name is None:
-            return True
-        return self._hardware.get((job.task.id, job.target or ""), name) == name
-
-    def _send(self, slot: _Slot, asked: Asked) -> None:
-        if not slot.sent:
-            slot.heard = time.monotonic()
-        slot.sent[asked.key] = asked
-        self._turns.sent(slot, asked, self._waiting)
-        if asked.task and (name := slot.device.name_for(asked.job.target)):
-            self._hardware.setdefault(asked.kind, name)
-        if slot.process is None:
-            slot.process, slot.hung = Process(slot.device, self._sandbox), ""
-            threading.Thread(target=self._listen, args=(slot, slot.process), daemon=True).start()
-        slot.process.send(replace(asked.job, id=asked.key))
-
-    # --- what they say ---------------------------------------------------------------------------------
-
-    def _listen(self, slot: _Slot, process: Process) -> None:
+    def _listen(self, worker: _DeviceState, process: WorkerProcess) -> None:
+        """Read a worker's output until it ends."""
         for record in process.records():
-            slot.heard = time.monotonic()
-            asked = slot.sent.get(record.job)
-            if asked is None:
+            worker.last_sign = time.monotonic()
+            pending = worker.sent.get(record.job)
+            if pending is None:
                 continue
             if isinstance(record, Progress):
-                asked.progress(Progress(asked.job.id, record.stage))
+                pending.progress(Progress(pending.job.id, record.stage))
             else:
                 with self._lock:
-                    del slot.sent[record.job]
-                    slot.rests_since = slot.heard
+                    self._scheduler.finished(worker, record.job)
                     self._dispatch()
-                asked.answer.set_result(replace(record, job=asked.job.id))
-        self._bury(slot, process)
+                pending.finish(record)
+        self._handle_exit(worker, process)
 
-    def _bury(self, slot: _Slot, process: Process) -> None:
-        how = slot.hung or process.how_it_died()
+    def _handle_exit(self, worker: _DeviceState, process: WorkerProcess) -> None:
+        reason = worker.hang_reason or process.exit_reason()
         with self._lock:
             process.close()
-            slot.process, slot.task, slot.run = None, "", 0
+            worker.process, worker.task, worker.turn_jobs = None, "", 0
             if self._closing.is_set():
                 return
-            if process.blames_the_device:
-                slot.failed = True
-                self._say(f"{slot.device.label} failed its health check and is not used any more")
-                how = f"{slot.device.label} failed its health check"
-            unanswered = list(slot.sent.values())
-            slot.sent.clear()
-            victim = unanswered[0] if unanswered else None
-            if victim:
-                victim.deaths += 1
-                if victim.deaths < _CHANCES and not slot.failed:
-                    victim = None
-            self._waiting.put_back(asked for asked in unanswered if asked is not victim)
+            if process.device_failed:
+                worker.failed = True
+                reason = f"{worker.device.label} failed its health check"
+                self._warn(f"{reason} and is not used any more")
+            unfinished = list(worker.sent.values())
+            worker.sent.clear()
+            victim = self._scheduler.requeue(unfinished, 1 if worker.failed else _MAX_ATTEMPTS)
             self._dispatch()
         if victim:
-            victim.answer.set_result(lost(victim.job, f"the worker died while it was at this job ({how})"))
+            victim.finish(lost_result(victim.job, f"the worker died while it ran this job ({reason})"))
 
     def _watch_workers(self) -> None:
-        """Kill those that have been silent for longer than their job allows; find work for those that have waited for a moment."""
+        """Kill workers that hang, and dispatch to workers that waited in vain for a run's next job."""
         while not self._closing.wait(1.0):
             with self._lock:
                 self._dispatch()
-                busy = [
-                    (slot, slot.process, next(iter(slot.sent.values())).job)
-                    for slot in self._slots
-                    if slot.sent
-                ]
-            for slot, process, job in busy:
-                silence = time.monotonic() - slot.heard
-                if process and silence > patience(job):
-                    slot.hung = f"it gave no sign of life for {silence:.0f} s and was killed"
+                busy = [(w, w.process, next(iter(w.sent.values())).job) for w in self._workers if w.sent]
+            for worker, process, job in busy:
+                silence = time.monotonic() - worker.last_sign
+                if process and silence > silence_limit(job):
+                    worker.hang_reason = f"it gave no sign of life for {silence:.0f} s and was killed"
                     process.kill()
 
     def close(self) -> None:
-        """Let the workers clean up and go, at once where they are at a job."""
+        """Stop the workers: idle ones clean up first, busy ones are stopped at once."""
         self._closing.set()
         with self._lock:
-            ending = [(slot.process, bool(slot.sent)) for slot in self._slots if slot.process]
-        threads = [threading.Thread(target=process.end, args=(busy,)) for process, busy in ending]
+            ending = [(worker.process, bool(worker.sent)) for worker in self._workers if worker.process]
+        threads = [threading.Thread(target=process.stop, args=(busy,)) for process, busy in ending]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
 
-def patience(job: Job) -> float:
-    """Seconds that a worker may be silent at this job: its baselines compile one after another, and its calls have limits."""
+def silence_limit(job: Job) -> float:
+    """Seconds for which a worker may be silent at this job.
+
+    Its baselines compile one after another, and its calls have limits of their own.
+    """
     options = job.options
     return _SLACK_SECONDS + (1 + len(options.baselines)) * options.build_timeout + 10 * options.call_timeout

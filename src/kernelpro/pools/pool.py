@@ -1,4 +1,4 @@
-"""What a pool is: jobs in, results out, wherever the hardware is."""
+"""The interface of all pools: jobs in, results out, wherever the hardware is."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from typing import Protocol, Self
 
 from kernelpro.records import Job, Progress, Result, Status, Verdict
 
-Report = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
-def silent(_: Progress) -> None:
-    """For those who do not care how far a job is."""
+def ignore_progress(_: Progress) -> None:
+    """A progress callback that does nothing."""
 
 
-class Outstanding(Exception):
-    """The result is not there yet and the pool does not wait: ask for the same job again later."""
+class ResultPending(Exception):
+    """The result is not available yet and the pool does not wait: submit the same job again later."""
 
 
 class Pool(Protocol):
-    """Every implementation promises this.
+    """What every pool guarantees.
 
-    Each job that was submitted is answered exactly once, and its answer carries the id that it was submitted with. Workers
-    that die or hang are replaced, and what they were at is done again; a job that does this to several is answered with
-    how they died. All jobs of one task are timed on one kind of hardware, one at a time on each device. Jobs that wait
-    have their builds started where a worker has them at hand.
+    Each submitted job gets exactly one result, which carries the id of the job. Workers that die or hang are
+    replaced, and their jobs run again; a job that kills several workers gets a result that says how they died.
+    All jobs of one task are timed on one kind of hardware, one at a time on each device. Workers build the
+    candidates of jobs that they were sent while another job is timed.
     """
 
-    def submit(self, job: Job, progress: Report = silent) -> Future[Result]:
-        """The future's exception is `Outstanding` where the result must be waited for outside this process."""
+    def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
+        """Queue a job. The future raises `ResultPending` if the pool does not wait for a result from outside."""
         ...
 
-    def ask(self, job: Job, progress: Report = silent) -> Result:
+    def run(self, job: Job, progress: ProgressCallback = ignore_progress) -> Result:
+        """Submit a job and wait for its result."""
         return self.submit(job, progress).result()
 
     @property
-    def outstanding(self) -> int:
-        """Jobs that were submitted and have no result yet."""
+    def pending_jobs(self) -> int:
+        """Submitted jobs without a result."""
         ...
 
     def close(self) -> None:
-        """End what this pool has started; jobs that are left to somebody else go on."""
+        """Stop what this pool has started; jobs in a spool stay there."""
         ...
 
     def __enter__(self) -> Self:
@@ -51,17 +52,16 @@ class Pool(Protocol):
         self.close()
 
 
-def run(pool: Pool, jobs: Iterable[Job], progress: Report = silent) -> Iterator[Result]:
-    """Results in the order of the jobs."""
-    for answer in [pool.submit(job, progress) for job in jobs]:
-        yield answer.result()
+def run_jobs(
+    pool: Pool, jobs: Iterable[Job], progress: ProgressCallback = ignore_progress
+) -> Iterator[Result]:
+    """Submit all jobs; results come in the order of the jobs."""
+    for future in [pool.submit(job, progress) for job in jobs]:
+        yield future.result()
 
 
-def lost(job: Job, reason: str) -> Result:
-    """The answer to a job that nobody lived to answer. A verdict says so in its data: the machine may be to blame, so it may be
-    asked for again."""
+def lost_result(job: Job, reason: str) -> Result:
+    """The result of a job that no worker finished; see `Result.lost`."""
     if job.kind == "judge" and job.candidate:
-        return Result(
-            job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), lost=reason
-        )
+        return Result(job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), lost=reason)
     return Result(job.id, error=reason)

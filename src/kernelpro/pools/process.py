@@ -1,4 +1,4 @@
-"""One worker process, spoken to in JSON lines."""
+"""One worker process, which reads jobs and writes results as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from kernelpro.lab.worker import DEVICE_FAILED
 from kernelpro.records import BadInput, Job, Progress, Result
 
 COMMAND = [sys.executable, "-m", "kernelpro.lab.worker"]
-_FAREWELL_SECONDS = 10.0
+_STOP_SECONDS = 10.0
 
 
-class Process:
-    """A worker and the folder that whatever it leaves behind goes with."""
+class WorkerProcess:
+    """A worker process and its temporary folder, which is removed with it."""
 
     def __init__(self, device: Device, sandbox: str):
-        if (
-            "KERNELPRO_PARENT" in os.environ
-        ):  # a worker imports the file of a task, and that file wants a worker
+        if "KERNELPRO_PARENT" in os.environ:  # this is a worker, which has imported the file of a task
             raise BadInput(
-                "a task's file must not judge or optimise when it is imported: put that under if __name__ == '__main__'"
+                "a task's file must not judge or optimize when it is imported: put that under "
+                "if __name__ == '__main__'"
             )
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-", ignore_cleanup_errors=True)
         environment = os.environ | {
@@ -50,59 +49,59 @@ class Process:
         )
 
     def send(self, job: Job) -> None:
-        """A worker that is dead is found out when its output ends."""
+        """Send a job. A dead worker is detected when its output ends."""
         assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(job.dumps() + "\n")
             self._process.stdin.flush()
 
     def records(self) -> Iterator[Progress | Result]:
-        """What it says, until it ends."""
+        """The worker's output until it exits."""
         assert self._process.stdout
         for line in self._process.stdout:
             data = json.loads(line)
             yield Progress.from_json(data) if data.pop("type") == "progress" else Result.from_json(data)
 
-    def how_it_died(self) -> str:
+    def exit_reason(self) -> str:
+        """Wait for the worker to exit and describe how it did."""
         code = self._process.wait()
-        return (
-            f"killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"exit code {code}; its last words are above"
-        )
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}; see its error output above"
 
     @property
-    def blames_the_device(self) -> bool:
-        """Whether it ended because the device failed its health check."""
+    def device_failed(self) -> bool:
+        """Whether it exited because the device failed its health check."""
         return self._process.wait() == DEVICE_FAILED
 
     def kill(self) -> None:
-        """For one that hangs; its output then ends."""
+        """Kill the worker and its children; its output then ends."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def end(self, at_once: bool) -> None:
-        """Close its input, so that it cleans up and goes; insist after a while."""
+    def stop(self, immediately: bool) -> None:
+        """Close its input, so that it cleans up and exits; terminate it after some seconds or immediately."""
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        if not at_once:
+        if not immediately:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_FAREWELL_SECONDS)
+                self._process.wait(timeout=_STOP_SECONDS)
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(timeout=_FAREWELL_SECONDS)
+                self._process.wait(timeout=_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._process.wait()
         self.close()
 
     def close(self) -> None:
+        """Remove its temporary folder."""
         self._folder.cleanup()
 
 
 def _python_path() -> str:
-    """The worker finds this very package, installed or not."""
-    here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    """So that the worker imports this package, installed or not."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))

@@ -10,16 +10,16 @@ from typing import Any
 from kernelpro.records import Job, Record, Result, digest
 
 
-class Damaged(Exception):
+class DamagedEntry(Exception):
     """This is no entry of a spool; the message says why."""
 
 
 @dataclass(frozen=True)
-class Posted(Record):
+class JobEntry(Record):
     """A job, complete in itself. Its key is a hash of what it asks for, whoever asks."""
 
     key: str
-    match: str
+    gpu_name: str
     """Only hardware whose name contains this takes it."""
     job: Job
     type: str = "job"
@@ -27,10 +27,10 @@ class Posted(Record):
     @property
     def group(self) -> str:
         """Jobs of one group are timed on one kind of hardware; empty where nothing is timed."""
-        return digest(self.job.task.id, self.job.target or "", self.match) if self.job.task else ""
+        return digest(self.job.task.id, self.job.target or "", self.gpu_name) if self.job.task else ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """For people."""
         parts = [
             self.job.kind,
@@ -41,32 +41,32 @@ class Posted(Record):
 
 
 @dataclass(frozen=True)
-class Answered(Record):
+class ResultEntry(Record):
     """A result, and who found it."""
 
     key: str
     result: Result
     worker: str
     hardware: str
-    check: str = ""
+    checksum: str = ""
     type: str = "result"
     seconds: float = 0.0
 
 
-def post(job: Job, match: str = "") -> Posted:
+def job_entry(job: Job, gpu_name: str = "") -> JobEntry:
     """The same question has the same key: names and ids are the asker's own affair."""
-    asked = replace(
+    question = replace(
         job, id="", task=None, candidate=None, sanitize=False
     )  # the verdict is the same without the last
-    about = (job.task and job.task.id, job.candidate and job.candidate.id)
-    return Posted(digest("job", asked.nondefault_json(), *(part or "" for part in about), match), match, job)
+    content = (job.task and job.task.id, job.candidate and job.candidate.id)
+    return JobEntry(digest("job", question.nondefault_json(), *(part or "" for part in content), gpu_name), gpu_name, job)
 
 
-def answer(posted: Posted, result: Result, worker: str, hardware: str, seconds: float) -> Answered:
-    return Answered(posted.key, result, worker, hardware, _check(result.to_json()), seconds=seconds)
+def result_entry(entry: JobEntry, result: Result, worker: str, hardware: str, seconds: float) -> ResultEntry:
+    return ResultEntry(entry.key, result, worker, hardware, _checksum(result.to_json()), seconds=seconds)
 
 
-def addressed(result: Result, job: Job) -> Result:
+def result_for(result: Result, job: Job) -> Result:
     """The result as this asker named things."""
     verdict = result.verdict
     if verdict and job.candidate and job.task:
@@ -74,37 +74,37 @@ def addressed(result: Result, job: Job) -> Result:
     return replace(result, job=job.id, verdict=verdict)
 
 
-def failure(result: Result) -> str:
+def failure_reason(result: Result) -> str:
     """Why this is no result to keep: an error, or a job that nobody lived to answer. Empty for all others."""
     if result.error is not None:
         return result.error or "an error without words"
     return result.lost
 
 
-def line(entry: Posted | Answered) -> str:
+def to_line(entry: JobEntry | ResultEntry) -> str:
     return entry.dumps() + "\n"
 
 
-def read(text: str) -> Posted | Answered:
+def parse_entry(text: str) -> JobEntry | ResultEntry:
     """Raises Damaged for whatever is not complete and as it was written."""
     try:
         data = json.loads(text)
     except ValueError:
-        raise Damaged("it is truncated, or no JSON") from None
+        raise DamagedEntry("it is truncated, or no JSON") from None
     try:
         if data["type"] == "job":
-            posted = Posted.from_json(data)
-            if post(posted.job, posted.match).key != posted.key:
-                raise Damaged("its content is not what its key says")
-            return posted
+            entry = JobEntry.from_json(data)
+            if job_entry(entry.job, entry.gpu_name).key != entry.key:
+                raise DamagedEntry("its content is not what its key says")
+            return entry
         if data["type"] == "result":
-            if _check(data["result"]) != data["check"]:
-                raise Damaged("its content is not what its checksum says")
-            return Answered.from_json(data)
+            if _checksum(data["result"]) != data["check"]:
+                raise DamagedEntry("its content is not what its checksum says")
+            return ResultEntry.from_json(data)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise Damaged(f"it lacks what an entry has ({type(error).__name__}: {error})") from None
-    raise Damaged("it is neither a job nor a result")
+        raise DamagedEntry(f"it lacks what an entry has ({type(error).__name__}: {error})") from None
+    raise DamagedEntry("it is neither a job nor a result")
 
 
-def _check(result: dict[str, Any]) -> str:
+def _checksum(result: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16]

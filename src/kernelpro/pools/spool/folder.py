@@ -29,29 +29,29 @@ from pathlib import Path
 from typing import TypeVar
 
 from kernelpro.lab.machine import Device
-from kernelpro.pools.pool import lost
-from kernelpro.pools.spool.entries import Answered, Damaged, Posted, answer, failure, line, read
+from kernelpro.pools.pool import lost_result
+from kernelpro.pools.spool.entries import ResultEntry, DamagedEntry, JobEntry, result_entry, failure_reason, to_line, parse_entry
 from kernelpro.records import BadInput, Record
 
-_Kind = TypeVar("_Kind", Posted, Answered)
-MOST_ATTEMPTS = 5
+_Entry = TypeVar("_Kind", JobEntry, ResultEntry)
+MAX_ATTEMPTS = 5
 """A worker outlives what it runs; so these were machines that failed, or one job that brings them down."""
-_ROOMS = ("jobs", "results", "leases", "hardware", "workers", "aside")
-_SETTLED = 2.0
+_SUBFOLDERS = ("jobs", "results", "leases", "hardware", "workers", "aside")
+_SETTLE_SECONDS = 2.0
 """Seconds after which a damaged file is taken for complete, and not for one that is being copied."""
 
 
-class CannotWrite(BadInput, OSError):
+class SpoolWriteError(BadInput, OSError):
     """One clear line for whoever asks; for whoever works, a trouble of the file system that may pass."""
 
 
 @dataclass(frozen=True)
-class Holder(Record):
+class LeaseHolder(Record):
     """What a lease says."""
 
     worker: str
     hardware: str
-    seconds: float
+    timeout: float
     """How long it holds without a sign of life."""
     stage: str = ""
     """What is being done; empty as long as it was not begun."""
@@ -59,100 +59,100 @@ class Holder(Record):
 
 @dataclass(frozen=True)
 class Lease:
-    posted: Posted
+    entry: JobEntry
     path: Path
-    holder: Holder
+    holder: LeaseHolder
 
 
-class Folder:
-    def __init__(self, path: Path, say: Callable[[str], None] = lambda line: None):
-        self.path, self._say = path, say
+class SpoolFolder:
+    def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None):
+        self.path, self._warn = path, warn
         self._count = itertools.count()
-        self._jobs: dict[str, Posted] = {}
-        self._good: set[str] = set()
+        self._jobs: dict[str, JobEntry] = {}
+        self._valid_results: set[str] = set()
         """Keys whose results have been read and found complete."""
         try:
-            for room in _ROOMS:
+            for room in _SUBFOLDERS:
                 (path / room).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"spool:{path} cannot be used: {error.strerror}") from None
 
     # --- jobs and results ------------------------------------------------------------------------------
 
-    def put(self, posted: Posted) -> bool:
+    def add_job(self, entry: JobEntry) -> bool:
         """Whether it is new. What is there and damaged is written anew."""
-        self._jobs.setdefault(posted.key, posted)
-        path, text = self._job_file(posted.key), line(posted)
-        if self._write(path, text):
+        self._jobs.setdefault(entry.key, entry)
+        path, text = self._job_file(entry.key), to_line(entry)
+        if self._create(path, text):
             return True
         try:
-            found = _read(path)
-            if isinstance(found, Posted) and found.key == posted.key:
+            existing = _read_entry(path)
+            if isinstance(existing, JobEntry) and existing.key == entry.key:
                 return False
-            why = "it was something else"
-        except (FileNotFoundError, Damaged) as error:
-            why = str(error)
+            reason = "it was something else"
+        except (FileNotFoundError, DamagedEntry) as error:
+            reason = str(error)
         self._replace(path, text)
-        self._say(f"{path} is written anew: {why}")
+        self._warn(f"{path} is written anew: {reason}")
         return True
 
-    def withdraw(self, posted: Posted) -> None:
+    def remove_job(self, entry: JobEntry) -> None:
         """Nobody wants it any more: it goes, unless somebody is at it or has done it."""
-        if posted.key not in self.holders() and not self._result_file(posted.key).exists():
-            self._job_file(posted.key).unlink(missing_ok=True)
-            self._jobs.pop(posted.key, None)
+        if entry.key not in self.lease_holders() and not self._result_file(entry.key).exists():
+            self._job_file(entry.key).unlink(missing_ok=True)
+            self._jobs.pop(entry.key, None)
 
-    def job(self, key: str) -> Posted | None:
+    def job(self, key: str) -> JobEntry | None:
         """None where there is no such job, or none that can be read: that one is set aside and reported."""
-        if key not in self._jobs and (found := self._sound(self._job_file(key), Posted, key)):
+        if key not in self._jobs and (found := self._read_valid(self._job_file(key), JobEntry, key)):
             self._jobs[key] = found
         return self._jobs.get(key)
 
-    def answered(self, key: str) -> Answered | None:
+    def result(self, key: str) -> ResultEntry | None:
         """A result that is not what it should be is set aside and reported; its job is then open again."""
-        if found := self._sound(self._result_file(key), Answered, key):
-            self._good.add(key)
+        if found := self._read_valid(self._result_file(key), ResultEntry, key):
+            self._valid_results.add(key)
         return found
 
-    def _sound(self, path: Path, kind: type[_Kind], key: str) -> _Kind | None:
+    def _read_valid(self, path: Path, entry_type: type[_Entry], key: str) -> _Entry | None:
         """What the file holds, if it is there and what its name says; else it is set aside, once nobody writes it any more."""
         try:
-            found = _read(path)
-            if not isinstance(found, kind) or found.key != key:
-                raise Damaged("it is not what its name says")
-            return found
+            entry = _read_entry(path)
+            if not isinstance(entry, entry_type) or entry.key != key:
+                raise DamagedEntry("it is not what its name says")
+            return entry
         except FileNotFoundError:
             return None
-        except Damaged as error:
-            if self._settled(path):
-                self.set_aside(path, str(error))
+        except DamagedEntry as error:
+            if self._is_settled(path):
+                self.quarantine(path, str(error))
             return None
 
-    def reopen(self, posted: Posted, answered: Answered) -> None:
+    def reopen(self, entry: JobEntry, result: ResultEntry) -> None:
         """A result that is a failure is set aside: asked again, the job is done again."""
-        self.set_aside(
-            self._result_file(posted.key), f"{posted.words} could not be done: {failure(answered.result)}"
+        self.quarantine(
+            self._result_file(entry.key), f"{entry.description} could not be done: {failure_reason(result.result)}"
         )
 
-    def keep(self, answered: Answered) -> bool:
+    def add_result(self, result: ResultEntry) -> bool:
         """False where there was a result already, which stands."""
-        kept = self._write(self._result_file(answered.key), line(answered))
-        if kept and not failure(answered.result) and (posted := self.job(answered.key)):
-            self._bind(posted, answered.hardware)
-        for path in self._leases().get(answered.key, {}).values():
+        added = self._create(self._result_file(result.key), to_line(result))
+        if added and not failure_reason(result.result) and (posted := self.job(result.key)):
+            self._bind_hardware(posted, result.hardware)
+        for path in self._leases().get(result.key, {}).values():
             path.unlink(missing_ok=True)
-        return kept
+        return added
 
-    def open_jobs(self) -> list[Posted]:
+    def open_jobs(self) -> list[JobEntry]:
         """Those without a result, oldest first."""
         results = {path.stem for path in (self.path / "results").glob("*.json")}
-        self._good &= results
-        found = []
+        self._valid_results &= results
+        entries = []
         for key in self._keys():
-            done = key in self._good or (key in results and self.answered(key))
-            if not done and (posted := self.job(key)):
-                found.append(posted)
-        return found
+            done = key in self._valid_results or (key in results and self.result(key))
+            if not done and (entry := self.job(key)):
+                entries.append(entry)
+        return entries
 
     def _keys(self) -> list[str]:
         """Of all jobs, oldest first."""
@@ -163,25 +163,25 @@ class Folder:
         ]
         return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
 
-    def tidy(self) -> None:
+    def adopt_stray_results(self) -> None:
         """Results under other names than their own, as copying by hand makes them: taken in, or reported as doubles."""
         for path in (self.path / "results").iterdir():
             if path.name.startswith(".") or (path.suffix == ".json" and self.job(path.stem)):
                 continue
             try:
-                found = _read(path)
+                entry = _read_entry(path)
             except FileNotFoundError:
                 continue
-            except Damaged as error:
-                if self._settled(path):
-                    self.set_aside(path, str(error))
+            except DamagedEntry as error:
+                if self._is_settled(path):
+                    self.quarantine(path, str(error))
                 continue
-            if isinstance(found, Answered) and self.job(found.key) and self.keep(found):
+            if isinstance(entry, ResultEntry) and self.job(entry.key) and self.add_result(entry):
                 path.unlink(missing_ok=True)
             else:
-                self.set_aside(
+                self.quarantine(
                     path,
-                    "its job has a result already" if self.job(found.key) else "there is no such job here",
+                    "its job has a result already" if self.job(entry.key) else "there is no such job here",
                 )
 
     def _job_file(self, key: str) -> Path:
@@ -190,123 +190,123 @@ class Folder:
     def _result_file(self, key: str) -> Path:
         return self.path / "results" / f"{key}.json"
 
-    def set_aside(self, path: Path, why: str) -> None:
-        place = self.path / "aside" / f"{path.name}.{time.time_ns()}"
+    def quarantine(self, path: Path, reason: str) -> None:
+        target = self.path / "aside" / f"{path.name}.{time.time_ns()}"
         with contextlib.suppress(FileNotFoundError):  # somebody else did
-            path.rename(place)
-            self._say(f"{path} is set aside as {place.name}: {why}")
+            path.rename(target)
+            self._warn(f"{path} is set aside as {target.name}: {reason}")
 
     # --- leases ----------------------------------------------------------------------------------------
 
-    def take(self, posted: Posted, holder: Holder) -> Lease | None:
+    def acquire(self, entry: JobEntry, holder: LeaseHolder) -> Lease | None:
         """None where somebody else has it, had it done, or where the task belongs to other hardware."""
-        if self.hardware(posted) not in ("", holder.hardware):
+        if self.bound_hardware(entry) not in ("", holder.hardware):
             return None
-        attempts = self._leases().get(posted.key, {})
+        attempts = self._leases().get(entry.key, {})
         latest = max(attempts, default=0)
-        if latest and self.holder(attempts[latest]):
+        if latest and self.live_holder(attempts[latest]):
             return None
-        if (begun := self._begun(attempts.values())) >= MOST_ATTEMPTS:
-            reason = f"{begun} workers died or vanished while they were at this job"
-            self.keep(answer(posted, lost(posted.job, reason), holder.worker, holder.hardware, 0.0))
+        if (started := self._count_started(attempts.values())) >= MAX_ATTEMPTS:
+            reason = f"{started} workers died or vanished while they were at this job"
+            self.add_result(result_entry(entry, lost_result(entry.job, reason), holder.worker, holder.hardware, 0.0))
             return None
-        path = self.path / "leases" / f"{posted.key}.{latest + 1}"
-        if not self._write(path, holder.dumps()):
+        path = self.path / "leases" / f"{entry.key}.{latest + 1}"
+        if not self._create(path, holder.dumps()):
             return None
-        if self.answered(posted.key):  # by whoever had it when we looked
+        if self.result(entry.key):  # by whoever had it when we looked
             path.unlink(missing_ok=True)
             return None
-        return Lease(posted, path, holder)
+        return Lease(entry, path, holder)
 
     def renew(self, lease: Lease) -> None:
         with contextlib.suppress(OSError):  # done by somebody else meanwhile, or out of reach for now
             os.utime(lease.path)
 
-    def tell(self, lease: Lease, stage: str) -> None:
+    def report_stage(self, lease: Lease, stage: str) -> None:
         """What is being done, for those who wait. With its first stage a job has begun, and its task belongs to this hardware."""
-        told = Holder(lease.holder.worker, lease.holder.hardware, lease.holder.seconds, stage)
+        holder = LeaseHolder(lease.holder.worker, lease.holder.hardware, lease.holder.timeout, stage)
         with contextlib.suppress(OSError):
             if lease.path.exists():
-                self._bind(lease.posted, told.hardware)
-                self._replace(lease.path, told.dumps())
+                self._bind_hardware(lease.entry, holder.hardware)
+                self._replace(lease.path, holder.dumps())
 
     def release(self, lease: Lease) -> None:
         """Give a job back that was not done: it counts as no attempt."""
         lease.path.unlink(missing_ok=True)
 
-    def holders(self) -> dict[str, Holder]:
+    def lease_holders(self) -> dict[str, LeaseHolder]:
         """By key: who is at which job."""
         latest = {key: attempts[max(attempts)] for key, attempts in self._leases().items()}
-        return {key: found for key, path in latest.items() if (found := self.holder(path))}
+        return {key: holder for key, path in latest.items() if (holder := self.live_holder(path))}
 
-    def holder(self, path: Path) -> Holder | None:
+    def live_holder(self, path: Path) -> LeaseHolder | None:
         """Of a lease, or of a sign of presence; None where it has ended."""
-        found = _told(path)
-        return found[0] if found and self._now() - found[1] <= found[0].seconds else None
+        found = _read_holder(path)
+        return found[0] if found and self._now() - found[1] <= found[0].timeout else None
 
     def attempts(self, key: str) -> int:
         """How often it was begun."""
-        return self._begun(self._leases().get(key, {}).values())
+        return self._count_started(self._leases().get(key, {}).values())
 
-    def _begun(self, leases: Iterable[Path]) -> int:
-        return sum(found is not None and bool(found[0].stage) for found in map(_told, leases))
+    def _count_started(self, leases: Iterable[Path]) -> int:
+        return sum(found is not None and bool(found[0].stage) for found in map(_read_holder, leases))
 
     def _leases(self) -> dict[str, dict[int, Path]]:
-        found: dict[str, dict[int, Path]] = {}
+        leases: dict[str, dict[int, Path]] = {}
         for path in (self.path / "leases").iterdir():
             key, _, number = path.name.partition(".")
             if key and number.isdigit():
-                found.setdefault(key, {})[int(number)] = path
-        return found
+                leases.setdefault(key, {})[int(number)] = path
+        return leases
 
     # --- hardware --------------------------------------------------------------------------------------
 
-    def suits(self, posted: Posted, device: Device) -> str | None:
+    def hardware_for(self, entry: JobEntry, device: Device) -> str | None:
         """The hardware that this job would be done on here; None where it is not for this device."""
-        name = device.name_for(posted.job.target)
-        if name is None or posted.match.lower() not in name.lower():
+        name = device.name_for(entry.job.target)
+        if name is None or entry.gpu_name.lower() not in name.lower():
             return None
-        return name if self.hardware(posted) in ("", name) else None
+        return name if self.bound_hardware(entry) in ("", name) else None
 
-    def hardware(self, posted: Posted) -> str:
+    def bound_hardware(self, entry: JobEntry) -> str:
         """What the jobs of this task are timed on; empty while that is open."""
         try:
             return (
-                (self.path / "hardware" / posted.group).read_text(encoding="utf-8").strip()
-                if posted.group
+                (self.path / "hardware" / entry.group).read_text(encoding="utf-8").strip()
+                if entry.group
                 else ""
             )
         except FileNotFoundError:
             return ""
 
-    def _bind(self, posted: Posted, name: str) -> None:
-        if posted.group and name:
-            self._write(self.path / "hardware" / posted.group, name + "\n")
+    def _bind_hardware(self, entry: JobEntry, name: str) -> None:
+        if entry.group and name:
+            self._create(self.path / "hardware" / entry.group, name + "\n")
 
     # --- workers ---------------------------------------------------------------------------------------
 
-    def attend(self, name: str, holder: Holder) -> Path:
+    def register_worker(self, name: str, holder: LeaseHolder) -> Path:
         """A sign of presence; to be renewed like a lease, and removed at the end."""
         path = self.path / "workers" / f"{name}.json"
         self._replace(path, holder.dumps())
         return path
 
-    def workers(self) -> list[Holder]:
+    def live_workers(self) -> list[LeaseHolder]:
         """Those that are alive."""
         paths = [path for path in (self.path / "workers").glob("*.json") if path.name[0] != "."]
-        return [found for path in sorted(paths) if (found := self.holder(path))]
+        return [found for path in sorted(paths) if (found := self.live_holder(path))]
 
-    def report_sick(self, place: str, holder: Holder) -> None:
+    def report_failed_device(self, device: str, holder: LeaseHolder) -> None:
         """A device failed its health check; the holder's stage says how that is told."""
-        self._replace(self.path / "workers" / f"{place}.sick", holder.dumps())
+        self._replace(self.path / "workers" / f"{device}.sick", holder.dumps())
 
-    def forget_sick(self, place: str) -> None:
+    def clear_failed_device(self, device: str) -> None:
         """Somebody works on it again."""
-        (self.path / "workers" / f"{place}.sick").unlink(missing_ok=True)
+        (self.path / "workers" / f"{device}.sick").unlink(missing_ok=True)
 
-    def sick(self) -> list[Holder]:
+    def failed_devices(self) -> list[LeaseHolder]:
         paths = [path for path in (self.path / "workers").glob("*.sick") if path.name[0] != "."]
-        return [found[0] for path in sorted(paths) if (found := _told(path))]
+        return [found[0] for path in sorted(paths) if (found := _read_holder(path))]
 
     # --- files -----------------------------------------------------------------------------------------
 
@@ -314,17 +314,17 @@ class Folder:
         with tempfile.TemporaryFile(dir=self.path) as file:
             return os.fstat(file.fileno()).st_mtime
 
-    def _settled(self, path: Path) -> bool:
+    def _is_settled(self, path: Path) -> bool:
         try:
-            return self._now() - path.stat().st_mtime > _SETTLED
+            return self._now() - path.stat().st_mtime > _SETTLE_SECONDS
         except FileNotFoundError:
             return False
 
-    def _write(self, path: Path, text: str) -> bool:
+    def _create(self, path: Path, text: str) -> bool:
         """In full, and only where there is no such file yet."""
         if path.exists():
             return False
-        hidden = self._hidden(path, text)
+        hidden = self._write_temporary(path, text)
         try:
             os.link(hidden, path)
         except FileExistsError:
@@ -338,9 +338,9 @@ class Folder:
         return True
 
     def _replace(self, path: Path, text: str) -> None:
-        os.replace(self._hidden(path, text), path)
+        os.replace(self._write_temporary(path, text), path)
 
-    def _hidden(self, path: Path, text: str) -> Path:
+    def _write_temporary(self, path: Path, text: str) -> Path:
         hidden = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{next(self._count)}")
         try:
             with open(hidden, "w", encoding="utf-8") as file:
@@ -349,22 +349,22 @@ class Folder:
                 os.fsync(file.fileno())
         except OSError as error:
             hidden.unlink(missing_ok=True)
-            raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None
+            raise SpoolWriteError(f"{path} cannot be written: {error.strerror}") from None
         return hidden
 
 
-def _read(path: Path) -> Posted | Answered:
+def _read_entry(path: Path) -> JobEntry | ResultEntry:
     try:
-        return read(path.read_text(encoding="utf-8"))
+        return parse_entry(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise Damaged("it is no text") from None
+        raise DamagedEntry("it is no text") from None
 
 
-def _told(path: Path) -> tuple[Holder, float] | None:
+def _read_holder(path: Path) -> tuple[LeaseHolder, float] | None:
     """What a lease or a sign of presence says, and when it was last renewed."""
     try:
         with open(path, encoding="utf-8") as file:  # opening makes network file systems tell the truth
             told, changed = file.read(), os.fstat(file.fileno()).st_mtime
-        return Holder.from_json(json.loads(told)), changed
+        return LeaseHolder.from_json(json.loads(told)), changed
     except (OSError, ValueError, TypeError):
         return None

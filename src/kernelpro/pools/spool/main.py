@@ -9,19 +9,19 @@ import threading
 import time
 from pathlib import Path
 
-from kernelpro.pools.spool.worker import Terms, serve
+from kernelpro.pools.spool.worker import WorkerOptions, serve
 from kernelpro.records import BadInput
 
 
-def work(path: Path, terms: Terms) -> int:
+def run_until_done(path: Path, options: WorkerOptions) -> int:
     """Until it is done, time is up, or somebody stops us: then what is unfinished goes back. 1: a device or the spool failed."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
-    return 0 if serve(path, terms, _say, stop) else 1
+    return 0 if serve(path, options, _log, stop) else 1
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
@@ -39,9 +39,9 @@ def main() -> None:
     )
     parser.add_argument("--match", default="", help="only devices whose name contains this")
     parser.add_argument("--sandbox", default="auto", choices=("auto", "namespaces", "landlock", "process"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        sys.exit(work(given.spool, Terms(given.once, given.seconds, given.lease, given.sandbox, given.match)))
+        sys.exit(run_until_done(arguments.spool, WorkerOptions(arguments.once, arguments.seconds, arguments.lease, arguments.sandbox, arguments.match)))
     except BadInput as error:
         print(f"kernelpro: {error}", file=sys.stderr)
         sys.exit(2)

@@ -50,7 +50,7 @@ finally:
 """
 
 
-def pack(out: Path) -> None:
+def pack_worker(out: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN.lstrip())

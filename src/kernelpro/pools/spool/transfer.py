@@ -8,83 +8,83 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelpro.pools.spool.entries import Answered, Damaged, Posted, line, read
-from kernelpro.pools.spool.folder import Folder
+from kernelpro.pools.spool.entries import ResultEntry, DamagedEntry, JobEntry, to_line, parse_entry
+from kernelpro.pools.spool.folder import SpoolFolder
 from kernelpro.records import BadInput
 
 
 @dataclass
-class Merged:
+class MergeCounts:
     jobs: int = 0
     results: int = 0
-    doubles: int = 0
+    duplicates: int = 0
     """Jobs and results that were there already."""
-    strange: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     """What could not be used, and why."""
 
 
-def pack(folder: Folder, out: Path) -> int:
+def pack_jobs(folder: SpoolFolder, out: Path) -> int:
     """Write all jobs without a result to one file; how many."""
     jobs = folder.open_jobs()
-    _write(out, "".join(map(line, jobs)))
+    _write(out, "".join(map(to_line, jobs)))
     return len(jobs)
 
 
-def asked(source: Path) -> list[Posted]:
+def read_jobs(source: Path) -> list[JobEntry]:
     """The jobs in a file; bad input where there is none."""
-    found = {}
+    jobs = {}
     for _, _, text in _lines(source):
-        with contextlib.suppress(Damaged):
-            entry = read(text)
-            if isinstance(entry, Posted):
-                found[entry.key] = entry
-    if not found:
+        with contextlib.suppress(DamagedEntry):
+            entry = parse_entry(text)
+            if isinstance(entry, JobEntry):
+                jobs[entry.key] = entry
+    if not jobs:
         raise BadInput(
             f"{source} holds no job: give a spool's folder, or a file that `kernelpro spool pack` wrote"
         )
-    return list(found.values())
+    return list(jobs.values())
 
 
-def collect(folder: Folder, jobs: Iterable[Posted], out: Path) -> int:
+def collect_results(folder: SpoolFolder, jobs: Iterable[JobEntry], out: Path) -> int:
     """Write the results of these jobs to one file; how many there are."""
-    found = [entry for posted in jobs if (entry := folder.answered(posted.key))]
-    _write(out, "".join(map(line, found)))
-    return len(found)
+    results = [entry for posted in jobs if (entry := folder.result(posted.key))]
+    _write(out, "".join(map(to_line, results)))
+    return len(results)
 
 
-def merge(folder: Folder, source: Path) -> Merged:
+def merge(folder: SpoolFolder, source: Path) -> MergeCounts:
     """Take in what a file holds, line by line, or a folder with such files: another spool, or its `results`."""
-    found = Merged()
+    counts = MergeCounts()
     for path, number, text in _lines(source):
         try:
-            entry = read(text)
-        except Damaged as error:
-            found.strange.append(f"{path}, line {number}: {error}")
+            entry = parse_entry(text)
+        except DamagedEntry as error:
+            counts.errors.append(f"{path}, line {number}: {error}")
             continue
-        if isinstance(entry, Posted):
-            new = folder.put(entry)
-            found.jobs += new
+        if isinstance(entry, JobEntry):
+            new = folder.add_job(entry)
+            counts.jobs += new
         elif folder.job(entry.key) is None:
-            found.strange.append(f"{path}, line {number}: a result for a job that was never asked for here")
+            counts.errors.append(f"{path}, line {number}: a result for a job that was never asked for here")
             continue
         else:
-            new = _take_in(folder, entry)
-            found.results += new
-        found.doubles += not new
-    return found
+            new = _add_result(folder, entry)
+            counts.results += new
+        counts.duplicates += not new
+    return counts
 
 
-def _take_in(folder: Folder, entry: Answered) -> bool:
-    return folder.answered(entry.key) is None and folder.keep(entry)
+def _add_result(folder: SpoolFolder, entry: ResultEntry) -> bool:
+    return folder.result(entry.key) is None and folder.add_result(entry)
 
 
-def append(out: Path, entry: Answered) -> None:
+def append_result(out: Path, entry: ResultEntry) -> None:
     """On a line of its own, whatever was cut short before it."""
     with open(out, "ab+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         torn = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * torn + line(entry).encode())
+        file.write(b"\n" * torn + to_line(entry).encode())
 
 
 def _lines(source: Path) -> Iterator[tuple[Path, int, str]]:

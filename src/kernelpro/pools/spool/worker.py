@@ -21,57 +21,57 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelpro.lab.machine import Device
-from kernelpro.pools.local import Pool, devices
-from kernelpro.pools.spool import able, transfer
-from kernelpro.pools.spool.entries import Posted, answer, failure
-from kernelpro.pools.spool.folder import Folder, Holder, Lease
+from kernelpro.pools.local import LocalPool, local_devices
+from kernelpro.pools.spool import torch_check, transfer
+from kernelpro.pools.spool.entries import JobEntry, result_entry, failure_reason
+from kernelpro.pools.spool.folder import SpoolFolder, LeaseHolder, Lease
 from kernelpro.records import BadInput, Progress, Result
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 _POLL_SECONDS = 1.0
-_MOST_AHEAD = 8
-_FIRST_GUESS = 60.0
+_MAX_LEASES = 8
+_FIRST_JOB_SECONDS = 60.0
 """Seconds that a job takes, as long as none has been done."""
-_BEGUN = "begun"
+_STARTED = "begun"
 """The stage of a job that has told none yet."""
 _MARGIN = 1.5
 """A job may take so much longer than those before."""
-_FAREWELL = 15.0
+_SHUTDOWN_SECONDS = 15.0
 """Seconds that ending may take: a worker is asked to clean up, then told to."""
-_PATIENCE = 3
+_MAX_OUTAGE_LEASES = 3
 """Times the lease, for a file system that fails: long before that others have our jobs."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class WorkerOptions:
     """How somebody works."""
 
     once: bool = False
     """End when there is nothing more to do here."""
-    seconds: float = 0.0
+    time_limit: float = 0.0
     """End after so long; 0: never."""
-    lease: float = 120.0
+    lease_timeout: float = 120.0
     """Seconds after which the others may take us for dead."""
     sandbox: str = "auto"
-    match: str = ""
+    gpu_name: str = ""
     """Only devices whose name contains this."""
 
 
-def serve(path: Path, terms: Terms, say: Say, stop: threading.Event) -> bool:
+def serve(path: Path, options: WorkerOptions, log: Log, stop: threading.Event) -> bool:
     """Work until there is nothing more, time is up or `stop` is set. Whether it ended as it should.
 
     `path` is a spool's folder, or one file with jobs: then results go to one file beside it.
     """
-    deadline = time.monotonic() + _usable(terms.seconds) if terms.seconds else math.inf
-    jobs = _jobs_of(path)
-    on = devices(match=terms.match)
-    able.check(on)
-    folder, results = Folder(path.with_suffix(".spool") if jobs else path, say), None
+    deadline = time.monotonic() + _usable_seconds(options.time_limit) if options.time_limit else math.inf
+    jobs = _jobs_in_file(path)
+    on = local_devices(gpu_name=options.gpu_name)
+    torch_check.check_torch(on)
+    folder, results = SpoolFolder(path.with_suffix(".spool") if jobs else path, log), None
     if jobs:
         results = path.with_suffix(".results.jsonl")
-        _lay_out(folder, path, jobs, results, say)
-    takers = [_Taker(folder, device, terms, say, stop, deadline, results) for device in on]
-    threads = [threading.Thread(target=taker.run) for taker in takers]
+        _unpack_jobs(folder, path, jobs, results, log)
+    workers = [_DeviceWorker(folder, device, options, log, stop, deadline, results) for device in on]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -79,23 +79,23 @@ def serve(path: Path, terms: Terms, say: Say, stop: threading.Event) -> bool:
         if time.monotonic() > deadline:
             stop.set()
     try:
-        _say_what_is_left(folder, takers, terms, say)
+        _report_remaining(folder, workers, options, log)
         if results:
-            say(f"{transfer.collect(folder, jobs, results)} results in {results}")
+            log(f"{transfer.collect_results(folder, jobs, results)} results in {results}")
     except OSError as error:
-        say(f"{folder.path} cannot be read: {error}")
+        log(f"{folder.path} cannot be read: {error}")
         return False
-    return all(taker.well for taker in takers)
+    return all(taker.ended_normally for taker in workers)
 
 
-def _usable(seconds: float) -> float:
-    return seconds - min(_FAREWELL, 0.1 * seconds)
+def _usable_seconds(seconds: float) -> float:
+    return seconds - min(_SHUTDOWN_SECONDS, 0.1 * seconds)
 
 
-def _jobs_of(path: Path) -> list[Posted]:
+def _jobs_in_file(path: Path) -> list[JobEntry]:
     """Of a file; none for a spool, or a folder that can become one."""
     if path.is_file():
-        return transfer.asked(path)
+        return transfer.read_jobs(path)
     if not path.is_dir():
         raise BadInput(f"{path} is neither a folder nor a file: make the folder first, or check the name")
     if not (path / "jobs").is_dir() and os.listdir(path):
@@ -103,63 +103,63 @@ def _jobs_of(path: Path) -> list[Posted]:
     return []
 
 
-def _lay_out(folder: Folder, path: Path, jobs: list[Posted], results: Path, say: Say) -> None:
+def _unpack_jobs(folder: SpoolFolder, path: Path, jobs: list[JobEntry], results: Path, log: Log) -> None:
     """The spool of a file: its jobs alone, and what was found for them before, except failures, since those are asked again."""
-    for text in transfer.merge(folder, path).strange:
-        say(text)
+    for text in transfer.merge(folder, path).errors:
+        log(text)
     if results.exists():
         transfer.merge(folder, results)
     keys = {posted.key for posted in jobs}
     for posted in folder.open_jobs():
         if posted.key not in keys:
-            folder.withdraw(posted)
+            folder.remove_job(posted)
     for posted in jobs:
-        if (found := folder.answered(posted.key)) and failure(found.result):
+        if (found := folder.result(posted.key)) and failure_reason(found.result):
             folder.reopen(posted, found)
-    transfer.collect(folder, jobs, results)
+    transfer.collect_results(folder, jobs, results)
 
 
-def _say_what_is_left(folder: Folder, takers: list[_Taker], terms: Terms, say: Say) -> None:
-    done = sum(taker.done for taker in takers)
-    left, held = folder.open_jobs(), folder.holders()
-    others = sum(posted.key in held for posted in left)
-    foreign = sum(not any(folder.suits(posted, taker.device) for taker in takers) for posted in left)
+def _report_remaining(folder: SpoolFolder, workers: list[_DeviceWorker], options: WorkerOptions, log: Log) -> None:
+    done = sum(taker.finished_jobs for taker in workers)
+    left, holders = folder.open_jobs(), folder.lease_holders()
+    others = sum(posted.key in holders for posted in left)
+    foreign = sum(not any(folder.hardware_for(posted, taker.device) for taker in workers) for posted in left)
     notes = [f"{others} with other workers"] * bool(others) + [f"{foreign} for other hardware"] * bool(
         foreign
     )
-    say(f"{done} jobs done, {len(left)} left" + (f" ({', '.join(notes)})" if notes else ""))
-    first = _MARGIN * _FIRST_GUESS
-    if terms.seconds and not done and len(left) > others + foreign and _usable(terms.seconds) <= first:
-        enough = first + 2 * _FAREWELL
-        say(
-            f"--seconds {terms.seconds:g} is too short to begin: a first job may take {first:.0f} s; give {enough:.0f} or more"
+    log(f"{done} jobs done, {len(left)} left" + (f" ({', '.join(notes)})" if notes else ""))
+    first = _MARGIN * _FIRST_JOB_SECONDS
+    if options.time_limit and not done and len(left) > others + foreign and _usable_seconds(options.time_limit) <= first:
+        enough = first + 2 * _SHUTDOWN_SECONDS
+        log(
+            f"--seconds {options.time_limit:g} is too short to begin: a first job may take {first:.0f} s; give {enough:.0f} or more"
         )
 
 
 @dataclass
-class _Held:
+class _LeasedJob:
     lease: Lease
-    taken: float
-    answer: Future[Result] = field(default_factory=Future)
+    acquired: float
+    future: Future[Result] = field(default_factory=Future)
     ended: float = 0.0
     stage: str = ""
 
 
-class _Taker:
+class _DeviceWorker:
     def __init__(
         self,
-        folder: Folder,
+        folder: SpoolFolder,
         device: Device,
-        terms: Terms,
-        say: Say,
+        options: WorkerOptions,
+        log: Log,
         stop: threading.Event,
         deadline: float,
         results: Path | None,
     ):
-        self.device, self.done, self.well = device, 0, False
-        self._folder, self._terms, self._stop, self._deadline, self._results = (
+        self.device, self.finished_jobs, self.ended_normally = device, 0, False
+        self._folder, self._options, self._stop, self._deadline, self._results = (
             folder,
-            terms,
+            options,
             stop,
             deadline,
             results,
@@ -167,181 +167,181 @@ class _Taker:
         self._name = f"{socket.gethostname()}-{os.getpid()}" + (
             f"-{device.gpu.uuid[:12]}" if device.gpu else ""
         )
-        self._place = f"{socket.gethostname()}-{device.label}"
-        self._say: Say = lambda text: say(f"{self._name}: {text}")
-        self._held: dict[str, _Held] = {}
+        self._device_name = f"{socket.gethostname()}-{device.label}"
+        self._log: Log = lambda text: log(f"{self._name}: {text}")
+        self._leased: dict[str, _LeasedJob] = {}
         self._changed, self._ended = threading.Event(), threading.Event()
-        self._telling = threading.Lock()
-        self._presence: Path | None = None
-        self._reached = time.monotonic()
+        self._stage_lock = threading.Lock()
+        self._registration: Path | None = None
+        self._last_access = time.monotonic()
         """When the folder could be used last."""
-        self._troubled = False
-        self._group = ""
+        self._outage_reported = False
+        self._warm_group = ""
         """Of the task that the worker has warm."""
-        self._longest = 0.0
-        self._finished = time.monotonic()
+        self._longest_job = 0.0
+        self._last_finish = time.monotonic()
         """When the last job was, and so when the one at hand began."""
 
     def run(self) -> None:
-        threading.Thread(target=self._live, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         try:
-            with Pool(self._terms.sandbox, [self.device], say=self._say) as pool:
-                self.well = self._work(pool)
+            with LocalPool(self._options.sandbox, [self.device], warn=self._log) as pool:
+                self.ended_normally = self._loop(pool)
         except BadInput as error:
-            self._say(str(error))
+            self._log(str(error))
         finally:
-            self._leave()
+            self._shut_down()
             self._ended.set()
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         """What is done is kept, and the rest given back."""
         try:
-            self._settle()
-            for held in self._held.values():
+            self._store_results()
+            for held in self._leased.values():
                 self._folder.release(held.lease)
-            if self._presence:
-                self._presence.unlink(missing_ok=True)
+            if self._registration:
+                self._registration.unlink(missing_ok=True)
         except OSError as error:
-            self.well = False
-            self._say(f"cannot give its jobs back: {error}")
+            self.ended_normally = False
+            self._log(f"cannot give its jobs back: {error}")
 
-    def _holder(self, hardware: str, stage: str = "") -> Holder:
-        return Holder(self._name, hardware, self._terms.lease, stage)
+    def _holder(self, hardware: str, stage: str = "") -> LeaseHolder:
+        return LeaseHolder(self._name, hardware, self._options.lease_timeout, stage)
 
-    def _live(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Signs of life, however busy everything else is."""
-        while not self._ended.wait(self._terms.lease / 6):
-            if self._presence:
+        while not self._ended.wait(self._options.lease_timeout / 6):
+            if self._registration:
                 with contextlib.suppress(OSError):
-                    os.utime(self._presence)
-            for held in list(self._held.values()):
+                    os.utime(self._registration)
+            for held in list(self._leased.values()):
                 self._folder.renew(held.lease)
 
-    def _work(self, pool: Pool) -> bool:
+    def _loop(self, pool: LocalPool) -> bool:
         """Whether it ended as it should."""
         while not self._stop.is_set():
             try:
-                self._settle()
-                self._mark()
-                if pool.failed and not self._held:
-                    return self._report_sick()
-                self._attend()
-                taken = 0 if pool.failed else self._take(pool)
-                self._reached, self._troubled = time.monotonic(), False
-                if not (self._held or taken or pool.failed) and (self._terms.once or not self._enough_time()):
+                self._store_results()
+                self._mark_started()
+                if pool.failed and not self._leased:
+                    return self._report_failed_device()
+                self._register()
+                taken = 0 if pool.failed else self._acquire(pool)
+                self._last_access, self._outage_reported = time.monotonic(), False
+                if not (self._leased or taken or pool.failed) and (self._options.once or not self._has_time()):
                     return True
             except OSError as error:
-                if self._lost_patience(error):
+                if self._outage_too_long(error):
                     return False
             self._changed.wait(_POLL_SECONDS)
             self._changed.clear()
         return True
 
-    def _attend(self) -> None:
-        if self._presence is None:
-            self._presence = self._folder.attend(self._name, self._holder(self.device.name_for(None) or ""))
-            self._folder.forget_sick(self._place)
+    def _register(self) -> None:
+        if self._registration is None:
+            self._registration = self._folder.register_worker(self._name, self._holder(self.device.name_for(None) or ""))
+            self._folder.clear_failed_device(self._device_name)
 
-    def _report_sick(self) -> bool:
+    def _report_failed_device(self) -> bool:
         told = self._holder(self.device.name_for(None) or "", "it failed its health check")
-        self._folder.report_sick(self._place, told)
+        self._folder.report_failed_device(self._device_name, told)
         return False
 
-    def _lost_patience(self, error: OSError) -> bool:
+    def _outage_too_long(self, error: OSError) -> bool:
         """A network file system may fail for a moment; one that does not come back is told once more."""
-        if not self._troubled:
-            self._troubled = True
-            self._say(f"the spool cannot be used: {error}; trying again")
-        patience = _PATIENCE * self._terms.lease
-        if time.monotonic() - self._reached <= patience:
+        if not self._outage_reported:
+            self._outage_reported = True
+            self._log(f"the spool cannot be used: {error}; trying again")
+        patience = _MAX_OUTAGE_LEASES * self._options.lease_timeout
+        if time.monotonic() - self._last_access <= patience:
             return False
-        self._say(f"gives up: the spool could not be used for {patience:.0f} s")
+        self._log(f"gives up: the spool could not be used for {patience:.0f} s")
         return True
 
-    def _enough_time(self) -> bool:
-        return time.monotonic() + _MARGIN * (self._longest or _FIRST_GUESS) < self._deadline
+    def _has_time(self) -> bool:
+        return time.monotonic() + _MARGIN * (self._longest_job or _FIRST_JOB_SECONDS) < self._deadline
 
-    def _take(self, pool: Pool) -> int:
+    def _acquire(self, pool: LocalPool) -> int:
         """Take what there is, up to our share; how many."""
-        if len(self._held) >= _MOST_AHEAD or not self._enough_time():
+        if len(self._leased) >= _MAX_LEASES or not self._has_time():
             return 0
-        held = self._folder.holders()
+        held = self._folder.lease_holders()
         suiting = [
-            p for p in self._folder.open_jobs() if p.key not in held and self._folder.suits(p, self.device)
+            p for p in self._folder.open_jobs() if p.key not in held and self._folder.hardware_for(p, self.device)
         ]
-        share = math.ceil((len(suiting) + len(self._held)) / max(1, len(self._folder.workers())))
-        wanted, taken = min(share, _MOST_AHEAD) - len(self._held), 0
+        share = math.ceil((len(suiting) + len(self._leased)) / max(1, len(self._folder.live_workers())))
+        wanted, taken = min(share, _MAX_LEASES) - len(self._leased), 0
         busy = {posted.group for key in held if (posted := self._folder.job(key))}
-        for posted in sorted(suiting, key=lambda p: (p.group != self._group, p.group in busy)):
+        for posted in sorted(suiting, key=lambda p: (p.group != self._warm_group, p.group in busy)):
             if taken >= wanted:
                 break
-            if lease := self._folder.take(
-                posted, self._holder(self._folder.suits(posted, self.device) or "")
+            if lease := self._folder.acquire(
+                posted, self._holder(self._folder.hardware_for(posted, self.device) or "")
             ):
                 taken += 1
-                self._begin(pool, posted, lease)
+                self._start(pool, posted, lease)
         return taken
 
-    def _begin(self, pool: Pool, posted: Posted, lease: Lease) -> None:
-        if not self._held:
-            self._finished = time.monotonic()
-        held = self._held[posted.key] = _Held(lease, time.monotonic())
-        self._group = posted.group or self._group
-        self._say(f"takes {posted.words}")
-        self._mark()
+    def _start(self, pool: LocalPool, posted: JobEntry, lease: Lease) -> None:
+        if not self._leased:
+            self._last_finish = time.monotonic()
+        held = self._leased[posted.key] = _LeasedJob(lease, time.monotonic())
+        self._warm_group = posted.group or self._warm_group
+        self._log(f"takes {posted.description}")
+        self._mark_started()
 
         def progress(step: Progress) -> None:
             if step.stage != held.stage:
-                self._tell(held, step.stage)
-                self._say(f"{posted.words}: {step.stage}")
+                self._report_stage(held, step.stage)
+                self._log(f"{posted.description}: {step.stage}")
 
         def end(_: Future[Result]) -> None:
             held.ended = time.monotonic()
             self._changed.set()
 
-        held.answer = pool.submit(posted.job, progress)
-        held.answer.add_done_callback(end)
+        held.future = pool.submit(posted.job, progress)
+        held.future.add_done_callback(end)
 
-    def _mark(self) -> None:
+    def _mark_started(self) -> None:
         """Jobs are done in the order of taking: the first that is not done has begun, whether it tells its stages or not."""
-        first = next((held for held in self._held.values() if not held.answer.done()), None)
+        first = next((held for held in self._leased.values() if not held.future.done()), None)
         if first and not first.stage:
-            self._tell(first, _BEGUN)
+            self._report_stage(first, _STARTED)
 
-    def _tell(self, held: _Held, stage: str) -> None:
-        with self._telling:
-            if stage != _BEGUN or not held.stage:
+    def _report_stage(self, held: _LeasedJob, stage: str) -> None:
+        with self._stage_lock:
+            if stage != _STARTED or not held.stage:
                 held.stage = stage
-                self._folder.tell(held.lease, stage)
+                self._folder.report_stage(held.lease, stage)
 
-    def _settle(self) -> None:
+    def _store_results(self) -> None:
         """Write down what has been found. What cannot be written is still held, and tried again."""
-        for held in [held for held in self._held.values() if held.answer.done()]:
-            posted, hardware = held.lease.posted, held.lease.holder.hardware
-            bound = self._folder.hardware(posted)
-            if held.answer.cancelled() or held.answer.exception():
+        for held in [held for held in self._leased.values() if held.future.done()]:
+            posted, hardware = held.lease.entry, held.lease.holder.hardware
+            bound = self._folder.bound_hardware(posted)
+            if held.future.cancelled() or held.future.exception():
                 self._folder.release(held.lease)  # the device failed: others may have more luck
-                self._say(f"gives {posted.words} back")
+                self._log(f"gives {posted.description} back")
             elif bound not in ("", hardware):
                 self._folder.release(held.lease)
-                self._say(f"gives {posted.words} back: its task was begun on {bound}")
+                self._log(f"gives {posted.description} back: its task was begun on {bound}")
             else:
-                self._keep(held, posted, hardware)
-            del self._held[posted.key]
+                self._store_result(held, posted, hardware)
+            del self._leased[posted.key]
 
-    def _keep(self, held: _Held, posted: Posted, hardware: str) -> None:
+    def _store_result(self, held: _LeasedJob, posted: JobEntry, hardware: str) -> None:
         ended = held.ended or time.monotonic()
-        seconds = ended - max(held.taken, self._finished)
-        entry = answer(posted, held.answer.result(), self._name, hardware, seconds)
-        if not self._folder.keep(entry):
-            self._say(f"{posted.words}: somebody else had a result before us")
+        seconds = ended - max(held.acquired, self._last_finish)
+        entry = result_entry(posted, held.future.result(), self._name, hardware, seconds)
+        if not self._folder.add_result(entry):
+            self._log(f"{posted.description}: somebody else had a result before us")
         else:
-            self.done += 1
+            self.finished_jobs += 1
             if self._results:
                 with contextlib.suppress(OSError):  # it is written again at the end
-                    transfer.append(self._results, entry)
-            self._say(f"{posted.words}: {_summary(entry.result)} ({seconds:.1f} s)")
-        self._longest, self._finished = max(self._longest, seconds), ended
+                    transfer.append_result(self._results, entry)
+            self._log(f"{posted.description}: {_summary(entry.result)} ({seconds:.1f} s)")
+        self._longest_job, self._last_finish = max(self._longest_job, seconds), ended
 
 
 def _summary(result: Result) -> str:
