@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from library.samples import GUIDE, KERNEL, SCRIPT
+from code_search.samples import GUIDE, KERNEL, SCRIPT
 
-from kernelpro.library.chunks import MOST_LINES, chunks
-from kernelpro.library.scanner import definitions
+from kernelpro.code_search.chunks import MAX_CHUNK_LINES, chunks
+from kernelpro.code_search.scanner import definitions
 
 
 def found(path: str, text: str) -> dict[str, str]:
@@ -78,6 +78,6 @@ def test_chunks_cover_every_line_but_the_licence_once_and_stay_small() -> None:
     made = list(chunks(lines, definitions("x.cu", text)))
     covered = [line for chunk in made for line in range(chunk.start, chunk.end + 1)]
     assert covered == list(range(2, len(lines) + 1))
-    assert max(chunk.end - chunk.start + 1 for chunk in made) <= MOST_LINES + 8
+    assert max(chunk.end - chunk.start + 1 for chunk in made) <= MAX_CHUNK_LINES + 8
     assert {name for chunk in made for name in chunk.names} >= {f"f{n}" for n in range(100)}
     assert made[-1].symbol == "long_one"

@@ -1,9 +1,12 @@
-"""The index of a tree: one SQLite file with full-text search, in the user's cache.
+"""The index of a source tree: one SQLite file with full-text search, in the user's cache.
 
-1. Its name holds the tree's path and the fingerprint of its listing: another listing, another file. 2. It is built beside its place
-and renamed into it, so that it is there whole or not at all; two builders do the same work twice and no harm. 3. A file that cannot
-be read is built anew, when it is opened or when a query stumbles over it. 4. Where the cache cannot be written the index lives in
-memory, and says so. Old indexes of the same tree go when a new one is built, others after 30 days without use.
+1. The file name contains hashes of the tree's path and of its listing: a changed tree gets a new file.
+2. The index is built in a temporary file and renamed atomically. Two concurrent builders duplicate work
+   without harm.
+3. A damaged file is rebuilt, when it is opened or when a query fails on it.
+4. If the cache is not writable, the index lives in memory, and a note says so.
+
+Building an index deletes older ones of the same tree, and others that were unused for 30 days.
 """
 
 from __future__ import annotations
@@ -21,95 +24,99 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kernelpro.library.chunks import chunks
-from kernelpro.library.scanner import definitions
-from kernelpro.library.trees import Listing, NotFound, Tree
-from kernelpro.library.words import WORD, Memo
+from kernelpro.code_search.chunks import chunks
+from kernelpro.code_search.scanner import definitions
+from kernelpro.code_search.tokenizer import WORD, TokenCache
+from kernelpro.code_search.trees import Listing, NotFound, SourceTree
 from kernelpro.records import BadInput, folders
 
 SCHEMA = 1
-"""Counts up when the tables, the tokens or the chunks change: older files are then built anew."""
-MOST_REPEATS = 3
-"""How often one word of a chunk is indexed: bm25 saturates there, and unrolled assembly repeats words hundreds of times."""
-_KEPT_SECONDS = 30 * 86400
+"""Increase it when tables, tokens or chunks change: older files are then rebuilt."""
+MAX_REPEATS = 3
+"""How often one word of a chunk is indexed: bm25 saturates there, and unrolled assembly repeats words."""
+_MAX_AGE_SECONDS = 30 * 86400
 _ABANDONED_SECONDS = 3600
 _Answer = TypeVar("_Answer")
 
 _TABLES = """
     CREATE TABLE file (id INTEGER PRIMARY KEY, path TEXT NOT NULL);
-    CREATE TABLE chunk (id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, end INTEGER, kind TEXT, symbol TEXT, names TEXT);
+    CREATE TABLE chunk
+        (id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, end INTEGER, kind TEXT, symbol TEXT,
+        names TEXT);
     CREATE TABLE definition
-        (name TEXT, lower TEXT, qualified TEXT, kind TEXT, file INTEGER, start INTEGER, line INTEGER, end INTEGER);
+        (name TEXT, lower TEXT, qualified TEXT, kind TEXT, file INTEGER, start INTEGER, line INTEGER,
+        end INTEGER);
     CREATE VIRTUAL TABLE words USING fts5 (names, path, body, content='', tokenize="ascii tokenchars '_'");
 """
 
 
 @dataclass
-class Index:
-    """An open index. `note` is for the reader: why it is slower than usual, or empty."""
+class TreeIndex:
+    """An open index. `note` tells the reader why it is slower than usual; usually empty."""
 
     db: sqlite3.Connection
     note: str = ""
 
 
-def ask(tree: Tree, listing: Listing, question: Callable[[Index], _Answer]) -> _Answer:
-    """Put a question to the tree's index; build it if it is missing, old or damaged."""
-    place = _place(tree, listing)
+def query(tree: SourceTree, listing: Listing, function: Callable[[TreeIndex], _Answer]) -> _Answer:
+    """Call `function` with the tree's index. Builds the index if it is missing, old or damaged."""
+    path = _index_path(tree, listing)
     for last in (False, True):
-        index = _open(place) or _build_at(place, tree, listing)
+        index = _open(path) or _build(path, tree, listing)
         try:
-            return question(index)
+            return function(index)
         except sqlite3.DatabaseError as error:
             if last or index.note:
                 raise BadInput(
-                    f"the index of {tree.name} cannot be read ({error}); delete {place.parent}"
+                    f"the index of {tree.name} cannot be read ({error}); delete {path.parent}"
                 ) from error
             with contextlib.suppress(OSError):
-                place.unlink()
+                path.unlink()
         finally:
             if not index.note:
                 index.db.close()
     raise AssertionError("unreachable")
 
 
-def built(tree: Tree, listing: Listing) -> bool:
-    """Whether a question will find the index ready, rather than wait for it."""
-    return _place(tree, listing).is_file()
+def is_built(tree: SourceTree, listing: Listing) -> bool:
+    """Whether the index exists, so that a query need not wait for it."""
+    return _index_path(tree, listing).is_file()
 
 
 def folder() -> Path:
-    return folders.cache("library")
+    """Return the folder of all indexes."""
+    return folders.cache("code_search")
 
 
-def _place(tree: Tree, listing: Listing) -> Path:
+def _index_path(tree: SourceTree, listing: Listing) -> Path:
     return (
         folder()
         / f"{_prefix(tree)}{hashlib.sha256(f'{SCHEMA} {listing.fingerprint}'.encode()).hexdigest()[:16]}.db"
     )
 
 
-def _prefix(tree: Tree) -> str:
+def _prefix(tree: SourceTree) -> str:
     return hashlib.sha256(os.fsencode(tree.root)).hexdigest()[:16] + "-"
 
 
-def _open(place: Path) -> Index | None:
-    """The index at that place, or None if it is not there or not whole."""
+def _open(place: Path) -> TreeIndex | None:
+    """Open the index; None if it is missing or incomplete."""
     if not place.is_file():
         return None
     try:
-        # No process writes to an index once it has its name: immutable spares the locks, and works on a read-only disk.
+        # No process writes to a finished index: `immutable` avoids locks and works on a read-only disk.
         db = sqlite3.connect(f"{place.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
         if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
             with contextlib.suppress(OSError):
                 os.utime(place)
-            return Index(db)
+            return TreeIndex(db)
         db.close()
     except sqlite3.DatabaseError:
         pass
     return None
 
 
-def _build_at(place: Path, tree: Tree, listing: Listing) -> Index:
+def _build(place: Path, tree: SourceTree, listing: Listing) -> TreeIndex:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".building-")
@@ -122,7 +129,7 @@ def _build_at(place: Path, tree: Tree, listing: Listing) -> Index:
         os.replace(temporary, place)
     except (sqlite3.OperationalError, OSError) as error:
         return _in_memory(
-            tree, listing.fingerprint, f"the index could not be kept in {place.parent} ({error})"
+            tree, listing.fingerprint, f"the index could not be stored in {place.parent} ({error})"
         )
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -132,24 +139,24 @@ def _build_at(place: Path, tree: Tree, listing: Listing) -> Index:
 
 
 @functools.lru_cache(maxsize=2)
-def _in_memory(tree: Tree, fingerprint: str, why: str) -> Index:
-    """An index without a file. The last two are kept for the process: building takes seconds, each holds some 50 MB."""
+def _in_memory(tree: SourceTree, fingerprint: str, why: str) -> TreeIndex:
+    """Build an index in memory. The last two are cached: building takes seconds, each has about 50 MB."""
     db = sqlite3.connect(":memory:", check_same_thread=False)
     _fill(db, tree, tree.listing())
-    return Index(db, f"note: {why}; the index is in memory and was built for this process alone")
+    return TreeIndex(db, f"note: {why}; the index is in memory, for this process only")
 
 
-def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
+def _fill(db: sqlite3.Connection, tree: SourceTree, listing: Listing) -> None:
     db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _TABLES)
     db.execute("BEGIN")
-    memo = Memo()
+    memo = TokenCache()
     number = 0
     for identity, path in enumerate(listing.files, 1):
         db.execute("INSERT INTO file VALUES (?, ?)", (identity, path))
         try:
             text = tree.text(path)
         except NotFound:
-            continue  # gone since the listing: the next call sees another listing and builds again
+            continue  # deleted since the listing: the next call sees a new listing and rebuilds
         lines = text.removesuffix("\n").split("\n")
         found = definitions(path, text)
         rows = (
@@ -174,18 +181,18 @@ def _fill(db: sqlite3.Connection, tree: Tree, listing: Listing) -> None:
     db.commit()
 
 
-def _tokens(memo: Memo, text: str) -> str:
+def _tokens(memo: TokenCache, text: str) -> str:
     counts = Counter(WORD.findall(text))
     return "".join(
-        [memo[word] * (count if count < MOST_REPEATS else MOST_REPEATS) for word, count in counts.items()]
+        [memo[word] * (count if count < MAX_REPEATS else MAX_REPEATS) for word, count in counts.items()]
     )
 
 
-def _prune(tree: Tree, place: Path) -> None:
+def _prune(tree: SourceTree, place: Path) -> None:
     now = time.time()
     for other in place.parent.iterdir():
         with contextlib.suppress(OSError):
             age = now - other.stat().st_mtime
-            old = other.name.startswith(_prefix(tree)) or age > _KEPT_SECONDS
+            old = other.name.startswith(_prefix(tree)) or age > _MAX_AGE_SECONDS
             if other != place and (old or (other.name.startswith(".building-") and age > _ABANDONED_SECONDS)):
                 other.unlink()

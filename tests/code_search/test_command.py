@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli.searching import Wanted, run
-from kernelpro.library import Tree
+from kernelpro.cli.code_search import Wanted, run
+from kernelpro.code_search import SourceTree
 from kernelpro.records import BadInput
 
 
@@ -40,13 +40,13 @@ def test_a_folder_needs_no_name(root: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_the_other_questions(
-    tree: Tree, wanted: dict[str, str], shown: str, capsys: pytest.CaptureFixture[str]
+    tree: SourceTree, wanted: dict[str, str], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ask("small", **wanted) == 0
     assert shown in capsys.readouterr().out
 
 
-def test_json_rows_hold_what_the_text_shows(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_rows_hold_what_the_text_shows(tree: SourceTree, capsys: pytest.CaptureFixture[str]) -> None:
     for wanted in (
         {"query": "load tile"},
         {"outline": "run.py"},
@@ -59,7 +59,7 @@ def test_json_rows_hold_what_the_text_shows(tree: Tree, capsys: pytest.CaptureFi
         assert rows and all(row["path"] for row in rows)
 
 
-def test_regex_and_exact(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regex_and_exact(tree: SourceTree, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("small", regex=True, query=r"^def|^async def") == 0
     assert "run.py:12" in capsys.readouterr().out
     assert ask("small", exact=True, glob="*.md", query="load_tile(") == 1
@@ -84,6 +84,6 @@ def test_trees_are_added_listed_and_removed(root: Path, capsys: pytest.CaptureFi
         ({"definition": "missing"}, "not defined"),
     ],
 )
-def test_misuse_is_one_line(tree: Tree, wanted: dict[str, str], message: str) -> None:
+def test_misuse_is_one_line(tree: SourceTree, wanted: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         ask("small", **wanted)

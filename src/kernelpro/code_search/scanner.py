@@ -1,9 +1,14 @@
-"""What a file defines, by a small scanner that no source can break.
+"""Find the definitions in a file with a small scanner that tolerates any input.
 
-C++ and CUDA: 1. One regular expression walks over comments, strings, directives, braces and semicolons. 2. The text between two
-borders is a head; at `{` it opens a namespace, a class, an enum, a function or some other block; at `;` it may be an alias or a
-declaration. 3. In a function only braces count. 4. Every branch of #if / #else starts from the same nesting, so that braces
-opened twice close once. Python: `def` and `class` by indentation. Markdown, reST and notebooks: headings.
+C++ and CUDA:
+1. One regular expression walks over comments, strings, directives, braces and semicolons.
+2. The text between two delimiters is a head. At `{` it opens a namespace, class, enum, function or other
+   block; at `;` it
+   may be an alias or a declaration.
+3. Inside a function only braces count.
+4. Every branch of #if / #else starts from the same nesting, so that braces opened twice close once.
+
+Python: `def` and `class` by indentation. Markdown, reST and notebooks: headings.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ KINDS = ("kernel", "function", "struct", "class", "union", "enum", "alias", "mac
 
 @dataclass
 class Definition:
-    """A name and the lines that define it; lines count from 1. `depth`: how many definitions enclose it."""
+    """A definition; lines count from 1. `depth`: number of enclosing definitions."""
 
     name: str
     qualified: str
@@ -39,7 +44,7 @@ class Definition:
 
 
 def definitions(path: str, text: str) -> list[Definition]:
-    """All definitions of a file in the order of their lines; none for a language that is not known here."""
+    """Return the definitions of a file by line; empty for an unsupported language."""
     extension = os.path.splitext(path)[1].lower()
     if extension in (".py", ".pyi", ".pyx"):
         found = list(_python(text))
@@ -61,17 +66,17 @@ def definitions(path: str, text: str) -> list[Definition]:
     ):
         found = []
     else:
-        found = _Cpp(text).scan()
+        found = _CppScanner(text).scan()
     return sorted(found, key=lambda d: (d.start, -d.end))
 
 
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
-_BORDER = re.compile(
+_DELIMITER = re.compile(
     rf"//[^\n]*|/\*.*?(?:\*/|\Z)|{_STRING}(?:\s*{_STRING})*|'(?:[^'\\\n]|\\.)'"
     r'|R"([^()\\\s]{0,16})\(.*?\)\1"|\#[^\n\\]*(?:\\.[^\n\\]*)*|\{|\}|;',
     re.DOTALL,
 )
-"""Each alternative begins with a literal character: then `re` skips over all else in one fast loop."""
+"""Every alternative starts with a literal character, so that `re` skips the rest quickly."""
 _NOISE = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|\#[^\n\\]*(?:\\.[^\n\\]*)*|\[\[.*?\]\]", re.DOTALL)
 _DEFINE = re.compile(r"#[ \t]*define[ \t]+(\w+)(\(|[ \t]+\S)")
 _CONDITION = re.compile(r"#[ \t]*(if|else|elif|endif)")
@@ -88,18 +93,19 @@ _ALIAS = re.compile(r"using\s+(\w+)\s*=|typedef\b.*?(\w+)\s*$", re.DOTALL)
 _DECLARED = re.compile(
     r"\)\s*(?:(?:const|noexcept|override|final|=\s*(?:0|default|delete)|&&?)\s*|->[^()]*)*$"
 )
-_LONGEST_HEAD = 2000
-"""Characters. A declaration beyond is a table or a macro's expansion; the bound keeps odd files linear."""
+_MAX_HEAD_CHARACTERS = 2000
+"""Longer heads are tables or macro expansions; the limit keeps scanning linear."""
 _ANGLE = re.compile(r"[<>()]|->|>=|<=")
 _WORDS = """
-    if for while switch catch return sizeof alignas alignof decltype noexcept requires static_assert explicit asm defined throw new
-    delete assert __attribute__ __launch_bounds__ __align__ __declspec __cluster_dims__ __maxnreg__
+    if for while switch catch return sizeof alignas alignof decltype noexcept requires static_assert explicit
+    asm defined throw new delete assert __attribute__ __launch_bounds__ __align__ __declspec
+    __cluster_dims__ __maxnreg__
 """
 _NOT_NAMES = frozenset(_WORDS.split())
 
 
 class _Block(NamedTuple):
-    """An open brace: what kind of scope it opens, its name, what it defines, where the head goes on after `= {}`."""
+    """An open brace: its scope, name and definition, and where the head continues after `= {}`."""
 
     scope: str
     name: str = ""
@@ -110,7 +116,7 @@ class _Block(NamedTuple):
 _BODY = _Block("body")
 
 
-class _Cpp:
+class _CppScanner:
     def __init__(self, text: str):
         self.text = text
         self.newlines = [match.start() for match in re.finditer("\n", text)]
@@ -118,16 +124,18 @@ class _Cpp:
         self.stack: list[_Block] = []
 
     def line(self, offset: int) -> int:
+        """Return the line of an offset."""
         return bisect_right(self.newlines, offset - 1) + 1
 
     def scan(self) -> list[Definition]:
+        """Scan the whole file."""
         text, start = self.text, 0
         branches: list[list[_Block]] = []
-        for match in _BORDER.finditer(text):
+        for match in _DELIMITER.finditer(text):
             at = match.start()
             first = text[at]
             if first == "{":
-                block = self.opened(start, at) if self.outside() else _BODY
+                block = self.open_block(start, at) if self.in_declaration_scope() else _BODY
                 self.stack.append(block)
                 start = at + 1
             elif first == "}":
@@ -138,8 +146,8 @@ class _Cpp:
                         block.definition.end = self.line(at)
                     start = block.resume or start
             elif first == ";":
-                if self.outside():
-                    self.closed(start, at)
+                if self.in_declaration_scope():
+                    self.end_statement(start, at)
                 start = at + 1
             elif first == "#":
                 self.directive(match, branches)
@@ -150,7 +158,7 @@ class _Cpp:
         return [d for d in self.found if d.end >= d.start]
 
     def directive(self, match: re.Match[str], branches: list[list[_Block]]) -> None:
-        """#define is a definition. Each branch of a condition starts from the nesting at its #if."""
+        """Handle #define, and start each branch of a condition from the nesting at its #if."""
         if condition := _CONDITION.match(match.group()):
             if condition[1] == "if":
                 branches.append(list(self.stack))
@@ -164,11 +172,13 @@ class _Cpp:
                 Definition(define[1], define[1], "macro", line, line, self.line(match.end()), 0)
             )
 
-    def outside(self) -> bool:
+    def in_declaration_scope(self) -> bool:
+        """Whether the scanner is outside function bodies."""
         return not self.stack or self.stack[-1].scope != "body"
 
     def head(self, start: int, end: int) -> tuple[str, int]:
-        """The head without noise and template<...>, and the offset where it begins. Blanks replace noise: offsets stay."""
+        """Return the head without comments, attributes and template<...>, and its offset. Blanks keep
+        offsets."""
         text = self.text[start:end]
         if "/" in text or "#" in text or "[[" in text:
             text = _NOISE.sub(lambda m: " " * len(m.group()), text)
@@ -186,17 +196,21 @@ class _Cpp:
         return " " * rest + text[rest:], start + begin
 
     def add(self, name: str, kind: str, begin: int, at: int, end: int) -> Definition:
+        """Record a definition."""
         outer = [block.name for block in self.stack if block.name]
         depth = sum(1 for block in self.stack if block.definition)
-        made = Definition(name, "::".join([*outer, name]), kind, self.line(begin), self.line(at), end, depth)
-        self.found.append(made)
-        return made
+        definition = Definition(
+            name, "::".join([*outer, name]), kind, self.line(begin), self.line(at), end, depth
+        )
+        self.found.append(definition)
+        return definition
 
-    def opened(self, start: int, end: int) -> _Block:
+    def open_block(self, start: int, end: int) -> _Block:
+        """Classify the block that a brace opens."""
         head, begin = self.head(start, end)
         bare = head.strip()
         offset = start + len(head) - len(head.lstrip())
-        if not bare or len(bare) > _LONGEST_HEAD:
+        if not bare or len(bare) > _MAX_HEAD_CHARACTERS:
             return _BODY
         if bare[-1] == "=" or bare.count("(") > bare.count(")"):
             return _Block("body", resume=start)
@@ -205,21 +219,23 @@ class _Cpp:
         if (match := _TYPE.match(bare)) and (name := _TYPE_NAME.match(bare[match.end() :].lstrip())):
             kind = match[1].split()[0]
             shift = len(bare) - len(bare[match.end() :].lstrip())
-            made = self.add(name[2], kind, begin, offset + shift + name.start(2), 0)
+            definition = self.add(name[2], kind, begin, offset + shift + name.start(2), 0)
             if name[3] == "<":
-                made.qualified += " ".join(bare[shift + name.end() - 1 :].split())[:200]
-            return _Block("body" if kind == "enum" else "class", name[2], made)
+                definition.qualified += " ".join(bare[shift + name.end() - 1 :].split())[:200]
+            return _Block("body" if kind == "enum" else "class", name[2], definition)
         if match := self.call(bare):
             kind = "kernel" if "__global__" in bare else "function"
             called = "".join(match[2].split()) if match[2][-1] in ")]" else match[2]
-            made = self.add(called, kind, begin, offset + match.start(2), 0)
-            made.qualified = made.qualified.removesuffix(made.name) + match[1] + made.name
-            return _Block("body", definition=made)
+            definition = self.add(called, kind, begin, offset + match.start(2), 0)
+            definition.qualified = (
+                definition.qualified.removesuffix(definition.name) + match[1] + definition.name
+            )
+            return _Block("body", definition=definition)
         return _BODY
 
     def call(self, bare: str) -> re.Match[str] | None:
-        """The first name before a parenthesis that can be a function's. In a class, one without a type is a
-        constructor or a macro."""
+        """Return the first name before a parenthesis that can be a function's. In a class, one without a type
+        is a constructor or a macro."""
         for match in _CALL.finditer(bare):
             if match[2] in _NOT_NAMES:
                 continue
@@ -230,10 +246,11 @@ class _Cpp:
             return None if match.start() == 0 and inside.scope == "class" and not special else match
         return None
 
-    def closed(self, start: int, end: int) -> None:
+    def end_statement(self, start: int, end: int) -> None:
+        """Record the alias or declaration that a semicolon ends."""
         head, begin = self.head(start, end)
         bare = head.strip()
-        if not bare or len(bare) > _LONGEST_HEAD:
+        if not bare or len(bare) > _MAX_HEAD_CHARACTERS:
             return
         offset = start + len(head) - len(head.lstrip())
         if match := _ALIAS.match(bare):
@@ -275,9 +292,9 @@ def _python(text: str) -> Iterator[Definition]:
             outer.pop()
         qualified = ".".join([*(d.name for _, d in outer), match[4]])
         kind = "function" if match[2] == "def" else "class"
-        made = Definition(match[4], qualified, kind, start + 1, row + 1, end, len(outer))
-        outer.append((indent, made))
-        yield made
+        definition = Definition(match[4], qualified, kind, start + 1, row + 1, end, len(outer))
+        outer.append((indent, definition))
+        yield definition
 
 
 _HEADING = {

@@ -1,7 +1,8 @@
-"""Words of source and of questions: identifiers in parts, light stems, synonyms of the field.
+"""Tokens of source and of queries: parts of identifiers, light stems, synonyms of the field.
 
-Both sides go through `tokens`, so that what is asked meets what is written: SM90_TMA_LOAD, Sm90TmaLoad and "sm90 tma loads" share
-sm90, tma, load. An identifier of several parts is a token as a whole, too: that is what finds exact names and uses.
+Both sides go through `tokens`, so that a query meets the source: SM90_TMA_LOAD, Sm90TmaLoad and "sm90 tma
+loads" share sm90, tma and load. An identifier of several parts is also a token as a whole, which finds exact
+names and uses.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 import re
 
 WORD = re.compile(r"[^\W\d]\w+|\d+[^\W\d]\w*")
-"""Identifiers and sizes (2d, 64x128). Bare numbers and single letters are everywhere and find nothing."""
+"""Identifiers and sizes (2d, 64x128). Bare numbers and single letters are too common to be useful."""
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+[a-z]*")
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|\d+[uUlLfF]+|\d+e\d+")
-LONGEST = 128
-"""Characters of a word; beyond are encoded pictures. The longest identifier in CUTLASS has 122."""
+MAX_WORD_CHARACTERS = 128
+"""Longer words are encoded images. The longest identifier in CUTLASS has 122 characters."""
 
 _STOP = """
-    a an and are as at be by can do does for from how i in into is it its me my of on or that the their there this to use using
-    what when where which why with
+    a an and are as at be by can do does for from how i in into is it its me my of on or that the their there
+    this to use using what when where which why with
 """
 STOP = frozenset(_STOP.split())
 
-_SAME = {
+_SYNONYMS = {
     "wgmma": "gmma",
     "tcgen05": "umma",
     "hopper": "sm90",
@@ -54,11 +55,12 @@ _SAME = {
     "rmem": "register memory",
     "evt": "visitor tree",
 }
-"""What the field calls by two names is indexed, and asked for, under one: question and source need not agree."""
+"""Synonyms are indexed and queried under one name."""
 
 
 def stem(word: str) -> str:
-    """One form for pipeline, pipelines, pipelined, pipelining. Takes lower case; words with digits or accents stay as they are."""
+    """Return one form for pipeline, pipelines, pipelined, pipelining. Takes lower case; words with digits or
+    accents stay unchanged."""
     if not (word.isalpha() and word.isascii()):
         return word
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
@@ -72,12 +74,12 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
-_CANONICAL = {stem(word): tuple(map(stem, same.split())) for word, same in _SAME.items()}
+_CANONICAL = {stem(word): tuple(map(stem, same.split())) for word, same in _SYNONYMS.items()}
 
 
 def tokens(word: str) -> tuple[str, ...]:
-    """The tokens of one word, as `WORD` finds it: its parts, then itself if it has several parts."""
-    if len(word) > LONGEST or _NUMBER.fullmatch(word):
+    """Return the tokens of one word: its parts, then the whole word if it has several parts."""
+    if len(word) > MAX_WORD_CHARACTERS or _NUMBER.fullmatch(word):
         return ()
     lower = word.lower()
     parts = _PART.findall(word) if word.isascii() else [part for part in word.split("_") if part]
@@ -88,16 +90,17 @@ def tokens(word: str) -> tuple[str, ...]:
             found += _CANONICAL.get(stem(part), (stem(part),))
     if len(parts) == 1:
         return tuple(dict.fromkeys(found))
-    return (*dict.fromkeys(found), whole(lower))
+    return (*dict.fromkeys(found), identifier_token(lower))
 
 
-def whole(identifier: str) -> str:
-    """The token of an identifier as it stands. The mark keeps `reduced` as a name apart from the stem of a part."""
+def identifier_token(identifier: str) -> str:
+    """Return the token of a whole identifier. The prefix separates `reduced` as a name from the stem of a
+    part."""
     return "_" + identifier.lower()
 
 
-class Memo(dict[str, str]):
-    """Word -> its tokens, a blank after each. Each word is split once: a tree has few distinct ones."""
+class TokenCache(dict[str, str]):
+    """Word -> its tokens, each followed by a blank. A tree has few distinct words, so each is split once."""
 
     def __missing__(self, word: str) -> str:
         self[word] = found = "".join(f"{token} " for token in tokens(word))
@@ -105,7 +108,7 @@ class Memo(dict[str, str]):
 
 
 def terms(query: str) -> list[str]:
-    """A question as tokens, none twice, in order. Words such as "how" count only if there is nothing else."""
+    """Return the distinct tokens of a query in order. Stop words count only if there is nothing else."""
     words = WORD.findall(query)
     words = [word for word in words if word.lower() not in STOP] or words
     return list(dict.fromkeys(token for word in words for token in tokens(word)))

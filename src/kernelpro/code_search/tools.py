@@ -1,6 +1,6 @@
-"""The library as tools for agents: plain functions from text to text, with their JSON schemas.
+"""Code search as tools for agents: functions from text to text, with their JSON schemas.
 
-An agent names a tree, never a folder; what it asks in a wrong way comes back as a line that begins with `error:`.
+An agent names a registered tree, never a folder. A wrong call returns a line that starts with `error:`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec
 
-from kernelpro.library import asking
-from kernelpro.library.answers import MOST_LINES
-from kernelpro.library.asking import MOST
-from kernelpro.library.trees import named
+from kernelpro.code_search import queries
+from kernelpro.code_search.formatting import MAX_READ_LINES
+from kernelpro.code_search.queries import MAX_LIMIT
+from kernelpro.code_search.trees import get_tree
 from kernelpro.records import BadInput
 
 _P = ParamSpec("_P")
@@ -22,8 +22,8 @@ _KINDS = {str: "text", int: "a whole number", bool: "true or false"}
 
 
 @dataclass(frozen=True)
-class Tool:
-    """What the LLM layer needs to offer a function: its name, what it is for, the JSON schema of its arguments."""
+class SearchTool:
+    """A function with its name, description and JSON schema, as the LLM layer offers it."""
 
     name: str
     description: str
@@ -32,7 +32,7 @@ class Tool:
 
 
 def _answering(function: Callable[_P, str]) -> Callable[_P, str]:
-    """Check the arguments against the signature; word what is wrong as text."""
+    """Check the arguments against the signature; return errors as text."""
     signature = inspect.signature(function, eval_str=True)
 
     @functools.wraps(function)
@@ -58,7 +58,7 @@ def _answering(function: Callable[_P, str]) -> Callable[_P, str]:
 @_answering
 def search(query: str, tree: str = "cutlass", limit: int = 10) -> str:
     """Ranked passages for a question in words or identifiers."""
-    return asking.search(named(tree), query, limit).text
+    return queries.search(get_tree(tree), query, limit).text
 
 
 @_answering
@@ -71,31 +71,31 @@ def grep(
     limit: int = 30,
 ) -> str:
     """Every line with that text, or that matches that regular expression."""
-    return asking.grep(named(tree), pattern, regex, glob, ignore_case, limit).text
+    return queries.grep(get_tree(tree), pattern, regex, glob, ignore_case, limit).text
 
 
 @_answering
 def outline(path: str, tree: str = "cutlass") -> str:
     """What a file defines, with lines."""
-    return asking.outline(named(tree), path).text
+    return queries.outline(get_tree(tree), path).text
 
 
 @_answering
 def read(path: str, start: int = 1, end: int = 0, tree: str = "cutlass") -> str:
     """Lines of a file."""
-    return asking.read(named(tree), path, start, end).text
+    return queries.read(get_tree(tree), path, start, end).text
 
 
 @_answering
 def definition(symbol: str, tree: str = "cutlass", limit: int = 10) -> str:
     """Where a name is defined."""
-    return asking.definition(named(tree), symbol, limit).text
+    return queries.definition(get_tree(tree), symbol, limit).text
 
 
 @_answering
 def uses(symbol: str, tree: str = "cutlass", limit: int = 20) -> str:
     """Where a name is used."""
-    return asking.uses(named(tree), symbol, limit).text
+    return queries.uses(get_tree(tree), symbol, limit).text
 
 
 def _schema(*required: str, **properties: tuple[str, str]) -> dict[str, Any]:
@@ -104,19 +104,20 @@ def _schema(*required: str, **properties: tuple[str, str]) -> dict[str, Any]:
         name: {"type": kind, "description": text} for name, (kind, text) in properties.items()
     }
     if "limit" in made:
-        made["limit"] |= {"minimum": 1, "maximum": MOST}
+        made["limit"] |= {"minimum": 1, "maximum": MAX_LIMIT}
     return {"type": "object", "properties": made, "required": list(required), "additionalProperties": False}
 
 
 _LIMIT = ("integer", "How many results.")
 TOOLS = (
-    Tool(
+    SearchTool(
         "search",
-        "Find passages about something, best first: words, identifiers or both (`tma load sm90`, `make_tiled_copy`). Start here.",
+        "Find passages about something, best first: words, identifiers or both (`tma load sm90`,"
+        " `make_tiled_copy`). Start here.",
         _schema("query", query=("string", "A few words or identifiers."), limit=_LIMIT),
         search,
     ),
-    Tool(
+    SearchTool(
         "grep",
         "Every line that holds exact text, or matches a Python regular expression, in order of paths.",
         _schema(
@@ -129,7 +130,7 @@ TOOLS = (
         ),
         grep,
     ),
-    Tool(
+    SearchTool(
         "outline",
         "What a file defines, with line ranges: look here before reading.",
         _schema(
@@ -141,9 +142,9 @@ TOOLS = (
         ),
         outline,
     ),
-    Tool(
+    SearchTool(
         "read",
-        f"Lines of a file, at most {MOST_LINES} at once; 100 from start unless end is given.",
+        f"Lines of a file, at most {MAX_READ_LINES} at once; 100 from start unless end is given.",
         _schema(
             "path",
             path=("string", "File."),
@@ -152,9 +153,10 @@ TOOLS = (
         ),
         read,
     ),
-    Tool(
+    SearchTool(
         "definition",
-        "Where a function, class, alias or macro is defined, with its signature; overloads and specialisations too.",
+        "Where a function, class, alias or macro is defined, with its signature; overloads and"
+        " specialisations too.",
         _schema(
             "symbol",
             symbol=("string", "A name: TiledCopy, cute::make_layout, TiledCopy::get_slice."),
@@ -162,7 +164,7 @@ TOOLS = (
         ),
         definition,
     ),
-    Tool(
+    SearchTool(
         "uses",
         "Lines that use a name, examples first: how others call it.",
         _schema("symbol", symbol=("string", "A name, in its exact case."), limit=_LIMIT),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from library.samples import GUIDE, KERNEL, SCRIPT
+from code_search.samples import GUIDE, KERNEL, SCRIPT
 
-from kernelpro.library import Tree, cutlass, definition, register
+from kernelpro.code_search import SourceTree, cutlass, definition, register
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tree(root: Path) -> Tree:
+def tree(root: Path) -> SourceTree:
     """The small tree, under the name `small`."""
     return register("small", str(root))
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.library import Tree, index, search
+from kernelpro.code_search import SourceTree, index, search
 
 
 def files() -> list[Path]:
     return sorted(index.folder().glob("*.db"))
 
 
-def test_it_is_built_once_and_reused(tree: Tree) -> None:
+def test_it_is_built_once_and_reused(tree: SourceTree) -> None:
     search("tile", "small")
     (built,) = files()
     before = built.stat().st_ino
@@ -26,7 +26,7 @@ def test_it_is_built_once_and_reused(tree: Tree) -> None:
     assert [path.stat().st_ino for path in files()] == [before]
 
 
-def test_a_changed_new_or_deleted_file_is_seen(tree: Tree, root: Path) -> None:
+def test_a_changed_new_or_deleted_file_is_seen(tree: SourceTree, root: Path) -> None:
     assert "nothing matches" in search("zebra", "small")
     (root / "new.py").write_text("def zebra(): pass\n")
     assert "new.py" in search("zebra", "small")
@@ -39,7 +39,7 @@ def test_a_changed_new_or_deleted_file_is_seen(tree: Tree, root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database", None])
-def test_a_damaged_index_is_built_anew(tree: Tree, damage: bytes | None) -> None:
+def test_a_damaged_index_is_built_anew(tree: SourceTree, damage: bytes | None) -> None:
     good = search("load tile", "small")
     (built,) = files()
     data = built.read_bytes()
@@ -48,7 +48,7 @@ def test_a_damaged_index_is_built_anew(tree: Tree, damage: bytes | None) -> None
     assert sqlite3.connect(files()[0]).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_half_built_index_is_never_seen(tree: Tree) -> None:
+def test_a_half_built_index_is_never_seen(tree: SourceTree) -> None:
     index.folder().mkdir(parents=True)
     left = index.folder() / ".building-left"
     left.write_bytes(b"half")
@@ -60,7 +60,7 @@ def test_a_half_built_index_is_never_seen(tree: Tree) -> None:
 
 
 def test_without_a_place_for_it_the_index_is_in_memory(
-    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = search("load tile", "small")
     (tmp_path / "blocked").write_text("a file where the cache should be")
@@ -71,7 +71,7 @@ def test_without_a_place_for_it_the_index_is_in_memory(
         assert rest == good
 
 
-def test_many_threads_at_once(tree: Tree) -> None:
+def test_many_threads_at_once(tree: SourceTree) -> None:
     answers: list[str] = []
     threads = [
         threading.Thread(target=lambda: answers.append(search("load tile", "small"))) for _ in range(8)
@@ -83,8 +83,8 @@ def test_many_threads_at_once(tree: Tree) -> None:
     assert len(answers) == 8 and len(set(answers)) == 1
 
 
-def test_two_processes_at_once(tree: Tree) -> None:
-    code = "from kernelpro.library import search; print(search('load tile', 'small'))"
+def test_two_processes_at_once(tree: SourceTree) -> None:
+    code = "from kernelpro.code_search import search; print(search('load tile', 'small'))"
     running = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

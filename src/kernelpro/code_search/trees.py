@@ -1,7 +1,7 @@
-"""Trees of source: where they are, which files they hold, and whether these changed.
+"""Source trees: where they are, which files they contain, and whether these changed.
 
-A path that a caller gives is looked up in the listing of the tree, never handed to the file system as it is: `..`, absolute
-paths, hidden files and symbolic links lead nowhere because the listing does not hold them.
+A path from a caller is looked up in the tree's listing and never passed to the file system. So `..`, absolute
+paths, hidden files and symbolic links are not reachable.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 
 from kernelpro.records import BadInput, folders
 
-_ENDINGS = """
-    .h .hh .hpp .hxx .cuh .inl .inc .c .cc .cpp .cxx .cu .hip .cl .metal .ptx .sass .s .asm .ll .mlir .td .py .pyi .pyx .rs .go .jl
-    .md .rst .txt .ipynb .cmake
+_SUFFIXES = """
+    .h .hh .hpp .hxx .cuh .inl .inc .c .cc .cpp .cxx .cu .hip .cl .metal .ptx .sass .s .asm .ll .mlir .td .py
+    .pyi .pyx .rs .go .jl .md .rst .txt .ipynb .cmake
 """
-READ = frozenset(_ENDINGS.split())
-"""Kinds of files a tree is made of: source, and text about it."""
-SKIPPED = frozenset({"__pycache__", "node_modules"})
-MOST_FILES = 50_000
-"""Beyond this a tree is not one library: a home folder, a disk. Building would take minutes and the listing of a call seconds."""
-MOST_BYTES = 8 << 20
-"""A file. The largest hand-maintained one in CUTLASS has 2.9 MB; beyond are dumps and generated tables."""
+SOURCE_SUFFIXES = frozenset(_SUFFIXES.split())
+"""Suffixes of the files in a tree: source and documentation."""
+SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
+MAX_FILES = 50_000
+"""A larger tree is not one library but a home folder or a disk: indexing would take minutes."""
+MAX_FILE_BYTES = 8 << 20
+"""File size limit. The largest hand-written file in CUTLASS has 2.9 MB; larger ones are dumps and tables."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
 class NotFound(BadInput):
-    """No such tree, file or symbol. The message says what is there instead."""
+    """No such tree, file or symbol. The message suggests alternatives."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,13 @@ class Listing:
 
     @cached_property
     def fingerprint(self) -> str:
+        """Hash of paths, sizes and modification times."""
         rows = "\n".join(f"{path}\t{size}\t{changed}" for path, (size, changed) in self.files.items())
         return hashlib.sha256(rows.encode()).hexdigest()
 
     def find(self, path: str) -> str:
-        """The one file meant by `path`: itself, or the only one that ends with it (`cute/tensor.hpp`)."""
+        """Return the file that `path` names: itself, or the only one that ends with it
+        (`cute/tensor.hpp`)."""
         wanted = path.strip().replace("\\", "/")
         parts = wanted.split("/")
         if not wanted or ".." in parts or wanted.startswith(("/", "~")) or "\0" in wanted:
@@ -56,15 +58,13 @@ class Listing:
         wanted = "/".join(part for part in parts if part not in ("", "."))
         if wanted in self.files:
             return wanted
-        same_end = [known for known in self.files if known.endswith("/" + wanted)]
+        same_end = [file for file in self.files if file.endswith("/" + wanted)]
         if len(same_end) == 1:
             return same_end[0]
         name = parts[-1].lower()
-        near = same_end or [known for known in self.files if known.rsplit("/", 1)[-1].lower() == name]
+        near = same_end or [file for file in self.files if file.rsplit("/", 1)[-1].lower() == name]
         near = near or [
-            known
-            for known in self.files
-            if name and name.rsplit(".", 1)[0] in known.rsplit("/", 1)[-1].lower()
+            file for file in self.files if name and name.rsplit(".", 1)[0] in file.rsplit("/", 1)[-1].lower()
         ]
         raise NotFound(
             f"{path!r}: no such file in the tree" + (f"; did you mean {', '.join(near[:5])}?" if near else "")
@@ -72,14 +72,15 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Tree:
+class SourceTree:
     """A named folder of source."""
 
     name: str
     root: Path
 
     def listing(self) -> Listing:
-        """Walk the tree. Hidden and unreadable folders, links, other kinds of files and files beyond MOST_BYTES are left out."""
+        """List the files. Skips hidden and unreadable folders, links, other kinds of files and large
+        files."""
         found: dict[str, tuple[int, int]] = {}
         folders = [""]
         while folders:
@@ -95,105 +96,114 @@ class Tree:
                     continue
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in SKIPPED:
+                    if entry.name not in SKIPPED_FOLDERS:
                         folders.append(path)
-                elif os.path.splitext(entry.name)[1].lower() in READ and entry.is_file(follow_symlinks=False):
+                elif os.path.splitext(entry.name)[1].lower() in SOURCE_SUFFIXES and entry.is_file(
+                    follow_symlinks=False
+                ):
                     about = entry.stat(follow_symlinks=False)
-                    if about.st_size <= MOST_BYTES:
+                    if about.st_size <= MAX_FILE_BYTES:
                         found[path] = (about.st_size, about.st_mtime_ns)
-            if len(found) > MOST_FILES:
+            if len(found) > MAX_FILES:
                 raise BadInput(
-                    f"tree {self.name}: more than {MOST_FILES} source files in {self.root}; name a folder in it"
+                    f"tree {self.name}: more than {MAX_FILES} source files in {self.root}; name a folder"
+                    " in it"
                 )
         return Listing(dict(sorted(found.items())))
 
     def text(self, path: str) -> str:
-        """A listed file's text; empty for a binary one. Line ends become newlines, undecodable bytes the replacement mark."""
+        """Return a file's text; empty if it is binary. Normalizes line ends and replaces undecodable
+        bytes."""
         try:
             handle = os.open(self.root / path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
             raise NotFound(f"{path}: cannot be read ({error.strerror})") from None
         with open(handle, "rb") as file:
-            data = file.read(MOST_BYTES)
+            data = file.read(MAX_FILE_BYTES)
         if b"\0" in data[:8192]:
             return ""
         return data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
 
     def lines(self, path: str) -> list[str]:
+        """Return the lines of a file."""
         lines = self.text(path).split("\n")
         return lines[:-1] if lines[-1] == "" else lines
 
 
-def cutlass() -> Tree | None:
-    """CUTLASS and CuTe: KERNELPRO_CUTLASS (a checkout), else the tree in the nvidia-cutlass wheel."""
+def cutlass() -> SourceTree | None:
+    """Return the CUTLASS tree: KERNELPRO_CUTLASS (a checkout), else the one in the nvidia-cutlass package."""
     if given := os.environ.get("KERNELPRO_CUTLASS"):
-        return Tree("cutlass", Path(given).resolve()) if (Path(given) / "include/cute").is_dir() else None
+        return (
+            SourceTree("cutlass", Path(given).resolve()) if (Path(given) / "include/cute").is_dir() else None
+        )
     spec = importlib.util.find_spec("cutlass_library")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (Path(folder) / "source/include/cute").is_dir():
-            return Tree("cutlass", (Path(folder) / "source").resolve())
+            return SourceTree("cutlass", (Path(folder) / "source").resolve())
     return None
 
 
-def known() -> dict[str, Tree]:
-    """All trees that have a name: cutlass where it is installed, and the user's."""
-    own = {name: Tree(name, Path(path)) for name, path in sorted(_registered().items())}
+def known_trees() -> dict[str, SourceTree]:
+    """Return all trees by name: cutlass, if installed, and the user's."""
+    own = {name: SourceTree(name, Path(path)) for name, path in sorted(_registered().items())}
     found = cutlass()
     return ({"cutlass": found} if found else {}) | own
 
 
-def named(name: str) -> Tree:
-    """The tree of that name. Agents choose among names only; a folder becomes searchable when a person names it."""
-    trees = known()
+def get_tree(name: str) -> SourceTree:
+    """Return the tree of that name. Agents choose among registered names only."""
+    trees = known_trees()
     if name in trees:
         return trees[name]
     if name == "cutlass":
         raise NotFound(
-            "CUTLASS not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to a checkout (it has include/cute)"
+            "CUTLASS not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to a checkout"
+            " (it has include/cute)"
         )
     raise NotFound(f"no tree named {name!r}; known: {', '.join(trees) or 'none'}")
 
 
-def register(name: str, path: str) -> Tree:
-    """Keep a name for a folder in the user's data folder."""
+def register(name: str, path: str) -> SourceTree:
+    """Register a folder under a name, in the user's data folder."""
     if not _NAME.fullmatch(name) or name == "cutlass":
         raise BadInput(
-            f"{name!r}: a name has letters, digits, dot, dash, underscore, and is not cutlass (set KERNELPRO_CUTLASS for it)"
+            f"{name!r}: a name has letters, digits, dot, dash, underscore, and is not cutlass (set"
+            " KERNELPRO_CUTLASS for it)"
         )
     root = Path(path).expanduser().resolve()
     if not root.is_dir():
         raise NotFound(f"{path}: no such folder")
     _save(_registered() | {name: str(root)})
-    return Tree(name, root)
+    return SourceTree(name, root)
 
 
 def forget(name: str) -> None:
-    """Drop a name that `register` kept."""
+    """Remove a registered name."""
     names = _registered()
     if name not in names:
         raise NotFound(f"no tree of yours is named {name!r}; yours: {', '.join(sorted(names)) or 'none'}")
-    _save({kept: path for kept, path in names.items() if kept != name})
+    _save({other: path for other, path in names.items() if other != name})
 
 
-def _config() -> Path:
+def _config_path() -> Path:
     return folders.data("trees.json")
 
 
 def _registered() -> dict[str, str]:
-    path = _config()
+    path = _config_path()
     try:
         read = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: not readable as JSON ({error}); mend or delete it") from None
+        raise BadInput(f"{path}: not readable as JSON ({error}); fix or delete it") from None
     if not isinstance(read, dict) or not all(isinstance(item, str) for item in read.values()):
-        raise BadInput(f'{path}: not an object of "name": "path"; mend or delete it')
+        raise BadInput(f'{path}: not an object of "name": "path"; fix or delete it')
     return read
 
 
 def _save(names: dict[str, str]) -> None:
-    path = _config()
+    path = _config_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".trees-")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.library import definition, outline, search, uses
+from kernelpro.code_search import definition, outline, search, uses
 
 QUESTIONS = [
     ("tma load sm90", "include/cute/arch/copy_sm90_tma.hpp"),

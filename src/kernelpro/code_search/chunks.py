@@ -1,8 +1,11 @@
-"""A file in chunks of about 60 lines at most, cut where definitions begin: what the index holds and a search returns.
+"""Split a file into chunks of about 60 lines, at the start of definitions. The index stores chunks; a search
+returns them.
 
-1. Borders are the first lines of definitions, with the comment above them; between two borders lies an atom. 2. An atom beyond 60
-lines is cut at the blank line nearest below line 50 of it. 3. Neighbouring atoms join as long as they fit in 60 lines. 4. A licence
-at the top of a file is left out: it is the same everywhere and would answer every question about terms and conditions.
+1. Split at the first lines of definitions, including the comment above them.
+2. Split pieces beyond 60 lines at a blank line near line 50.
+3. Join neighbouring pieces while they fit into 60 lines.
+4. Leave out a licence at the top of a file: it is the same everywhere and would match every query about its
+   words.
 """
 
 from __future__ import annotations
@@ -11,23 +14,24 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kernelpro.library.scanner import Definition
+from kernelpro.code_search.scanner import Definition
 
-MOST_LINES = 60
+MAX_CHUNK_LINES = 60
 """About one screen: small enough to be about one thing, large enough to be read alone."""
 _SPLIT_FROM = 50
-_SCRAP = 8
-"""Lines too few to stand alone, such as closing braces: they stay with what is above them."""
-_SMALL = ("alias", "declaration", "macro")
-"""Kinds that neither begin a chunk nor enclose one."""
+_MIN_LINES = 8
+"""Smaller pieces, such as closing braces, stay with the piece above them."""
+_MINOR_KINDS = ("alias", "declaration", "macro")
+"""Kinds of definitions that neither start a chunk nor enclose one."""
 _COMMENT = re.compile(r"\s*(//|/\*|\*|#(?!\s*(?:if|el|end|def|inc|pragma|undef))|@|template\b)")
-_LONGEST_LICENCE = 100
+_MAX_LICENCE_LINES = 100
 _LICENCE = re.compile(r"copyright|licen[sc]e|redistribut", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Lines start..end (from 1, inclusive). `symbol`: the definition the chunk begins in or with; `names`: all it touches."""
+    """Lines start..end (from 1, inclusive). `symbol`: the definition that the chunk starts in or with;
+    `names`: all definitions in it."""
 
     start: int
     end: int
@@ -37,16 +41,19 @@ class Chunk:
 
 
 def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]:
+    """Yield the chunks of a file."""
     first = _after_licence(lines)
-    starts = {_with_comment(lines, d.start - 1) for d in found if d.kind not in _SMALL}
+    starts = {_with_comment(lines, d.start - 1) for d in found if d.kind not in _MINOR_KINDS}
     borders = sorted({first} | {row for row in starts if row > first})
     pieces = [
-        piece for a, b in zip(borders, [*borders[1:], len(lines)], strict=True) for piece in _cut(lines, a, b)
+        piece
+        for a, b in zip(borders, [*borders[1:], len(lines)], strict=True)
+        for piece in _split(lines, a, b)
     ]
     at = 0
     opening: list[Definition] = []
-    """Definitions that begin before the chunk's end, outermost first, not yet over."""
-    for start, end in _joined(pieces):
+    """Definitions that start before the end of the chunk and have not ended, outermost first."""
+    for start, end in _join(pieces):
         if not any(line.strip() for line in lines[start:end]):
             continue
         opening = [d for d in opening if d.end > start]
@@ -55,7 +62,7 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
         while at < len(found) and found[at].start <= end:
             began.append(found[at])
             at += 1
-        larger = [d for d in began if d.kind not in _SMALL]
+        larger = [d for d in began if d.kind not in _MINOR_KINDS]
         opening += larger
         main = min(larger or began, key=lambda d: d.depth, default=None)
         about = outer[-1] if outer and (main is None or main.depth > outer[-1].depth) else main
@@ -66,9 +73,9 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
 
 
 def _after_licence(lines: Sequence[str]) -> int:
-    """The row after a leading comment that is a licence, else 0."""
+    """Return the row after a leading licence comment, or 0."""
     row = 0
-    while row < min(len(lines), _LONGEST_LICENCE) and (
+    while row < min(len(lines), _MAX_LICENCE_LINES) and (
         _COMMENT.match(lines[row]) or lines[row].strip() in ("", '"""')
     ):
         row += 1
@@ -83,9 +90,9 @@ def _with_comment(lines: Sequence[str], row: int) -> int:
     return row
 
 
-def _cut(lines: Sequence[str], start: int, end: int) -> Iterator[tuple[int, int]]:
-    while end - start > MOST_LINES:
-        near = range(start + MOST_LINES, start + _SPLIT_FROM - 20, -1)
+def _split(lines: Sequence[str], start: int, end: int) -> Iterator[tuple[int, int]]:
+    while end - start > MAX_CHUNK_LINES:
+        near = range(start + MAX_CHUNK_LINES, start + _SPLIT_FROM - 20, -1)
         middle = next((row for row in near if not lines[row - 1].strip()), start + _SPLIT_FROM)
         yield start, middle
         start = middle
@@ -93,12 +100,12 @@ def _cut(lines: Sequence[str], start: int, end: int) -> Iterator[tuple[int, int]
         yield start, end
 
 
-def _joined(pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _join(pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     if not pieces:
         return
     start, end = pieces[0]
     for a, b in pieces[1:]:
-        if b - start > MOST_LINES + (_SCRAP if b - a <= _SCRAP else 0):
+        if b - start > MAX_CHUNK_LINES + (_MIN_LINES if b - a <= _MIN_LINES else 0):
             yield start, end
             start = a
         end = b

@@ -1,0 +1,80 @@
+"""Find every line that matches a pattern, in the order of paths. Ranked search cannot promise that."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelpro.code_search.trees import Listing, SourceTree
+from kernelpro.records import BadInput
+
+TIMEOUT_SECONDS = 10.0
+"""A pass over CUTLASS takes half a second; a pattern that needs 20 times as long will not finish."""
+MAX_MATCHES = 2000
+"""Counting stops here: such a pattern is too broad for the exact count to matter."""
+MAX_PATTERN_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class GrepResult:
+    """`lines`: path, line, text. `files`: number of files searched. `complete`: False if counting stopped or
+    time ran out."""
+
+    lines: list[tuple[str, int, str]]
+    files: int
+    complete: bool
+    timed_out: bool = False
+
+
+def grep(
+    tree: SourceTree,
+    listing: Listing,
+    pattern: str,
+    regex: bool,
+    glob: str,
+    ignore_case: bool,
+    seconds: float = TIMEOUT_SECONDS,
+) -> GrepResult:
+    """Find the lines that contain `pattern` (exact text or a regular expression) in files that match
+    `glob`."""
+    if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise BadInput(f"pattern: use 1 to {MAX_PATTERN_CHARACTERS} characters")
+    request = {
+        "root": str(tree.root),
+        "files": list(listing.files),
+        "glob": glob,
+        "pattern": pattern if regex else re.escape(pattern),
+        "ignore_case": ignore_case,
+        "max_lines": MAX_MATCHES + 1,
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("grep_process.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+    )
+    timed_out = False
+    try:
+        answer, _ = child.communicate(json.dumps(request), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        child.kill()
+        answer, _ = child.communicate()
+    finally:
+        child.kill()
+    rows = [json.loads(row) for row in answer.split("\n") if row.endswith("]")]
+    if rows and rows[-1][:2] == ["", -1]:
+        raise BadInput(
+            f"{pattern!r}: invalid regular expression ({rows[-1][2]}); turn regex off for exact text"
+        )
+    finished = bool(rows) and rows[-1][0] == ""
+    if not finished and not timed_out:
+        raise BadInput(f"{pattern!r}: the pattern needs too much memory; simplify it")
+    lines = [(str(path), int(line), str(text)) for path, line, text in rows if path]
+    complete = finished and len(lines) <= MAX_MATCHES
+    return GrepResult(lines[:MAX_MATCHES], int(rows[-1][1]) if finished else 0, complete, timed_out)
