@@ -63,10 +63,10 @@ def build(folder: Path, path: Path) -> dict[str, Any]:
     files = {
         f"{file.parent.name}/{file.name}": file.read_bytes() for file in folder.rglob("*") if file.is_file()
     }
-    static = sass.analyse(files, source)
+    static = sass.analyze(files, source)
     return {
         "name": path.stem,
-        "kernels": static.kernels,
+        "kernels": {name: [code.to_json() for code in variants] for name, variants in static.kernels.items()},
         "warnings": static.warnings,
         "skipped": [note.to_json() for note in static.skipped],
         "grid": grid,

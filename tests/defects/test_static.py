@@ -61,7 +61,9 @@ def lacking(path: Path) -> str:
         return "Triton is not installed"
     if about(path)["language"] == "cuda" and nvcc() is None:
         return "nvcc not found"
-    return next((f"{name} not found" for name in ("nvdisasm", "cuobjdump") if sass.tool(name) is None), "")
+    return next(
+        (f"{name} not found" for name in ("nvdisasm", "cuobjdump") if sass.find_tool(name) is None), ""
+    )
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ import torch
 from kernelpro import runtime
 from kernelpro.lab.languages.cpp import command
 from kernelpro.lab.profile import cpu, cpu_code, cpu_operators, cpu_remarks
-from kernelpro.lab.profile.cpu_counters import Counters
-from kernelpro.lab.profile.subject import Subject
+from kernelpro.lab.profile.perf_counters import PerfCounters
+from kernelpro.lab.profile.profiling_server import ProfilingServer
 
 SOURCE = r"""
 #include <cmath>
@@ -64,9 +64,9 @@ extern "C" int counted(const int64_t* index, double* bins, int64_t n) {
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Any]:
     library = runtime.cpp(SOURCE).path
-    static = cpu.analyse({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
+    static = cpu.analyze({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
     assert not static["skipped"]
-    return cpu.join(static, {}, {"kernel.cpp": SOURCE})
+    return cpu.build_profile(static, {}, {"kernel.cpp": SOURCE})
 
 
 def loops(facts: dict[str, Any], function: str) -> list[dict[str, Any]]:
@@ -98,10 +98,10 @@ def test_the_compiler_says_why_a_loop_is_scalar(facts: dict[str, Any]) -> None:
 def test_a_library_built_with_other_flags_keeps_its_facts_and_says_what_is_missing() -> None:
     library = runtime.cpp(SOURCE, flags=["-O1"]).path
     files = {library.name: library.read_bytes()}
-    static = cpu.analyse(files, {"kernel.cpp": SOURCE})
+    static = cpu.analyze(files, {"kernel.cpp": SOURCE})
     assert static["functions"] and not static["remarks"]
     assert "usual flags" in static["skipped"][0]["why"]
-    assert not cpu.analyse(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})["skipped"]
+    assert not cpu.analyze(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})["skipped"]
 
 
 def test_remarks_are_made_with_the_flags_that_the_candidate_gave(
@@ -110,7 +110,7 @@ def test_remarks_are_made_with_the_flags_that_the_candidate_gave(
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     source = 'extern "C" void scaled(const float* x, float* y, long n) { for (long i = 0; i < n; ++i) y[i] = x[i] * SCALE; }'
     runtime.cpp(source, flags=["-DSCALE=2", "-O2"])
-    subject = Subject([])
+    subject = ProfilingServer([])
     subject._device = "cpu"
     static = subject.disassemble({}, b"")[0]["static"]
     assert not static["skipped"] and any(loop["lines"] for f in static["functions"] for loop in f["loops"])
@@ -118,7 +118,7 @@ def test_remarks_are_made_with_the_flags_that_the_candidate_gave(
 
 def test_a_compiler_that_refuses_says_why_and_is_not_asked_to_be_installed() -> None:
     source = 'extern "C" void scaled(float* y) { y[0] = SCALE; }'
-    (skipped,) = cpu.analyse({}, {"kernel.cpp": source})["skipped"]
+    (skipped,) = cpu.analyze({}, {"kernel.cpp": source})["skipped"]
     assert "kernel.cpp:1" in skipped["why"] and "SCALE" in skipped["why"] and not skipped["enable"]
 
 
@@ -136,7 +136,9 @@ def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own()
     ]
     addresses = {str(begin + 5): 20 for _, begin, _ in names}
     samples = {"count": 100, "modules": {"k.so": 100}, "addresses": {"k.so": addresses}}
-    found = cpu.join({"functions": [function(*of) for of in names], "remarks": []}, {"samples": samples})
+    found = cpu.build_profile(
+        {"functions": [function(*of) for of in names], "remarks": []}, {"samples": samples}
+    )
     assert {sweep["function"]: sweep["share"] for sweep in found["sweeps"]} == pytest.approx(
         {"outer": 0.8, "apart": 0.2}
     )
@@ -144,13 +146,13 @@ def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own()
 
 
 def test_what_the_machine_lacks_is_skipped_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "unknown kind" in cpu.analyse({"x.so": b"\x7fELF" + bytes(60)}, {})["skipped"][0]["why"]
+    assert "unknown kind" in cpu.analyze({"x.so": b"\x7fELF" + bytes(60)}, {})["skipped"][0]["why"]
     library = runtime.cpp(SOURCE).path
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("CXX", raising=False)
-    static = cpu.analyse({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
+    static = cpu.analyze({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
     assert [entry["enable"] for entry in static["skipped"]] == ["install binutils", "install g++ or clang++"]
-    assert cpu.join(static, {})["loops"] == []
+    assert cpu.build_profile(static, {})["loops"] == []
 
 
 WATCHED = r"""
@@ -203,13 +205,13 @@ def test_fresh_memory_shows_as_page_faults() -> None:
             for page in range(0, size, mmap.PAGESIZE):
                 fresh[page] = 1
 
-    seen = cpu.observe(call, 0.2)
+    seen = cpu.observe_calls(call, 0.2)
     assert seen["minor_faults"] >= size >> 21  # at the least one for each huge page of 2 MiB
     assert seen["system_ms"] > 0
 
 
 def test_counters_count_or_say_how_to_enable_them() -> None:
-    counters = Counters()
+    counters = PerfCounters()
     with counters.running():
         sum(range(10000))
     if counters.values:
@@ -248,7 +250,7 @@ kernel._omp_fn.0():
 
 def test_x86_code_is_read_like_arm() -> None:
     code = cpu_code.parse(X86, arm=False)
-    function = cpu_code.facts("kernel._omp_fn.0", code["kernel._omp_fn.0"])
+    function = cpu_code.analyze_function("kernel._omp_fn.0", code["kernel._omp_fn.0"])
     vector, column, doubles = function["loops"]
     assert (
         vector["bits"] == 256
@@ -281,7 +283,7 @@ def test_blocks_out_of_line_are_not_loops() -> None:
  120:\tadd\tx0, x0, #0x1
  124:\tb\t108 <f+0x8>
 """
-    found = cpu_code.loops(cpu_code.parse(text, arm=True)["f"])
+    found = cpu_code.find_loops(cpu_code.parse(text, arm=True)["f"])
     assert [(body[0].address, body[-1].address) for body, _ in found] == [(0x108, 0x114)]
 
 
@@ -308,8 +310,10 @@ def test_operators_of_torch_are_counted_and_timed_but_not_what_calling_them_cost
     large, small = torch.randn(512, 512), torch.randn(4)
     found = {
         one["name"]: one
-        for one in cpu_operators.observe(lambda: ((large @ large).tanh_().t(), small * 2, small * 3))
+        for one in cpu_operators.measure_operators(
+            lambda: ((large @ large).tanh_().t(), small * 2, small * 3)
+        )
     }
     assert set(found) == {"mm", "tanh_", "mul"} and found["mul"]["count"] == 2, "views are no work"
     assert found["mul"]["ms"] < 0.1 * found["tanh_"]["ms"]
-    assert cpu_operators.observe(lambda: None) == []
+    assert cpu_operators.measure_operators(lambda: None) == []

@@ -13,14 +13,14 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import collect, ncu
 from kernelpro.lab.profile.collect import Collector
-from kernelpro.lab.sandbox.answers import CandidateRejected
-from kernelpro.records import Candidate, Counters, Kernel, Options, Profile, Status, Timeline
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.records import Candidate, Kernel, Options, Profile, ProfileRequest, Status, Timeline
 
 GELU, ADD = "_Z11elementwiseILi4E4GeluEvPfT0_", "_Z11elementwiseILi4E3AddEvPfT0_"
 NAMES = {GELU: "void elementwise<4, Gelu>(float*, Gelu)", ADD: "void elementwise<4, Add>(float*, Add)"}
 MARKER = "_ZN2at4cuda55_GLOBAL__N__11spin_kernelEl"
 COLUMNS = (
-    ncu.TIME,
+    ncu.TIME_METRIC,
     "dram__bytes_read.sum",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "launch__registers_per_thread",
@@ -30,7 +30,7 @@ SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_d
 
 def page(*rows: tuple[str, float, float]) -> str:
     """The raw page of launches: name, nanoseconds, bytes read."""
-    head = ("ID", "Kernel Name", "Block Size", "Grid Size", *COLUMNS, *SHARED, ncu.PARTS[0])
+    head = ("ID", "Kernel Name", "Block Size", "Grid Size", *COLUMNS, *SHARED, ncu.BREAKDOWN_METRICS[0])
     lines = [
         "==PROF== Connected to process 1",
         ",".join(f'"{name}"' for name in head),
@@ -80,7 +80,7 @@ class Watched(Collector):
         super().__init__(cast(Bench, SimpleNamespace(target="cuda")), Candidate("", "k.py"), lambda _: None)
         self._runs, self.asked = list(runs), list[list[list[str]]]()
 
-    def _execute(
+    def _run_commands(
         self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()
     ) -> tuple[Any, bytes]:
         self.asked.append(commands)
@@ -98,7 +98,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELPRO_NCU", "/opt/ncu")
 
 
-COUNTED = Counters(("smsp__issue_active.avg.pct_of_peak_sustained_active",))
+COUNTED = ProfileRequest(("smsp__issue_active.avg.pct_of_peak_sustained_active",))
 
 
 def notes(profile: Profile) -> dict[str, str]:
@@ -110,9 +110,11 @@ def notes(profile: Profile) -> dict[str, str]:
 
 def test_instances_of_a_template_keep_their_own_numbers() -> None:
     profile = traced(*NAMES.values())
-    [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700), (GELU, 2000, 300)), 1)
+    [counted] = ncu.parse_raw_page(
+        page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700), (GELU, 2000, 300)), 1
+    )
     assert set(counted) == set(NAMES.values())
-    gelu, add = collect.with_counts(profile, counted, {}).kernels
+    gelu, add = collect.add_counters(profile, counted, {}).kernels
     assert (gelu.metrics["dram__bytes_read.sum"], add.metrics["dram__bytes_read.sum"]) == (200, 700)
     assert gelu.metrics[COLUMNS[2]] == pytest.approx((4 * 4000 + 2 * 2000) / 6000), (
         "shares are weighted by time"
@@ -123,13 +125,13 @@ def test_instances_of_a_template_keep_their_own_numbers() -> None:
     "name", ["void elementwise<(int)4, Gelu>(float *, T2)", "void elementwise<4,Gelu>(float*,Gelu)"]
 )
 def test_demanglers_that_write_differently_mean_the_same(name: str) -> None:
-    [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
-    assert collect.with_counts(traced(name), counted, {}).kernels[0].metrics["dram__bytes_read.sum"] == 100
+    [counted] = ncu.parse_raw_page(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
+    assert collect.add_counters(traced(name), counted, {}).kernels[0].metrics["dram__bytes_read.sum"] == 100
 
 
 def test_a_name_without_arguments_means_all_instances() -> None:
-    [counted] = ncu.read_raw(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
-    [kernel] = collect.with_counts(traced("elementwise"), counted, {}).kernels
+    [counted] = ncu.parse_raw_page(page((MARKER, 1, 0), (GELU, 4000, 100), (ADD, 1000, 700)), 1)
+    [kernel] = collect.add_counters(traced("elementwise"), counted, {}).kernels
     assert kernel.metrics["dram__bytes_read.sum"] == 400 and kernel.metrics[COLUMNS[2]] == pytest.approx(
         17e6 / 5e6
     )
@@ -137,8 +139,8 @@ def test_a_name_without_arguments_means_all_instances() -> None:
 
 def test_lines_belong_to_an_instance_too() -> None:
     block = '"File Path","/x/kernel.cu"\n"Function Name","{}"\n"Line No","Source","#","SASS","stall_long_sb"\n"{}","y = x;","","","9"\n'
-    lines = ncu.read_lines(block.format(GELU, 7) + block.format(ADD, 8), {})
-    profile = collect.with_counts(traced(*NAMES.values()), {}, lines)
+    lines = ncu.parse_source_page(block.format(GELU, 7) + block.format(ADD, 8), {})
+    profile = collect.add_counters(traced(*NAMES.values()), {}, lines)
     assert [kernel.lines[0].where for kernel in profile.kernels] == ["kernel.cu:7", "kernel.cu:8"]
 
 
@@ -153,12 +155,12 @@ def test_all_reasons_and_parts_come_without_naming_them() -> None:
         "WarpStateStats",
     ]
     metrics = collecting[collecting.index("--metrics") + 1].split(",")
-    assert "a__b.sum" in metrics and set(ncu.PARTS) < set(metrics)
+    assert "a__b.sum" in metrics and set(ncu.BREAKDOWN_METRICS) < set(metrics)
     assert "--section" not in ncu.commands("ncu", ["target"], (), False, ())[0]
 
 
 def test_a_metric_that_the_device_does_not_have_is_left_out() -> None:
-    asked = Counters(("a__known.sum", "a__unknown.sum"))
+    asked = ProfileRequest(("a__known.sum", "a__unknown.sum"))
     collector = Watched(
         (1, "==ERROR== Failed to find metric a__unknown.sum\n"), page((MARKER, 1, 0), (GELU, 4000, 100))
     )
@@ -189,11 +191,11 @@ def test_a_reference_has_its_launch_and_its_time_under_ncu() -> None:
 
 def test_a_candidate_of_many_launches_leaves_room_or_it_is_said() -> None:
     asked = replace(COUNTED, references=("compile",))
-    crowd = page((MARKER, 1, 0), *[(GELU, 10, 1)] * (2 * ncu.MOST_LAUNCHES - 1))
+    crowd = page((MARKER, 1, 0), *[(GELU, 10, 1)] * (2 * ncu.MAX_LAUNCHES - 1))
     collector = Watched(crowd)
     told = notes(collector.collect(asked, traced(NAMES[GELU])))
     command = collector.asked[0][0]
-    assert command[command.index("--launch-count") + 1] == str(2 * ncu.MOST_LAUNCHES)
+    assert command[command.index("--launch-count") + 1] == str(2 * ncu.MAX_LAUNCHES)
     assert "stops after 80 launches" in told["ncu"] and "used up" in told["compare compile"]
 
 
@@ -220,9 +222,9 @@ def test_without_a_timeline_kernels_are_those_that_were_counted() -> None:
 class Untraceable:
     """A candidate's process that cannot be traced."""
 
-    cell = SimpleNamespace(has_ended=lambda: False)
+    process = SimpleNamespace(has_ended=lambda: False)
 
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def request(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         if request["op"] == "trace":
             raise CandidateRejected(Status.CRASHED, "CUPTI is not here")
         facts = [
@@ -236,7 +238,7 @@ def test_without_a_timeline_the_machine_code_is_not_lost() -> None:
     collector = Watched()
     collector._bench.options = Options()
     known = replace(traced(), timeline=None, compiler={})
-    profile = collector._watch_gpu(cast(Participant, Untraceable()), known, Counters())
+    profile = collector._profile_gpu(cast(Participant, Untraceable()), known, ProfileRequest())
     assert [kernel.name for kernel in profile.kernels] == list(NAMES.values()) and profile.timeline is None
     assert all(kernel.code["mix"] == {"fma32": 1} and kernel.share == 0.5 for kernel in profile.kernels)
     told = {note.what: note.why for note in collector._skipped}

@@ -49,11 +49,11 @@ CANDIDATE = "import torch\n\nclass ModelNew(torch.nn.Module):\n    def forward(s
 
 
 def test_the_first_error_is_told_in_a_line() -> None:
-    assert sanitizer.digest(MANUAL) == (
+    assert sanitizer.first_error(MANUAL) == (
         "compute-sanitizer: Invalid __global__ write of size 4 bytes; at unaligned_kernel():0x160 in memcheck_demo.cu:6; "
         "by thread (0,0,0) in block (0,0,0); Address 0x7f6510c00001 is misaligned"
     )
-    told = sanitizer.digest(NEWER)
+    told = sanitizer.first_error(NEWER)
     assert "at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9" in told and told.endswith(
         "of size 448 bytes"
     )
@@ -63,9 +63,9 @@ def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
     shared = MANUAL.replace("__global__ write of size 4", "__shared__ read of size 16").replace(
         "misaligned", "out of bounds"
     )
-    assert "Invalid __shared__ read of size 16 bytes" in sanitizer.digest(shared)
+    assert "Invalid __shared__ read of size 16 bytes" in sanitizer.first_error(shared)
     freed = "========= Malloc/Free error encountered : Double free\n=========     at 0x79d8\n"
-    assert sanitizer.digest(freed) == (
+    assert sanitizer.first_error(freed) == (
         "compute-sanitizer: Malloc/Free error encountered : Double free; at 0x79d8"
     )
     for nothing in (
@@ -73,7 +73,7 @@ def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
         "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n",
         "RuntimeError: Invalid shape\n",
     ):
-        assert sanitizer.digest(nothing) == ""
+        assert sanitizer.first_error(nothing) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
 def test_it_is_asked_where_the_gpu_stopped_a_kernel_for_its_accesses(
     status: Status, reason: str, helps: bool
 ) -> None:
-    assert sanitizer.helps(Verdict("c", status, reason)) == helps
+    assert sanitizer.is_memory_fault(Verdict("c", status, reason)) == helps
 
 
 def test_it_is_found_by_name_and_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +103,9 @@ def test_it_is_found_by_name_and_can_be_forbidden(tmp_path: Path, monkeypatch: p
     program.chmod(0o755)
     monkeypatch.delenv("KERNELPRO_SANITIZER", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert sanitizer.find() == str(program)
+    assert sanitizer.find_sanitizer() == str(program)
     monkeypatch.setenv("KERNELPRO_SANITIZER", "")
-    assert sanitizer.find() is None
+    assert sanitizer.find_sanitizer() is None
 
 
 def test_its_command_line_runs_the_target_on_the_bundle(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_its_command_line_runs_the_target_on_the_bundle(tmp_path: Path) -> None:
     assert {"--tool=memcheck", "--print-limit=3", "--show-backtrace=device", "--report-api-errors=no"} == set(
         said[:-1]
     )
-    assert said[-1] == f"{sys.executable} -m kernelpro.lab.profile.target bundle.pt memcheck"
+    assert said[-1] == f"{sys.executable} -m kernelpro.lab.profile.profiled_program bundle.pt memcheck"
 
 
 def test_it_works_in_a_cell_that_holds_the_candidate(
@@ -131,16 +131,16 @@ def test_it_works_in_a_cell_that_holds_the_candidate(
     stand_in.write_text(f"#!/bin/sh\ntest -s bundle.pt && printf '{MANUAL}'\n")
     stand_in.chmod(0o755)
     monkeypatch.setenv("KERNELPRO_SANITIZER", str(stand_in))
-    bench = Bench(TASK, "cpu", Options(allow=("all",)), worker._nursery, worker._builds)
+    bench = Bench(TASK, "cpu", Options(disabled_tripwires=("all",)), worker._launcher, worker._builds)
     bench.open(lambda stage: None)
     stages: list[str] = []
     try:
-        told = sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check()
+        told = sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).locate_error()
     finally:
         bench.close()
-    assert told == sanitizer.digest(MANUAL) and stages == ["looking for the access that failed"]
+    assert told == sanitizer.first_error(MANUAL) and stages == ["looking for the access that failed"]
     monkeypatch.setenv("KERNELPRO_SANITIZER", "")
-    assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).check() == "", (
+    assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).locate_error() == "", (
         "without it nothing is done"
     )
 
@@ -150,12 +150,12 @@ def test_it_works_in_a_cell_that_holds_the_candidate(
     [{}, {"ended": 7}, {"ended": []}, {"ended": [{"code": 0, "out": None, "err": ""}]}, {"ended": [1]}],
 )
 def test_an_answer_that_a_candidate_forged_says_nothing(told: dict[str, object]) -> None:
-    (ended,) = collect._ended(told)
-    assert ended["code"] == 1 and sanitizer.digest(ended["out"] + ended["err"]) == ""
+    (ended,) = collect._parse_results(told)
+    assert ended["code"] == 1 and sanitizer.first_error(ended["out"] + ended["err"]) == ""
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(sanitizer.find() is None, reason="compute-sanitizer is not installed")
+@pytest.mark.skipif(sanitizer.find_sanitizer() is None, reason="compute-sanitizer is not installed")
 def test_a_real_access_is_located(worker: Worker) -> None:
     source = '''
 import torch

@@ -12,10 +12,11 @@ import pytest
 
 from kernelpro.lab.languages.cuda import nvcc
 from kernelpro.lab.languages.machine_code import gpu_images
-from kernelpro.lab.profile import opcodes, sass
+from kernelpro.lab.profile import sass, sass_opcodes
+from kernelpro.lab.profile.kernel_names import plain_name
 
 needs_disassembler = pytest.mark.skipif(
-    sass.tool("nvdisasm") is None or sass.tool("cuobjdump") is None,
+    sass.find_tool("nvdisasm") is None or sass.find_tool("cuobjdump") is None,
     reason="nvdisasm or cuobjdump not found (Triton's wheel has both)",
 )
 needs_nvcc = pytest.mark.skipif(nvcc() is None, reason="nvcc not found")
@@ -197,108 +198,111 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def static(files: dict[str, bytes]) -> sass.Static:
-    return sass.analyse(files, KERNELS)
+def static(files: dict[str, bytes]) -> sass.StaticAnalysis:
+    return sass.analyze(files, KERNELS)
 
 
 @needs_nvcc
 @needs_disassembler
 class TestCuda:
-    def test_every_kernel_is_there_and_nothing_was_skipped(self, static: sass.Static) -> None:
+    def test_every_kernel_is_there_and_nothing_was_skipped(self, static: sass.StaticAnalysis) -> None:
         names = {"scale", "looped", "spilled", "doubled", "product", "copied", "narrow", "waits", "sine"}
         assert set(static.kernels) == names
         assert not static.skipped
 
-    def test_widths_are_bits_per_thread(self, static: sass.Static) -> None:
+    def test_widths_are_bits_per_thread(self, static: sass.StaticAnalysis) -> None:
         (looped,) = static.kernels["looped"]
-        assert looped["widths"]["global_load"] == {"128": 1}
-        assert looped["widths"]["shared_load"] == {"32": 1}
+        assert looped.widths["global_load"] == {"128": 1}
+        assert looped.widths["shared_load"] == {"32": 1}
         (narrow,) = static.kernels["narrow"]
-        assert narrow["widths"] == {"global_load": {"8": 1}, "global_store": {"16": 1}}
-        assert narrow["mix"]["convert"] >= 1
+        assert narrow.widths == {"global_load": {"8": 1}, "global_store": {"16": 1}}
+        assert narrow.mix["convert"] >= 1
 
-    def test_a_loop_has_its_own_mix_and_line(self, static: sass.Static) -> None:
+    def test_a_loop_has_its_own_mix_and_line(self, static: sass.StaticAnalysis) -> None:
         (looped,) = static.kernels["looped"]
-        (loop,) = looped["loops"]
-        assert loop["innermost"] and loop["where"] == "kernel.cu:17"
-        assert loop["mix"]["barrier"] == loop["mix"]["global_load"] == 1
-        assert loop["mix"]["fma32"] == 5
-        assert "atomic" not in loop["mix"] and looped["mix"]["atomic"] == 1
-        assert (
-            loop["instructions"]
-            == sum(loop["mix"].values())
-            < looped["instructions"]
-            == sum(looped["mix"].values())
-        )
-        assert looped["where"]["global_load"] == "kernel.cu:18"
-        assert looped["where"]["barrier"] == "kernel.cu:21"
+        (loop,) = looped.loops
+        assert loop.innermost and loop.where == "kernel.cu:17"
+        assert loop.mix["barrier"] == loop.mix["global_load"] == 1
+        assert loop.mix["fma32"] == 5
+        assert "atomic" not in loop.mix and looped.mix["atomic"] == 1
+        assert loop.instructions == sum(loop.mix.values()) < looped.instructions == sum(looped.mix.values())
+        assert looped.where["global_load"] == "kernel.cu:18"
+        assert looped.where["barrier"] == "kernel.cu:21"
 
-    def test_resources_are_those_of_the_compiler(self, static: sass.Static, files: dict[str, bytes]) -> None:
+    def test_resources_are_those_of_the_compiler(
+        self, static: sass.StaticAnalysis, files: dict[str, bytes]
+    ) -> None:
         (looped,) = static.kernels["looped"]
-        assert (looped["shared"], looped["stack"], looped["spill_stores"]) == (1024, 0, 0)
-        without_log = sass.analyse({"kernel.so": files["kernel.so"]})
+        assert (looped.shared, looped.stack, looped.spill_stores) == (1024, 0, 0)
+        without_log = sass.analyze({"kernel.so": files["kernel.so"]})
         for name, variants in static.kernels.items():
             for told, read in zip(variants, without_log.kernels[name], strict=True):
-                assert [told[k] for k in ("registers", "stack", "shared")] == [
-                    read[k] for k in ("registers", "stack", "shared")
-                ]
-                assert "spill_stores" not in read
+                assert (told.registers, told.stack, told.shared) == (read.registers, read.stack, read.shared)
+                assert read.spill_stores is None
 
-    def test_spills_are_counted_in_bytes_and_in_instructions(self, static: sass.Static) -> None:
+    def test_spills_are_counted_in_bytes_and_in_instructions(self, static: sass.StaticAnalysis) -> None:
         (spilled,) = static.kernels["spilled"]
-        assert spilled["registers"] == 32
-        assert spilled["spill_stores"] > 100 and spilled["spill_loads"] > 100 and spilled["stack"] > 100
-        assert spilled["mix"]["local_load"] > 50 and spilled["mix"]["local_store"] > 50
+        assert spilled.registers == 32
+        assert spilled.spill_stores > 100 and spilled.spill_loads > 100 and spilled.stack > 100
+        assert spilled.mix["local_load"] > 50 and spilled.mix["local_store"] > 50
 
-    def test_double_precision_is_seen(self, static: sass.Static) -> None:
+    def test_double_precision_is_seen(self, static: sass.StaticAnalysis) -> None:
         (doubled,) = static.kernels["doubled"]
-        hot = [loop for loop in doubled["loops"] if loop["innermost"]]
-        assert hot and all(loop["mix"]["fp64"] >= 1 and loop["mix"]["convert"] >= 2 for loop in hot)
-        assert "fp64" not in static.kernels["looped"][0]["mix"]
+        hot = [loop for loop in doubled.loops if loop.innermost]
+        assert hot and all(loop.mix["fp64"] >= 1 and loop.mix["convert"] >= 2 for loop in hot)
+        assert "fp64" not in static.kernels["looped"][0].mix
 
-    def test_tensor_cores_and_asynchronous_copies_are_seen_through_headers(self, static: sass.Static) -> None:
+    def test_tensor_cores_and_asynchronous_copies_are_seen_through_headers(
+        self, static: sass.StaticAnalysis
+    ) -> None:
         (product,) = static.kernels["product"]
-        assert product["mix"]["hmma"] == 2
-        assert product["where"]["hmma"] == "kernel.cu:44"
+        assert product.mix["hmma"] == 2
+        assert product.where["hmma"] == "kernel.cu:44"
         (copied,) = static.kernels["copied"]
-        assert copied["mix"]["async_copy"] == 1 and copied["widths"]["async_copy"] == {"128": 1}
-        assert copied["mix"]["shared_load"] == 1, "loads that are never executed are not counted"
-        assert "global_load" not in copied["mix"]
+        assert copied.mix["async_copy"] == 1 and copied.widths["async_copy"] == {"128": 1}
+        assert copied.mix["shared_load"] == 1, "loads that are never executed are not counted"
+        assert "global_load" not in copied.mix
 
-    def test_the_end_of_a_kernel_is_no_loop(self, static: sass.Static) -> None:
-        assert all(not facts["loops"] for facts in static.kernels["scale"] + static.kernels["narrow"])
+    def test_the_end_of_a_kernel_is_no_loop(self, static: sass.StaticAnalysis) -> None:
+        assert all(not facts.loops for facts in static.kernels["scale"] + static.kernels["narrow"])
 
-    def test_a_loop_that_waits_does_not_hide_the_one_around_it(self, static: sass.Static) -> None:
+    def test_a_loop_that_waits_does_not_hide_the_one_around_it(self, static: sass.StaticAnalysis) -> None:
         (waits,) = static.kernels["waits"]
-        assert waits["mix"]["mbarrier"] >= 1
-        hot = [loop for loop in waits["loops"] if loop["innermost"]]
-        assert hot and all(loop["mix"]["fma32"] >= 1 for loop in hot)
+        assert waits.mix["mbarrier"] >= 1
+        hot = [loop for loop in waits.loops if loop.innermost]
+        assert hot and all(loop.mix["fma32"] >= 1 for loop in hot)
 
-    def test_the_rare_path_of_sine_is_no_loop(self, static: sass.Static) -> None:
+    def test_the_rare_path_of_sine_is_no_loop(self, static: sass.StaticAnalysis) -> None:
         (sine,) = static.kernels["sine"]
-        assert not sine["loops"] and sine["mix"]["fma32"] > 5
+        assert not sine.loops and sine.mix["fma32"] > 5
 
-    def test_warnings_without_a_kernel_stand_apart(self, static: sass.Static) -> None:
+    def test_warnings_without_a_kernel_stand_apart(self, static: sass.StaticAnalysis) -> None:
         assert any('"unused" was declared but never referenced' in text for text in static.warnings)
         assert all(text.startswith("kernel.cu(") for text in static.warnings)
 
-    def test_definitions_are_found_in_the_source(self, static: sass.Static) -> None:
-        assert static.kernels["looped"][0]["anchor"] == "candidate.py:14"
+    def test_definitions_are_found_in_the_source(self, static: sass.StaticAnalysis) -> None:
+        assert static.kernels["looped"][0].anchor == "candidate.py:14"
 
-    def test_match_finds_the_instance_of_a_template(self, static: sass.Static) -> None:
-        one, four = sorted(static.kernels["scale"], key=lambda facts: facts["widths"]["global_load"]["32"])
-        assert four["widths"]["global_load"] == {"32": 4}
+    def test_match_finds_the_instance_of_a_template(self, static: sass.StaticAnalysis) -> None:
+        one, four = sorted(static.kernels["scale"], key=lambda facts: facts.widths["global_load"]["32"])
+        assert four.widths["global_load"] == {"32": 4}
         for facts, n in ((one, 1), (four, 4)):
-            assert sass.match(static, f"_ZN5space5scaleILi{n}EEEvPKfPfi", 0, 0, 0) is facts
-            assert sass.match(static, f"void space::scale<{n}>(float const*, float*, int)", 0, 0, 0) is facts
-            assert sass.match(static, f"void scale<(int){n}>(const float *, float *, int)", 0, 0, 0) is facts
-            assert sass.match(static, "scale", facts["registers"], 128, 0) is facts
-        assert sass.match(static, "void at::native::other<4>(int)", 32, 128, 0) == {}
+            assert sass.find_variant(static, f"_ZN5space5scaleILi{n}EEEvPKfPfi", 0, 0, 0) is facts
+            assert (
+                sass.find_variant(static, f"void space::scale<{n}>(float const*, float*, int)", 0, 0, 0)
+                is facts
+            )
+            assert (
+                sass.find_variant(static, f"void scale<(int){n}>(const float *, float *, int)", 0, 0, 0)
+                is facts
+            )
+            assert sass.find_variant(static, "scale", facts.registers, 128, 0) is facts
+        assert sass.find_variant(static, "void at::native::other<4>(int)", 32, 128, 0) is None
 
-    def test_packed_code_is_unpacked(self, tmp_path: Path, static: sass.Static) -> None:
+    def test_packed_code_is_unpacked(self, tmp_path: Path, static: sass.StaticAnalysis) -> None:
         packed = compiled(tmp_path, KERNELS, "-Xfatbin", "-compress-all")
         assert b"LDGSTS" not in packed["kernel.so"] and not list(gpu_images(packed["kernel.so"]))
-        assert sass.analyse(packed, KERNELS).kernels == static.kernels
+        assert sass.analyze(packed, KERNELS).kernels == static.kernels
 
 
 @needs_nvcc
@@ -306,11 +310,8 @@ class TestCuda:
 def test_loops_that_ask_again_and_again_are_told_from_those_that_search_count_or_sleep(
     tmp_path: Path,
 ) -> None:
-    static = sass.analyse(compiled(tmp_path, LOOPS))
-    found = {
-        name: [loop.get("asks", False) for loop in facts[0]["loops"]]
-        for name, facts in static.kernels.items()
-    }
+    static = sass.analyze(compiled(tmp_path, LOOPS))
+    found = {name: [loop.asks for loop in facts[0].loops] for name, facts in static.kernels.items()}
     assert len(found) == 13 and all(found.values())
     assert {name for name, loops in found.items() if any(loops)} == {
         name for name in found if name.startswith("asks_")
@@ -320,8 +321,8 @@ def test_loops_that_ask_again_and_again_are_told_from_those_that_search_count_or
 @needs_nvcc
 @needs_disassembler
 def test_a_slow_path_is_told_from_a_call(tmp_path: Path) -> None:
-    static = sass.analyse(compiled(tmp_path, EXACT))
-    found = {name: facts[0]["mix"] for name, facts in static.kernels.items()}
+    static = sass.analyze(compiled(tmp_path, EXACT))
+    found = {name: facts[0].mix for name, facts in static.kernels.items()}
     assert {name for name, mix in found.items() if mix.get("slow_path") == 1} == {
         "divides",
         "inverts",
@@ -334,12 +335,12 @@ def test_a_slow_path_is_told_from_a_call(tmp_path: Path) -> None:
 @needs_nvcc
 @needs_disassembler
 def test_serialised_wgmma_is_a_warning_of_its_kernel(tmp_path: Path) -> None:
-    static = sass.analyse(compiled(tmp_path, WGMMA))
+    static = sass.analyze(compiled(tmp_path, WGMMA))
     (gemm,) = static.kernels["gemm"]
-    assert any("wgmma.mma_async instructions are serialized" in text for text in gemm["warnings"])
+    assert any("wgmma.mma_async instructions are serialized" in text for text in gemm.warnings)
     assert not static.warnings
-    (loop,) = gemm["loops"]
-    assert loop["mix"]["hgmma"] == loop["mix"]["call"] == 1
+    (loop,) = gemm.loops
+    assert loop.mix["hgmma"] == loop.mix["call"] == 1
 
 
 @needs_triton
@@ -357,31 +358,29 @@ class TestTriton:
         }
 
     def test_variants_are_told_apart_by_their_launch(self, files: dict[str, bytes]) -> None:
-        static = sass.analyse(files, TRITON)
+        static = sass.analyze(files, TRITON)
         assert (
             set(static.kernels) == {"softmax"} and len(static.kernels["softmax"]) == 2 and not static.skipped
         )
-        four = sass.match(static, "softmax", 0, 128, 0)
-        eight = sass.match(static, "softmax", 0, 256, 0)
-        assert (four["num_warps"], eight["num_warps"]) == (4, 8)
-        assert four["mix"]["special"] > eight["mix"]["special"], (
-            "half the threads, twice the exponentials each"
-        )
-        assert four["registers"] > 0 and four["shared"] == 0 and four["dynamic_shared"] > 0
-        assert four["anchor"] == "candidate.py:6"
+        four = sass.find_variant(static, "softmax", 0, 128, 0)
+        eight = sass.find_variant(static, "softmax", 0, 256, 0)
+        assert (four.num_warps, eight.num_warps) == (4, 8)
+        assert four.mix["special"] > eight.mix["special"], "half the threads, twice the exponentials each"
+        assert four.registers > 0 and four.shared == 0 and four.dynamic_shared > 0
+        assert four.anchor == "candidate.py:6"
 
     def test_lines_are_those_of_the_candidate(self, files: dict[str, bytes]) -> None:
-        (first, _) = sass.analyse(files).kernels["softmax"]
-        assert first["where"]["global_load"] == "candidate.py:8"
-        assert first["where"]["global_store"] == "candidate.py:10"
-        assert first["where"]["shuffle"] == "candidate.py:9", (
+        (first, _) = sass.analyze(files).kernels["softmax"]
+        assert first.where["global_load"] == "candidate.py:8"
+        assert first.where["global_store"] == "candidate.py:10"
+        assert first.where["shuffle"] == "candidate.py:9", (
             "the reduction is Triton's, its call the candidate's"
         )
 
 
 @needs_disassembler
 def test_what_cannot_be_read_is_said() -> None:
-    static = sass.analyse({"broken.cubin": b"\x7fELF nothing", "host.so": b"\x7fELF", "notes.txt": b""})
+    static = sass.analyze({"broken.cubin": b"\x7fELF nothing", "host.so": b"\x7fELF", "notes.txt": b""})
     assert not static.kernels
     (skipped,) = static.skipped
     assert (
@@ -395,17 +394,12 @@ def test_what_cannot_be_read_is_said() -> None:
 def test_without_a_disassembler_the_compilers_report_remains(
     files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sass, "tool", lambda name: None)
-    reported = sass.analyse(files, KERNELS)
+    monkeypatch.setattr(sass, "find_tool", lambda name: None)
+    reported = sass.analyze(files, KERNELS)
     [facts] = reported.kernels["spilled"]
-    assert (
-        facts["registers"] == 32
-        and facts["spill_stores"] > 0
-        and facts["spill_loads"] > 0
-        and "mix" not in facts
-    )
-    assert facts["anchor"].startswith("candidate.py:") and facts["signature"] == "spilled(float*, int)"
-    assert sass.match(reported, "spilled(float*, int)", 32, 1024, 0) is facts
+    assert facts.registers == 32 and facts.spill_stores > 0 and facts.spill_loads > 0 and facts.mix is None
+    assert facts.anchor.startswith("candidate.py:") and facts.signature == "spilled(float*, int)"
+    assert sass.find_variant(reported, "spilled(float*, int)", 32, 1024, 0) is facts
     assert [note.what for note in reported.skipped] == ["machine code"]
 
 
@@ -417,7 +411,7 @@ def test_without_tools_there_is_a_note(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "meta_path", [])
     if any(Path(place).exists() for place in ("/usr/local/cuda/bin/nvdisasm", "/opt/nvidia")):
         pytest.skip("this machine has a CUDA toolkit in its usual place")
-    static = sass.analyse({"x.cubin": b""})
+    static = sass.analyze({"x.cubin": b""})
     assert [s.enable for s in static.skipped] == [
         "install nvidia-cuda-nvdisasm or the CUDA toolkit, of the compiler's version or newer"
     ]
@@ -441,7 +435,7 @@ def test_without_tools_there_is_a_note(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_plain_names(name: str, plain: str) -> None:
-    assert sass.plain_name(name) == plain
+    assert plain_name(name) == plain
 
 
 @pytest.mark.parametrize(
@@ -465,5 +459,5 @@ def test_plain_names(name: str, plain: str) -> None:
     ],
 )
 def test_the_table_of_opcodes(opcode: str, operands: str, kind: str, width: int | None) -> None:
-    assert opcodes.kind(opcode, operands) == kind
-    assert opcodes.width(opcode, kind) == width
+    assert sass_opcodes.kind(opcode, operands) == kind
+    assert sass_opcodes.width(opcode, kind) == width

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab.profile.nsys_program import trace_program
 
-from kernelpro.lab.profile import timeline_nsys
-from kernelpro.lab.profile.recorder import by_torch, observe
-from kernelpro.lab.profile.timeline import summarise
+from kernelpro.lab.profile import nsys
+from kernelpro.lab.profile.timeline import summarize
 from kernelpro.lab.profile.trace import Trace
+from kernelpro.lab.profile.tracers import trace_calls, trace_with_torch
 from kernelpro.records import Skipped
 
 pytestmark = pytest.mark.gpu
 
 TARGET = """
 import torch
-from kernelpro.lab.profile.timeline_nsys import perform
+from kernelpro.lab.profile.nsys import run_under_nsys
 x = torch.rand(1 << 20, device="cuda")
 def call():
     float((x * 2 + 1).sum().cpu())
 call()
-perform(call, torch.cuda.synchronize)
+run_under_nsys(call, torch.cuda.synchronize)
 """
 
 
@@ -37,7 +38,7 @@ def run(argv: list[str]) -> tuple[int, str]:
 def check_real(trace: Trace) -> set[str]:
     """Three kernels (one may come with a memset), a copy of four bytes back, one synchronisation; names of the kernels."""
     assert len(trace.calls) == 5, f"calls seen: {len(trace.calls)}; note: {trace.note!r}"
-    timeline, kernels = summarise(trace.events, trace.calls, trace.source)
+    timeline, kernels = summarize(trace.events, trace.calls, trace.source)
     told = timeline.dumps()
     assert timeline.launches == 3, told
     assert {copy.kind: (copy.count, copy.nbytes) for copy in timeline.copies if copy.kind != "memset"} == {
@@ -59,14 +60,14 @@ def test_a_real_call_through_cupti_torch_and_nsys(tmp_path: Path) -> None:
         float((x * 2 + 1).sum().cpu())
 
     call()
-    trace = Trace.from_json(json.loads(json.dumps(observe(call, torch.cuda.synchronize))))
+    trace = Trace.from_json(json.loads(json.dumps(trace_calls(call, torch.cuda.synchronize))))
     assert not trace.note, trace.note
     names = check_real(trace)
-    assert check_real(by_torch(call, torch.cuda.synchronize, 5, "asked for")) == names
-    if not timeline_nsys.find():
+    assert check_real(trace_with_torch(call, torch.cuda.synchronize, 5, "asked for")) == names
+    if not nsys.find_nsys():
         pytest.skip("CUPTI and torch.profiler agree; nsys is not here")
     (tmp_path / "target.py").write_text(TARGET)
-    traced = timeline_nsys.nsys(run, [sys.executable, str(tmp_path / "target.py")], tmp_path)
+    traced = trace_program(run, [sys.executable, str(tmp_path / "target.py")], tmp_path)
     if isinstance(traced, Skipped):
         pytest.skip(f"CUPTI and torch.profiler agree; {traced.why}")
     assert check_real(traced) == names
@@ -80,8 +81,8 @@ def test_a_real_graph_is_one_launch() -> None:
     with torch.cuda.graph(graph):
         for _ in range(6):
             x.mul_(1.0)
-    trace = Trace.from_json(observe(graph.replay, torch.cuda.synchronize))
-    timeline, kernels = summarise(trace.events, trace.calls, trace.source)
+    trace = Trace.from_json(trace_calls(graph.replay, torch.cuda.synchronize))
+    timeline, kernels = summarize(trace.events, trace.calls, trace.source)
     assert timeline.launches == 1 and sum(k.launches for k in kernels) == 6, (
         timeline.dumps(),
         kernels,

@@ -49,21 +49,21 @@ import torch
 
 from kernelpro.lab.languages.native import METER, BuildError, LaunchError
 from kernelpro.lab.profile import cpu_code, cpu_operators, cpu_remarks
-from kernelpro.lab.profile.cpu_counters import Counters
-from kernelpro.lab.profile.cpu_instructions import Instruction
-from kernelpro.lab.profile.cpu_join import join
-from kernelpro.lab.profile.cpu_samples import MARK, Sampler
+from kernelpro.lab.profile.perf_counters import PerfCounters
+from kernelpro.lab.profile.cpu_instructions import CpuInstruction
+from kernelpro.lab.profile.cpu_shares import build_profile
+from kernelpro.lab.profile.cpu_sampler import MARKER_SYMBOL, CpuSampler
 from kernelpro.records import Skipped
 
-__all__ = ["analyse", "join", "observe"]
+__all__ = ["analyze", "build_profile", "observe_calls"]
 
 _WARM_SECONDS = 0.05
 """Several ticks of the kernel, which brings the CPU time of running threads up to date no more often."""
-_ENOUGH_SAMPLES = 500
+_MIN_SAMPLES = 500
 """A share of a tenth is then known to within 2 %."""
 
 
-def analyse(
+def analyze(
     files: Mapping[str, bytes],
     sources: Mapping[str, str],
     commands: Mapping[str, Sequence[str]] | None = None,
@@ -78,103 +78,108 @@ def analyse(
     skipped: list[Skipped] = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        code: dict[str, dict[str, list[Instruction]]] = {}
+        code: dict[str, dict[str, list[CpuInstruction]]] = {}
         for name, content in files.items():
             (folder / Path(name).name).write_bytes(content)
             try:
                 code[name] = cpu_code.disassemble(folder / Path(name).name)
             except OSError as error:
                 skipped.append(Skipped(f"machine code of {Path(name).name}", str(error), "install binutils"))
-        code = {name: body for name, body in code.items() if MARK not in body}
+        code = {name: body for name, body in code.items() if MARKER_SYMBOL not in body}
         for name, source in sources.items():
             try:
-                made, text = cpu_remarks.rebuild(
+                library, text = cpu_remarks.compile_with_remarks(
                     source, Path(name).name, (commands or {}).get(name, ()), folder
                 )
-                twin = cpu_code.disassemble(made)
+                rebuilt = cpu_code.disassemble(library)
             except OSError as error:
                 enable = "install g++ or clang++" if isinstance(error, cpu_remarks.NoCompiler) else ""
                 skipped.append(Skipped(f"compiler's remarks on {name}", str(error), enable))
                 continue
-            same = next((file for file, body in code.items() if _shape(body) == _shape(twin)), None)
-            if same is None and not files:
-                same = name
-            if same is None:
+            matching_file = next(
+                (file for file, body in code.items() if _opcode_sequence(body) == _opcode_sequence(rebuilt)),
+                None,
+            )
+            if matching_file is None and not files:
+                matching_file = name
+            if matching_file is None:
                 skipped.append(
                     Skipped(
                         f"lines and remarks of {name}", "no library was built from it with the usual flags"
                     )
                 )
                 continue
-            code[same] = twin
+            code[matching_file] = rebuilt
             found = cpu_remarks.parse(text, Path(name).name)
             remarks += [
                 {"file": Path(name).name, "line": remark.line, "reason": remark.reason} for remark in found
             ]
     for name, body in code.items():
         functions += [
-            {"file": Path(name).name} | cpu_code.facts(function, walked)
+            {"file": Path(name).name} | cpu_code.analyze_function(function, walked)
             for function, walked in body.items()
             if walked
         ]
     return {"functions": functions, "remarks": remarks, "skipped": [s.to_json() for s in skipped]}
 
 
-def _shape(code: Mapping[str, Sequence[Instruction]]) -> dict[str, list[tuple[int, str]]]:
+def _opcode_sequence(code: Mapping[str, Sequence[CpuInstruction]]) -> dict[str, list[tuple[int, str]]]:
     return {name: [(i.address, i.name) for i in body] for name, body in code.items()}
 
 
-def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
+def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
     """The dynamic half: calls in the candidate's process for about `seconds`, up to three times that where samples
     come slowly. `call` runs at least six times."""
     skipped: list[Skipped] = []
     call()
-    idle, begun = _thread_seconds(), time.perf_counter()
-    while time.perf_counter() - begun < _WARM_SECONDS:
+    warm_start, started = _thread_seconds(), time.perf_counter()
+    while time.perf_counter() - started < _WARM_SECONDS:
         call()
-    workers = [thread for thread, spent in _thread_seconds().items() if spent > idle.get(thread, 0.0)]
-    counters, sampler = Counters(), None
+    busy_threads = [
+        thread for thread, spent in _thread_seconds().items() if spent > warm_start.get(thread, 0.0)
+    ]
+    counters, sampler = PerfCounters(), None
     try:
-        sampler = Sampler()
+        sampler = CpuSampler()
     except (BuildError, OSError) as error:
         skipped.append(Skipped("samples of where time goes", str(error)[:300], "install g++ or clang++"))
-    walls: list[float] = []
+    call_seconds: list[float] = []
     with ExitStack() as stack:
-        stack.enter_context(_pinned(workers))
+        stack.enter_context(_pinned_threads(busy_threads))
         stack.enter_context(counters.running())
         if sampler is not None:
             try:
-                stack.enter_context(sampler.running(workers))
+                stack.enter_context(sampler.running(busy_threads))
             except LaunchError as error:
                 skipped.append(Skipped("samples of where time goes", str(error)))
                 sampler = None
         threads, usage = _thread_seconds(), resource.getrusage(resource.RUSAGE_SELF)
-        inside: list[float] = []
-        entered = 0
-        begun = time.perf_counter()
-        while (now := time.perf_counter()) - begun < 3 * seconds:
-            if now - begun >= seconds and (sampler is None or sampler.count() >= _ENOUGH_SAMPLES):
+        native_seconds: list[float] = []
+        native_calls = 0
+        started = time.perf_counter()
+        while (now := time.perf_counter()) - started < 3 * seconds:
+            if now - started >= seconds and (sampler is None or sampler.count() >= _MIN_SAMPLES):
                 break
             native, before = (
                 METER.seconds,
                 METER.calls,
             )  # around the call alone: the sampler is native as well
             call()
-            walls.append(time.perf_counter() - now)
-            inside.append(METER.seconds - native)
-            entered += METER.calls - before
+            call_seconds.append(time.perf_counter() - now)
+            native_seconds.append(METER.seconds - native)
+            native_calls += METER.calls - before
         after, spent = resource.getrusage(resource.RUSAGE_SELF), _thread_seconds()
-    calls, wall = len(walls), sum(walls)
+    calls, wall = len(call_seconds), sum(call_seconds)
     user, system = after.ru_utime - usage.ru_utime, after.ru_stime - usage.ru_stime
-    seen = sampler.summary() if sampler else {}
+    samples = sampler.summary() if sampler else {}
     if counters.skipped:
         skipped.append(counters.skipped)
     result: dict[str, Any] = {
         "calls": calls,
-        "call_ms": 1e3 * statistics.median(walls),
-        "best_ms": 1e3 * min(walls),
-        "native_ms": 1e3 * statistics.median(inside),
-        "native_calls": entered / calls,
+        "call_ms": 1e3 * statistics.median(call_seconds),
+        "best_ms": 1e3 * min(call_seconds),
+        "native_ms": 1e3 * statistics.median(native_seconds),
+        "native_calls": native_calls / calls,
         "user_ms": 1e3 * user / calls,
         "system_ms": 1e3 * system / calls,
         "cpu_ms": 1e3 * (user + system) / calls,
@@ -182,19 +187,19 @@ def observe(call: Callable[[], object], seconds: float = 1.0) -> dict[str, Any]:
         "minor_faults": (after.ru_minflt - usage.ru_minflt) / calls,
         "voluntary_switches": (after.ru_nvcsw - usage.ru_nvcsw) / calls,
         "involuntary_switches": (after.ru_nivcsw - usage.ru_nivcsw) / calls,
-        "operators": cpu_operators.observe(call),
-        "samples": seen,
+        "operators": cpu_operators.measure_operators(call),
+        "samples": samples,
         "counters": {name: value / calls for name, value in counters.values.items()},
     }
-    result |= _threads(
-        {t: s - threads.get(t, 0.0) for t, s in spent.items()}, user + system, wall, calls, seen
+    result |= _thread_times(
+        {t: s - threads.get(t, 0.0) for t, s in spent.items()}, user + system, wall, calls, samples
     )
-    result |= _alone(call, seconds / 4)
+    result |= _single_thread_time(call, seconds / 4)
     return result | {"skipped": [s.to_json() for s in skipped]}
 
 
 @contextmanager
-def _pinned(threads: Sequence[str]) -> Iterator[None]:
+def _pinned_threads(threads: Sequence[str]) -> Iterator[None]:
     """Each of these threads on a core of its own: on a busy machine the scheduler may keep all of them on one."""
     cores = sorted(os.sched_getaffinity(0))
     before = {}
@@ -225,7 +230,7 @@ def _thread_seconds() -> dict[str, float]:
     return found
 
 
-def _threads(
+def _thread_times(
     spent: Mapping[str, float], total: float, wall: float, calls: int, samples: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Work of each thread: its CPU time by the share of its samples that lay neither in OpenMP's runtime, where threads
@@ -250,7 +255,7 @@ def _threads(
     }
 
 
-def _alone(call: Callable[[], object], seconds: float) -> dict[str, float]:
+def _single_thread_time(call: Callable[[], object], seconds: float) -> dict[str, float]:
     """The best call with one OpenMP thread (torch's setting reaches the runtime that candidates share with it)."""
     count = torch.get_num_threads()
     if count < 2:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelpro.lab.profile.cpu_instructions import Instruction, registers
+from kernelpro.lab.profile.cpu_instructions import CpuInstruction, registers
 
 KINDS = (
     *("scalar_float", "vector_float", "fma", "double", "convert", "division", "integer_division"),
@@ -24,7 +24,7 @@ KINDS = (
 FAR_BYTES = 1024
 """Steps from which an access counts as far from the one before. Rows of a tile that is held in cache are shorter; rows of a
 matrix in memory are longer, and hardware prefetchers, which stay within a page, lose them."""
-_LEFT_BY_THE_LINKER = {
+_LINKER_FUNCTIONS = {
     "call_weak_fn",
     "deregister_tm_clones",
     "register_tm_clones",
@@ -33,12 +33,12 @@ _LEFT_BY_THE_LINKER = {
 }
 _X86, _ARM = 62, 183
 """e_machine of an ELF file."""
-_STACK = {"sp", "x29", "rsp", "rbp"}
-_WALKED = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)(?:\s+(.*))?$")
+_STACK_REGISTERS = {"sp", "x29", "rsp", "rbp"}
+_INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)(?:\s+(.*))?$")
 _LINE = re.compile(r"^(/.*):(\d+)(?: \(discriminator \d+\))?$")
 
 
-def disassemble(library: Path) -> dict[str, list[Instruction]]:
+def disassemble(library: Path) -> dict[str, list[CpuInstruction]]:
     """Functions of the library by name. Raises OSError where objdump is missing or cannot read this machine's code."""
     machine = int.from_bytes(library.read_bytes()[18:20], "little")
     if machine not in (_X86, _ARM):
@@ -58,26 +58,26 @@ def disassemble(library: Path) -> dict[str, list[Instruction]]:
     return parse(done.stdout, arm=machine == _ARM)
 
 
-def parse(text: str, arm: bool) -> dict[str, list[Instruction]]:
+def parse(text: str, arm: bool) -> dict[str, list[CpuInstruction]]:
     """objdump's text as instructions by function."""
-    found: dict[str, list[Instruction]] = {}
-    current: list[Instruction] = []
+    functions: dict[str, list[CpuInstruction]] = {}
+    current: list[CpuInstruction] = []
     line = ""
     for row in text.splitlines():
-        if head := re.match(r"^[0-9a-f]+ <(.+)>:$", row):
+        if header := re.match(r"^[0-9a-f]+ <(.+)>:$", row):
             current, line = [], ""
-            if head[1] not in _LEFT_BY_THE_LINKER:
-                found[head[1]] = current
-        elif place := _LINE.match(row):
-            line = f"{Path(place[1]).name}:{place[2]}"
-        elif walked := _WALKED.match(row):
-            rest = re.split(r"\s*//|\s+#\s", walked[3] or "")[0]
-            name = walked[2]
+            if header[1] not in _LINKER_FUNCTIONS:
+                functions[header[1]] = current
+        elif location := _LINE.match(row):
+            line = f"{Path(location[1]).name}:{location[2]}"
+        elif match := _INSTRUCTION.match(row):
+            rest = re.split(r"\s*//|\s+#\s", match[3] or "")[0]
+            name = match[2]
             if name in ("lock", "rep", "repz", "notrack", "bnd") and rest:
                 first, _, rest = rest.partition(" ")
                 name = f"lock {first}" if name == "lock" else first
-            current.append(Instruction(int(walked[1], 16), name, tuple(_split(rest)), line, arm))
-    return found
+            current.append(CpuInstruction(int(match[1], 16), name, tuple(_split(rest)), line, arm))
+    return functions
 
 
 def _split(text: str) -> Iterable[str]:
@@ -85,90 +85,90 @@ def _split(text: str) -> Iterable[str]:
     return (part.strip() for part in re.split(r",(?![^\[{]*[\]}])", text) if part.strip())
 
 
-def facts(name: str, body: Sequence[Instruction]) -> dict[str, Any]:
+def analyze_function(name: str, instructions: Sequence[CpuInstruction]) -> dict[str, Any]:
     """A function: size, mix, functions it calls, loops (innermost ones with all that is known of them)."""
     return {
         "name": name,
-        "begin": body[0].address if body else 0,
-        "end": body[-1].address if body else 0,
-        "instructions": len(body),
-        "mix": mix(body),
-        "calls": dict(Counter(filter(None, map(callee, body)))),
-        "loops": [_loop(part, inner) for part, inner in loops(body)],
+        "begin": instructions[0].address if instructions else 0,
+        "end": instructions[-1].address if instructions else 0,
+        "instructions": len(instructions),
+        "mix": count_kinds(instructions),
+        "calls": dict(Counter(filter(None, map(callee, instructions)))),
+        "loops": [_analyze_loop(part, inner) for part, inner in find_loops(instructions)],
     }
 
 
-def mix(body: Iterable[Instruction]) -> dict[str, int]:
+def count_kinds(body: Iterable[CpuInstruction]) -> dict[str, int]:
     counts = Counter(kind for instruction in body for kind in instruction.kinds)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
-def callee(instruction: Instruction) -> str:
+def callee(instruction: CpuInstruction) -> str:
     """The function that is called, without the linker's suffixes; `?` for a call through a pointer."""
     if "call" not in instruction.kinds:
         return ""
-    found = re.search(r"<([^>@+]+)", " ".join(instruction.operands))
-    return found[1] if found else "?"
+    match = re.search(r"<([^>@+]+)", " ".join(instruction.operands))
+    return match[1] if match else "?"
 
 
-def _target(instruction: Instruction) -> int:
-    found = re.search(r"\b([0-9a-f]+) <", instruction.operands[-1]) if instruction.operands else None
-    return int(found[1], 16) if found else -1
+def _branch_target(instruction: CpuInstruction) -> int:
+    match = re.search(r"\b([0-9a-f]+) <", instruction.operands[-1]) if instruction.operands else None
+    return int(match[1], 16) if match else -1
 
 
-def loops(body: Sequence[Instruction]) -> list[tuple[list[Instruction], bool]]:
+def find_loops(body: Sequence[CpuInstruction]) -> list[tuple[list[CpuInstruction], bool]]:
     """Instructions of each loop and whether it contains no other."""
     ends: dict[int, int] = {}
     for instruction in body:
-        target = _target(instruction)
+        target = _branch_target(instruction)
         if "branch" in instruction.kinds and body[0].address <= target <= instruction.address:
             span = [i for i in body if target <= i.address <= instruction.address]
-            if _comes_round(span):
+            if _reaches_end(span):
                 ends[target] = instruction.address
     spans = list(ends.items())
-    found = []
+    loops = []
     for begin, end in spans:
         inner = not any((b, e) != (begin, end) and begin <= b and e <= end for b, e in spans)
-        found.append(([i for i in body if begin <= i.address <= end], inner))
-    return found
+        loops.append(([i for i in body if begin <= i.address <= end], inner))
+    return loops
 
 
-def _comes_round(span: Sequence[Instruction]) -> bool:
+def _reaches_end(span: Sequence[CpuInstruction]) -> bool:
     """Whether the last instruction can be reached from the first inside the span.
 
     A block that the compiler moved out of line also jumps back, but nothing in between leads to it.
     """
     index = {instruction.address: i for i, instruction in enumerate(span)}
-    seen, ahead = set(), [0]
-    while ahead:
-        at = ahead.pop()
-        if at == len(span) - 1:
+    visited, pending = set(), [0]
+    while pending:
+        position = pending.pop()
+        if position == len(span) - 1:
             return True
-        if at in seen or at >= len(span):
+        if position in visited or position >= len(span):
             continue
-        seen.add(at)
-        if "branch" in span[at].kinds and _target(span[at]) in index:
-            ahead.append(index[_target(span[at])])
-        if span[at].name not in ("b", "jmp", "ret", "br"):
-            ahead.append(at + 1)
+        visited.add(position)
+        if "branch" in span[position].kinds and _branch_target(span[position]) in index:
+            pending.append(index[_branch_target(span[position])])
+        if span[position].name not in ("b", "jmp", "ret", "br"):
+            pending.append(position + 1)
     return False
 
 
-def _loop(body: list[Instruction], innermost: bool) -> dict[str, Any]:
+def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> dict[str, Any]:
     written = Counter(register for instruction in body for register in instruction.writes)
     found: dict[str, Any] = {
         "begin": body[0].address,
         "end": body[-1].address,
         "innermost": innermost,
         "instructions": len(body),
-        "mix": mix(body),
+        "mix": count_kinds(body),
         "bits": max((i.bits for i in body), default=0),
         "calls": dict(Counter(filter(None, map(callee, body)))),
         "lines": dict(Counter(i.line for i in body if i.line).most_common()),
     }
     if innermost:
-        strided, strided_bytes, streamed, streamed_bytes = _strides(body, written)
-        chains = _chains(body, written)
+        strided, strided_bytes, streamed, streamed_bytes = _classify_accesses(body, written)
+        chains = _accumulation_chains(body, written)
         found |= {
             "strided": strided,
             "strided_bytes": strided_bytes,
@@ -176,13 +176,13 @@ def _loop(body: list[Instruction], innermost: bool) -> dict[str, Any]:
             "streamed_bytes": streamed_bytes,
             "chain": max(chains.values(), default=0),
             "accumulators": len(chains),
-            "fixed_divisors": sum(_divides_by_the_same(i, written) for i in body),
-            "updates": _updates(body),
+            "fixed_divisors": sum(_has_invariant_divisor(i, written) for i in body),
+            "updates": _count_updates(body),
         }
     return found
 
 
-def _strides(body: Sequence[Instruction], written: Counter[str]) -> tuple[int, int, int, int]:
+def _classify_accesses(body: Sequence[CpuInstruction], written: Counter[str]) -> tuple[int, int, int, int]:
     """Accesses of single numbers that jump far (or by a step held in a register) and their bytes; those that stream and theirs."""
     steps: dict[str, int | str | None] = {}
     for register in written:
@@ -202,14 +202,16 @@ def _strides(body: Sequence[Instruction], written: Counter[str]) -> tuple[int, i
         ):
             continue
         moved = [
-            (steps[r], _scale(instruction.memory, r)) for r in registers(instruction.memory) if r in written
+            (steps[r], _index_scale(instruction.memory, r))
+            for r in registers(instruction.memory)
+            if r in written
         ]
         far = any(
             step == "register" or (isinstance(step, int) and abs(step * scale) >= FAR_BYTES)
             for step, scale in moved
         )
         if (far and instruction.size <= 8) or (
-            "gather" in instruction.kinds and _by_register(instruction, body)
+            "gather" in instruction.kinds and _has_register_stride(instruction, body)
         ):
             strided, strided_bytes = strided + 1, strided_bytes + instruction.size
         elif moved:
@@ -217,23 +219,25 @@ def _strides(body: Sequence[Instruction], written: Counter[str]) -> tuple[int, i
     return strided, strided_bytes, streamed, streamed_bytes
 
 
-def _by_register(gather: Instruction, body: Sequence[Instruction]) -> bool:
+def _has_register_stride(gather: CpuInstruction, body: Sequence[CpuInstruction]) -> bool:
     """Whether the address of one lane comes from adding a register: a step that is not a constant, or a table of indices."""
-    parts = registers(gather.memory)
-    if len(parts) > 1:
+    address_registers = registers(gather.memory)
+    if len(address_registers) > 1:
         return True
     constants = {
         registers(i.operands[0])[0]
         for i in body
         if i.name == "mov" and i.operands[-1].startswith(("#", "0x"))
     }
-    found = (i for i in body if parts and parts[0] in i.writes and i.name in ("add", "lea"))
+    found = (
+        i for i in body if address_registers and address_registers[0] in i.writes and i.name in ("add", "lea")
+    )
     return any(
         len({r for operand in i.operands[1:] for r in registers(operand)} - constants) > 1 for i in found
     )
 
 
-def _scale(address: str, register: str) -> int:
+def _index_scale(address: str, register: str) -> int:
     """The factor of an index register: `[x1, x2, lsl #2]`, `[rax+rcx*4]`."""
     if found := re.search(r"lsl #(\d+)", address):
         return 1 << int(found[1]) if registers(address)[-1] == register else 1
@@ -241,40 +245,40 @@ def _scale(address: str, register: str) -> int:
     return int(found[1]) if found else 1
 
 
-def _chains(body: Sequence[Instruction], written: Counter[str]) -> dict[str, int]:
+def _accumulation_chains(body: Sequence[CpuInstruction], written: Counter[str]) -> dict[str, int]:
     """Scalar sums that wait for themselves: register -> additions to it in one turn of the loop."""
-    found: Counter[str] = Counter()
+    additions: Counter[str] = Counter()
     for instruction in body:
         if "scalar_float" not in instruction.kinds or not instruction.writes:
             continue
         target = registers(instruction.operands[0])[0]
         sources = [register for operand in instruction.operands[1:] for register in registers(operand)]
         if re.fullmatch(r"f(add|maxnm|minnm)|v(add|max|min)s[sd]", instruction.name):
-            grows = target in sources
+            accumulates = target in sources
         elif re.fullmatch(r"fn?m(add|sub)", instruction.name):
-            grows = sources[-1:] == [target]
+            accumulates = sources[-1:] == [target]
         else:
-            grows = bool(re.fullmatch(r"(add|max|min)s[sd]|vfn?m(add|sub)231s[sd]", instruction.name))
-        if grows:
-            found[target] += 1
-    return {register: count for register, count in found.items() if written[register] == count}
+            accumulates = bool(re.fullmatch(r"(add|max|min)s[sd]|vfn?m(add|sub)231s[sd]", instruction.name))
+        if accumulates:
+            additions[target] += 1
+    return {register: count for register, count in additions.items() if written[register] == count}
 
 
-def _divides_by_the_same(instruction: Instruction, written: Counter[str]) -> bool:
+def _has_invariant_divisor(instruction: CpuInstruction, written: Counter[str]) -> bool:
     """A division (not a square root) whose divisor does not change in the loop."""
     if "division" not in instruction.kinds or "sqrt" in instruction.name:
         return False
     return not any(register in written for register in registers(instruction.operands[-1]))
 
 
-def _updates(body: Sequence[Instruction]) -> int:
+def _count_updates(body: Sequence[CpuInstruction]) -> int:
     """Floating-point values that are loaded from, changed and stored to one and the same address off the stack."""
 
     def addresses(kind: str) -> set[str]:
         return {
             i.memory.replace(" ", "")
             for i in body
-            if kind in i.kinds and i.floats and not _STACK & set(registers(i.memory))
+            if kind in i.kinds and i.floats and not _STACK_REGISTERS & set(registers(i.memory))
         }
 
     return len((addresses("load") & addresses("store")) - {""})

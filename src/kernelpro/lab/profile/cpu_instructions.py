@@ -23,7 +23,7 @@ _LANE = re.compile(r"\}\[\d+\]")
 _SHAPE = re.compile(r"\bv\d+\.(\d+)([bhsd])\b")
 _SCALABLE = re.compile(r"\bz\d+\.([bhsd])\b")
 _X86_BITS = {"xmm": 128, "ymm": 256, "zmm": 512}
-_X86_NARROW = {f"e{r}": f"r{r}" for r in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
+_X86_FULL_NAMES = {f"e{r}": f"r{r}" for r in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
 _X86_NO_RESULT = re.compile(r"cmp|test|v?u?comi\w+|j\w+|ret|nop\w*|push|prefetch\w*|call")
 _ARM_NO_RESULT = re.compile(
     r"cmp|cmn|tst|ccmp|ccmn|fc?cmpe?|b|bl|blr|br|ret|nop|cbn?z|tbn?z|b\..*|st.*|prfm|dmb|dsb"
@@ -36,7 +36,7 @@ _ARM_BYTES = {"b": 1, "h": 2, "s": 4, "w": 4, "d": 8, "x": 8, "q": 16}
 
 
 @dataclass(frozen=True)
-class Instruction:
+class CpuInstruction:
     """One line of a disassembly."""
 
     address: int
@@ -54,7 +54,7 @@ class Instruction:
 
     def _arm_kinds(self) -> set[str]:
         name, text = self.name, " ".join(self.operands)
-        found: set[str] = set()
+        kinds: set[str] = set()
         if name in ("bl", "blr"):
             return {"atomic", "call"} if "<__aarch64_" in text else {"call"}
         if _ARM_BRANCH.fullmatch(name):
@@ -63,30 +63,30 @@ class Instruction:
             return {"atomic", "load", "store"}
         if _ARM_FLOAT.fullmatch(name):
             vector = bool(_SHAPE.search(text) or _SCALABLE.search(text))
-            found.add("vector_float" if vector else "scalar_float")
+            kinds.add("vector_float" if vector else "scalar_float")
             if name in ("fmla", "fmls", "fmadd", "fmsub", "fnmadd", "fnmsub"):
-                found.add("fma")
+                kinds.add("fma")
             if name in ("fdiv", "fsqrt"):
-                found.add("division")
+                kinds.add("division")
             if re.search(r"\bd\d+\b|\.2?d\b", text):
-                found.add("double")
+                kinds.add("double")
         elif name in ("sdiv", "udiv"):
-            found.add("integer_division")
+            kinds.add("integer_division")
         elif name in ("fcvtl", "fcvtl2", "fcvtn", "fcvtn2") or (name == "fcvt" and re.search(r"\bd\d", text)):
-            found.add("convert")
+            kinds.add("convert")
         elif _ARM_LOAD.fullmatch(name):
-            found.add("load")
+            kinds.add("load")
             if _LANE.search(text) or re.search(r"\[x\d+, z", text):
-                found.add("gather")
+                kinds.add("gather")
         elif _ARM_STORE.fullmatch(name):
-            found.add("store")
+            kinds.add("store")
             if _LANE.search(text):
-                found.add("gather")
-        return found
+                kinds.add("gather")
+        return kinds
 
     def _x86_kinds(self) -> set[str]:
         name, text = self.name, " ".join(self.operands)
-        found: set[str] = set()
+        kinds: set[str] = set()
         if name == "call":
             return {"call"}
         if name.startswith("j"):
@@ -96,24 +96,24 @@ class Instruction:
         if name == "xchg" and "[" in text:
             return {"atomic", "load", "store"}
         if match := _X86_FLOAT.fullmatch(name):
-            found.add("vector_float" if match[match.lastindex or 0].startswith("p") else "scalar_float")
+            kinds.add("vector_float" if match[match.lastindex or 0].startswith("p") else "scalar_float")
             if "fm" in name or "fnm" in name:
-                found.add("fma")
+                kinds.add("fma")
             if "div" in name or ("sqrt" in name and "rsqrt" not in name):
-                found.add("division")
+                kinds.add("division")
             if name.endswith(("sd", "pd")):
-                found.add("double")
+                kinds.add("double")
         elif name in ("div", "idiv"):
-            found.add("integer_division")
+            kinds.add("integer_division")
         elif re.fullmatch(r"v?cvt(ss2sd|sd2ss|ps2pd|pd2ps)x?", name):
-            found.add("convert")
+            kinds.add("convert")
         elif re.search(r"gather|scatter", name) or (
             re.fullmatch(r"v?insertps|v?pinsr[dq]", name) and "[" in text
         ):
-            found.add("gather")
+            kinds.add("gather")
         if "[" in text and name not in ("lea", "nop", "nopw"):
-            found.add("store" if self.operands and "[" in self.operands[0] and "mov" in name else "load")
-        return found
+            kinds.add("store" if self.operands and "[" in self.operands[0] and "mov" in name else "load")
+        return kinds
 
     @cached_property
     def bits(self) -> int:
@@ -129,8 +129,8 @@ class Instruction:
     @cached_property
     def memory(self) -> str:
         """The address operand without its brackets; empty where there is none."""
-        found = re.search(r"\[([^\]]*)\]", _LANE.sub("}", " ".join(self.operands)))
-        return found[1] if found and self.name not in ("lea", "nop", "nopw") else ""
+        match = re.search(r"\[([^\]]*)\]", _LANE.sub("}", " ".join(self.operands)))
+        return match[1] if match and self.name not in ("lea", "nop", "nopw") else ""
 
     @cached_property
     def size(self) -> int:
@@ -156,33 +156,33 @@ class Instruction:
         """Registers that it changes."""
         if not self.operands:
             return frozenset()
-        found: set[str] = set()
+        written: set[str] = set()
         if self.arm:
             if not _ARM_NO_RESULT.fullmatch(self.name):
                 count = 2 if self.name in ("ldp", "ldnp", "ldpsw") else 1
-                found.update(
+                written.update(
                     r for operand in self.operands[:count] if "[" not in operand for r in registers(operand)
                 )
             if self.memory and (self.operands[-1].endswith("!") or not self.operands[-1].endswith("]")):
-                found.update(registers(self.memory)[:1])
+                written.update(registers(self.memory)[:1])
         elif not _X86_NO_RESULT.fullmatch(self.name) and "[" not in self.operands[0]:
-            found.update(registers(self.operands[0]))
-        return frozenset(found)
+            written.update(registers(self.operands[0]))
+        return frozenset(written)
 
     def step(self, register: str) -> int | str | None:
         """By how much it moves `register` where it adds to it: bytes, the name of a register, or None for anything else."""
         if self.memory and self.arm and registers(self.memory)[:1] == (register,):
             last = self.operands[-1]
             if last.endswith("!"):
-                return _number(last.rstrip("!]").split(",")[-1])
-            return _number(last) if last.startswith("#") else next(iter(registers(last)), None)
+                return _parse_number(last.rstrip("!]").split(",")[-1])
+            return _parse_number(last) if last.startswith("#") else next(iter(registers(last)), None)
         if self.name in ("add", "adds", "sub", "subs", "inc", "dec"):
             sign = -1 if self.name in ("sub", "subs", "dec") else 1
             if len(self.operands) == 1:
                 return sign
             if len(self.operands) == 3 and registers(self.operands[1])[:1] != (register,):
                 return None
-            value = _number(self.operands[-1])
+            value = _parse_number(self.operands[-1])
             return sign * value if value is not None else next(iter(registers(self.operands[-1])), None)
         return None
 
@@ -190,23 +190,24 @@ class Instruction:
 def registers(text: str) -> tuple[str, ...]:
     """Registers in an operand under one name for all their widths: x1 and w1 are x1; s0, q0 and ymm0 are v0."""
     return tuple(
-        _whole(name) for name in _REGISTER.findall(re.sub(r"(?<=[vz]\d)\.\w+|(?<=[vz]\d\d)\.\w+", "", text))
+        _full_register(name)
+        for name in _REGISTER.findall(re.sub(r"(?<=[vz]\d)\.\w+|(?<=[vz]\d\d)\.\w+", "", text))
     )
 
 
-def _whole(name: str) -> str:
+def _full_register(name: str) -> str:
     if "mm" in name:
         return "v" + name[3:]
     if name[0] in "vqdshbz" and name[1:].isdigit():
         return "v" + name[1:]
     if name[0] == "w":
         return "x" + name[1:]
-    if name in _X86_NARROW:
-        return _X86_NARROW[name]
+    if name in _X86_FULL_NAMES:
+        return _X86_FULL_NAMES[name]
     return name.rstrip("dwb") if name[0] == "r" and name[1:2].isdigit() else name
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     text = text.strip().lstrip("#")
     try:
         return int(text, 0)

@@ -16,22 +16,22 @@ import torch
 
 from kernelpro.lab.watcher import Watcher
 
-_SECONDS, _FEWEST, _MOST = 0.1, 3, 20
+_SECONDS, _MIN_CALLS, _MAX_CALLS = 0.1, 3, 20
 """Calls go on for so long; the best of them counts."""
-_TRIES = 50
+_OVERHEAD_CALLS = 50
 
 
-class _Done(NamedTuple):
+class _OperatorCall(NamedTuple):
     name: str
-    scaled: bool
+    has_scalar: bool
     """Whether one of its arguments is a plain number."""
     seconds: float
 
 
-class _Clock(Watcher):
+class _OperatorTimer(Watcher):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.done: list[_Done] = []
+        self.calls: list[_OperatorCall] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         begun = time.perf_counter()
@@ -39,37 +39,42 @@ class _Clock(Watcher):
         spent = time.perf_counter() - begun
         name = function._overloadpacket.__name__
         if not function.is_view and not name.startswith("empty"):
-            self.done.append(_Done(name, any(isinstance(value, (int, float)) for value in args), spent))
+            self.calls.append(
+                _OperatorCall(name, any(isinstance(value, (int, float)) for value in args), spent)
+            )
         return result
 
 
-def observe(call: Callable[[], object]) -> list[dict[str, Any]]:
+def measure_operators(call: Callable[[], object]) -> list[dict[str, Any]]:
     """By name, longest first: `name`, `count` and `ms` of one call, the fastest of several."""
-    small = _watched(_small)
-    least = {
-        scaled: statistics.median(one.seconds for one in small if one.scaled is scaled)
+    overhead_calls = _time_operators(_call_on_scalars)
+    overhead = {
+        scaled: statistics.median(one.seconds for one in overhead_calls if one.has_scalar is scaled)
         for scaled in (False, True)
     }
-    best, begun, calls = _watched(call), time.perf_counter(), 1
-    while calls < _FEWEST or (calls < _MOST and time.perf_counter() - begun < _SECONDS):
-        best, calls = min(best, _watched(call), key=lambda run: sum(one.seconds for one in run)), calls + 1
-    found: dict[str, dict[str, Any]] = {}
+    best, begun, calls = _time_operators(call), time.perf_counter(), 1
+    while calls < _MIN_CALLS or (calls < _MAX_CALLS and time.perf_counter() - begun < _SECONDS):
+        best, calls = (
+            min(best, _time_operators(call), key=lambda run: sum(one.seconds for one in run)),
+            calls + 1,
+        )
+    by_name: dict[str, dict[str, Any]] = {}
     for one in best:
-        entry = found.setdefault(one.name, {"name": one.name, "count": 0, "ms": 0.0})
+        entry = by_name.setdefault(one.name, {"name": one.name, "count": 0, "ms": 0.0})
         entry["count"] += 1
-        entry["ms"] += 1e3 * max(0.0, one.seconds - least[one.scaled])
-    return sorted(found.values(), key=lambda entry: -entry["ms"])
+        entry["ms"] += 1e3 * max(0.0, one.seconds - overhead[one.has_scalar])
+    return sorted(by_name.values(), key=lambda entry: -entry["ms"])
 
 
-def _watched(call: Callable[[], object]) -> list[_Done]:
-    clock = _Clock()
-    with clock:
+def _time_operators(call: Callable[[], object]) -> list[_OperatorCall]:
+    timer = _OperatorTimer()
+    with timer:
         call()
-    return clock.done
+    return timer.calls
 
 
-def _small() -> None:
+def _call_on_scalars() -> None:
     one = torch.ones(1)
-    for _ in range(_TRIES):
+    for _ in range(_OVERHEAD_CALLS):
         torch.neg(one)
         torch.add(one, 2)

@@ -19,11 +19,11 @@ _GCC = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: missed:\s*(?P<text
 _CLANG = re.compile(
     r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: (?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$"
 )
-_NOISE = re.compile(
+_IGNORED = re.compile(
     r"couldn't vectorize loop|statement clobbers memory: __builtin_GOMP|vectorization is not profitable|loop not vectorized$"
     r"|Loop costings|statement clobbers memory: .*omp_get|^failed:? *$"
 )
-_WORDS = (
+_EXPLANATIONS = (
     (r"control flow in loop|control flow cannot be substituted", "control flow in the loop"),
     (r"clobbers memory: .*?(?:__builtin_)?(\w+) \(|call instruction cannot be vectorized", "it calls {0}"),
     (
@@ -62,57 +62,61 @@ def parse(text: str, name: str) -> list[Remark]:
 
     g++ names the loop first and then the statement in its way, which may lie in a header: such a reason counts for the loop.
     """
-    found: dict[Remark, None] = {}
+    remarks: dict[Remark, None] = {}
     loop = 0
     for row in text.splitlines():
         match = _GCC.match(row) or _CLANG.match(row)
         if not match:
             continue
-        own = Path(match["file"]).name == name
-        if own:
+        in_source = Path(match["file"]).name == name
+        if in_source:
             loop = int(match["line"])
-        if loop and match["text"] and not _NOISE.search(match["text"]):
-            found[Remark(int(match["line"]) if own else loop, _plain(match["text"]))] = None
-    return list(found)
+        if loop and match["text"] and not _IGNORED.search(match["text"]):
+            remarks[Remark(int(match["line"]) if in_source else loop, _explain(match["text"]))] = None
+    return list(remarks)
 
 
-def _plain(text: str) -> str:
-    for pattern, words in _WORDS:
+def _explain(text: str) -> str:
+    for pattern, words in _EXPLANATIONS:
         if match := re.search(pattern, text):
             called = match[1] if match.lastindex else "a function"
             return words.format(called)
     return re.sub(r"^not vectorized:?\s*", "", text).strip().rstrip(".")
 
 
-def rebuild(source: str, name: str, built: Sequence[str], folder: Path) -> tuple[Path, str]:
+def compile_with_remarks(
+    source: str, name: str, build_command: Sequence[str], folder: Path
+) -> tuple[Path, str]:
     """The library with line tables, and the compiler's remarks.
 
     `built`: the command that the library was built with; empty: the usual one. Raises NoCompiler, and OSError with the
     first error where the compiler refuses.
     """
     try:
-        usual = list(built) or command()
+        base_command = list(build_command) or command()
     except BuildError as error:
         raise NoCompiler(str(error)) from None
-    written = folder / name
-    written.write_text(source, encoding="utf-8")
-    made = folder / f"{name}.so"
-    version = subprocess.run([usual[0], "--version"], capture_output=True, text=True, errors="replace").stdout
+    source_path = folder / name
+    source_path.write_text(source, encoding="utf-8")
+    library = folder / f"{name}.so"
+    version = subprocess.run(
+        [base_command[0], "--version"], capture_output=True, text=True, errors="replace"
+    ).stdout
     clang = "clang" in version
-    asked = (
+    remark_flags = (
         ["-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"]
         if clang
         else ["-fopt-info-vec-missed"]
     )
-    tables = "-gline-tables-only" if clang else "-g1"
-    told = [*usual, tables, *asked, str(written), "-o", str(made)]
-    done = subprocess.run(told, capture_output=True, text=True, errors="replace")
+    line_table_flag = "-gline-tables-only" if clang else "-g1"
+    full_command = [*base_command, line_table_flag, *remark_flags, str(source_path), "-o", str(library)]
+    done = subprocess.run(full_command, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        said = next(
-            (row.replace(str(written), name) for row in done.stderr.splitlines() if "error" in row), ""
+        error = next(
+            (row.replace(str(source_path), name) for row in done.stderr.splitlines() if "error" in row), ""
         )
         raise OSError(
-            f"{Path(usual[0]).name} ended with code {done.returncode}"
-            + (f": {said.strip()[:200]}" if said else "")
+            f"{Path(base_command[0]).name} ended with code {done.returncode}"
+            + (f": {error.strip()[:200]}" if error else "")
         )
-    return made, done.stderr
+    return library, done.stderr

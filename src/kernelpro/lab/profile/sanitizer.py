@@ -19,15 +19,15 @@ import sys
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.records import Status, Verdict
 
-_STOPPED = re.compile(
+_MEMORY_FAULT = re.compile(
     r"illegal memory access|illegal address|misaligned address|invalid address space|invalid program counter"
     r"|unspecified launch failure|hardware stack error"
 )
 """What the driver says of a kernel that it stopped for its accesses: errors 700, 714 and 716 to 719."""
 _PREFIX = "========= "
 _ERROR = re.compile(r"Invalid |Malloc/Free error|.*\b(misaligned|out of bounds|exception)\b", re.IGNORECASE)
-_MOST_LINES = 6
-_SECONDS = 90.0
+_MAX_LINES = 6
+_TIMEOUT_SECONDS = 90.0
 """Enough for a kernel that fails early; one that does not is not worth a device's time."""
 _OPTIONS = (
     "--tool",
@@ -41,29 +41,37 @@ _OPTIONS = (
 )
 
 
-def find() -> str | None:
+def find_sanitizer() -> str | None:
     """Its path: KERNELPRO_SANITIZER (empty forbids it), the PATH, CUDA's folder."""
-    given = os.environ.get("KERNELPRO_SANITIZER")
-    if given is not None:
-        return given or None
-    places = [
+    configured = os.environ.get("KERNELPRO_SANITIZER")
+    if configured is not None:
+        return configured or None
+    paths = [
         f"{home}/bin/compute-sanitizer" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home
     ]
     return shutil.which("compute-sanitizer") or next(
-        (path for path in places if os.access(path, os.X_OK)), None
+        (path for path in paths if os.access(path, os.X_OK)), None
     )
 
 
-def helps(verdict: Verdict) -> bool:
+def is_memory_fault(verdict: Verdict) -> bool:
     """Did the GPU stop the candidate for what it did to memory?"""
-    return verdict.status is Status.CRASHED and bool(_STOPPED.search(verdict.reason))
+    return verdict.status is Status.CRASHED and bool(_MEMORY_FAULT.search(verdict.reason))
 
 
 def command(program: str) -> list[str]:
-    return [program, *_OPTIONS, sys.executable, "-m", "kernelpro.lab.profile.target", "bundle.pt", "memcheck"]
+    return [
+        program,
+        *_OPTIONS,
+        sys.executable,
+        "-m",
+        "kernelpro.lab.profile.profiled_program",
+        "bundle.pt",
+        "memcheck",
+    ]
 
 
-def digest(text: str) -> str:
+def first_error(text: str) -> str:
     """The first error in one line; empty where none was reported."""
     lines = [
         line.removeprefix(_PREFIX.rstrip()) for line in text.splitlines() if line.startswith(_PREFIX.rstrip())
@@ -73,20 +81,20 @@ def digest(text: str) -> str:
     )
     if start is None:
         return ""
-    told = [lines[start].strip()]
-    for line in lines[start + 1 : start + _MOST_LINES]:
+    error_lines = [lines[start].strip()]
+    for line in lines[start + 1 : start + _MAX_LINES]:
         if not line.startswith("  ") or "backtrace" in line:
             break
-        told.append(line.strip())
-    return f"compute-sanitizer: {'; '.join(told)}"
+        error_lines.append(line.strip())
+    return f"compute-sanitizer: {'; '.join(error_lines)}"
 
 
 class Sanitizer(Collector):
-    def check(self) -> str:
+    def locate_error(self) -> str:
         """The first error that it reports of the candidate; empty where it is not here, or finds none."""
-        program = find()
+        program = find_sanitizer()
         if program is None:
             return ""
         self._report("looking for the access that failed")
-        ended, _ = self._execute([command(program)], (), seconds=_SECONDS)
-        return digest(ended[-1]["out"] + ended[-1]["err"])
+        results, _ = self._run_commands([command(program)], (), seconds=_TIMEOUT_SECONDS)
+        return first_error(results[-1]["out"] + results[-1]["err"])

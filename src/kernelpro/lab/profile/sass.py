@@ -1,10 +1,12 @@
-"""Static facts of kernels from their machine code; no GPU is needed.
+"""Static facts of GPU kernels from their machine code; no GPU is needed.
 
-1. `cubins` finds the machine code in what a build left: a .cubin, or those inside a shared library.
-2. nvdisasm prints each with source lines; `flow` makes facts of the text, by kinds of instructions from `opcodes`.
-3. cuobjdump adds registers, stack and shared memory; the compiler's log (`remarks`) adds spills and warnings; the
-   metadata of Triton adds how a variant is launched.
-4. `match` finds the variant that a profiler saw.
+1. `extract_cubins` finds the machine code in build artifacts: a .cubin, or the cubins inside a shared
+   library.
+2. nvdisasm prints each cubin with source lines; `sass_flow` derives the facts, with instruction kinds from
+   `sass_opcodes`.
+3. cuobjdump adds registers, stack and shared memory; the compiler's log (`compiler_log`) adds spills and
+   warnings; Triton's metadata adds the launch configuration of a variant.
+4. `find_variant` selects the variant that a profiler observed.
 """
 
 from __future__ import annotations
@@ -19,164 +21,163 @@ import tempfile
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from kernelpro.lab.languages.machine_code import gpu_images
-from kernelpro.lab.profile import flow, remarks
-from kernelpro.lab.profile.symbols import SECONDS, arguments, demangled, instances, plain_name
-from kernelpro.records import Skipped
+from kernelpro.lab.profile import compiler_log, sass_flow
+from kernelpro.lab.profile.compiler_log import CompilerLog
+from kernelpro.lab.profile.kernel_names import demangle, plain_name, template_arguments
+from kernelpro.records import KernelCode, Skipped
 
-__all__ = ["Static", "analyse", "instances", "match", "plain_name", "tool"]
-
-_INSTALL = {
+_TOOL_SECONDS = 60.0
+"""Time limit of one tool; the largest CuTe kernels take a few seconds."""
+_INSTALL_HINTS = {
     "cuobjdump": "install nvidia-cuda-cuobjdump or the CUDA toolkit",
     "nvdisasm": "install nvidia-cuda-nvdisasm or the CUDA toolkit, of the compiler's version or newer",
 }
 _RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _ARCHITECTURE = re.compile(r"sm_(\d+)|EF_CUDA_SM(\d+)")
-_TRIGONOMETRY = b"__cudart_i2opi"
-"""The table of digits of 2/pi by which huge arguments of sin, cos and tan are reduced."""
-_RESERVED_SHARED = 1024
-"""From sm_90 on the driver's own part, which cuobjdump counts as the kernel's where that has any."""
+_TRIG_TABLE = b"__cudart_i2opi"
+"""The table of digits of 2/pi that reduces huge arguments of sin, cos and tan."""
+_RESERVED_SHARED_BYTES = 1024
+"""From sm_90 on, the driver reserves this much; cuobjdump adds it to a kernel that uses shared memory."""
 
 
 @dataclass
-class Static:
-    kernels: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By plain name, a dict of facts for every variant (instances of a template, configurations of an autotuner).
+class StaticAnalysis:
+    """The kernels in the build artifacts of a candidate."""
 
-    `instructions`, `mix`, `widths`, `loops`, `where` as in flow.facts; `registers`, `stack`, `shared` (static, bytes);
-    `spill_stores`, `spill_loads` (bytes) where the compiler's log tells; `warnings`; `symbol` and `signature` (mangled, demangled);
-    `anchor`, the line of the candidate that defines the kernel; for Triton `threads`, `dynamic_shared`, `num_warps`, `num_stages`.
-    Where nothing could be disassembled, only what the compiler's log tells.
-    """
+    kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
+    """By plain name, all variants: instances of a template, configurations of an autotuner."""
     warnings: list[str] = field(default_factory=list)
-    """Remarks of the compiler that belong to no kernel."""
+    """Compiler warnings that belong to no kernel."""
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def tool(name: str) -> str | None:
-    """Where `cuobjdump` or `nvdisasm` is: the PATH, a CUDA toolkit, Python packages (NVIDIA's, Triton's), Nsight."""
-    return shutil.which(name) or next((str(path) for path in _places(name) if os.access(path, os.X_OK)), None)
+def find_tool(name: str) -> str | None:
+    """Find `cuobjdump` or `nvdisasm`: on the PATH, in a CUDA toolkit, in Python packages (NVIDIA's,
+    Triton's), in Nsight."""
+    return shutil.which(name) or next(
+        (str(path) for path in _tool_paths(name) if os.access(path, os.X_OK)), None
+    )
 
 
-def _places(name: str) -> Iterator[Path]:
+def _tool_paths(name: str) -> Iterator[Path]:
     for home in filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")):
         yield Path(home) / "bin" / name
-    for folder in _package("nvidia"):
+    for folder in _package_folders("nvidia"):
         yield from folder.glob(f"*/bin/{name}")
-    for folder in _package("triton"):
+    for folder in _package_folders("triton"):
         yield folder / "backends/nvidia/bin" / name
     yield from Path("/opt/nvidia").glob(f"nsight-*/**/{name}")
 
 
-def _package(name: str) -> list[Path]:
+def _package_folders(name: str) -> list[Path]:
     spec = importlib.util.find_spec(name)
     return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
 
 
-def analyse(files: dict[str, bytes], source: str = "") -> Static:
-    """Facts of all kernels in what builds left, by file name.
+def analyze(files: dict[str, bytes], source: str = "") -> StaticAnalysis:
+    """Analyze all kernels in build artifacts, given by file name.
 
-    That is shared libraries and cubins; NAME.log beside NAME.so is what the compiler said, NAME.json and NAME.ptx beside NAME.cubin
-    are Triton's. `source` is the candidate's text; it gives each kernel the line of its definition.
-    """
-    static = Static()
+    Artifacts are shared libraries and cubins; NAME.log next to NAME.so is the compiler's output; NAME.json
+    and NAME.ptx next to NAME.cubin are Triton's. `source` is the candidate's text, in which each kernel's
+    definition is located."""
+    analysis = StaticAnalysis()
     logs = {
-        _stem(name): remarks.read(data.decode(errors="replace"))
+        _stem(name): compiler_log.parse(data.decode(errors="replace"))
         for name, data in files.items()
         if name.endswith(".log")
     }
     for log in logs.values():
-        static.warnings += [text for text in log.others if text not in static.warnings]
-    if tool("nvdisasm") is None:
-        static.skipped.append(Skipped("machine code", "nvdisasm not found", _INSTALL["nvdisasm"]))
-        _reported(static, list(logs.values()), source)
-        return static
-    found = [
-        (name, cubin) for name, data in sorted(files.items()) for cubin in cubins(name, data, static.skipped)
+        analysis.warnings += [text for text in log.general_warnings if text not in analysis.warnings]
+    if find_tool("nvdisasm") is None:
+        analysis.skipped.append(Skipped("machine code", "nvdisasm not found", _INSTALL_HINTS["nvdisasm"]))
+        entries = (log.resources.items() for log in logs.values())
+        symbols = [symbol for items in entries for symbol, resources in items if "registers" in resources]
+        for symbol in dict.fromkeys(symbols):  # registers and spills, but no instruction mix
+            _add_kernel(analysis, symbol, KernelCode(), list(logs.values()), source)
+        return analysis
+    cubins = [
+        (name, cubin)
+        for name, data in sorted(files.items())
+        for cubin in extract_cubins(name, data, analysis.skipped)
     ]
-    with ThreadPoolExecutor(
-        min(8, os.cpu_count() or 1)
-    ) as threads:  # nvdisasm starts slowly (0.6 s), an autotuner leaves dozens
-        read = list(
-            threads.map(
-                lambda one: _read(one[0], one[1], _text(files, one[0], ".ptx"), static.skipped), found
-            )
+    # nvdisasm takes 0.6 s to start, and an autotuner leaves dozens of cubins
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        kernels_by_cubin = threads.map(
+            lambda item: _disassemble(*item, _sibling_text(files, item[0], ".ptx"), analysis.skipped), cubins
         )
-    names = demangled({symbol for kernels in read for symbol in kernels})
-    for (name, _), kernels in zip(found, read, strict=True):
-        told = [logs[_stem(name)]] if _stem(name) in logs else list(logs.values())
-        launch = _triton(_text(files, name, ".json"))
-        for symbol, facts in kernels.items():
-            facts |= ChainMap(*(log.resources.get(symbol, {}) for log in told)) | launch
-            _add(static, symbol, names[symbol], facts, told, source)
-    return static
+    for (name, _), kernels in zip(cubins, kernels_by_cubin, strict=True):
+        matching_logs = [logs[_stem(name)]] if _stem(name) in logs else list(logs.values())
+        launch = _triton_launch(_sibling_text(files, name, ".json"))
+        for symbol, code in kernels.items():
+            _add_kernel(analysis, symbol, code, matching_logs, source, launch)
+    return analysis
 
 
-def _reported(static: Static, logs: list[remarks.Remarks], source: str) -> None:
-    """What the compiler alone says of its kernels; there is no `mix` then."""
-    entries = {
-        symbol: facts for log in logs for symbol, facts in log.resources.items() if "registers" in facts
-    }
-    names = demangled(entries)
-    for symbol, facts in entries.items():
-        _add(static, symbol, names[symbol], dict(facts), logs, source)
-
-
-def _add(
-    static: Static,
+def _add_kernel(
+    analysis: StaticAnalysis,
     symbol: str,
-    signature: str,
-    facts: dict[str, Any],
-    logs: list[remarks.Remarks],
+    code: KernelCode,
+    logs: list[CompilerLog],
     source: str,
+    launch: dict[str, int] | None = None,
 ) -> None:
-    facts["warnings"] = [text for log in logs for text in log.on_kernels.get(symbol, [])]
-    facts |= {"symbol": symbol, "signature": signature, "anchor": _definition(plain_name(symbol), source)}
-    static.kernels.setdefault(plain_name(symbol), []).append(facts)
+    """Add a kernel with what the logs say about it."""
+    name = plain_name(symbol)
+    resources = dict(ChainMap(*(log.resources.get(symbol, {}) for log in logs)))
+    code = replace(
+        code,
+        warnings=tuple(text for log in logs for text in log.kernel_warnings.get(symbol, [])),
+        symbol=symbol,
+        signature=demangle(symbol),
+        anchor=_definition_line(name, source),
+        **resources | (launch or {}),
+    )
+    analysis.kernels.setdefault(name, []).append(code)
 
 
-def match(static: Static, name: str, registers: int, block: int, dynamic_shared: int) -> dict[str, Any]:
-    """The variant that ran, by what a profiler says of it: name (mangled or not), registers, threads, dynamic shared bytes.
+def find_variant(
+    analysis: StaticAnalysis, name: str, registers: int, threads: int, dynamic_shared: int
+) -> KernelCode | None:
+    """Return the variant that a profiler observed, by name (mangled or not), registers, threads and shared
+    memory.
 
-    The name decides, then threads and shared memory where a variant fixes them, then the nearest number of registers.
-    Empty where no kernel has that name.
-    """
-    wanted = arguments(name)
+    The name decides; then threads and dynamic shared memory if a variant fixes them; then the closest number
+    of registers. None if no kernel has that name."""
+    template_args = template_arguments(name)
 
-    def likeness(facts: dict[str, Any]) -> tuple[bool, bool, int, int]:
-        agrees = (facts.get("threads") == block) + (facts.get("dynamic_shared") == dynamic_shared)
-        same = name in (facts["symbol"], facts["signature"])
+    def similarity(code: KernelCode) -> tuple[bool, bool, int, int]:
         return (
-            same,
-            arguments(facts["signature"]) == wanted,
-            agrees,
-            -abs(facts.get("registers", 0) - registers),
+            name in (code.symbol, code.signature),
+            template_arguments(code.signature) == template_args,
+            (code.threads == threads) + (code.dynamic_shared == dynamic_shared),
+            -abs((code.registers or 0) - registers),
         )
 
-    return max(static.kernels.get(plain_name(name), []), key=likeness, default={})
+    return max(analysis.kernels.get(plain_name(name), []), key=similarity, default=None)
 
 
 def _stem(name: str) -> str:
     return str(PurePosixPath(name).with_suffix(""))
 
 
-def _text(files: dict[str, bytes], name: str, suffix: str) -> str:
-    """The file beside `name` with another suffix; empty where there is none."""
+def _sibling_text(files: dict[str, bytes], name: str, suffix: str) -> str:
+    """Return the text of the file next to `name` with another suffix; empty if there is none."""
     return files.get(_stem(name) + suffix, b"").decode(errors="replace")
 
 
-def cubins(name: str, data: bytes, skipped: list[Skipped]) -> list[bytes]:
-    """The machine code in a file: itself, those that lie open in a library, else what cuobjdump unpacks."""
+def extract_cubins(name: str, data: bytes, skipped: list[Skipped]) -> list[bytes]:
+    """Return the cubins in a file: the file itself, those embedded in a library, or what cuobjdump
+    extracts."""
     if name.endswith(".cubin"):
         return [data]
     if not name.endswith(".so"):
         return []
-    if found := list(gpu_images(data)):
-        return found
+    if images := list(gpu_images(data)):
+        return images
     if b".nv_fatbin" not in data:
         return []
     with tempfile.TemporaryDirectory() as scratch:
@@ -186,62 +187,76 @@ def cubins(name: str, data: bytes, skipped: list[Skipped]) -> list[bytes]:
         return [path.read_bytes() for path in sorted(Path(scratch).glob("*.cubin"))]
 
 
-def _read(name: str, cubin: bytes, ptx: str, skipped: list[Skipped]) -> dict[str, dict[str, Any]]:
-    """Facts of the kernels in one cubin, by symbol."""
+def _disassemble(name: str, cubin: bytes, ptx: str, skipped: list[Skipped]) -> dict[str, KernelCode]:
+    """Return the kernels in one cubin, by symbol."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "code.cubin").write_bytes(cubin)
-        text = _run("nvdisasm", ["-c", "-gi", "code.cubin"], scratch, name, skipped)
-        if text is None or not (found := flow.kernels(text, flow.inlined(ptx))):
+        text = _run("nvdisasm", ["-c", "-gi", "code.cubin"], scratch, name, skipped) or ""
+        blocks_by_symbol = sass_flow.parse_kernels(text, sass_flow.inline_call_sites(ptx))
+        if not blocks_by_symbol:
             return {}
         usage = _run("cuobjdump", ["--dump-resource-usage", "code.cubin"], scratch, name, skipped) or ""
-    kernels = {symbol: flow.facts(blocks, _TRIGONOMETRY in cubin) for symbol, blocks in found.items()}
     architecture = _ARCHITECTURE.search(text)
-    reserved = _RESERVED_SHARED if architecture and int(architecture[1] or architecture[2]) >= 90 else 0
-    for symbol, registers, stack, shared in _RESOURCES.findall(usage):
-        if symbol in kernels:
-            kernels[symbol] |= {
-                "registers": int(registers),
-                "stack": int(stack),
-                "shared": max(0, int(shared) - reserved),
-            }
-    return kernels
+    reserved = _RESERVED_SHARED_BYTES if architecture and int(architecture[1] or architecture[2]) >= 90 else 0
+    resources = {
+        symbol: {
+            "registers": int(registers),
+            "stack": int(stack),
+            "shared": max(0, int(shared) - reserved),
+        }
+        for symbol, registers, stack, shared in _RESOURCES.findall(usage)
+    }
+    return {
+        symbol: replace(
+            sass_flow.analyze_kernel(blocks, has_trig=_TRIG_TABLE in cubin), **resources.get(symbol, {})
+        )
+        for symbol, blocks in blocks_by_symbol.items()
+    }
 
 
-def _run(name: str, arguments: Sequence[str], folder: str, what: str, skipped: list[Skipped]) -> str | None:
-    """The output of a tool; None, with a note, where it is absent or fails."""
-    path = tool(name)
+def _run(
+    name: str, arguments: Sequence[str], folder: str, input_name: str, skipped: list[Skipped]
+) -> str | None:
+    """Return the output of a tool; None, with a note in `skipped`, if it is missing or fails."""
+    path = find_tool(name)
     try:
         if path is None:
             raise OSError(f"{name} not found")
         done = subprocess.run(
-            [path, *arguments], cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS
+            [path, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TOOL_SECONDS,
         )
         if not done.returncode:
             return done.stdout
-        why = f"{name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        reason = f"{name} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = str(error)
-    note = Skipped(f"machine code of {what}", why, _INSTALL[name])
+        reason = str(error)
+    note = Skipped(f"machine code of {input_name}", reason, _INSTALL_HINTS[name])
     if note not in skipped:
         skipped.append(note)
     return None
 
 
-def _triton(metadata: str) -> dict[str, int]:
-    """How a variant of a Triton kernel is launched, from the metadata beside its cubin."""
+def _triton_launch(metadata: str) -> dict[str, int]:
+    """Return the launch configuration in the metadata of a Triton kernel; empty if there is none."""
     try:
-        known = json.loads(metadata)
+        launch = json.loads(metadata)
         return {
-            "threads": known["num_warps"] * known["target"]["warp_size"],
-            "dynamic_shared": known["shared"],
-            "num_warps": known["num_warps"],
-            "num_stages": known["num_stages"],
+            "threads": launch["num_warps"] * launch["target"]["warp_size"],
+            "dynamic_shared": launch["shared"],
+            "num_warps": launch["num_warps"],
+            "num_stages": launch["num_stages"],
         }
     except (ValueError, KeyError, TypeError):
         return {}
 
 
-def _definition(name: str, source: str) -> str:
-    """`candidate.py:30`, where the source first writes the kernel's name before a parenthesis; a launch has brackets before it."""
-    found = re.search(rf"\b{re.escape(name)}\s*\(", source)
-    return f"candidate.py:{source.count(chr(10), 0, found.start()) + 1}" if found else ""
+def _definition_line(name: str, source: str) -> str:
+    """Return `candidate.py:30`, the first line with the kernel's name before a parenthesis; a launch has
+    brackets there."""
+    match = re.search(rf"\b{re.escape(name)}\s*\(", source)
+    return f"candidate.py:{source.count(chr(10), 0, match.start()) + 1}" if match else ""

@@ -1,6 +1,6 @@
-"""What a trace of a few calls holds, whichever tracer made it, and how the traced calls are run.
+"""The trace of a few calls, common to all tracers, and how the traced calls are run.
 
-Three tracers (CUPTI and torch.profiler in recorder.py, nsys in timeline_nsys.py) give the same `Trace`:
+Three tracers (CUPTI and torch.profiler in tracers.py, Nsight Systems in nsys.py) produce the same `Trace`:
 events on one clock, and the calls as ranges on that clock. timeline.py turns it into a `records.Timeline`.
 """
 
@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-CALL, WAIT = "kernelpro-call", "kernelpro-wait"
-"""Ranges that a tracer marks: one call until the device has finished it, and inside it our own waiting for that."""
+CALL_RANGE, WAIT_RANGE = "kernelpro-call", "kernelpro-wait"
+"""Ranges that a tracer marks: a call until the device has finished it, and inside it the wait for the
+device."""
 COPY_KINDS = {
     1: "HtoD",
     2: "DtoH",
@@ -27,15 +28,16 @@ COPY_KINDS = {
     9: "HtoH",
     10: "PtoP",
 }
-"""CUpti_ActivityMemcpyKind; nsys's ENUM_CUDA_MEMCPY_OPER has the same numbers."""
+"""CUpti_ActivityMemcpyKind; nsys's ENUM_CUDA_MEMCPY_OPER has the same values."""
 
 
-class Event(NamedTuple):
-    """One kernel, copy or memset on the device, or one API call on the host; times in nanoseconds of the tracer's clock."""
+class TraceEvent(NamedTuple):
+    """A kernel, copy or memset on the device, or an API call on the host; times in ns of the tracer's
+    clock."""
 
     kind: Literal["kernel", "copy", "memset", "api"]
     name: str
-    """Kernels: as linked (mangled) where the tracer knows it. API calls: without version, `cudaStreamSynchronize`."""
+    """Kernels: mangled if the tracer knows it. API calls: without version suffix, `cudaStreamSynchronize`."""
     start_ns: int
     end_ns: int
     grid: tuple[int, ...] = ()
@@ -46,30 +48,37 @@ class Event(NamedTuple):
     nbytes: int = 0
     copy_kind: str = ""
     correlation: int = 0
-    """Equal for an API call and what it started on the device; 0: unknown."""
+    """Equal for an API call and the work it launched on the device; 0: unknown."""
     thread: int = 0
-    """Of an API call."""
+    """The host thread of an API call."""
+
+    @property
+    def duration_ns(self) -> int:
+        """Time from start to end."""
+        return self.end_ns - self.start_ns
 
 
-class Call(NamedTuple):
+class TracedCall(NamedTuple):
     """One traced call on the host."""
 
     start_ns: int
     returned_ns: int
-    """The candidate has returned; what the host does from here on is our own waiting for the device."""
+    """When the candidate returned; from here on, the host waits for the device."""
     end_ns: int
 
 
 @dataclass(frozen=True)
 class Trace:
+    """Events and calls on one clock."""
+
     source: Literal["nsys", "cupti"]
-    calls: tuple[Call, ...]
-    events: tuple[Event, ...]
+    calls: tuple[TracedCall, ...]
+    events: tuple[TraceEvent, ...]
     note: str = ""
-    """Why the tracer is not the usual one; empty where it is."""
+    """Why another tracer than the default was used; empty for the default."""
 
     def to_json(self) -> dict[str, Any]:
-        """Rows instead of objects: a trace of thousands of events crosses a process in one message."""
+        """Return rows instead of objects: thousands of events are sent in one message."""
         return {
             "source": self.source,
             "note": self.note,
@@ -79,71 +88,75 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: Any) -> Trace:
-        """The trace again. It comes out of a candidate's process: ValueError where it is anything else than a trace."""
+        """Parse a trace from a candidate's process. Raises ValueError for anything that is not a valid
+        trace."""
         try:
             source: Literal["nsys", "cupti"] = "nsys" if data["source"] == "nsys" else "cupti"
-            calls = tuple(Call(*(int(stamp) for stamp in row)) for row in data["calls"])
-            return cls(source, calls, tuple(_event(row) for row in data["events"]), str(data["note"]))
+            calls = tuple(TracedCall(*(int(stamp) for stamp in row)) for row in data["calls"])
+            return cls(source, calls, tuple(_parse_event(row) for row in data["events"]), str(data["note"]))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a trace: {type(error).__name__}: {error}") from error
 
 
-def _event(row: Any) -> Event:
-    made = Event(*row)
+def _parse_event(row: Any) -> TraceEvent:
+    event = TraceEvent(*row)
     if (
-        made.kind not in ("kernel", "copy", "memset", "api")
-        or not isinstance(made.name, str)
-        or not isinstance(made.copy_kind, str)
+        event.kind not in ("kernel", "copy", "memset", "api")
+        or not isinstance(event.name, str)
+        or not isinstance(event.copy_kind, str)
     ):
-        raise ValueError(f"no event: {row!r:.80}")
-    numbers = (made.start_ns, made.end_ns, *made[6:10], *made[11:], *made.grid, *made.block)
+        raise ValueError(f"not an event: {row!r:.80}")
+    numbers = (event.start_ns, event.end_ns, *event[6:10], *event[11:], *event.grid, *event.block)
     if (
         not all(isinstance(number, int) and 0 <= number < 1 << 64 for number in numbers)
-        or made.end_ns < made.start_ns
+        or event.end_ns < event.start_ns
     ):
-        raise ValueError(f"no event: {row!r:.80}")
-    return made._replace(grid=tuple(made.grid), block=tuple(made.block))
+        raise ValueError(f"not an event: {row!r:.80}")
+    return event._replace(grid=tuple(event.grid), block=tuple(event.block))
 
 
 def api_name(name: str) -> str:
-    """`cudaMemcpyAsync_ptsz_v7000` -> `cudaMemcpyAsync`, `cuCtxSynchronize_v2` -> `cuCtxSynchronize`."""
+    """Remove version suffixes: `cudaMemcpyAsync_ptsz_v7000` -> `cudaMemcpyAsync`."""
     return re.sub(r"(_v\d+|_pts[zd])+$", "", name)
 
 
-def repeat(
+def run_traced_calls(
     call: Callable[[], object],
     synchronize: Callable[[], object],
     calls: int,
     mark: Callable[[str], AbstractContextManager[object]],
 ) -> None:
-    """Run the calls to be traced, each between marks. A first one stays unmarked: it bears the tracer's own start."""
+    """Run the calls to trace, each in a marked range. The first call is not marked: it includes the tracer's
+    startup."""
     call()
     synchronize()
     for _ in range(calls):
-        with mark(CALL):
+        with mark(CALL_RANGE):
             call()
-            with mark(WAIT):
+            with mark(WAIT_RANGE):
                 synchronize()
 
 
-def calls_of(ranges: Iterable[tuple[str, int, int]]) -> tuple[Call, ...]:
-    """Calls from marked ranges (name, start, end); one whose waiting is not in the trace is incomplete and left out."""
+def calls_from_ranges(ranges: Iterable[tuple[str, int, int]]) -> tuple[TracedCall, ...]:
+    """Return the calls in marked ranges (name, start, end); a call without its wait is incomplete and
+    ignored."""
     ranges = sorted(ranges, key=lambda r: r[1])
-    waits = [(start, end) for name, start, end in ranges if name == WAIT]
-    found = []
+    waits = [(start, end) for name, start, end in ranges if name == WAIT_RANGE]
+    calls = []
     for name, start, end in ranges:
-        inside = [begun for begun, done in waits if start <= begun <= done <= end]
-        if name == CALL and inside:
-            found.append(Call(start, inside[-1], end))
-    return tuple(found)
+        waits_inside = [first for first, last in waits if start <= first <= last <= end]
+        if name == CALL_RANGE and waits_inside:
+            calls.append(TracedCall(start, waits_inside[-1], end))
+    return tuple(calls)
 
 
-def by_call(events: Iterable[Event], calls: Sequence[Call]) -> list[list[Event]]:
-    """The events that began in each call; a call ends when the device has finished, so nothing is cut."""
+def group_by_call(events: Iterable[TraceEvent], calls: Sequence[TracedCall]) -> list[list[TraceEvent]]:
+    """Return the events that began in each call; a call ends when the device has finished, so none are
+    cut."""
     starts = [call.start_ns for call in calls]
-    parts: list[list[Event]] = [[] for _ in calls]
+    parts: list[list[TraceEvent]] = [[] for _ in calls]
     for event in events:
-        at = bisect_right(starts, event.start_ns) - 1
-        if at >= 0 and event.start_ns <= calls[at].end_ns:
-            parts[at].append(event)
+        index = bisect_right(starts, event.start_ns) - 1
+        if index >= 0 and event.start_ns <= calls[index].end_ns:
+            parts[index].append(event)
     return parts

@@ -21,15 +21,15 @@ EVENTS = {
     "branch_misses": 5,
 }
 """PERF_COUNT_HW_* by name."""
-_NUMBERS = {"x86_64": 298, "aarch64": 241}
+_SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 1, 1 << 5, 1 << 6
-_TIMES = 3
+_READ_TIMES = 3
 """read_format: also the time enabled and the time counted, for counters that take turns."""
 _ENABLE, _DISABLE = 0x2400, 0x2401
-_ENABLING = "sudo sysctl kernel.perf_event_paranoid=2 (or lower); in a container also --cap-add PERFMON"
+_ENABLE_HINT = "sudo sysctl kernel.perf_event_paranoid=2 (or lower); in a container also --cap-add PERFMON"
 
 
-class Counters:
+class PerfCounters:
     """Counts while `running`; `values` are sums over threads, `skipped` says why there are none."""
 
     def __init__(self) -> None:
@@ -38,20 +38,20 @@ class Counters:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        opened: dict[str, list[int]] = {}
+        descriptors: dict[str, list[int]] = {}
         threads = [int(name) for name in os.listdir("/proc/self/task")]
         for name, config in EVENTS.items():
             for thread in threads:
                 descriptor = self._open(config, thread)
                 if descriptor >= 0:
-                    opened.setdefault(name, []).append(descriptor)
+                    descriptors.setdefault(name, []).append(descriptor)
         libc = ctypes.CDLL(None, use_errno=True)
-        for descriptor in (d for group in opened.values() for d in group):
+        for descriptor in (d for group in descriptors.values() for d in group):
             libc.ioctl(descriptor, _ENABLE, 0)
         try:
             yield
         finally:
-            for name, group in opened.items():
+            for name, group in descriptors.items():
                 for descriptor in group:
                     libc.ioctl(descriptor, _DISABLE, 0)
                     value, enabled, counted = struct.unpack("QQQ", os.read(descriptor, 24))
@@ -59,18 +59,18 @@ class Counters:
                         value * enabled / counted if counted else 0.0
                     )
                     os.close(descriptor)
-        if opened:
+        if descriptors:
             self.skipped = None
 
     def _open(self, config: int, thread: int) -> int:
-        number = _NUMBERS.get(platform.machine())
+        number = _SYSCALL_NUMBERS.get(platform.machine())
         if number is None:
             self.skipped = Skipped(
                 "hardware counters", f"perf_event_open is not known on {platform.machine()}"
             )
             return -1
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR
-        attributes = struct.pack("IIQQQQQIIQ", 0, 64, config, 0, 0, _TIMES, flags, 0, 0, 0)
+        attributes = struct.pack("IIQQQQQIIQ", 0, 64, config, 0, 0, _READ_TIMES, flags, 0, 0, 0)
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor = libc.syscall(number, ctypes.c_char_p(attributes), thread, -1, -1, 0)
         if descriptor < 0:
@@ -79,7 +79,7 @@ class Counters:
                 self.skipped = Skipped(
                     "hardware counters",
                     f"the kernel refuses perf_event_open ({os.strerror(code)})",
-                    _ENABLING,
+                    _ENABLE_HINT,
                 )
             else:
                 why = f"this machine offers none ({os.strerror(code)}), as virtual machines often do"

@@ -25,15 +25,15 @@ from typing import Any
 import torch
 
 from kernelpro.lab.archive import unpack
-from kernelpro.lab.sandbox.child import Worker
+from kernelpro.lab.sandbox.candidate_server import CandidateServer
 
 _WARM_CALLS = 3
-_TEXT_BYTES = 4 << 20
-_TRITONS_OWN = ("cuda_utils", "__triton_launcher")
-_CODE = (".so", ".cubin", ".log", ".json", ".cu", ".cpp", ".command", ".ptx")
+_MAX_OUTPUT_BYTES = 4 << 20
+_TRITON_HELPERS = ("cuda_utils", "__triton_launcher")
+_CODE_SUFFIXES = (".so", ".cubin", ".log", ".json", ".cu", ".cpp", ".command", ".ptx")
 
 
-class Subject(Worker):
+class ProfilingServer(CandidateServer):
     def _call(self, index: int) -> Any:
         with torch.no_grad():
             return self._model(*self._arguments[index])
@@ -41,16 +41,16 @@ class Subject(Worker):
     def _warm(self, index: int) -> None:
         for _ in range(_WARM_CALLS):
             self._call(index)
-        if self._device == "cuda":
+        if self._device.name == "cuda":
             torch.cuda.synchronize()
 
     def trace(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        from kernelpro.lab.profile import recorder
+        from kernelpro.lab.profile import tracers
 
         index = request["set"]
         self._warm(index)
         return {
-            "trace": recorder.observe(lambda: self._call(index), torch.cuda.synchronize, request["calls"])
+            "trace": tracers.trace_calls(lambda: self._call(index), torch.cuda.synchronize, request["calls"])
         }, b""
 
     def sustain(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
@@ -68,12 +68,12 @@ class Subject(Worker):
         from kernelpro.lab.profile import cpu
 
         self._warm(request["set"])
-        return {"watched": cpu.observe(lambda: self._call(request["set"]), request["seconds"])}, b""
+        return {"watched": cpu.observe_calls(lambda: self._call(request["set"]), request["seconds"])}, b""
 
     def disassemble(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
         """Facts from what compilers left in the cell's folders, and what autotuners chose."""
         files = _code_files()
-        if self._device == "cpu":
+        if self._device.name == "cpu":
             from kernelpro.lab.profile import cpu
 
             libraries = {Path(name).name: data for name, data in files.items() if name.endswith(".so")}
@@ -82,10 +82,10 @@ class Subject(Worker):
                 short = "kernel.cpp" if index == 0 else f"kernel{index}.cpp"
                 sources[short] = files[name].decode(errors="replace")
                 commands[short] = json.loads(files.get(name.removesuffix(".cpp") + ".command", b"[]"))
-            return {"static": cpu.analyse(libraries, sources, commands), "sources": sources}, b""
+            return {"static": cpu.analyze(libraries, sources, commands), "sources": sources}, b""
         from kernelpro.lab.profile import sass
 
-        static = sass.analyse(files, request["source"])
+        static = sass.analyze(files, request["source"])
         answer = {
             "kernels": static.kernels,
             "warnings": static.warnings,
@@ -95,7 +95,7 @@ class Subject(Worker):
                 for name, data in files.items()
                 if name.endswith((".cu", ".cpp"))
             },
-            "configuration": _chosen_configurations(),
+            "configuration": _autotuned_configurations(),
         }
         return answer, b""
 
@@ -115,7 +115,7 @@ class Subject(Worker):
                 code, out, err = 124, error.stdout or b"", (error.stderr or b"") + b"\ntimed out"
             except OSError as error:
                 code, out, err = 127, b"", str(error).encode()
-            texts = [text[-_TEXT_BYTES:].decode(errors="replace") for text in (out, err)]
+            texts = [text[-_MAX_OUTPUT_BYTES:].decode(errors="replace") for text in (out, err)]
             ended.append(
                 {"code": code, "out": texts[0], "err": texts[1], "seconds": time.monotonic() - begun}
             )
@@ -131,22 +131,22 @@ class Subject(Worker):
 
 def _code_files() -> dict[str, bytes]:
     """What compilers left: libraries, cubins with their metadata, logs, sources."""
-    found = {}
+    files = {}
     for variable in ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"):
         root = Path(os.environ.get(variable, "/nonexistent"))
         for path in sorted(root.rglob("*")):
-            if path.suffix in _CODE and path.is_file() and not path.name.startswith(_TRITONS_OWN):
-                found[f"{path.parent.name}/{path.name}"] = path.read_bytes()
-    return found
+            if path.suffix in _CODE_SUFFIXES and path.is_file() and not path.name.startswith(_TRITON_HELPERS):
+                files[f"{path.parent.name}/{path.name}"] = path.read_bytes()
+    return files
 
 
-def _chosen_configurations() -> dict[str, str]:
+def _autotuned_configurations() -> dict[str, str]:
     """What Triton's autotuners in the candidate's module decided."""
-    chosen = {}
+    configurations = {}
     for name, value in (
         vars(sys.modules.get("candidate", object())).items() if "candidate" in sys.modules else ()
     ):
         best = getattr(value, "best_config", None)
         if best is not None:
-            chosen[name] = str(best)
-    return chosen
+            configurations[name] = str(best)
+    return configurations

@@ -15,15 +15,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelpro.lab.profile.recorder import LAYOUT, read_chrome
-from kernelpro.lab.profile.timeline import summarise
-from kernelpro.lab.profile.trace import CALL, WAIT, Call, Event, Trace, calls_of
+from kernelpro.lab.profile.timeline import summarize
+from kernelpro.lab.profile.trace import (
+    CALL_RANGE,
+    WAIT_RANGE,
+    Trace,
+    TracedCall,
+    TraceEvent,
+    calls_from_ranges,
+)
+from kernelpro.lab.profile.tracers import LAYOUT, parse_chrome_trace
 
 HERE = Path(__file__).parent
 OBSERVE = """
 import json, sys
-from kernelpro.lab.profile.recorder import observe
-json.dump(observe(lambda: None, lambda: None), open(sys.argv[1], "w"))
+from kernelpro.lab.profile.tracers import trace_calls
+json.dump(trace_calls(lambda: None, lambda: None), open(sys.argv[1], "w"))
 """
 
 
@@ -92,7 +99,7 @@ def environment(libraries: Path | None) -> dict[str, str]:
 
 
 def observed(tmp_path: Path, libraries: Path) -> Trace:
-    """`observe` in a process of its own that finds its CUPTI in the folder `libraries`."""
+    """`trace_calls` in a process of its own that finds its CUPTI in the folder `libraries`."""
     answer = tmp_path / "trace.json"
     said = subprocess.run(
         [sys.executable, "-c", OBSERVE, str(answer)],
@@ -109,7 +116,7 @@ def observed(tmp_path: Path, libraries: Path) -> Trace:
 def test_records_come_through_cuptis_callbacks(folder: Path, tmp_path: Path) -> None:
     names = structs(folder)
     source = tmp_path / "cupti.c"
-    source.write_text((HERE / "standin_cupti.c").read_text())
+    source.write_text((HERE / "fake_cupti.c").read_text())
     kinds = [
         f"-D{record.removeprefix('CUpti_Activity').upper()}={name}"
         for record, name in names.items()
@@ -119,17 +126,19 @@ def test_records_come_through_cuptis_callbacks(folder: Path, tmp_path: Path) -> 
     trace = observed(tmp_path, tmp_path)
     assert not trace.note and trace.source == "cupti"
     # the clock moves by 1000 at every reading, and a call reads it four times
-    assert trace.calls == tuple(Call(start, start + 1000, start + 3000) for start in range(2000, 22000, 4000))
+    assert trace.calls == tuple(
+        TracedCall(start, start + 1000, start + 3000) for start in range(2000, 22000, 4000)
+    )
     assert len(trace.events) == 25, "the record without a time is left out"
     api, inner, kernel, copy, memset = trace.events[:5]
-    assert api == Event("api", "cudaLaunchKernel", 2100, 2300, correlation=10, thread=7)
-    assert inner == Event("api", "cuLaunchKernelEx", 2150, 2250, correlation=10, thread=7)
-    assert kernel == Event(
+    assert api == TraceEvent("api", "cudaLaunchKernel", 2100, 2300, correlation=10, thread=7)
+    assert inner == TraceEvent("api", "cuLaunchKernelEx", 2150, 2250, correlation=10, thread=7)
+    assert kernel == TraceEvent(
         "kernel", "_Z7softmaxPKfPfi", 2400, 2900, (132, 2, 3), (256, 4, 5), 40, 1024, 65536, correlation=10
     )
-    assert copy == Event("copy", "DtoH", 3000, 3100, nbytes=4096, copy_kind="DtoH", correlation=90)
-    assert memset == Event("memset", "memset", 3200, 3250, nbytes=512, correlation=70)
-    timeline, kernels = summarise(trace.events, trace.calls)
+    assert copy == TraceEvent("copy", "DtoH", 3000, 3100, nbytes=4096, copy_kind="DtoH", correlation=90)
+    assert memset == TraceEvent("memset", "memset", 3200, 3250, nbytes=512, correlation=70)
+    timeline, kernels = summarize(trace.events, trace.calls)
     assert (timeline.call_us, timeline.busy_us, timeline.gaps_us, timeline.launches) == (3.0, 0.65, 0.2, 1)
     assert timeline.apis == {"cudaLaunchKernel": {"count": pytest.approx(1), "us": pytest.approx(0.2)}}
     assert kernels[0].name == "softmax(float const*, float*, int)" and kernels[0].microseconds == 0.5
@@ -151,13 +160,13 @@ def test_without_cupti_torch_profiler_stands_in_and_says_why(tmp_path: Path) -> 
     assert len(trace.calls) == 5 and not trace.events
     assert all(call.start_ns < call.returned_ns < call.end_ns for call in trace.calls)
     why = r"failed with error \d+ \(CUPTI_ERROR_\w+\)" if libraries else "not found"
-    assert re.search(f"torch.profiler stood in for CUPTI: .*{why}", trace.note)
+    assert re.search(f"torch.profiler was used instead of CUPTI: .*{why}", trace.note)
 
 
 @pytest.mark.skipif(not triton_cupti(), reason="no CUPTI in Triton's wheel")
 def test_the_real_cupti_knows_names_and_time(tmp_path: Path) -> None:
     program = "print(r._api(2, 131), r._api(1, 652), r._api(2, 10**6), r.now())"
-    program = f"from kernelpro.lab.profile.recorder import Recorder; r = Recorder(); {program}"
+    program = f"from kernelpro.lab.profile.tracers import CuptiTracer; r = CuptiTracer(); {program}"
     said = subprocess.run(
         [sys.executable, "-c", program], env=environment(triton_cupti()), capture_output=True, text=True
     )
@@ -174,13 +183,13 @@ def test_a_trace_of_torch_profiler_gives_the_same_events() -> None:
     def row(kind: str, name: str, start: float, took: float, **more: object) -> dict[str, object]:
         return {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": took, "tid": 7, "args": more}
 
-    ranges, events = read_chrome(
+    ranges, events = parse_chrome_trace(
         {
             "traceEvents": [
                 {"ph": "M", "name": "process_name"},
-                row("user_annotation", CALL, 1.0, 9.0),
-                row("user_annotation", WAIT, 4.0, 5.5),
-                row("gpu_user_annotation", CALL, 2.0, 3.0),
+                row("user_annotation", CALL_RANGE, 1.0, 9.0),
+                row("user_annotation", WAIT_RANGE, 4.0, 5.5),
+                row("gpu_user_annotation", CALL_RANGE, 2.0, 3.0),
                 row("cpu_op", "aten::add", 1.0, 1.0),
                 row("cuda_runtime", "cudaLaunchKernel", 1.5, 0.5, correlation=3),
                 row(
@@ -198,20 +207,20 @@ def test_a_trace_of_torch_profiler_gives_the_same_events() -> None:
             ]
         }
     )
-    assert calls_of(ranges) == (Call(1000, 4000, 10000),)
+    assert calls_from_ranges(ranges) == (TracedCall(1000, 4000, 10000),)
     assert events == [
-        Event("api", "cudaLaunchKernel", 1500, 2000, correlation=3, thread=7),
-        Event("kernel", "add(float*)", 3000, 5250, (8, 1, 1), (64, 1, 1), 16, 0, 32, correlation=3),
-        Event("copy", "DtoH", 6000, 6500, nbytes=4, copy_kind="DtoH", correlation=4),
-        Event("memset", "memset", 7000, 7500, nbytes=8, correlation=5),
+        TraceEvent("api", "cudaLaunchKernel", 1500, 2000, correlation=3, thread=7),
+        TraceEvent("kernel", "add(float*)", 3000, 5250, (8, 1, 1), (64, 1, 1), 16, 0, 32, correlation=3),
+        TraceEvent("copy", "DtoH", 6000, 6500, nbytes=4, copy_kind="DtoH", correlation=4),
+        TraceEvent("memset", "memset", 7000, 7500, nbytes=8, correlation=5),
     ]
 
 
-KERNEL = Event("kernel", "k", 0, 1, (1, 1, 1), (128, 1, 1))
+KERNEL = TraceEvent("kernel", "k", 0, 1, (1, 1, 1), (128, 1, 1))
 
 
 def test_a_forged_trace_is_refused() -> None:
-    good = Trace("cupti", (Call(0, 1, 2),), (KERNEL,)).to_json()
+    good = Trace("cupti", (TracedCall(0, 1, 2),), (KERNEL,)).to_json()
     assert Trace.from_json(json.loads(json.dumps(good))).events == (KERNEL,)
     row = good["events"][0]
     forgeries = [

@@ -1,7 +1,8 @@
-"""A trace made by Nsight Systems around a target program, read from nsys's SQLite export.
+"""Tracing with Nsight Systems: commands around a target program, and the trace in nsys's SQLite export.
 
-1. `find` the binary. 2. Run `profile_argv` around a target that calls `perform`. 3. Run `export_argv`. 4. `read`.
-`nsys` does all four; where a step fails it says what is missing.
+1. `find_nsys`. 2. Run `profile_command` around a program that calls `run_under_nsys`. 3. Run
+   `export_command`.
+4. `load_trace` returns the trace, or explains what is missing.
 """
 
 from __future__ import annotations
@@ -14,10 +15,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from kernelpro.lab.profile.trace import COPY_KINDS, Event, Trace, api_name, calls_of, repeat
+from kernelpro.lab.profile.trace import (
+    COPY_KINDS,
+    TraceEvent,
+    Trace,
+    api_name,
+    calls_from_ranges,
+    run_traced_calls,
+)
 from kernelpro.records import Skipped
 
-_PLACES = (
+_INSTALL_PATHS = (
     "opt/nvidia/nsight-systems*/*/bin/nsys",
     "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
     "opt/nvidia/nsight-systems*/bin/nsys",
@@ -25,16 +33,16 @@ _PLACES = (
     "usr/local/cuda*/nsight-systems*/bin/nsys",
     "opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
 )
-"""Where installers put it, best first: the copy inside Nsight Compute may lack libraries of its importer."""
-_LAST_WORDS = 600
-"""Characters of a failed tool's output that are shown: its last few lines."""
+"""Default install paths, best first: the copy inside Nsight Compute may lack libraries of its importer."""
+_MAX_OUTPUT_CHARACTERS = 600
+"""How much of a failed tool's output is shown: its last few lines."""
 
 
-def find(root: Path = Path("/")) -> str | None:
-    """The nsys of PATH, else the newest that an installer left."""
+def find_nsys(root: Path = Path("/")) -> str | None:
+    """Return the nsys on the PATH, else the newest installed version."""
     if named := shutil.which("nsys"):
         return named
-    for place in _PLACES:
+    for place in _INSTALL_PATHS:
         if found := sorted(
             root.glob(place), key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))]
         ):
@@ -42,8 +50,11 @@ def find(root: Path = Path("/")) -> str | None:
     return None
 
 
-def profile_argv(binary: str, report: Path, target: Sequence[str]) -> list[str]:
-    """Trace what the target does between cudaProfilerStart and Stop. Sampling and OS tracing stay off: they make 2 MB into 2 GB."""
+def profile_command(binary: str, report: Path, target: Sequence[str]) -> list[str]:
+    """Return the command that traces `target` between cudaProfilerStart and Stop.
+
+    Sampling and OS tracing are off: they turn 2 MB into 2 GB.
+    """
     return [
         binary,
         "profile",
@@ -52,7 +63,7 @@ def profile_argv(binary: str, report: Path, target: Sequence[str]) -> list[str]:
         "-s",
         "none",
         "--cpuctxsw=none",
-        "--cuda-graph-trace=node",  # a graph as a whole has no kernels
+        "--cuda-graph-trace=node",  # else the kernels of a graph are not listed
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
         "--force-overwrite=true",
@@ -62,133 +73,116 @@ def profile_argv(binary: str, report: Path, target: Sequence[str]) -> list[str]:
     ]
 
 
-def export_argv(binary: str, report: Path, database: Path) -> list[str]:
+def export_command(binary: str, report: Path, database: Path) -> list[str]:
+    """Return the command that converts a report to SQLite."""
     return [binary, "export", "-t", "sqlite", "--force-overwrite=true", "-o", str(database), str(report)]
 
 
-def perform(call: Callable[[], object], synchronize: Callable[[], object], calls: int = 5) -> None:
-    """What the target program does under nsys, with a warm candidate."""
+def run_under_nsys(call: Callable[[], object], synchronize: Callable[[], object], calls: int = 5) -> None:
+    """Run the calls to trace, in the target program under nsys, with a warm candidate."""
     import torch
 
     torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
     try:
-        repeat(call, synchronize, calls, torch.cuda.nvtx.range)
+        run_traced_calls(call, synchronize, calls, torch.cuda.nvtx.range)
     finally:
         torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
-def nsys(
-    run: Callable[[list[str]], tuple[int, str]],
-    target: Sequence[str],
-    folder: Path,
-    binary: str | None = None,
-) -> Trace | Skipped:
-    """The trace of a target that calls `perform`. `run` executes a command that may write to `folder`; gives status and output."""
-    binary = binary or find()
-    if binary is None:
-        return absent()
-    report, database = folder / "trace.nsys-rep", folder / "trace.sqlite"
-    status, said = run(profile_argv(binary, report, target))
-    if not report.exists():
-        return unfinished(folder, status, said)
-    status, said = run(export_argv(binary, report, database))
-    return outcome(folder, status, said)
-
-
-def absent() -> Skipped:
+def not_found() -> Skipped:
+    """Return the note that nsys is not installed."""
     return _skipped(
         "nsys was not found",
         "install Nsight Systems (nsight-systems-cli), or trace with CUPTI, which needs nothing",
     )
 
 
-def outcome(folder: Path, status: int, said: str) -> Trace | Skipped:
-    """What the commands left in `folder`: the trace, or why there is none. `status` and `said` are the last command's."""
+def load_trace(folder: Path, status: int, output: str) -> Trace | Skipped:
+    """Return the trace in `folder`, or why there is none, from the last command's exit status and output."""
     database = folder / "trace.sqlite"
     if not database.exists():
         if (folder / "trace.nsys-rep").exists():
-            return _skipped(f"nsys export ended with status {status}: {_end(said)}")
-        return unfinished(folder, status, said)
+            return _skipped(f"nsys export ended with status {status}: {_tail(output)}")
+        return _missing_report(folder, status, output)
     try:
-        trace = read(database)
+        trace = read_database(database)
     except (sqlite3.Error, TypeError, ValueError) as error:
         return _skipped(f"nsys's database cannot be read: {error}", "use a version of nsys from 2023 on")
     if not trace.calls:
         return _skipped(
-            f"the trace holds no complete call; the target said: {_end(said)}",
-            "the target must call `perform`",
+            f"the trace has no complete call; output of the target: {_tail(output)}",
+            "the target must call `run_under_nsys`",
         )
     return trace
 
 
-def unfinished(folder: Path, status: int, said: str) -> Skipped:
-    """Why `nsys profile` left no report."""
-    lacking = re.search(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object", said)
-    if lacking or any(folder.glob("*.qdstrm")):
-        library = lacking[1] if lacking else "libdw.so.1"
-        sure = "" if lacking else "perhaps "
-        why = f"nsys recorded, but its importer (QdstrmImporter) left no report: {library} is {sure}missing"
+def _missing_report(folder: Path, status: int, output: str) -> Skipped:
+    """Explain why `nsys profile` wrote no report."""
+    missing = re.search(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object", output)
+    if missing or any(folder.glob("*.qdstrm")):
+        library = missing[1] if missing else "libdw.so.1"
+        certainty = "" if missing else "perhaps "
+        why = f"nsys recorded, but its importer (QdstrmImporter) left no report: {library} is {certainty}missing"
         package = (
             "libdw1 (Debian, Ubuntu) or elfutils-libs (Fedora)"
             if library.startswith("libdw")
             else f"the package with {library}"
         )
         return _skipped(why, f"install {package}, or trace with CUPTI")
-    return _skipped(f"nsys ended with status {status} and left no report: {_end(said)}")
+    return _skipped(f"nsys ended with status {status} and left no report: {_tail(output)}")
 
 
 def _skipped(why: str, enable: str = "trace with CUPTI, which needs nothing") -> Skipped:
     return Skipped("timeline by nsys", why, enable)
 
 
-def _end(text: str) -> str:
-    return text.strip()[-_LAST_WORDS:] or "(no output)"
+def _tail(text: str) -> str:
+    return text.strip()[-_MAX_OUTPUT_CHARACTERS:] or "(no output)"
 
 
-def read(database: Path) -> Trace:
-    """The trace in an SQLite export. A table is absent where nothing of its kind happened, a column where nsys is older."""
+def read_database(database: Path) -> Trace:
+    """Read an SQLite export. A table is missing if nothing of its kind happened, a column if nsys is
+    older."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
         text = dict(_rows(db, "StringIds", "id", "value"))
         marks = _rows(db, "NVTX_EVENTS", "start", "end", "text", "textId")
         ranges = [(label or text.get(key, ""), start, end) for start, end, label, key in marks if end]
         events = [*_kernels(db, text), *_copies(db), *_apis(db, text)]
-    return Trace("nsys", calls_of(ranges), tuple(sorted(events, key=lambda event: event.start_ns)))
+    return Trace("nsys", calls_from_ranges(ranges), tuple(sorted(events, key=lambda event: event.start_ns)))
 
 
-def _kernels(db: sqlite3.Connection, text: dict[int, str]) -> Iterator[Event]:
+def _kernels(db: sqlite3.Connection, text: dict[int, str]) -> Iterator[TraceEvent]:
     shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
     used = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")
     columns = ("start", "end", "correlationId", "mangledName", "demangledName", *shape, *used)
     for start, end, linked, mangled, plain, *numbers in _rows(db, "CUPTI_ACTIVITY_KIND_KERNEL", *columns):
-        name = text.get(mangled) or text.get(
-            plain, "?"
-        )  # nsys's own demangling differs from everybody else's
+        name = text.get(mangled) or text.get(plain, "?")  # nsys demangles in its own style
         sizes = [number or 0 for number in numbers]
         registers, static, dynamic = sizes[6:]
         grid, block = tuple(sizes[:3]), tuple(sizes[3:6])
-        yield Event(
+        yield TraceEvent(
             "kernel", name, start, end, grid, block, registers, static, dynamic, correlation=linked or 0
         )
 
 
-def _copies(db: sqlite3.Connection) -> Iterator[Event]:
+def _copies(db: sqlite3.Connection) -> Iterator[TraceEvent]:
     for start, end, linked, nbytes, kind in _rows(
         db, "CUPTI_ACTIVITY_KIND_MEMCPY", "start", "end", "correlationId", "bytes", "copyKind"
     ):
         way = COPY_KINDS.get(kind, "other")
-        yield Event("copy", way, start, end, nbytes=nbytes or 0, copy_kind=way, correlation=linked or 0)
+        yield TraceEvent("copy", way, start, end, nbytes=nbytes or 0, copy_kind=way, correlation=linked or 0)
     for start, end, linked, nbytes in _rows(
         db, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "correlationId", "bytes"
     ):
-        yield Event("memset", "memset", start, end, nbytes=nbytes or 0, correlation=linked or 0)
+        yield TraceEvent("memset", "memset", start, end, nbytes=nbytes or 0, correlation=linked or 0)
 
 
-def _apis(db: sqlite3.Connection, text: dict[int, str]) -> Iterator[Event]:
-    """Runtime and driver calls: nsys keeps both in one table."""
+def _apis(db: sqlite3.Connection, text: dict[int, str]) -> Iterator[TraceEvent]:
+    """Yield runtime and driver calls: nsys stores both in one table."""
     for start, end, linked, key, thread in _rows(
         db, "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "end", "correlationId", "nameId", "globalTid"
     ):
-        yield Event(
+        yield TraceEvent(
             "api", api_name(text.get(key, "?")), start, end, correlation=linked or 0, thread=thread or 0
         )
 

@@ -1,6 +1,6 @@
 """The program that external profilers run: it calls what a bundle holds, inside the profiler's range.
 
-    python -m kernelpro.lab.profile.target BUNDLE ncu|nsys|memcheck
+    python -m kernelpro.lab.profile.profiled_program BUNDLE ncu|nsys|memcheck
 
 The file holds a list of bundles (torch.save): each a task, a seed and entries, which are candidates and variants of
 the reference. Each entry is loaded and warmed up outside the profiler's range. For ncu, every entry is called once, with a marker
@@ -22,24 +22,25 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.profile import timeline_nsys
-from kernelpro.lab.sandbox.child import Baseline, Worker
+from kernelpro.lab.profile import nsys
+from kernelpro.lab.sandbox.baseline_server import BaselineServer
+from kernelpro.lab.sandbox.candidate_server import CandidateServer
 from kernelpro.lab.tasks.reference import Reference
 
-MARKER = "spin_kernel"
+MARKER_KERNEL = "spin_kernel"
 """The kernel behind torch.cuda._sleep."""
 _WARM_CALLS = 3
-_CHECKED_SECONDS = 60
+_MEMCHECK_SECONDS = 60
 """For compute-sanitizer: importing torch takes about ten, and a kernel that is checked runs ten to a hundred times as long."""
 
 
-def check(bundle: dict[str, Any]) -> None:
+def run_once(bundle: dict[str, Any]) -> None:
     """One call of the first entry. The alarm ends a candidate that does not."""
     os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # read when the first tensor is made
-    signal.alarm(_CHECKED_SECONDS)
+    signal.alarm(_MEMCHECK_SECONDS)
     form, leaves = Reference(bundle["task"], "cuda", bundle["seed"]).inputs(bundle["seed"] + 1)
     with torch.no_grad():
-        _model(bundle, bundle["entries"][0])(*tree.unpack(form, leaves))
+        _load_model(bundle, bundle["entries"][0])(*tree.unpack(form, leaves))
     torch.cuda.synchronize()
 
 
@@ -51,7 +52,7 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
     for entry in bundle["entries"]:
         with torch.no_grad():
             try:
-                call = functools.partial(_model(bundle, entry), *arguments)
+                call = functools.partial(_load_model(bundle, entry), *arguments)
                 for _ in range(_WARM_CALLS):
                     call()
                 torch.cuda.synchronize()
@@ -61,7 +62,7 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
                 print(f"{entry['variant']} does not run: {error}", file=sys.stderr)
                 call = None
             if call and profiler == "nsys":
-                timeline_nsys.perform(call, torch.cuda.synchronize)
+                nsys.run_under_nsys(call, torch.cuda.synchronize)
                 return
             control.cudaProfilerStart()
             torch.cuda._sleep(1000)  # type: ignore[no-untyped-call]
@@ -71,17 +72,17 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
             control.cudaProfilerStop()
 
 
-def _model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
+def _load_model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
     start = {"device": "cuda", "threads": torch.get_num_threads(), "tf32": bundle["tf32"]}
     if "variant" in entry:
-        baseline = Baseline([])
+        baseline = BaselineServer([])
         baseline.start(start, b"")
         buffer = io.BytesIO()
         torch.save({"task": bundle["task"]}, buffer)
         baseline.load({"seed": bundle["seed"]}, buffer.getvalue())
         baseline.prepare({"variant": entry["variant"]}, b"")
         return baseline._model
-    worker = Worker([])
+    worker = CandidateServer([])
     worker.start(start, b"")
     worker.load(entry["request"], entry["tail"])
     return worker._model
@@ -91,6 +92,6 @@ if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
     for one in torch.load(sys.argv[1], weights_only=False):
         if sys.argv[2] == "memcheck":
-            check(one)
+            run_once(one)
         else:
             run(one, sys.argv[2])

@@ -23,14 +23,14 @@ import torch
 
 from kernelpro.lab.languages.cpp import cpp
 
-MARK = "kernelpro_sampling_begin"
+MARKER_SYMBOL = "kernelpro_sampling_begin"
 """A function of the sampler's own library, by which it is told from a candidate's."""
 _STATES = ("work", "host", "wait")
-_MOST = 1 << 16
+_MAX_SAMPLES = 1 << 16
 _PERIOD_NS = 1_000_003
 """About a millisecond for up to eight threads, more in proportion, and no divisor of what a kernel might do periodically."""
-_WAITING = re.compile(r"lib(g|i)?omp[\d.-]")
-_HOST = re.compile(r"python|libffi|_ctypes|vdso|unknown")
+_OPENMP_LIBRARY = re.compile(r"lib(g|i)?omp[\d.-]")
+_HOST_LIBRARY = re.compile(r"python|libffi|_ctypes|vdso|unknown")
 """The interpreter and what it calls through: work, but none that threads could share."""
 _SOURCE = r"""
 #include <signal.h>
@@ -112,14 +112,14 @@ extern "C" int kernelpro_sampling_end() {
 """
 
 
-class Sampler:
+class CpuSampler:
     """Builds its native half (a tenth of a second); raises BuildError where there is no compiler."""
 
     def __init__(self) -> None:
         self._library = cpp(_SOURCE)
-        self._places = torch.zeros(_MOST, dtype=torch.int64)
-        self._threads = torch.zeros(_MOST, dtype=torch.int64)
-        self._spent = torch.zeros(_MOST, dtype=torch.int64)
+        self._addresses = torch.zeros(_MAX_SAMPLES, dtype=torch.int64)
+        self._threads = torch.zeros(_MAX_SAMPLES, dtype=torch.int64)
+        self._spent = torch.zeros(_MAX_SAMPLES, dtype=torch.int64)
         self._count = torch.zeros(1, dtype=torch.int64)
 
     @contextmanager
@@ -127,7 +127,7 @@ class Sampler:
         tids = torch.tensor([int(name) for name in threads], dtype=torch.int64)
         period = _PERIOD_NS * max(1, len(threads) // 8)
         self._library.kernelpro_sampling_begin(
-            self._places, self._threads, self._spent, _MOST, tids, len(tids), period
+            self._addresses, self._threads, self._spent, _MAX_SAMPLES, tids, len(tids), period
         )
         try:
             yield
@@ -142,27 +142,33 @@ class Sampler:
         """`count` of samples; the rest in nanoseconds of CPU time. `modules`: by file, without waiting in OpenMP's runtime;
         `threads`: at work, in the interpreter (host) and waiting; `addresses`: in libraries that are neither the system's
         nor Python's."""
-        taken = self.count()
-        images = _images()
-        starts = [image[0] for image in images]
-        installed = ("/usr/", "/lib", sys.prefix, sys.base_prefix, os.path.dirname(torch.__path__[0]))
+        sample_count = self.count()
+        mappings = _memory_mappings()
+        starts = [image[0] for image in mappings]
+        system_prefixes = ("/usr/", "/lib", sys.prefix, sys.base_prefix, os.path.dirname(torch.__path__[0]))
         modules: Counter[str] = Counter()
         threads: dict[int, Counter[str]] = {}
         addresses: dict[str, Counter[str]] = {}
-        taken_at = (column[:taken].tolist() for column in (self._places, self._threads, self._spent))
-        for place, thread, spent in zip(*taken_at, strict=True):
-            index = bisect_right(starts, place) - 1
-            _, end, base, path = images[index] if index >= 0 else (0, 0, 0, "")
-            path = path if place < end else ""
+        columns = (column[:sample_count].tolist() for column in (self._addresses, self._threads, self._spent))
+        for address, thread, spent in zip(*columns, strict=True):
+            index = bisect_right(starts, address) - 1
+            _, end, base, path = mappings[index] if index >= 0 else (0, 0, 0, "")
+            path = path if address < end else ""
             name = Path(path).name or "unknown"
-            state = "wait" if thread < 0 or _WAITING.match(name) else "host" if _HOST.search(name) else "work"
+            state = (
+                "wait"
+                if thread < 0 or _OPENMP_LIBRARY.match(name)
+                else "host"
+                if _HOST_LIBRARY.search(name)
+                else "work"
+            )
             threads.setdefault(abs(thread), Counter())[state] += spent
             if state != "wait":
                 modules[name] += spent
-            if path.endswith(".so") and not path.startswith(installed):
-                addresses.setdefault(name, Counter())[str(place - base)] += spent
+            if path.endswith(".so") and not path.startswith(system_prefixes):
+                addresses.setdefault(name, Counter())[str(address - base)] += spent
         return {
-            "count": taken,
+            "count": sample_count,
             "modules": dict(modules.most_common()),
             "threads": {
                 str(thread): {state: counts[state] for state in _STATES} for thread, counts in threads.items()
@@ -171,9 +177,9 @@ class Sampler:
         }
 
 
-def _images() -> list[tuple[int, int, int, str]]:
+def _memory_mappings() -> list[tuple[int, int, int, str]]:
     """Mappings of this process: begin, end, where the file's first page lies, path."""
-    found = []
+    mappings = []
     base: dict[str, int] = {}
     for row in Path("/proc/self/maps").read_text().splitlines():
         span, _, offset, _, inode, *path = row.split(maxsplit=5)
@@ -181,5 +187,5 @@ def _images() -> list[tuple[int, int, int, str]]:
         name = path[0] if path else ""
         if inode != "0" and int(offset, 16) == 0:
             base.setdefault(name, begin)
-        found.append((begin, end, base.get(name, begin), name))
-    return found
+        mappings.append((begin, end, base.get(name, begin), name))
+    return mappings

@@ -1,4 +1,5 @@
-"""What nvcc and ptxas said while they compiled: resources of each kernel (`-Xptxas -v`), and remarks on its speed."""
+"""The output of nvcc and ptxas: resources of each kernel (`-Xptxas -v`) and warnings about its
+performance."""
 
 from __future__ import annotations
 
@@ -18,16 +19,19 @@ _FOLDER = re.compile(r"(?:/[^\s/:()]+)+/(?=[^\s/:()]+\(\d+\))")
 
 
 @dataclass
-class Remarks:
+class CompilerLog:
+    """What the compiler reported."""
+
     resources: dict[str, dict[str, int]] = field(default_factory=dict)
     """By symbol: `registers`, `stack`, `shared`, `spill_stores`, `spill_loads`."""
-    on_kernels: dict[str, list[str]] = field(default_factory=dict)
+    kernel_warnings: dict[str, list[str]] = field(default_factory=dict)
     """By symbol."""
-    others: list[str] = field(default_factory=list)
+    general_warnings: list[str] = field(default_factory=list)
 
 
-def read(log: str) -> Remarks:
-    remarks = Remarks()
+def parse(log: str) -> CompilerLog:
+    """Parse the combined output of nvcc and ptxas."""
+    parsed = CompilerLog()
     entry = function = ""
     for line in log.splitlines():
         if match := _ENTRY.search(line):
@@ -36,18 +40,18 @@ def read(log: str) -> Remarks:
             function = match[1]
         elif match := _SPILLS.search(line):
             stack, stores, loads = map(int, match.groups())
-            remarks.resources.setdefault(function, {}).update(
+            parsed.resources.setdefault(function, {}).update(
                 stack=stack, spill_stores=stores, spill_loads=loads
             )
         elif match := _USED.search(line):
             shared = _SMEM.search(line)
-            remarks.resources.setdefault(entry, {}).update(
+            parsed.resources.setdefault(entry, {}).update(
                 registers=int(match[1]), shared=int(shared[1]) if shared else 0
             )
         elif _REMARK.search(line) and not _BOILERPLATE.match(line):
             match = _FUNCTION.search(line)
-            place = remarks.on_kernels.setdefault(match[1], []) if match else remarks.others
+            warnings = parsed.kernel_warnings.setdefault(match[1], []) if match else parsed.general_warnings
             text = _FOLDER.sub("", _ORIGIN.sub("", line.strip()))
-            if text not in place:
-                place.append(text)
-    return remarks
+            if text not in warnings:
+                warnings.append(text)
+    return parsed

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lab.profile.nsys_program import trace_program
 
-from kernelpro.lab.profile import timeline_nsys
-from kernelpro.lab.profile.timeline import summarise
-from kernelpro.lab.profile.trace import CALL, WAIT, Call, Trace
+from kernelpro.lab.profile import nsys
+from kernelpro.lab.profile.timeline import summarize
+from kernelpro.lab.profile.trace import CALL_RANGE, WAIT_RANGE, Trace, TracedCall
 from kernelpro.records import Copy, Skipped
 
 SCHEMA = """
@@ -50,7 +51,7 @@ def database(tmp_path: Path) -> Path:
     path = tmp_path / "trace.sqlite"
     ids = {
         value: number
-        for number, value in enumerate([WAIT, *KERNEL.values(), *(name for name, *_ in CALLED)], 20)
+        for number, value in enumerate([WAIT_RANGE, *KERNEL.values(), *(name for name, *_ in CALLED)], 20)
     }
     db = sqlite3.connect(path)
     db.executescript(SCHEMA)
@@ -64,8 +65,8 @@ def database(tmp_path: Path) -> Path:
 
     named = {column: ids[value] for column, value in KERNEL.items()}
     for t in (10_000, 20_000):
-        insert("NVTX_EVENTS", t, t + 8000, eventType=59, text=CALL)
-        insert("NVTX_EVENTS", t + 6000, t + 7900, eventType=59, textId=ids[WAIT])
+        insert("NVTX_EVENTS", t, t + 8000, eventType=59, text=CALL_RANGE)
+        insert("NVTX_EVENTS", t + 6000, t + 7900, eventType=59, textId=ids[WAIT_RANGE])
         for name, start, end, number in CALLED:
             insert(
                 "CUPTI_ACTIVITY_KIND_RUNTIME",
@@ -85,12 +86,12 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_an_export_of_nsys_is_read(database: Path) -> None:
-    trace = timeline_nsys.read(database)
+    trace = nsys.read_database(database)
     assert trace.source == "nsys" and trace.calls == (
-        Call(10_000, 16_000, 18_000),
-        Call(20_000, 26_000, 28_000),
+        TracedCall(10_000, 16_000, 18_000),
+        TracedCall(20_000, 26_000, 28_000),
     )
-    timeline, kernels = summarise(trace.events, trace.calls, trace.source)
+    timeline, kernels = summarize(trace.events, trace.calls, trace.source)
     assert (timeline.call_us, timeline.busy_us, timeline.gaps_us, timeline.launches) == (8, 2.5, 0.5, 1)
     assert timeline.copies == (Copy("DtoH", 1, 4, 0.5),) and timeline.syncs == {"cudaStreamSynchronize": 1}
     assert set(timeline.apis) == {"cudaLaunchKernel", "cudaMemcpyAsync"}
@@ -112,18 +113,18 @@ def test_an_older_export_has_fewer_columns_and_tables(database: Path) -> None:
     db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY")
     db.commit()
     db.close()
-    trace = timeline_nsys.read(database)
-    timeline, kernels = summarise(trace.events, trace.calls, trace.source)
+    trace = nsys.read_database(database)
+    timeline, kernels = summarize(trace.events, trace.calls, trace.source)
     assert kernels[0].name == "softmax(const float *, float *, int)" and timeline.copies == ()
 
 
 def test_the_command_lines() -> None:
-    argv = timeline_nsys.profile_argv("/x/nsys", Path("/o/trace.nsys-rep"), ["python", "target.py"])
+    argv = nsys.profile_command("/x/nsys", Path("/o/trace.nsys-rep"), ["python", "target.py"])
     assert argv[:2] == ["/x/nsys", "profile"] and argv[-4:] == ["-o", "/o/trace", "python", "target.py"]
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--cuda-graph-trace=node"} < set(
         argv
     )
-    assert timeline_nsys.export_argv("nsys", Path("a.nsys-rep"), Path("a.sqlite"))[-3:] == [
+    assert nsys.export_command("nsys", Path("a.nsys-rep"), Path("a.sqlite"))[-3:] == [
         "-o",
         "a.sqlite",
         "a.nsys-rep",
@@ -132,7 +133,7 @@ def test_the_command_lines() -> None:
 
 def test_the_newest_nsys_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert timeline_nsys.find(tmp_path) is None
+    assert nsys.find_nsys(tmp_path) is None
     for place in (
         "nsight-systems/2024.6.2/bin",
         "nsight-systems/2025.10.1/bin",
@@ -140,7 +141,7 @@ def test_the_newest_nsys_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         (tmp_path / "opt/nvidia" / place).mkdir(parents=True)
         (tmp_path / "opt/nvidia" / place / "nsys").touch()
-    assert timeline_nsys.find(tmp_path) == str(tmp_path / "opt/nvidia/nsight-systems/2025.10.1/bin/nsys")
+    assert nsys.find_nsys(tmp_path) == str(tmp_path / "opt/nvidia/nsight-systems/2025.10.1/bin/nsys")
 
 
 def run(argv: list[str]) -> tuple[int, str]:
@@ -165,7 +166,7 @@ def test_nsys_says_what_is_missing(
     tmp_path: Path, program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def skipped(script: str) -> Skipped:
-        found = timeline_nsys.nsys(run, ["true"], tmp_path, program(script))
+        found = trace_program(run, ["true"], tmp_path, program(script))
         assert isinstance(found, Skipped)
         return found
 
@@ -187,14 +188,14 @@ def test_nsys_says_what_is_missing(
         "cannot be read"
         in skipped("[ $1 = export ] && echo 'this is no database at all' > $FOLDER/trace.sqlite").why
     )
-    monkeypatch.setattr(timeline_nsys, "find", lambda: None)
-    absent = timeline_nsys.nsys(run, ["true"], tmp_path)
+    monkeypatch.setattr(nsys, "find_nsys", lambda: None)
+    absent = trace_program(run, ["true"], tmp_path)
     assert isinstance(absent, Skipped) and "not found" in absent.why and "Nsight Systems" in absent.enable
 
 
 def test_nsys_in_four_steps(tmp_path: Path, database: Path, program: Callable[[str], str]) -> None:
     ready = database.rename(tmp_path / "made.sqlite")
-    trace = timeline_nsys.nsys(
+    trace = trace_program(
         run,
         ["true"],
         tmp_path,

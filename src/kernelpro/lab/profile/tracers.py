@@ -1,10 +1,9 @@
-"""A trace made inside the candidate's process: CUPTI's activity records through ctypes, else torch.profiler.
+"""Tracers inside the candidate's process: CUPTI's activity records through ctypes, else torch.profiler.
 
-CUPTI starts in a fraction of a second where torch.profiler takes four. `LAYOUT` is all that is known here of its
-records: offset and struct code of each field that is read. They were computed with offsetof from the headers of
-CUDA 12.8 (Kernel9), 13.0 (Kernel10) and 13.2 (Kernel11), where they are the same; a test does it again with the
-headers it finds.
-"""
+CUPTI starts in a fraction of a second; torch.profiler takes four. `LAYOUT` holds the offset and struct code
+of each field that is read from CUPTI's records. They were computed with offsetof from the headers of CUDA
+12.8 (Kernel9), 13.0 (Kernel10) and 13.2 (Kernel11), where they are the same; a test computes them again with
+the installed headers. """
 
 from __future__ import annotations
 
@@ -17,9 +16,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernelpro.lab.profile.trace import COPY_KINDS, Call, Event, Trace, api_name, by_call, calls_of, repeat
+from kernelpro.lab.profile.trace import (
+    COPY_KINDS,
+    TracedCall,
+    TraceEvent,
+    Trace,
+    api_name,
+    group_by_call,
+    calls_from_ranges,
+    run_traced_calls,
+)
 from kernelpro.lab.sandbox import cupti
-from kernelpro.lab.sandbox.cupti import Unavailable
+from kernelpro.lab.sandbox.cupti import CuptiUnavailable
 
 LAYOUT: dict[str, dict[str, tuple[int, str]]] = {
     "CUpti_ActivityKernel": {
@@ -59,10 +67,10 @@ LAYOUT: dict[str, dict[str, tuple[int, str]]] = {
     },
 }
 _MEMCPY, _MEMSET, _KERNEL, _DRIVER, _RUNTIME, _CONCURRENT_KERNEL = 1, 2, 3, 4, 5, 10  # CUpti_ActivityKind
-_TRACED = (_CONCURRENT_KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _DRIVER)
-_DOMAIN = {_DRIVER: 1, _RUNTIME: 2}  # CUpti_CallbackDomain
-_MOST_EVENTS = 50_000
-"""A trace travels as one message of at most 16 MiB, and an event of a long kernel name takes about 300 bytes."""
+_ACTIVITY_KINDS = (_CONCURRENT_KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _DRIVER)
+_CALLBACK_DOMAINS = {_DRIVER: 1, _RUNTIME: 2}  # CUpti_CallbackDomain
+_MAX_EVENTS = 50_000
+"""A trace is one message of at most 16 MiB, and an event with a long kernel name takes about 300 bytes."""
 
 
 def _fields(address: int, record: str) -> dict[str, int]:
@@ -71,21 +79,21 @@ def _fields(address: int, record: str) -> dict[str, int]:
     return {name: struct.unpack_from(code, data, offset)[0] for name, (offset, code) in layout.items()}
 
 
-class Recorder(cupti.Recorder):
-    """Records kernels, copies, memsets and API calls while `running`; `events` afterwards."""
+class CuptiTracer(cupti.KernelTimeRecorder):
+    """Records kernels, copies, memsets and API calls while `running`."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[TraceEvent] = []
         self._names: dict[tuple[int, int], str] = {}
         super().__init__()
-        for callback in self._callbacks:  # CUPTI cannot unregister them and may call once more at the exit
+        for callback in self._callbacks:  # CUPTI cannot unregister them and may call them at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
 
     def _check(self, code: int, what: str) -> None:
         if code:
             text = ctypes.c_char_p()
             self._cupti.cuptiGetResultString(code, ctypes.byref(text))
-            raise Unavailable(
+            raise CuptiUnavailable(
                 f"CUPTI: {what} failed with error {code} ({(text.value or b'unknown').decode()})"
             )
 
@@ -95,15 +103,15 @@ class Recorder(cupti.Recorder):
             ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
         ):
             event = self._decode(record.value or 0)
-            if event and event.end_ns:  # a record without an end was not timed
+            if event and event.end_ns:  # a record without end was not timed
                 self._events.append(event)
         self._buffers.pop(buffer, None)
 
-    def _decode(self, address: int) -> Event | None:
+    def _decode(self, address: int) -> TraceEvent | None:
         kind = ctypes.c_uint32.from_address(address).value
         if kind in (_KERNEL, _CONCURRENT_KERNEL):
             f = _fields(address, "CUpti_ActivityKernel")
-            return Event(
+            return TraceEvent(
                 "kernel",
                 (ctypes.string_at(f["name"]) if f["name"] else b"?").decode(errors="replace"),
                 f["start"],
@@ -118,7 +126,7 @@ class Recorder(cupti.Recorder):
         if kind == _MEMCPY:
             f = _fields(address, "CUpti_ActivityMemcpy")
             way = COPY_KINDS.get(f["copyKind"], "other")
-            return Event(
+            return TraceEvent(
                 "copy",
                 way,
                 f["start"],
@@ -129,13 +137,13 @@ class Recorder(cupti.Recorder):
             )
         if kind == _MEMSET:
             f = _fields(address, "CUpti_ActivityMemset")
-            return Event(
+            return TraceEvent(
                 "memset", "memset", f["start"], f["end"], nbytes=f["bytes"], correlation=f["correlationId"]
             )
-        if kind in _DOMAIN:
+        if kind in _CALLBACK_DOMAINS:
             f = _fields(address, "CUpti_ActivityAPI")
-            name = self._api(_DOMAIN[kind], f["cbid"])
-            return Event(
+            name = self._api(_CALLBACK_DOMAINS[kind], f["cbid"])
+            return TraceEvent(
                 "api", name, f["start"], f["end"], correlation=f["correlationId"], thread=f["threadId"]
             )
         return None
@@ -149,97 +157,117 @@ class Recorder(cupti.Recorder):
         return self._names[domain, number]
 
     def now(self) -> int:
-        """The clock of the records."""
+        """Return the time on the clock of the records."""
         stamp = ctypes.c_uint64()
         self._check(self._cupti.cuptiGetTimestamp(ctypes.byref(stamp)), "reading the clock")
         return stamp.value
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
+        """Record until the block ends."""
         with contextlib.ExitStack() as stack:
-            for kind in _TRACED:
+            for kind in _ACTIVITY_KINDS:
                 self._check(self._cupti.cuptiActivityEnable(kind), f"enabling records of kind {kind}")
                 stack.callback(self._cupti.cuptiActivityDisable, kind)
             stack.callback(lambda: self._check(self._cupti.cuptiActivityFlushAll(1), "flushing"))
             yield
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[TraceEvent]:
+        """Return the recorded events in order of their start."""
         return sorted(self._events, key=lambda event: event.start_ns)
 
 
-def observe(call: Callable[[], object], synchronize: Callable[[], object], calls: int = 5) -> dict[str, Any]:
-    """Trace `calls` calls of a warm candidate, each until `synchronize` returns; the `Trace` as JSON."""
+def trace_calls(
+    call: Callable[[], object], synchronize: Callable[[], object], calls: int = 5
+) -> dict[str, Any]:
+    """Trace `calls` calls of a warm candidate, each until `synchronize` returns; return the `Trace` as
+    JSON."""
     try:
-        trace = by_cupti(call, synchronize, calls)
-    except Unavailable as error:
-        trace = by_torch(call, synchronize, calls, f"torch.profiler stood in for CUPTI: {error}")
+        trace = trace_with_cupti(call, synchronize, calls)
+    except CuptiUnavailable as error:
+        trace = trace_with_torch(
+            call, synchronize, calls, f"torch.profiler was used instead of CUPTI: {error}"
+        )
     return trace.to_json()
 
 
-def by_cupti(call: Callable[[], object], synchronize: Callable[[], object], calls: int) -> Trace:
-    recorder = Recorder()
+def trace_with_cupti(call: Callable[[], object], synchronize: Callable[[], object], calls: int) -> Trace:
+    """Trace with CUPTI. Raises CuptiUnavailable if it cannot be used or recorded nothing on the device."""
+    tracer = CuptiTracer()
     ranges: list[tuple[str, int, int]] = []
 
     @contextlib.contextmanager
     def mark(name: str) -> Iterator[None]:
-        start = recorder.now()
+        start = tracer.now()
         yield
-        ranges.append((name, start, recorder.now()))
+        ranges.append((name, start, tracer.now()))
 
-    with recorder.running():
-        repeat(call, synchronize, calls, mark)
-    trace = _fitting(calls_of(ranges), recorder.events())
+    with tracer.running():
+        run_traced_calls(call, synchronize, calls, mark)
+    trace = _truncate(calls_from_ranges(ranges), tracer.events())
     if all(event.kind == "api" for event in trace.events):
-        raise Unavailable("CUPTI recorded nothing on the device")
+        raise CuptiUnavailable("CUPTI recorded nothing on the device")
     return trace
 
 
-def by_torch(call: Callable[[], object], synchronize: Callable[[], object], calls: int, why: str) -> Trace:
+def trace_with_torch(
+    call: Callable[[], object], synchronize: Callable[[], object], calls: int, reason: str
+) -> Trace:
+    """Trace with torch.profiler; `reason`: why CUPTI was not used."""
     from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-    wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & supported_activities()  # type: ignore[no-untyped-call]
-    with profile(activities=sorted(wanted, key=str)) as recorded:
-        repeat(call, synchronize, calls, record_function)
+    activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & supported_activities()  # type: ignore[no-untyped-call]
+    with profile(activities=sorted(activities, key=str)) as profiler:
+        run_traced_calls(call, synchronize, calls, record_function)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        recorded.export_chrome_trace(str(path))
-        ranges, events = read_chrome(json.loads(path.read_text()))
-    return _fitting(calls_of(ranges), events, why)
+        profiler.export_chrome_trace(str(path))
+        ranges, events = parse_chrome_trace(json.loads(path.read_text()))
+    return _truncate(calls_from_ranges(ranges), events, reason)
 
 
-def read_chrome(data: dict[str, Any]) -> tuple[list[tuple[str, int, int]], list[Event]]:
-    """Marked ranges and events of a trace that torch.profiler wrote. It gives shared memory in one sum, here taken as dynamic."""
+def parse_chrome_trace(data: dict[str, Any]) -> tuple[list[tuple[str, int, int]], list[TraceEvent]]:
+    """Return marked ranges and events of torch.profiler's trace. Its sum of shared memory is taken as
+    dynamic."""
     ranges: list[tuple[str, int, int]] = []
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     for row in data["traceEvents"]:
         if row.get("ph") != "X":
             continue
-        kind, name, more = row.get("cat"), str(row["name"]), row.get("args", {})
+        kind, name, args = row.get("cat"), str(row["name"]), row.get("args", {})
         start, end = round(1e3 * row["ts"]), round(1e3 * (row["ts"] + row.get("dur", 0)))
-        linked, nbytes = int(more.get("correlation", 0)), int(more.get("bytes", 0))
+        correlation, nbytes = int(args.get("correlation", 0)), int(args.get("bytes", 0))
         if kind == "user_annotation":
             ranges.append((name, start, end))
         elif kind == "kernel":
-            grid, block = tuple(more.get("grid", ())), tuple(more.get("block", ()))
-            registers, shared = int(more.get("registers per thread", 0)), int(more.get("shared memory", 0))
+            grid, block = tuple(args.get("grid", ())), tuple(args.get("block", ()))
+            registers, shared = int(args.get("registers per thread", 0)), int(args.get("shared memory", 0))
             events.append(
-                Event("kernel", name, start, end, grid, block, registers, 0, shared, correlation=linked)
+                TraceEvent(
+                    "kernel", name, start, end, grid, block, registers, 0, shared, correlation=correlation
+                )
             )
         elif kind == "gpu_memcpy":  # "Memcpy DtoH (Device -> Pageable)"
-            way = next((known for known in COPY_KINDS.values() if known in name.split()), "other")
-            events.append(Event("copy", way, start, end, nbytes=nbytes, copy_kind=way, correlation=linked))
+            direction = next((known for known in COPY_KINDS.values() if known in name.split()), "other")
+            events.append(
+                TraceEvent(
+                    "copy", direction, start, end, nbytes=nbytes, copy_kind=direction, correlation=correlation
+                )
+            )
         elif kind == "gpu_memset":
-            events.append(Event("memset", "memset", start, end, nbytes=nbytes, correlation=linked))
+            events.append(TraceEvent("memset", "memset", start, end, nbytes=nbytes, correlation=correlation))
         elif kind in ("cuda_runtime", "cuda_driver"):
             events.append(
-                Event("api", api_name(name), start, end, correlation=linked, thread=int(row.get("tid", 0)))
+                TraceEvent(
+                    "api", api_name(name), start, end, correlation=correlation, thread=int(row.get("tid", 0))
+                )
             )
     return ranges, sorted(events, key=lambda event: event.start_ns)
 
 
-def _fitting(calls: tuple[Call, ...], events: list[Event], note: str = "") -> Trace:
-    """A trace of as many of the calls as fit into one message; of a call with very many events one will do."""
-    parts = by_call(events, calls)
-    while len(parts) > 1 and sum(map(len, parts)) > _MOST_EVENTS:
+def _truncate(calls: tuple[TracedCall, ...], events: list[TraceEvent], note: str = "") -> Trace:
+    """Return a trace of as many calls as fit into one message, at least one."""
+    parts = group_by_call(events, calls)
+    while len(parts) > 1 and sum(map(len, parts)) > _MAX_EVENTS:
         parts.pop()
     return Trace("cupti", calls[: len(parts)], tuple(event for part in parts for event in part), note)
