@@ -1,4 +1,5 @@
-"""Expressions as text. What languages share is here; a writer adds its words."""
+"""Expressions as source text. What the languages share is here; each backend subclasses `Printer` with its
+syntax."""
 
 from __future__ import annotations
 
@@ -6,38 +7,42 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from kernelpro.authors.playbook.ir.expressions import Expr, indirect_operands
+from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, IndirectIndex, LoopVar, Quotient
 
 Names = dict[Expr, str]
-"""What has a name already."""
+"""The variables that hold values already computed."""
 
 
 class Printer(ABC):
-    """Prints expressions; values that are used more than once are given names."""
+    """Prints expressions; values that are used more than once get a variable."""
 
     @abstractmethod
-    def constant(self, value: float | int | bool, dtype: str) -> str: ...
+    def constant(self, value: float | int | bool, dtype: str) -> str:
+        """A literal."""
 
     @abstractmethod
-    def load(self, tensor: str, index: str, dtype: str) -> str: ...
+    def load(self, tensor: str, index: str, dtype: str) -> str:
+        """An element of a tensor, converted to the type of arithmetic."""
 
     @abstractmethod
     def operator(self, op: str, args: list[str], node: Expr) -> str:
-        """Everything in UNARY, BINARY and `select`; arguments come ready to stand anywhere."""
+        """An operation with arguments; the arguments need no further parentheses."""
 
     @abstractmethod
     def declare(self, name: str, dtype: str, text: str) -> str:
-        """A line that gives a value its name."""
+        """A statement that assigns a value to a new variable."""
 
     @abstractmethod
     def reference(self, node: Expr, names: Names) -> str:
-        """row, total and product, where the writer has not named them; scans it always names."""
+        """A row, total or product without an entry in `names`. Scans always have one."""
 
     def variable(self, var: LoopVar) -> str:
+        """A loop variable."""
         return var.name
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
+        """An index expression."""
         names = names or {}
         parts = []
         for atom, factor in index.terms:
@@ -52,10 +57,12 @@ class Printer(ABC):
             parts.append(str(index.constant))
         return " + ".join(parts).replace("+ -", "- ")
 
-    def divide(self, text: str, by: int, quotient: bool) -> str:
-        return f"(({text}) {'/' if quotient else '%'} {by})"
+    def divide(self, text: str, divisor: int, quotient: bool) -> str:
+        """The quotient or the remainder of a non-negative index."""
+        return f"(({text}) {'/' if quotient else '%'} {divisor})"
 
     def text(self, node: Expr, names: Names) -> str:
+        """An expression in terms of the variables in `names`."""
         if node in names:
             return names[node]
         if node.op == "const":
@@ -69,18 +76,20 @@ class Printer(ABC):
         return self.operator(node.op, [self.text(arg, names) for arg in node.args], node)
 
     def statements(
-        self, roots: Iterable[Expr], names: Names, wanted: Callable[[Expr], bool] = lambda node: True
+        self, roots: Iterable[Expr], names: Names, nameable: Callable[[Expr], bool] = lambda node: True
     ) -> list[str]:
-        """Lines that name what the roots need more than once, and the roots themselves; `names` grows by them.
+        """Statements that assign the roots, and what they use more than once, to variables.
 
-        Nodes for which `wanted` is false are named by somebody else, or printed where they are used.
+        The new variables are added to `names`.
+
+        Nodes that are not `nameable` are named elsewhere or printed where they are used.
         """
         roots = list(roots)
-        order = _order(roots, names)
-        uses = Counter(arg for node in order for arg in (*node.args, *indirect_operands(node)))
+        order = _operands_first(roots, names)
+        uses = Counter(operand for node in order for operand in node.operands)
         lines = []
         for node in order:
-            if node.op == "const" or node in names or not wanted(node):
+            if node.op == "const" or node in names or not nameable(node):
                 continue
             if node in roots or uses[node] > 1 or self.must_be_named(node):
                 text = self.text(node, names)
@@ -89,20 +98,21 @@ class Printer(ABC):
         return lines
 
     def must_be_named(self, node: Expr) -> bool:
+        """Whether a node needs a variable even if it is used once."""
         return False
 
 
-def _order(roots: Iterable[Expr], names: Mapping[Expr, str]) -> list[Expr]:
-    """All nodes under the roots, arguments first, down to what has a name."""
-    made: dict[Expr, None] = {}
-    waiting = [(root, False) for root in reversed(list(roots))]
-    while waiting:
-        node, ready = waiting.pop()
-        if node in made:
+def _operands_first(roots: Iterable[Expr], names: Mapping[Expr, str]) -> list[Expr]:
+    """The nodes below the roots, operands first; nodes that have a name are not descended into."""
+    order: dict[Expr, None] = {}
+    stack = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, operands_done = stack.pop()
+        if node in order:
             continue
-        if ready or node in names:
-            made[node] = None
+        if operands_done or node in names:
+            order[node] = None
             continue
-        waiting.append((node, True))
-        waiting += [(arg, False) for arg in (*node.args, *indirect_operands(node))]
-    return list(made)
+        stack.append((node, True))
+        stack += [(operand, False) for operand in node.operands]
+    return list(order)

@@ -1,4 +1,5 @@
-"""The Python file around a kernel: parameters under the reference's names, tensors made, one call."""
+"""The Python module around a kernel: it declares parameters under the reference's names, allocates and
+calls."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from kernelpro.authors.playbook.ir.stages import Program, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
-_OWN = '''
+Tunables = dict[str, tuple[int, Sequence[int]]]
+"""Module-level constants that can be tuned: value and values to try, by name."""
+_ADD_PARAMETER = '''
 
-def _own(module, name, shape, dtype):
-    """A parameter under a dotted name; the modules on the way are made as they are needed."""
+def add_parameter(module, name, shape, dtype):
+    """Registers a parameter under a dotted name, and creates missing submodules."""
     *path, last = name.split(".")
     for part in path:
         if not hasattr(module, part):
@@ -21,7 +24,7 @@ def _own(module, name, shape, dtype):
 
 
 def argument_name(tensor: Tensor) -> str:
-    """What a kernel calls a tensor."""
+    """The name of a tensor in the generated code."""
     return f"in_{tensor.name}" if tensor.role == "input" else tensor.name
 
 
@@ -29,64 +32,53 @@ def module_source(
     program: Program,
     design: Design,
     title: str,
-    head: str,
+    kernels: str,
     call: Sequence[str],
     tunables: Mapping[str, tuple[int, Sequence[int]]] = {},
 ) -> str:
     """The whole file.
 
-    `head` is everything between the imports and the module, the kernel's source first of all; `call` are lines inside
-    `forward` that compute the outputs from the tensors, which are there under the names of `pointer`. A tunable is a
-    module-level constant: its value and the values to try.
+    `kernels` is everything between the imports and the module class. `call` are the lines of `forward` that
+    compute the outputs from the tensors, which are variables named by `argument_name`.
     """
     parameters = [t for t in program.tensors if t.role == "parameter"]
     lines = [f'"""{title}"""', design.to_comment(), "", "import torch", "import torch.nn as nn", ""]
-    lines += [
-        f"{name} = {value}  # tune: {', '.join(map(str, values))}"
-        for name, (value, values) in tunables.items()
-    ]
-    lines += [head.strip("\n")]
-    lines += [_OWN.rstrip("\n")] if parameters else []
-    lines += [
-        "",
-        "",
-        "class ModelNew(nn.Module):",
-        "    def __init__(self, *arguments):",
-        "        super().__init__()",
-    ]
-    lines += [f"        _own(self, {t.path!r}, {tuple(t.shape)}, torch.{t.dtype})" for t in parameters]
+    for name, (value, choices) in tunables.items():
+        lines.append(f"{name} = {value}  # tune: {', '.join(map(str, choices))}")
+    lines += [kernels.strip("\n")]
+    lines += [_ADD_PARAMETER.rstrip("\n")] if parameters else []
+    lines += ["", "", "class ModelNew(nn.Module):", "    def __init__(self, *args):"]
+    lines += ["        super().__init__()"]
+    for t in parameters:
+        lines.append(f"        add_parameter(self, {t.path!r}, {tuple(t.shape)}, torch.{t.dtype})")
     lines += ["", "    def forward(self, *inputs):"]
-    lines += [
-        f"        {argument_name(t)} = inputs{_place(t.path)}.contiguous()"
-        for t in program.tensors
-        if t.role == "input"
-    ]
-    lines += [f"        {argument_name(t)} = {_attribute(t.path)}" for t in parameters]
-    device = _device(program)
-    for tensor in program.tensors:
-        if tensor.role in ("output", "temporary"):
-            lines.append(
-                f"        {tensor.name} = torch.empty({tuple(tensor.shape)}, dtype=torch.{tensor.dtype}{device})"
-            )
-    lines += [f"        {line}" for line in call]
+    lines += [f"        {line}" for line in (*_tensor_definitions(program), *call)]
     results = ", ".join(program.outputs)
     lines += [f"        return {results}" if program.single_output else f"        return ({results},)"]
     return "\n".join(lines) + "\n"
 
 
-def _attribute(where: str) -> str:
-    """`layers.0.weight`: a dotted name need not be Python."""
+def _tensor_definitions(program: Program) -> list[str]:
+    """Assignments of all tensors; new ones are allocated on the device of the first input or parameter."""
+    by_role: dict[str, list[Tensor]] = {"input": [], "parameter": [], "output": [], "temporary": []}
+    for tensor in program.tensors:
+        by_role[tensor.role].append(tensor)
+    given = [tensor for tensor in program.tensors if tensor.role in ("input", "parameter")]
+    device = f", device={argument_name(given[0])}.device" if given else ""
+    lines = [f"{argument_name(t)} = inputs{_subscript(t.path)}.contiguous()" for t in by_role["input"]]
+    lines += [f"{argument_name(t)} = {_attribute(t.path)}" for t in by_role["parameter"]]
+    for t in (*by_role["output"], *by_role["temporary"]):
+        lines.append(f"{t.name} = torch.empty({tuple(t.shape)}, dtype=torch.{t.dtype}{device})")
+    return lines
+
+
+def _attribute(path: str) -> str:
+    """Access to a parameter; a part of a dotted name such as `layers.0.weight` need not be an identifier."""
     text = "self"
-    for part in where.split("."):
+    for part in path.split("."):
         text = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
     return text
 
 
-def _place(where: str) -> str:
-    return "".join(f"[{part}]" if part.isdigit() else f"[{part!r}]" for part in where.split("."))
-
-
-def _device(program: Program) -> str:
-    """New tensors lie where the first input lies."""
-    first = next((t for t in program.tensors if t.role in ("input", "parameter")), None)
-    return f", device={argument_name(first)}.device" if first else ""
+def _subscript(path: str) -> str:
+    return "".join(f"[{part}]" if part.isdigit() else f"[{part!r}]" for part in path.split("."))

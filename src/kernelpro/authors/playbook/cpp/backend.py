@@ -19,11 +19,11 @@ from kernelpro.authors.playbook.cpp.syntax import (
     BFLOAT,
     HALF,
     PRELUDE,
-    STORED,
+    STORAGE_TYPES,
     CppPrinter,
-    identity,
-    maths,
-    wide,
+    identity_element,
+    math_functions,
+    accumulator_type,
 )
 from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
@@ -67,18 +67,18 @@ def _head(kernel: Kernel, used: Sequence[Tensor]) -> str:
     kinds = {tensor.dtype for tensor in used}
     halves = [text for kind, text in (("float16", HALF), ("bfloat16", BFLOAT)) if kind in kinds]
     blocks = [MICRO] if kernel.blocked else []
-    return "\n".join([PRELUDE, *halves, maths(kernel.printer.used), *blocks])
+    return "\n".join([PRELUDE, *halves, math_functions(kernel.printer.used_functions), *blocks])
 
 
 def _function(program: Program, used: Sequence[Tensor], body: list[str]) -> list[str]:
     arguments = []
     for tensor in used:
         constant = "const " if tensor.role in ("input", "parameter") else ""
-        arguments.append(f"{constant}{STORED[tensor.dtype]}* __restrict__ {frame.argument_name(tensor)}")
+        arguments.append(f"{constant}{STORAGE_TYPES[tensor.dtype]}* __restrict__ {frame.argument_name(tensor)}")
     totals = []
     for total in (total for stage in program.stages for total in stage.totals):
-        kind = wide(total.value.dtype)
-        totals.append(f"{kind} {total.name} = {identity(total.kind, kind)};")
+        kind = accumulator_type(total.value.dtype)
+        totals.append(f"{kind} {total.name} = {identity_element(total.kind, kind)};")
     inside = ["#pragma omp parallel", "{", *indented(body), "}"]
     return [f'extern "C" void run({", ".join(arguments)}) {{', *indented([*totals, *inside]), "}"]
 

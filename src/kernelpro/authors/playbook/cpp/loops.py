@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cpp.syntax import CppPrinter, combined, computed, identity, wide
+from kernelpro.authors.playbook.cpp.syntax import CppPrinter, combine, arithmetic_type, identity_element, accumulator_type
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, iterations, variable
 from kernelpro.authors.playbook.ir.stages import Guard, Program, ReduceStep, Stage, StoreStep
 from kernelpro.authors.playbook.schedule.design import StageDesign
 from kernelpro.authors.playbook.schedule.online_reductions import OnlineReduction, fuse_variance
@@ -54,7 +54,7 @@ class Kernel:
 
     def store(self, step: StoreStep, names: Names) -> str:
         index, text = self.printer.index(step.index, names), self.printer.text(step.value, names)
-        return self.printer.stored(step.tensor, index, self._held[step.tensor], text, step.value.dtype)
+        return self.printer.store(step.tensor, index, self._held[step.tensor], text, step.value.dtype)
 
 
 class Nest(ABC):
@@ -83,8 +83,8 @@ class Nest(ABC):
             [t.value for t in self.stage.totals if t.value.op not in LEAVES], names
         )
         for total in self.stage.totals:
-            value = f"{wide(total.value.dtype)}({self.printer.text(total.value, names)})"
-            lines.append(f"{total.name} = {combined(total.kind, total.name, value)};")
+            value = f"{accumulator_type(total.value.dtype)}({self.printer.text(total.value, names)})"
+            lines.append(f"{total.name} = {combine(total.kind, total.name, value)};")
         return lines
 
     def element(self, one: RowPass, names: Names, into: str) -> list[str]:
@@ -98,7 +98,7 @@ class Nest(ABC):
                 lines.append(self.kernel.store(step, names))
             else:
                 lines.append(
-                    f"{step.name}{into} = {combined(step.kind, step.name + into, self.term(step, names))};"
+                    f"{step.name}{into} = {combine(step.kind, step.name + into, self.term(step, names))};"
                 )
         return lines
 
@@ -112,9 +112,9 @@ class Nest(ABC):
         for scan in scans:
             lines += self.printer.statements([arg for arg in scan.args if arg.op not in LEAVES], names)
             name = f"s{scan.number}{at}"
-            value = f"{wide(scan.dtype)}({self.printer.text(scan.args[0], names)})"
-            lines.append(f"{name} = {combined(scan.data[0], name, value)};")
-            names[scan] = f"{computed(scan.dtype)}({name})"
+            value = f"{accumulator_type(scan.dtype)}({self.printer.text(scan.args[0], names)})"
+            lines.append(f"{name} = {combine(scan.data[0], name, value)};")
+            names[scan] = f"{arithmetic_type(scan.dtype)}({name})"
         return lines
 
 
@@ -208,21 +208,21 @@ class Rows(Nest):
         if not one.loops:
             return lines + self._once(one, names)
         scans = scans_of(roots)
-        lines += [f"{computed(node.dtype)} kept{node.number}[{size(one.loops)}];" for node in one.cached]
+        lines += [f"{arithmetic_type(node.dtype)} kept{node.number}[{iterations(one.loops)}];" for node in one.cached]
         if self.how.lanes > 1 and not scans and not one.guards:
             return lines + self._in_vectors(
                 one, names | kept, fetch=self.how.prefetch and number == len(self.passes) - 1
             )
         lines += [
-            f"{wide(scan.dtype)} s{scan.number} = {identity(scan.data[0], wide(scan.dtype))};"
+            f"{accumulator_type(scan.dtype)} s{scan.number} = {identity_element(scan.data[0], accumulator_type(scan.dtype))};"
             for scan in scans
         ]
-        lines += [f"{_held(r, one)} {r.name}_sum = {identity(r.kind, _held(r, one))};" for r in _reduces(one)]
+        lines += [f"{_held(r, one)} {r.name}_sum = {identity_element(r.kind, _held(r, one))};" for r in _reduces(one)]
         own = names | kept
         body = [f"if ({self._outside(guard)}) continue;" for guard in one.guards]
         body += self.running(scans, own, "")
         lines += nest(one.loops, [*body, *self.element(one, own, "_sum")])
-        return lines + [f"const {computed(r.value.dtype)} {r.name} = {r.name}_sum;" for r in _reduces(one)]
+        return lines + [f"const {arithmetic_type(r.value.dtype)} {r.name} = {r.name}_sum;" for r in _reduces(one)]
 
     def _once(self, one: RowPass, names: Names) -> list[str]:
         lines = self.printer.statements([s.value for s in one.steps if s.value.op not in LEAVES], names)
@@ -231,7 +231,7 @@ class Rows(Nest):
                 lines.append(self.kernel.store(step, names))
             else:
                 lines.append(
-                    f"const {computed(step.value.dtype)} {step.name} = {self.printer.text(step.value, names)};"
+                    f"const {arithmetic_type(step.value.dtype)} {step.name} = {self.printer.text(step.value, names)};"
                 )
         return lines
 
@@ -256,7 +256,7 @@ class Rows(Nest):
             kind = _held(r, one, self.how.lanes)
             lines += [
                 f"{kind} {r.name}_part[{lanes}];",
-                f"for (auto& part : {r.name}_part) part = {identity(r.kind, kind)};",
+                f"for (auto& part : {r.name}_part) part = {identity_element(r.kind, kind)};",
             ]
         body = self.element(one, dict(names), "_part[j]")
         whole = f"{var.extent} / {lanes} * {lanes}"
@@ -271,7 +271,7 @@ class Rows(Nest):
         if var.extent % max(_LANES):
             inner += loop("j", f"{var.extent} % {lanes}", [f"const long {var.name} = {whole} + j;", *body])
         lines += nest(tuple(rest), inner)
-        return lines + [line for r in reduces for line in self._concluded(r, size(one.loops))]
+        return lines + [line for r in reduces for line in self._concluded(r, iterations(one.loops))]
 
     def _near(self, base: ReduceStep, one: RowPass, names: Names) -> list[str]:
         """A number near the row's mean: that of its first few elements, so that one that sticks out does little harm."""
@@ -286,7 +286,7 @@ class Rows(Nest):
 
     def _concluded(self, r: ReduceStep, count: int) -> list[str]:
         """A reduction's value from its partial results."""
-        kind, total = computed(r.value.dtype), f"{r.kind}_of({r.name}_part)"
+        kind, total = arithmetic_type(r.value.dtype), f"{r.kind}_of({r.name}_part)"
         if r.name in self._bases:
             mean = f"{r.name}_off + {count} * double({r.name}_near)"
             return [f"const double {r.name}_off = {total};", f"const {kind} {r.name} = {mean};"]
@@ -309,7 +309,7 @@ class Rows(Nest):
             if node.op == "load" and _streams(node, var, last)
         }
         along = [
-            (name, index.substitute(new, lambda value: value)) for name, index in sorted(found, key=repr)
+            (name, index.substitute(new)) for name, index in sorted(found, key=repr)
         ]
         return [
             f"__builtin_prefetch(&{self.printer.load(name, self.printer.index(index), 'float32')});"
@@ -363,9 +363,9 @@ class Strips(Nest):
         lines = self._numbers(one, names, last, strip) if one.loops else []
         scans = scans_of(roots)
         arrays = [(r.name, _held(r, one), r.kind) for r in _reduces(one)]
-        arrays += [(f"s{s.number}", wide(s.dtype), s.data[0]) for s in scans]
+        arrays += [(f"s{s.number}", accumulator_type(s.dtype), s.data[0]) for s in scans]
         for name, kind, how in arrays:
-            lines += [f"{kind} {name}[{strip}];", f"for (auto& part : {name}) part = {identity(how, kind)};"]
+            lines += [f"{kind} {name}[{strip}];", f"for (auto& part : {name}) part = {identity_element(how, kind)};"]
         own = dict(names)
         body = [*self.running(scans, own, "[j]"), *self.element(one, own, "[j]")]
         bounds, start, end = self._bounds(one.guards, last)
@@ -380,7 +380,7 @@ class Strips(Nest):
             ):
                 own = dict(names)
                 body = [*self.printer.statements([node], own), f"h{node.number}[j] = {own[node]};"]
-                lines += [f"{computed(node.dtype)} h{node.number}[{strip}];", *self._along(last, body)]
+                lines += [f"{arithmetic_type(node.dtype)} h{node.number}[{strip}];", *self._along(last, body)]
                 names[node] = f"h{node.number}[j]"
         return lines
 
@@ -433,14 +433,10 @@ def unflattened(name: str, loops: tuple[LoopVar, ...]) -> list[str]:
     return lines
 
 
-def size(loops: tuple[LoopVar, ...]) -> int:
-    return prod(var.extent for var in loops)
-
-
 def _held(step: ReduceStep, one: RowPass, lanes: int = 1) -> str:
     """The type of a reduction's partial results, of which there are so many."""
-    kind = computed(step.value.dtype)
-    long = size(one.loops) > _LONG * lanes and step.kind in ("sum", "prod") and not step.guards
+    kind = arithmetic_type(step.value.dtype)
+    long = iterations(one.loops) > _LONG * lanes and step.kind in ("sum", "prod") and not step.guards
     return "double" if kind == "float" and long else kind
 
 

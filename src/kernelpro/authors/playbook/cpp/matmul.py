@@ -6,7 +6,7 @@ from math import prod
 
 from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.loops import Rows, indented, loop, nest, unflattened
-from kernelpro.authors.playbook.cpp.syntax import computed
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
 from kernelpro.authors.playbook.ir.indices import LoopVar
 from kernelpro.authors.playbook.ir.stages import MatrixProduct
@@ -31,7 +31,7 @@ class Products(Rows):
         return lines, self.printer.text(value, names)
 
     def _row_by_row(self, product: MatrixProduct) -> list[str]:
-        kind, column, depth = computed(product.left.dtype), product.column, product.depth
+        kind, column, depth = arithmetic_type(product.left.dtype), product.column, product.depth
         before, a = self._value(product.left, {})
         inside, b = self._value(product.right, {})
         at = f"{product.name}[{column.name}]"
@@ -53,7 +53,7 @@ class Products(Rows):
 
     def _in_blocks(self, product: MatrixProduct) -> list[str]:
         self.kernel.blocked = True
-        kind, name, row = computed(product.left.dtype), product.name, self.stage.outer[-1]
+        kind, name, row = arithmetic_type(product.left.dtype), product.name, self.stage.outer[-1]
         columns, depth = product.column.extent, product.depth.extent
         batches, panels, padded = (
             prod(v.extent for v in product.batch),

@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kernelpro.authors.playbook.codegen.backend import Move, Seed
 from kernelpro.authors.playbook.cpp.loops import STRIPS
-from kernelpro.authors.playbook.cpp.syntax import OWN
+from kernelpro.authors.playbook.cpp.syntax import FAST_FUNCTIONS
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign
-from kernelpro.authors.playbook.schedule.moves import (
-    apply_change,
-    distinct_fallbacks,
-    distinct_seeds,
-    per_stage,
-    use_fast_math,
-)
+from kernelpro.authors.playbook.schedule.moves import (Move, Seed, apply_change, distinct_fallbacks, distinct_seeds, per_stage, use_fast_math)
 from kernelpro.authors.playbook.schedule.online_reductions import fuse_variance
 from kernelpro.authors.playbook.schedule.passes import choose_cached, split_into_passes
 
@@ -200,7 +193,7 @@ MOVES = (
         "own mathematics",
         "Replace calls into libm by polynomials that vectorise.",
         ("cpu_math_calls", "cpu_scalar_code"),
-        use_fast_math(frozenset(OWN)),
+        use_fast_math(frozenset(FAST_FUNCTIONS)),
     ),
     Move(
         "strips",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from kernelpro.authors.playbook.codegen.printer import Names, Printer
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr
 
-STORED = {
+STORAGE_TYPES = {
     "float32": "float",
     "float64": "double",
     "float16": "Half",
@@ -45,21 +45,21 @@ _CALLS = {
     "pow": "std::pow",
     "fmod": "std::fmod",
 }
-OWN = {"exp": "exp_", "expm1": "expm1_", "log": "log_", "log1p": "log1p_", "tanh": "tanh_", "erf": "erf_"}
+FAST_FUNCTIONS = {"exp": "exp_", "expm1": "expm1_", "log": "log_", "log1p": "log1p_", "tanh": "tanh_", "erf": "erf_"}
 """Functions of MATHS that stand for libm's, of float."""
 
 
-def computed(dtype: str) -> str:
+def arithmetic_type(dtype: str) -> str:
     """The type in which arithmetic is done."""
-    return "float" if dtype in ("float16", "bfloat16") else STORED[dtype]
+    return "float" if dtype in ("float16", "bfloat16") else STORAGE_TYPES[dtype]
 
 
-def wide(dtype: str) -> str:
+def accumulator_type(dtype: str) -> str:
     """The type for sums of very many numbers."""
     return "double" if dtype in FLOATING else "int64_t"
 
 
-def identity(kind: str, ctype: str) -> str:
+def identity_element(kind: str, ctype: str) -> str:
     """What a reduction begins with."""
     if kind in ("sum", "prod"):
         return "0" if kind == "sum" else "1"
@@ -68,7 +68,7 @@ def identity(kind: str, ctype: str) -> str:
     return low if kind == "max" else f"{limits}::infinity()" if floating else f"{limits}::max()"
 
 
-def combined(kind: str, a: str, b: str) -> str:
+def combine(kind: str, a: str, b: str) -> str:
     if kind in ("sum", "prod"):
         return f"{a} {'+' if kind == 'sum' else '*'} {b}"
     return f"{'larger' if kind == 'max' else 'smaller'}({a}, {b})"
@@ -77,7 +77,7 @@ def combined(kind: str, a: str, b: str) -> str:
 class CppPrinter(Printer):
     def __init__(self, own_maths: bool, pointers: Mapping[str, str]):
         self._own, self._pointers = own_maths, pointers
-        self.used: set[str] = set()
+        self.used_functions: set[str] = set()
         """Functions of MATHS that were printed."""
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
@@ -85,7 +85,7 @@ class CppPrinter(Printer):
             return "true" if value else "false"
         if dtype not in FLOATING:
             return f"{value}" if abs(value) < 2**31 else f"{value}LL"
-        kind = computed(dtype)
+        kind = arithmetic_type(dtype)
         if not math.isfinite(value) or (kind == "float" and abs(value) > 3.4028235e38):
             return (
                 "NAN"
@@ -98,19 +98,19 @@ class CppPrinter(Printer):
         text = f"{self._pointers[tensor]}[{index}]"
         return {"bfloat16": f"from_bfloat({text})", "float16": f"float({text})"}.get(dtype, text)
 
-    def stored(self, tensor: str, index: str, held: str, text: str, dtype: str) -> str:
+    def store(self, tensor: str, index: str, held: str, text: str, dtype: str) -> str:
         """A line that writes `text`, of type `dtype`, to a tensor that holds `held`."""
         if held == "bfloat16":
             text = f"to_bfloat({text})"
-        elif STORED[held] != computed(dtype):
-            text = f"{STORED[held]}({text})"
+        elif STORAGE_TYPES[held] != arithmetic_type(dtype):
+            text = f"{STORAGE_TYPES[held]}({text})"
         return f"{self._pointers[tensor]}[{index}] = {text};"
 
     def declare(self, name: str, dtype: str, text: str) -> str:
-        return f"const {computed(dtype)} {name} = {text};"
+        return f"const {arithmetic_type(dtype)} {name} = {text};"
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
-        kind = computed(node.dtype)
+        kind = arithmetic_type(node.dtype)
         if op == "cast":
             return f"({args[0]} != 0)" if node.dtype == "bool" else f"{kind}({args[0]})"
         if op == "select":
@@ -125,9 +125,9 @@ class CppPrinter(Printer):
             return f"({'-' if op == 'neg' else '!'}{args[0]})"
         if op == "rsqrt":
             return f"({self.constant(1.0, node.dtype)} / std::sqrt({args[0]}))"
-        if op in OWN and self._own and kind == "float":
-            self.used.add(OWN[op])
-            return f"{OWN[op]}({args[0]})"
+        if op in FAST_FUNCTIONS and self._own and kind == "float":
+            self.used_functions.add(FAST_FUNCTIONS[op])
+            return f"{FAST_FUNCTIONS[op]}({args[0]})"
         if op == "abs" and kind not in ("float", "double"):
             return f"std::abs({args[0]})"
         return f"{_CALLS[op]}({', '.join(args)})"
@@ -143,12 +143,12 @@ def _float(value: float) -> str:
     return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"
 
 
-def maths(used: set[str]) -> str:
+def math_functions(used: set[str]) -> str:
     """The functions that are used, and those they are made of."""
     wanted = set(used)
     for name, needs in (("tanh_", {"exp_"}), ("erf_", {"exp_"}), ("expm1_", {"exp_"}), ("log1p_", {"log_"})):
         wanted |= needs if name in wanted else set()
-    return "\n".join(text for name, text in MATHS.items() if name in wanted)
+    return "\n".join(text for name, text in MATH_FUNCTIONS.items() if name in wanted)
 
 
 PRELUDE = """\
@@ -218,7 +218,7 @@ static inline uint16_t to_bfloat(float value) {  // to the nearest, ties to even
 }
 """
 
-MATHS = {
+MATH_FUNCTIONS = {
     "exp_": """\
 // e^x as 2^(n + r) with n whole and a polynomial for 2^r, to 2e-7 of it; beyond the range of float at its ends.
 static inline float exp_(float x) {

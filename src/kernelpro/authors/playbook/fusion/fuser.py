@@ -227,7 +227,7 @@ class _Fuser:
         def make(inner: Indices, own: Loops) -> Expr:
             new = dict(zip(loops, inner, strict=True))
             used.append(self._attempt(draft, own))
-            return used[-1].element(value, tuple(i.substitute(new, lambda e: e) for i in indices))
+            return used[-1].element(value, tuple(i.substitute(new) for i in indices))
 
         try:
             parts = build_with_loop_splits(loops, make)
@@ -241,7 +241,7 @@ class _Fuser:
             self._accept(attempt)
         for found, inner, own in parts:
             new = dict(zip(loops, inner, strict=True))
-            place = flatten([i.substitute(new, lambda e: e) for i in indices], value.shape)
+            place = flatten([i.substitute(new) for i in indices], value.shape)
             draft.steps.append(StoreStep(tensor.name, place, found, own))
         return True
 

@@ -192,4 +192,4 @@ def find_split(split: LoopSplitRequired, loops: Sequence[LoopVar]) -> tuple[Loop
 
 
 def _moved(index: IndexExpr, var: LoopVar, part: LoopVar, start: int) -> IndexExpr:
-    return index.substitute({var: variable(part) + start}, lambda value: value)
+    return index.substitute({var: variable(part) + start})

@@ -1,117 +1,114 @@
-"""Element-wise operators: ATen's name to an expression."""
+"""Element-wise operators."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 
-from kernelpro.authors.playbook.graph.operator_call import (
-    Handler,
-    OperatorCall,
+from kernelpro.authors.playbook.graph.operator_call import Handler, OperatorCall
+from kernelpro.authors.playbook.graph.shapes import sliced
+from kernelpro.authors.playbook.graph.value_ops import (
     compare,
     convert,
     elementwise,
     elementwise_uncast,
+    mul,
     op,
     scalar,
     select,
+    sub,
 )
-from kernelpro.authors.playbook.graph.shapes import sliced
 from kernelpro.authors.playbook.graph.values import Value
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, ExprBuilder
 
 
-class _Math:
-    """Arithmetic on expressions as it is written on paper."""
+class _Term:
+    """An expression with Python's arithmetic operators, so that formulas read as on paper."""
 
     def __init__(self, builder: ExprBuilder, expr: Expr):
         self.builder, self.expr = builder, expr
 
-    def _do(self, name: str, left: _Math | float, right: _Math | float) -> _Math:
-        kind = self.expr.dtype
-        a, b = (
-            side.expr if isinstance(side, _Math) else self.builder.const(side, kind) for side in (left, right)
-        )
-        return _Math(
-            self.builder,
-            self.builder.make(name, a, b, dtype="bool" if name in ("gt", "lt", "ge", "le") else kind),
+    def _binary(self, name: str, left: _Term | float, right: _Term | float) -> _Term:
+        dtype = self.expr.dtype
+        a, b = (s.expr if isinstance(s, _Term) else self.builder.const(s, dtype) for s in (left, right))
+        return _Term(
+            self.builder, self.builder.make(name, a, b, dtype="bool" if name in ("gt", "lt") else dtype)
         )
 
-    def __add__(self, other: _Math | float) -> _Math:
-        return self._do("add", self, other)
+    def __add__(self, other: _Term | float) -> _Term:
+        return self._binary("add", self, other)
 
-    def __sub__(self, other: _Math | float) -> _Math:
-        return self._do("sub", self, other)
+    def __sub__(self, other: _Term | float) -> _Term:
+        return self._binary("sub", self, other)
 
-    def __rsub__(self, other: float) -> _Math:
-        return self._do("sub", other, self)
+    def __rsub__(self, other: float) -> _Term:
+        return self._binary("sub", other, self)
 
-    def __mul__(self, other: _Math | float) -> _Math:
-        return self._do("mul", self, other)
+    def __mul__(self, other: _Term | float) -> _Term:
+        return self._binary("mul", self, other)
 
-    def __truediv__(self, other: _Math | float) -> _Math:
-        return self._do("div", self, other)
+    def __truediv__(self, other: _Term | float) -> _Term:
+        return self._binary("div", self, other)
 
-    def __rtruediv__(self, other: float) -> _Math:
-        return self._do("div", other, self)
+    def __rtruediv__(self, other: float) -> _Term:
+        return self._binary("div", other, self)
 
-    def __gt__(self, other: _Math | float) -> _Math:
-        return self._do("gt", self, other)
+    def __gt__(self, other: _Term | float) -> _Term:
+        return self._binary("gt", self, other)
 
-    def __lt__(self, other: _Math | float) -> _Math:
-        return self._do("lt", self, other)
+    def __lt__(self, other: _Term | float) -> _Term:
+        return self._binary("lt", self, other)
 
-    def __neg__(self) -> _Math:
-        return self.of("neg")
+    def __neg__(self) -> _Term:
+        return self.apply("neg")
 
-    def of(self, name: str) -> _Math:
-        return _Math(self.builder, self.builder.make(name, self.expr))
+    def apply(self, name: str) -> _Term:
+        """A unary operation."""
+        return _Term(self.builder, self.builder.make(name, self.expr))
 
-    def max(self, other: float) -> _Math:
-        return self._do("max", self, other)
+    def max(self, other: float) -> _Term:
+        return self._binary("max", self, other)
 
-    def min(self, other: float) -> _Math:
-        return self._do("min", self, other)
+    def min(self, other: float) -> _Term:
+        return self._binary("min", self, other)
 
-    def where(self, yes: _Math | float, no: _Math | float) -> _Math:
-        """This being a condition."""
-        like = next(side for side in (yes, no) if isinstance(side, _Math))
-        a, b = (s.expr if isinstance(s, _Math) else self.builder.const(s, like.expr.dtype) for s in (yes, no))
-        return _Math(self.builder, self.builder.make("select", self.expr, a, b))
-
-
-Formula = Callable[..., _Math]
+    def where(self, if_true: _Term, if_false: _Term | float) -> _Term:
+        """A choice by this condition."""
+        other = (
+            if_false.expr if isinstance(if_false, _Term) else self.builder.const(if_false, if_true.expr.dtype)
+        )
+        return _Term(self.builder, self.builder.make("select", self.expr, if_true.expr, other))
 
 
-def softplus(x: _Math) -> _Math:
+def _log1p_exp(x: _Term) -> _Term:
     """log(1 + exp(x)) without overflow."""
-    return x.max(0) + (-x.of("abs")).of("exp").of("log1p")
+    return x.max(0) + (-x.apply("abs")).apply("exp").apply("log1p")
 
 
-def _gelu(x: _Math, approximate: str = "none") -> _Math:
+def _gelu(x: _Term, approximate: str = "none") -> _Term:
     if approximate == "tanh":
-        return x * 0.5 * ((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)).of("tanh") + x * 0.5
-    return x * 0.5 * ((x * math.sqrt(0.5)).of("erf") + 1)
+        return x * 0.5 * ((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)).apply("tanh") + x * 0.5
+    return x * 0.5 * ((x * math.sqrt(0.5)).apply("erf") + 1)
 
 
-def _softplus(x: _Math, beta: float = 1.0, threshold: float = 20.0) -> _Math:
-    return (x * beta > threshold).where(x, softplus(x * beta) * (1 / beta))
+def _softplus(x: _Term, beta: float = 1.0, threshold: float = 20.0) -> _Term:
+    return (x * beta > threshold).where(x, _log1p_exp(x * beta) * (1 / beta))
 
 
-def _elu(x: _Math, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0) -> _Math:
-    return (x > 0).where(x * scale, (x * inner).of("expm1") * (alpha * scale))
+def _elu(x: _Term, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0) -> _Term:
+    return (x > 0).where(x * scale, (x * inner).apply("expm1") * (alpha * scale))
 
 
-def _clamp(x: _Math, low: float | None = None, high: float | None = None) -> _Math:
+def _clamp(x: _Term, low: float | None = None, high: float | None = None) -> _Term:
     x = x if low is None else x.max(low)
     return x if high is None else x.min(high)
 
 
-FORMULAS: Mapping[str, Formula] = {
+FORMULAS: Mapping[str, Callable[..., _Term]] = {
     "relu": lambda x: x.max(0),
     "relu6": lambda x: x.max(0).min(6),
-    "sigmoid": lambda x: 1 / ((-x).of("exp") + 1),
-    "silu": lambda x: x / ((-x).of("exp") + 1),
+    "sigmoid": lambda x: 1 / ((-x).apply("exp") + 1),
+    "silu": lambda x: x / ((-x).apply("exp") + 1),
     "gelu": _gelu,
     "hardtanh": lambda x, low=-1.0, high=1.0: x.max(low).min(high),
     "clamp": _clamp,
@@ -121,99 +118,92 @@ FORMULAS: Mapping[str, Formula] = {
     "hardswish": lambda x: x * (x + 3).max(0).min(6) * (1 / 6),
     "leaky_relu": lambda x, slope=0.01: (x > 0).where(x, x * slope),
     "elu": _elu,
-    "celu": lambda x, alpha=1.0: (x > 0).where(x, (x * (1 / alpha)).of("expm1") * alpha),
+    "celu": lambda x, alpha=1.0: (x > 0).where(x, (x * (1 / alpha)).apply("expm1") * alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772, 1.0507009873554805),
     "softplus": _softplus,
-    "mish": lambda x: x * softplus(x).of("tanh"),
-    "log_sigmoid": lambda x: x.min(0) - (-x.of("abs")).of("exp").of("log1p"),
-    "hardshrink": lambda x, edge=0.5: (x.of("abs") > edge).where(x, 0.0),
-    "softshrink": lambda x, edge=0.5: x - x.max(-edge).min(edge),
-    "threshold": lambda x, edge, value: (x > edge).where(x, float(value)),
+    "mish": lambda x: x * _log1p_exp(x).apply("tanh"),
+    "log_sigmoid": lambda x: x.min(0) - (-x.apply("abs")).apply("exp").apply("log1p"),
+    "hardshrink": lambda x, bound=0.5: (x.apply("abs") > bound).where(x, 0.0),
+    "softshrink": lambda x, bound=0.5: x - x.max(-bound).min(bound),
+    "threshold": lambda x, bound, value: (x > bound).where(x, float(value)),
     "square": lambda x: x * x,
     "reciprocal": lambda x: 1 / x,
     "sign": lambda x: (x > 0).where(x * 0 + 1, (x < 0).where(x * 0 - 1, 0.0)),
-    "exp2": lambda x: (x * math.log(2)).of("exp"),
-    "log2": lambda x: x.of("log") * (1 / math.log(2)),
-    "log10": lambda x: x.of("log") * (1 / math.log(10)),
-    "sinh": lambda x: (x.of("exp") - (-x).of("exp")) * 0.5,
-    "cosh": lambda x: (x.of("exp") + (-x).of("exp")) * 0.5,
+    "exp2": lambda x: (x * math.log(2)).apply("exp"),
+    "log2": lambda x: x.apply("log") * (1 / math.log(2)),
+    "log10": lambda x: x.apply("log") * (1 / math.log(10)),
+    "sinh": lambda x: (x.apply("exp") - (-x).apply("exp")) * 0.5,
+    "cosh": lambda x: (x.apply("exp") + (-x).apply("exp")) * 0.5,
 }
-"""Of one tensor and numbers."""
-
+"""Functions of one tensor and numbers."""
+_INTEGER_FORMULAS = ("relu", "clamp", "clamp_min", "clamp_max", "square")
 _UNARY = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
-_ROUNDED = ("floor", "ceil", "round", "trunc")
-_COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
+_ROUNDING = ("floor", "ceil", "round", "trunc")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGICAL = {
-    "logical_and": "and",
-    "logical_or": "or",
-    "bitwise_and": "and",
-    "bitwise_or": "or",
-    "__and__": "and",
-    "__or__": "or",
+    **dict.fromkeys(("logical_and", "bitwise_and", "__and__"), "and"),
+    **dict.fromkeys(("logical_or", "bitwise_or", "__or__"), "or"),
 }
 
 
-def _formula(name: str) -> Handler:
-    def handler(call: OperatorCall) -> Value:
-        numbers = call.node.args[1:]
-        named = {"approximate": call.node.kwargs["approximate"]} if "approximate" in call.node.kwargs else {}
-        if not call.dtype.startswith(("float", "bfloat")) and name not in (
-            "relu",
-            "clamp",
-            "clamp_min",
-            "clamp_max",
-            "square",
-        ):
-            raise call.unsupported(f"of {call.dtype}")
-        if any(isinstance(n, (dict, list)) for n in numbers):
-            raise call.unsupported("with tensors for numbers")
-        if {"min", "max"} & call.node.kwargs.keys():
-            numbers = (call.get(1, "min"), call.get(2, "max"))
-        return elementwise(
-            lambda builder, x: FORMULAS[name](_Math(builder, x), *numbers, **named).expr,
-            call.value(0),
-            dtype=call.dtype,
-        )
-
-    return handler
+def formula(name: str, source: Value, *numbers: float, dtype: str = "", **options: str) -> Value:
+    """One of FORMULAS, element by element."""
+    return elementwise(
+        lambda builder, x: FORMULAS[name](_Term(builder, x), *numbers, **options).expr, source, dtype=dtype
+    )
 
 
-def _scaled(name: str) -> Handler:
-    """add and sub, whose second operand may be multiplied."""
+def log1p_exp(source: Value) -> Value:
+    """log(1 + exp(x)) without overflow."""
+    return elementwise(lambda builder, x: _log1p_exp(_Term(builder, x)).expr, source)
 
-    def handler(call: OperatorCall) -> Value:
-        first, second, factor = call.value(0), call.value(1, "other"), call.get(2, "alpha", 1)
-        if name == "rsub":
-            first, second = second, first
-        scaled = op("mul", second, scalar(factor), dtype=call.dtype) if factor != 1 else second
-        return op("add" if name == "add" else "sub", first, scaled, dtype=call.dtype)
 
-    return handler
+def _formula(call: OperatorCall) -> Value:
+    kwargs, numbers = call.node.kwargs, call.node.args[1:]
+    options = {"approximate": kwargs["approximate"]} if "approximate" in kwargs else {}
+    if call.dtype not in FLOATING and call.name not in _INTEGER_FORMULAS:
+        raise call.unsupported(f"of {call.dtype}")
+    if any(isinstance(n, (dict, list)) for n in numbers):
+        raise call.unsupported("with tensors instead of numbers")
+    if {"min", "max"} & kwargs.keys():
+        numbers = (call.get(1, "min"), call.get(2, "max"))
+    return formula(call.name, call.value(0), *numbers, dtype=call.dtype, **options)
+
+
+def _add_or_sub(call: OperatorCall) -> Value:
+    """The second operand may be multiplied by `alpha`."""
+    first, second, alpha = call.value(0), call.value(1, "other"), call.get(2, "alpha", 1)
+    if call.name == "rsub":
+        first, second = second, first
+    scaled = op("mul", second, scalar(alpha), dtype=call.dtype) if alpha != 1 else second
+    return op("add" if call.name == "add" else "sub", first, scaled, dtype=call.dtype)
+
+
+def _require_floating(call: OperatorCall) -> None:
+    if call.dtype not in FLOATING:
+        raise call.unsupported(f"of {call.dtype}")
 
 
 def _div(call: OperatorCall) -> Value:
-    mode = call.get(2, "rounding_mode")
-    if call.dtype not in FLOATING:
-        raise call.unsupported(f"of {call.dtype}")
-    quotient = op("div", call.value(0), call.value(1), dtype=call.dtype)
+    _require_floating(call)
+    quotient, mode = op("div", call.value(0), call.value(1), dtype=call.dtype), call.get(2, "rounding_mode")
     return op({"floor": "floor", "trunc": "trunc"}[mode], quotient) if mode else quotient
 
 
 def _pow(call: OperatorCall) -> Value:
-    power = call.get(1, "exponent")
-    base = call.value(0)
+    base, power = call.value(0), call.get(1, "exponent")
     if isinstance(power, Value) or (call.dtype not in FLOATING and power not in (1, 2, 3, 4)):
         return op("pow", base, call.value(1), dtype=call.dtype)
 
     def make(builder: ExprBuilder, x: Expr) -> Expr:
-        m = _Math(builder, x)
+        term = _Term(builder, x)
         if power in (2, 3, 4):
-            square = m * m
-            return {2: square, 3: square * m, 4: square * square}[int(power)].expr
+            square = term * term
+            return {2: square, 3: square * term, 4: square * square}[int(power)].expr
         if power in (0.5, -0.5):
-            return m.of("sqrt" if power > 0 else "rsqrt").expr
+            return term.apply("sqrt" if power > 0 else "rsqrt").expr
         if power in (-1, -2):
-            return (1 / (m if power == -1 else m * m)).expr
+            return (1 / (term if power == -1 else term * term)).expr
         return x if power == 1 else builder.make("pow", x, builder.const(power, call.dtype))
 
     return elementwise(make, base, dtype=call.dtype)
@@ -229,47 +219,30 @@ def _masked_fill(call: OperatorCall) -> Value:
 
 def _logical_not(call: OperatorCall) -> Value:
     source = call.value(0)
-    if source.dtype != "bool" and "bitwise" in call.node.op:
+    if source.dtype != "bool" and call.name == "bitwise_not":
         raise call.unsupported(f"of {source.dtype}")
     return elementwise_uncast(
         lambda builder, x: builder.make("not", builder.cast(x, "bool")), source, dtype="bool"
     )
 
 
-def _logical(name: str) -> Handler:
-    def handler(call: OperatorCall) -> Value:
-        if call.dtype != "bool":
-            raise call.unsupported(f"of {call.dtype}")
-        return elementwise(
-            lambda builder, a, b: builder.make(name, a, b), call.value(0), call.value(1), dtype="bool"
-        )
-
-    return handler
+def _logical(call: OperatorCall) -> Value:
+    if call.dtype != "bool":
+        raise call.unsupported(f"of {call.dtype}")
+    return op(_LOGICAL[call.name], call.value(0), call.value(1), dtype="bool")
 
 
 def _remainder(call: OperatorCall) -> Value:
-    """With the divisor's sign, as Python's."""
-
-    def make(builder: ExprBuilder, a: Expr, b: Expr) -> Expr:
-        x, y = _Math(builder, a), _Math(builder, b)
-        return (x - (x / y).of("floor") * y).expr
-
-    if call.dtype not in FLOATING:
-        raise call.unsupported(f"of {call.dtype}")
-    return elementwise(make, call.value(0), call.value(1), dtype=call.dtype)
+    """With the sign of the divisor, as in Python."""
+    _require_floating(call)
+    x, y = (convert(call.value(i), call.dtype) for i in (0, 1))
+    return sub(x, mul(op("floor", op("div", x, y)), y))
 
 
-def _addc(name: str) -> Handler:
-    def handler(call: OperatorCall) -> Value:
-        joint = op(name, call.value(1), call.value(2), dtype=call.dtype)
-        return op(
-            "add",
-            call.value(0),
-            op("mul", joint, scalar(call.get(3, "value", 1)), dtype=call.dtype),
-            dtype=call.dtype,
-        )
-
-    return handler
+def _addcmul_or_addcdiv(call: OperatorCall) -> Value:
+    term = op(call.name.removeprefix("addc"), call.value(1), call.value(2), dtype=call.dtype)
+    scaled = op("mul", term, scalar(call.get(3, "value", 1)), dtype=call.dtype)
+    return op("add", call.value(0), scaled, dtype=call.dtype)
 
 
 def _lerp(call: OperatorCall) -> Value:
@@ -278,47 +251,39 @@ def _lerp(call: OperatorCall) -> Value:
 
 
 def _glu(call: OperatorCall) -> Value:
-    source, dim = call.value(0), call.get(1, "dim", -1) % len(call.shape)
+    source, dim = call.value(0), call.dim(1, "dim", -1)
     half = source.shape[dim] // 2
-    gate = elementwise(
-        lambda builder, x: FORMULAS["sigmoid"](_Math(builder, x)).expr, sliced(source, dim, half, half, 1)
-    )
-    return op("mul", sliced(source, dim, 0, half, 1), gate)
+    return mul(sliced(source, dim, 0, half), formula("sigmoid", sliced(source, dim, half, half)))
 
 
-def _unary(name: str) -> Handler:
-    return lambda call: op(name, convert(call.value(0), call.dtype))
+def _unary(call: OperatorCall) -> Value:
+    return op(call.name, convert(call.value(0), call.dtype))
 
 
-def _rounded(name: str) -> Handler:
-    """To whole numbers, which stay as they are."""
-
-    def handler(call: OperatorCall) -> Value:
-        if call.overload == "decimals":
-            raise call.unsupported("to other places than the point")
-        return op(name, call.value(0)) if call.dtype in FLOATING else call.value(0)
-
-    return handler
+def _round(call: OperatorCall) -> Value:
+    """Integers are unchanged."""
+    if call.overload == "decimals":
+        raise call.unsupported("to decimal places")
+    return op(call.name, call.value(0)) if call.dtype in FLOATING else call.value(0)
 
 
 def _binary(name: str) -> Handler:
     return lambda call: op(name, call.value(0), call.value(1), dtype=call.dtype)
 
 
-def _compared(name: str) -> Handler:
-    def handler(call: OperatorCall) -> Value:
-        return compare(name, call.value(0), call.value(1, "other"))
-
-    return handler
+def _compare(call: OperatorCall) -> Value:
+    return compare(call.name, call.value(0), call.value(1, "other"))
 
 
 HANDLERS: dict[str, Handler] = {
-    **{name: _unary(name) for name in _UNARY},
-    **{name: _rounded(name) for name in _ROUNDED},
-    **{name: _formula(name) for name in FORMULAS},
-    **{name: _compared(name) for name in _COMPARED},
-    **{name: _logical(joint) for name, joint in _LOGICAL.items()},
-    **{name: _scaled(name) for name in ("add", "sub", "rsub")},
+    **dict.fromkeys(_UNARY, _unary),
+    **dict.fromkeys(_ROUNDING, _round),
+    **dict.fromkeys(FORMULAS, _formula),
+    **dict.fromkeys(_COMPARISONS, _compare),
+    **dict.fromkeys(_LOGICAL, _logical),
+    **dict.fromkeys(("add", "sub", "rsub"), _add_or_sub),
+    **dict.fromkeys(("logical_not", "bitwise_not"), _logical_not),
+    **dict.fromkeys(("addcmul", "addcdiv"), _addcmul_or_addcdiv),
     "mul": _binary("mul"),
     "maximum": _binary("max"),
     "minimum": _binary("min"),
@@ -328,19 +293,6 @@ HANDLERS: dict[str, Handler] = {
     "remainder": _remainder,
     "where": _where,
     "masked_fill": _masked_fill,
-    "logical_not": _logical_not,
-    "bitwise_not": _logical_not,
-    "addcmul": _addc("mul"),
-    "addcdiv": _addc("div"),
     "lerp": _lerp,
     "glu": _glu,
 }
-
-
-def formula(name: str, source: Value, *numbers: float) -> Value:
-    """One of FORMULAS, for operators that are made of several."""
-    return elementwise(lambda builder, x: FORMULAS[name](_Math(builder, x), *numbers).expr, source)
-
-
-def softplus_of(source: Value) -> Value:
-    return elementwise(lambda builder, x: softplus(_Math(builder, x)).expr, source)

@@ -14,29 +14,32 @@ HANDLERS: dict[str, Handler] = {
     **reductions.HANDLERS,
     **matmul_and_conv.HANDLERS,
 }
-_MOST_OPERATORS = 400
-"""Longer chains are nested more deeply than they can be walked."""
-_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
+"""By ATen's name of the operator, without namespace and overload."""
+_MAX_OPERATORS = 400
+"""The expressions of longer chains would exceed Python's recursion limit."""
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
 
 
 def lower(graph: Graph) -> dict[str, Result]:
-    """Every value of the graph by its name."""
-    if len(graph.nodes) > _MOST_OPERATORS:
-        raise NoProposal(f"{len(graph.nodes)} operators are more than the playbook reads ({_MOST_OPERATORS})")
+    """The value of every node by its name. Raises NoProposal, which names the operator, for what is not
+    supported."""
+    if len(graph.nodes) > _MAX_OPERATORS:
+        raise NoProposal(
+            f"the playbook supports up to {_MAX_OPERATORS} operators; the task has {len(graph.nodes)}"
+        )
     values: dict[str, Result] = {}
     for node in graph.nodes:
-        if node.dtype not in (*_TYPES, "tuple"):
-            raise NoProposal(f"{node.name} is of {node.dtype}, for which the playbook has no kernels")
+        if node.dtype not in (*_DTYPES, "tuple"):
+            raise NoProposal(f"the playbook does not support the type {node.dtype} (of {node.name})")
         if node.op in ("input", "parameter"):
             values[node.name] = InputValue(node.name, node.shape, node.dtype)
             continue
-        name = node.op if node.op == "getitem" else node.op.split(".")[1]
-        if name not in HANDLERS:
-            raise NoProposal(f"{node.op} is outside the playbook's families")
-        made = HANDLERS[name](OperatorCall(node, values))
-        if isinstance(made, Value) and tuple(made.shape) != tuple(node.shape):
-            raise NoProposal(
-                f"{node.op} gives shape {list(node.shape)}, which the playbook reads as {list(made.shape)}"
-            )
-        values[node.name] = made
+        call = OperatorCall(node, values)
+        if call.name not in HANDLERS:
+            raise NoProposal(f"the playbook does not support the operator {node.op}")
+        result = HANDLERS[call.name](call)
+        if isinstance(result, Value) and result.shape != tuple(node.shape):
+            computed, actual = list(result.shape), list(node.shape)
+            raise NoProposal(f"the playbook computes shape {computed} for {node.op}, which returns {actual}")
+        values[node.name] = result
     return values

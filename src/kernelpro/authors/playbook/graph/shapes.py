@@ -1,37 +1,38 @@
-"""Views, copies, joins, lookups and tensors made from nothing: operators that compute no number."""
+"""Operators that compute nothing: views, copies, concatenation, padding, gathers, and constant tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelpro.authors.playbook.graph.operator_call import (
-    Handler,
-    OperatorCall,
+from kernelpro.authors.playbook.graph.operator_call import Handler, OperatorCall
+from kernelpro.authors.playbook.graph.value_ops import (
     broadcast_shape,
     convert,
+    index_along,
+    op,
     scalar,
     select,
+    triangle,
 )
 from kernelpro.authors.playbook.graph.values import (
     Concat,
     Gather,
-    IndexFunction,
     Indices,
-    LoweringContext,
     Value,
     View,
     ZeroPadded,
     broadcast_indices,
 )
-from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.indices import constant, indirect, reshape
+from kernelpro.authors.playbook.ir.indices import constant, reshape
 
 
 def reshaped(source: Value, shape: Sequence[int]) -> Value:
+    """The source with another shape."""
     return View(source, shape, lambda indices: reshape(indices, shape, source.shape))
 
 
 def permuted(source: Value, dims: Sequence[int]) -> Value:
+    """The source with its dimensions in another order."""
     dims = [d % len(source.shape) for d in dims]
     return View(
         source,
@@ -40,23 +41,37 @@ def permuted(source: Value, dims: Sequence[int]) -> Value:
     )
 
 
-def sliced(source: Value, dim: int, start: int, size: int, step: int) -> Value:
+def swapped(source: Value) -> Value:
+    """The source with its last two dimensions exchanged."""
+    rank = len(source.shape)
+    return permuted(source, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def sliced(source: Value, dim: int, start: int, size: int, step: int = 1) -> Value:
+    """`size` elements along one dimension."""
     shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
     return View(
         source, shape, lambda indices: (*indices[:dim], indices[dim] * step + start, *indices[dim + 1 :])
     )
 
 
-def selected(source: Value, dim: int, at: int) -> Value:
+def selected(source: Value, dim: int, index: int) -> Value:
+    """One index along a dimension, which the result does not have."""
     shape = (*source.shape[:dim], *source.shape[dim + 1 :])
-    return View(source, shape, lambda indices: (*indices[:dim], constant(at), *indices[dim:]))
+    return View(source, shape, lambda indices: (*indices[:dim], constant(index), *indices[dim:]))
 
 
 def expanded(source: Value, shape: Sequence[int]) -> Value:
+    """The source broadcast to a shape."""
     return View(source, shape, lambda indices: broadcast_indices(indices, source.shape))
 
 
-def _same(call: OperatorCall) -> Value:
+def filled(value: float, shape: Sequence[int], dtype: str) -> Value:
+    """A tensor with the same number everywhere."""
+    return expanded(scalar(value, dtype), shape)
+
+
+def _copy(call: OperatorCall) -> Value:
     return convert(call.value(0), call.dtype)
 
 
@@ -81,19 +96,17 @@ def _transpose(call: OperatorCall) -> Value:
     return permuted(source, dims)
 
 
-def _reversed(call: OperatorCall) -> Value:
+def _reverse_dims(call: OperatorCall) -> Value:
     return permuted(call.value(0), range(len(call.shape) - 1, -1, -1))
 
 
 def _select(call: OperatorCall) -> Value:
-    source = call.value(0)
-    dim, at = call.get(1, "dim") % len(source.shape), call.get(2, "index")
-    return selected(source, dim, at % source.shape[dim])
+    source, dim = call.value(0), call.dim(1, "dim")
+    return selected(source, dim, call.get(2, "index") % source.shape[dim])
 
 
 def _slice(call: OperatorCall) -> Value:
-    source = call.value(0)
-    dim = call.get(1, "dim", 0) % len(source.shape)
+    source, dim = call.value(0), call.dim(1, "dim", 0)
     size = source.shape[dim]
     start = call.get(2, "start", 0) or 0
     start = max(0, min(size, start + size if start < 0 else start))
@@ -101,36 +114,33 @@ def _slice(call: OperatorCall) -> Value:
 
 
 def _split(call: OperatorCall) -> tuple[Value, ...]:
-    source, sizes = call.value(0), call.get(1, "split_size")
-    dim = call.get(2, "dim", 0) % len(source.shape)
+    source, sizes, dim = call.value(0), call.get(1, "split_size"), call.dim(2, "dim", 0)
     size = source.shape[dim]
-    if call.node.op.startswith("aten.chunk"):
+    if call.name == "chunk":
         sizes = -(-size // sizes)
     if isinstance(sizes, int):
         sizes = [min(sizes, size - start) for start in range(0, size, sizes)]
-    return tuple(sliced(source, dim, sum(sizes[:i]), part, 1) for i, part in enumerate(sizes))
+    return tuple(sliced(source, dim, sum(sizes[:i]), part) for i, part in enumerate(sizes))
 
 
 def _unbind(call: OperatorCall) -> tuple[Value, ...]:
-    source = call.value(0)
-    dim = call.get(1, "dim", 0) % len(source.shape)
+    source, dim = call.value(0), call.dim(1, "dim", 0)
     return tuple(selected(source, dim, i) for i in range(source.shape[dim]))
 
 
 def _getitem(call: OperatorCall) -> Value:
-    several, place = call.get(0, "self"), call.get(1, "index")
-    if place >= len(several):
-        raise call.unsupported(
-            f"takes result {place} of an operator of which the playbook knows {len(several)}"
-        )
-    found = several[place]
-    assert isinstance(found, Value)
-    return found
+    results, position = call.get(0, "self"), call.get(1, "index")
+    if position >= len(results):
+        raise call.unsupported(f"of result {position} of an operator; it computes only {len(results)}")
+    result = results[position]
+    assert isinstance(result, Value)
+    return result
 
 
 def _broadcast_tensors(call: OperatorCall) -> tuple[Value, ...]:
     values = call.get(0, "tensors")
-    return tuple(expanded(value, broadcast_shape(values)) for value in values)
+    shape = broadcast_shape([value.shape for value in values])
+    return tuple(expanded(value, shape) for value in values)
 
 
 def _flip(call: OperatorCall) -> Value:
@@ -145,10 +155,10 @@ def _flip(call: OperatorCall) -> Value:
 
 def _repeat(call: OperatorCall) -> Value:
     source = call.value(0)
-    lead = len(call.shape) - len(source.shape)
+    new_dims = len(call.shape) - len(source.shape)
 
     def remap(indices: Indices) -> Indices:
-        return tuple(index % size for index, size in zip(indices[lead:], source.shape, strict=True))
+        return tuple(index % size for index, size in zip(indices[new_dims:], source.shape, strict=True))
 
     return View(source, call.shape, remap)
 
@@ -168,111 +178,73 @@ def _stack(call: OperatorCall) -> Value:
 
 
 def _pad(call: OperatorCall) -> Value:
-    """Each dimension as three parts behind each other; a negative number cuts off."""
-    named = call.node.op.startswith("aten.pad.")
-    made, margins, filler = call.value(0), call.get(1, "pad"), call.get(3 if named else 2, "value") or 0
-    if named and call.get(2, "mode", "constant") != "constant":
-        raise call.unsupported("by anything but a constant")
-    for place in range(len(margins) // 2):
-        dim, (before, after) = len(made.shape) - 1 - place, margins[2 * place : 2 * place + 2]
-        kept = made.shape[dim] + min(before, 0) + min(after, 0)
-        made = sliced(made, dim, max(-before, 0), kept, 1)
-        shapes = [(*made.shape[:dim], size, *made.shape[dim + 1 :]) for size in (before, after)]
-        edges = [
-            IndexFunction(lambda builder, indices: builder.const(filler, call.dtype), shape, call.dtype)
-            for shape in shapes
+    """Each padded dimension is a concatenation of three parts; negative padding crops."""
+    has_mode = call.name == "pad"
+    padded, padding, fill = call.value(0), call.get(1, "pad"), call.get(3 if has_mode else 2, "value") or 0
+    if has_mode and call.get(2, "mode", "constant") != "constant":
+        raise call.unsupported("with a mode other than 'constant'")
+    for i in range(len(padding) // 2):
+        dim, (before, after) = len(padded.shape) - 1 - i, padding[2 * i : 2 * i + 2]
+        size = padded.shape[dim] + min(before, 0) + min(after, 0)
+        padded = sliced(padded, dim, max(-before, 0), size)
+        margins = [
+            (*padded.shape[:dim], max(margin, 0), *padded.shape[dim + 1 :]) for margin in (before, after)
         ]
-        parts = [edges[0]] * (before > 0) + [made] + [edges[1]] * (after > 0)
-        whole = kept + max(before, 0) + max(after, 0)
-        made = Concat(parts, dim, (*made.shape[:dim], whole, *made.shape[dim + 1 :]), call.dtype)
-    if filler or min(margins, default=0) < 0:
-        return made
-    before = [0] * (len(made.shape) - len(margins) // 2) + list(margins[-2::-2])
-    return ZeroPadded(made, call.value(0), before)
+        left, right = (filled(fill, shape, call.dtype) for shape in margins)
+        parts = [part for part in (left, padded, right) if part.shape[dim]]
+        total = sum(part.shape[dim] for part in parts)
+        padded = Concat(parts, dim, (*padded.shape[:dim], total, *padded.shape[dim + 1 :]), call.dtype)
+    if fill or min(padding, default=0) < 0:
+        return padded
+    leading = [0] * (len(padded.shape) - len(padding) // 2) + list(padding[-2::-2])
+    return ZeroPadded(padded, call.value(0), leading)
 
 
 def _repeat_interleave(call: OperatorCall) -> Value:
-    source, times, dim = call.value(0), call.get(1, "repeats"), call.get(2, "dim")
-    if not isinstance(times, int) or dim is None:
-        raise call.unsupported("by a tensor, or flattened")
-    dim %= len(source.shape)
+    source, repeats = call.value(0), call.get(1, "repeats")
+    if not isinstance(repeats, int) or call.get(2, "dim") is None:
+        raise call.unsupported("with a tensor of repeats, or without a dimension")
+    dim = call.dim(2, "dim")
     return View(
-        source, call.shape, lambda indices: (*indices[:dim], indices[dim] // times, *indices[dim + 1 :])
+        source, call.shape, lambda indices: (*indices[:dim], indices[dim] // repeats, *indices[dim + 1 :])
     )
 
 
 def _diagonal(call: OperatorCall) -> Value:
-    source = call.value(0)
-    offset, first, second = call.get(1, "offset", 0), call.get(2, "dim1", 0), call.get(3, "dim2", 1)
-    first, second = first % len(source.shape), second % len(source.shape)
+    source, offset = call.value(0), call.get(1, "offset", 0)
+    first, second = call.dim(2, "dim1", 0), call.dim(3, "dim2", 1)
 
     def remap(indices: Indices) -> Indices:
         rest, along = iter(indices[:-1]), indices[-1]
-        places = {first: along + max(-offset, 0), second: along + max(offset, 0)}
-        return tuple(places[d] if d in places else next(rest) for d in range(len(source.shape)))
+        on_diagonal = {first: along + max(-offset, 0), second: along + max(offset, 0)}
+        return tuple(on_diagonal[d] if d in on_diagonal else next(rest) for d in range(len(source.shape)))
 
     return View(source, call.shape, remap)
 
 
-def lookup(source: Value, where: Value, dim: int, shape: Sequence[int], at: int, size: int) -> Value:
-    """source[..., where, ...] along `dim`; the dimensions of `where` stand in the result's from `at` on."""
-    rank = len(where.shape)
-
-    def remap(indices: Indices, context: LoweringContext) -> Indices:
-        place = context.element(where, indices[at : at + rank])
-        return (*indices[:dim], indirect(context.builder.cast(place, "int64"), size), *indices[at + rank :])
-
-    return Gather(source, where, shape, remap)
-
-
 def _embedding(call: OperatorCall) -> Value:
-    table, where = call.value(0), call.value(1)
-    return lookup(table, where, 0, call.shape, 0, table.shape[0])
+    return Gather(call.value(0), call.value(1), 0)
 
 
 def _index_select(call: OperatorCall) -> Value:
-    source, where = call.value(0), call.value(2)
-    dim = call.get(1, "dim") % len(source.shape)
-    return lookup(source, where, dim, call.shape, dim, source.shape[dim])
-
-
-def gathered(source: Value, where: Value, dim: int) -> Value:
-    """The source at one's own indices, but along `dim` where `where` says."""
-    size = source.shape[dim]
-
-    def remap(indices: Indices, context: LoweringContext) -> Indices:
-        place = indirect(context.builder.cast(context.element(where, indices), "int64"), size)
-        return (*indices[:dim], place, *indices[dim + 1 :])
-
-    return Gather(source, where, where.shape, remap)
+    return Gather(call.value(0), call.value(2), call.dim(1, "dim"))
 
 
 def _gather(call: OperatorCall) -> Value:
-    source = call.value(0)
-    return gathered(source, call.value(2), call.get(1, "dim") % len(source.shape))
+    return Gather(call.value(0), call.value(2), call.dim(1, "dim"), same_rank=True)
 
 
-def _triangle(lower: bool) -> Handler:
+def _triangle(call: OperatorCall) -> Value:
+    mask = triangle(call.shape, call.name == "tril", call.get(1, "diagonal", 0))
+    return select(mask, call.value(0), scalar(0, call.dtype), call.dtype)
+
+
+def _full(value: float | None) -> Handler:
     def handler(call: OperatorCall) -> Value:
-        source, shift = call.value(0), call.get(1, "diagonal", 0)
-
-        def make(builder: ExprBuilder, indices: Indices) -> Expr:
-            off = builder.make("index", dtype="int64", data=indices[-1] - indices[-2])
-            return builder.make("le" if lower else "ge", off, builder.const(shift, "int64"), dtype="bool")
-
-        return select(IndexFunction(make, call.shape, "bool"), source, scalar(0, call.dtype), call.dtype)
-
-    return handler
-
-
-def _filled(value: float | None) -> Handler:
-    def handler(call: OperatorCall) -> Value:
-        given = call.get(1, "fill_value") if value is None else value
-        if isinstance(given, Value):
-            return expanded(convert(given, call.dtype), call.shape)
-        return IndexFunction(
-            lambda builder, indices: builder.const(given, call.dtype), call.shape, call.dtype
-        )
+        fill = call.get(1, "fill_value") if value is None else value
+        if isinstance(fill, Value):
+            return expanded(convert(fill, call.dtype), call.shape)
+        return filled(fill, call.shape, call.dtype)
 
     return handler
 
@@ -281,70 +253,47 @@ def _arange(call: OperatorCall) -> Value:
     numbers = [a for a in call.node.args if isinstance(a, (int, float))]
     start = numbers[0] if len(numbers) > 1 else 0
     step = numbers[2] if len(numbers) > 2 else 1
-
-    def make(builder: ExprBuilder, indices: Indices) -> Expr:
-        at = builder.cast(builder.make("index", dtype="int64", data=indices[0]), call.dtype)
-        scaled = builder.make("mul", at, builder.const(step, call.dtype))
-        return builder.make("add", scaled, builder.const(start, call.dtype))
-
-    return IndexFunction(make, call.shape, call.dtype)
+    index = convert(index_along(call.shape, 0), call.dtype)
+    return op("add", op("mul", index, scalar(step, call.dtype)), scalar(start, call.dtype))
 
 
 def _dropout(call: OperatorCall) -> Value:
     if call.get(2, "train", False) and call.get(1, "p", 0.5):
-        raise call.unsupported("in training mode is random")
+        raise call.unsupported("in training mode, because it is random")
     return call.value(0)
 
 
 _COPIES = (
-    "contiguous",
-    "clone",
-    "detach",
-    "alias",
-    "lift_fresh_copy",
-    "to",
-    "_to_copy",
-    "type_as",
-    "detach_copy",
-    "float",
-    "half",
+    *("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as"),
+    *("detach_copy", "float", "half"),
 )
 _RESHAPES = (
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "flatten",
-    "unflatten",
-    "squeeze",
-    "unsqueeze",
-    "view_as",
+    *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as"),
     "reshape_as",
 )
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(_COPIES, _same),
+    **dict.fromkeys(_COPIES, _copy),
     **dict.fromkeys(_RESHAPES, _reshape),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
     **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "feature_dropout"), _dropout),
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _filled(0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), _filled(1)),
-    **dict.fromkeys(("full", "full_like", "fill"), _filled(None)),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _full(0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _full(1)),
+    **dict.fromkeys(("full", "full_like", "fill"), _full(None)),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
+    **dict.fromkeys(("transpose", "t", "mT"), _transpose),
+    **dict.fromkeys(("tril", "triu"), _triangle),
     "scalar_tensor": lambda call: scalar(call.get(0, "s"), call.dtype),
     "permute": _permute,
-    "transpose": _transpose,
-    "t": _transpose,
-    "numpy_T": _reversed,
-    "mT": _transpose,
+    "numpy_T": _reverse_dims,
     "select": _select,
     "slice": _slice,
     "unbind": _unbind,
     "getitem": _getitem,
     "broadcast_tensors": _broadcast_tensors,
     "flip": _flip,
-    "pad": _pad,
-    "constant_pad_nd": _pad,
     "repeat_interleave": _repeat_interleave,
     "diagonal": _diagonal,
     "repeat": _repeat,
@@ -352,7 +301,5 @@ HANDLERS: dict[str, Handler] = {
     "embedding": _embedding,
     "index_select": _index_select,
     "gather": _gather,
-    "tril": _triangle(lower=True),
-    "triu": _triangle(lower=False),
     "arange": _arange,
 }

@@ -1,7 +1,8 @@
-"""Values of a graph, not yet computed: each says what one of its elements is when it is asked.
+"""Lazy values of a graph: each gives the expression of one element on request.
 
-Element-wise operators, broadcasts and views answer with an expression of what they are made of, so that they vanish into
-whoever asks. Anchors (reductions, scans, products) are computed by a stage; who asks is told by `Asking.anchor`.
+Element-wise operators, broadcasts and views return an expression of their sources, so they are fused into
+their consumers and need no loop of their own. A StageValue (a reduction, scan, matrix product or materialized
+value) is computed by a stage; its consumers get the stage's result from `LoweringContext.stage_value`.
 """
 
 from __future__ import annotations
@@ -11,38 +12,43 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.indices import IndexExpr, constant, flatten
+from kernelpro.authors.playbook.ir.indices import IndexExpr, constant, flatten, indirect
 from kernelpro.authors.playbook.ir.stages import Guard, ReduceKind
 
 Indices = tuple[IndexExpr, ...]
+Shape = tuple[int, ...]
 
 
 class LoweringContext(Protocol):
-    """Whoever wants elements: a stage that is being put together."""
+    """The consumer of elements: a stage under construction."""
 
     builder: ExprBuilder
 
-    def element(self, value: Value, indices: Indices) -> Expr: ...
+    def element(self, value: Value, indices: Indices) -> Expr:
+        """One element of a value."""
 
-    def stage_value(self, value: StageValue, indices: Indices) -> Expr: ...
+    def stage_value(self, value: StageValue, indices: Indices) -> Expr:
+        """One element of a value that a stage computes."""
 
 
 class LoopSplitRequired(Exception):
-    """The element at `index` comes from one of two places, below and from `bound` on: the asker must split its loop."""
+    """The element at `index` has one source below `bound` and another one from `bound` on: the consumer must
+    split its loop there."""
 
     def __init__(self, index: IndexExpr, bound: int):
-        super().__init__(f"{index} straddles {bound}")
+        super().__init__(f"{index} crosses {bound}")
         self.index, self.bound = index, bound
 
 
 class Value(ABC):
-    """`sources` are the values that its elements are made of."""
+    """A tensor of the graph; `sources` are the values that its elements depend on."""
 
     def __init__(self, shape: Sequence[int], dtype: str, sources: Sequence[Value] = ()):
         self.shape, self.dtype, self.sources = tuple(shape), dtype, tuple(sources)
 
     @abstractmethod
-    def at(self, indices: Indices, context: LoweringContext) -> Expr: ...
+    def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """The element at these indices."""
 
 
 class InputValue(Value):
@@ -57,21 +63,19 @@ class InputValue(Value):
 
 
 class Elementwise(Value):
-    """`make` puts the elements of the sources together; sources are broadcast."""
+    """`make` combines the elements of the sources, which are broadcast."""
 
     def __init__(self, make: Callable[..., Expr], shape: Sequence[int], dtype: str, sources: Sequence[Value]):
         super().__init__(shape, dtype, sources)
         self._make = make
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
-        return self._make(
-            context.builder,
-            *(context.element(source, broadcast_indices(indices, source.shape)) for source in self.sources),
-        )
+        elements = (context.element(s, broadcast_indices(indices, s.shape)) for s in self.sources)
+        return self._make(context.builder, *elements)
 
 
 class View(Value):
-    """The source, asked at other indices."""
+    """The source at indices that `remap` computes."""
 
     def __init__(self, source: Value, shape: Sequence[int], remap: Callable[[Indices], Indices]):
         super().__init__(shape, source.dtype, [source])
@@ -82,7 +86,7 @@ class View(Value):
 
 
 class IndexFunction(Value):
-    """A number made of the indices themselves, as arange and triangles are."""
+    """A function of the indices alone, such as arange or a triangular mask."""
 
     def __init__(self, make: Callable[[ExprBuilder, Indices], Expr], shape: Sequence[int], dtype: str):
         super().__init__(shape, dtype)
@@ -93,24 +97,27 @@ class IndexFunction(Value):
 
 
 class Gather(Value):
-    """The source, at an index that is the value of another tensor: `remap` is given the index to use."""
+    """The source with its index along `dim` read from another tensor.
 
-    def __init__(
-        self,
-        source: Value,
-        where: Value,
-        shape: Sequence[int],
-        remap: Callable[[Indices, LoweringContext], Indices],
-    ):
-        super().__init__(shape, source.dtype, [source, where])
-        self._remap = remap
+    `same_rank`: the index tensor has the shape of the result (torch.gather). Otherwise its dimensions replace
+    `dim` of the source (torch.index_select and embeddings).
+    """
+
+    def __init__(self, source: Value, index: Value, dim: int, same_rank: bool = False):
+        shape = index.shape if same_rank else (*source.shape[:dim], *index.shape, *source.shape[dim + 1 :])
+        super().__init__(shape, source.dtype, [source, index])
+        self._dim, self._same_rank = dim, same_rank
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
-        return context.element(self.sources[0], self._remap(indices, context))
+        source, index = self.sources
+        end = self._dim + (1 if self._same_rank else len(index.shape))
+        position = context.element(index, indices if self._same_rank else indices[self._dim : end])
+        gathered = indirect(context.builder.cast(position, "int64"), source.shape[self._dim])
+        return context.element(source, (*indices[: self._dim], gathered, *indices[end:]))
 
 
 class Concat(Value):
-    """Several values behind each other along one dimension."""
+    """The sources one after another along one dimension."""
 
     def __init__(self, sources: Sequence[Value], dim: int, shape: Sequence[int], dtype: str):
         super().__init__(shape, dtype, sources)
@@ -122,8 +129,8 @@ class Concat(Value):
         for source in self.sources:
             end = start + source.shape[self._dim]
             if low >= start and high < end:
-                own = (*indices[: self._dim], indices[self._dim] - start, *indices[self._dim + 1 :])
-                return context.builder.cast(context.element(source, own), self.dtype)
+                shifted = (*indices[: self._dim], indices[self._dim] - start, *indices[self._dim + 1 :])
+                return context.builder.cast(context.element(source, shifted), self.dtype)
             if start <= low < end:
                 raise LoopSplitRequired(indices[self._dim], end)
             start = end
@@ -131,22 +138,25 @@ class Concat(Value):
 
 
 class ZeroPadded(View):
-    """With zeros around it, for those who can leave them out: what is inside, and how many come before it in each dimension."""
+    """A zero-padded source. A consumer with guards, such as a convolution, can read `source` and skip the
+    padding."""
 
-    def __init__(self, whole: Value, inside: Value, before: Sequence[int]):
-        super().__init__(whole, whole.shape, lambda indices: indices)
-        self.source, self.leading = inside, tuple(before)
+    def __init__(self, padded: Value, source: Value, leading: Sequence[int]):
+        super().__init__(padded, padded.shape, lambda indices: indices)
+        self.source, self.leading = source, tuple(leading)
+        """leading: how many zeros precede the source in each dimension."""
 
 
 class StageValue(Value):
-    """Computed by a stage, in loops of its own."""
+    """A value that a stage computes in loops of its own."""
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
         return context.stage_value(self, indices)
 
 
 class Reduction(StageValue):
-    """One number for each turn of `shape`, made of the elements of `inner`."""
+    """One number for each index of `shape`: the reduction of `body(outer indices, inner indices, context)`
+    over the shape `inner`. Elements that fail a guard are skipped."""
 
     def __init__(
         self,
@@ -157,11 +167,11 @@ class Reduction(StageValue):
         sources: Sequence[Value],
         body: Callable[[Indices, Indices, LoweringContext], Expr],
         guards: Callable[[Indices, Indices], tuple[Guard, ...]] = lambda outer, inner: (),
-        domain: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+        domain: tuple[Shape, Shape] | None = None,
     ):
         super().__init__(shape, dtype, sources)
         self.kind, self.inner, self.body, self.guards, self.domain = kind, tuple(inner), body, guards, domain
-        """domain: of a reduction over dimensions of one tensor, that tensor's shape and those dimensions."""
+        """domain: for a reduction over dimensions of one tensor, the tensor's shape and those dimensions."""
 
 
 class Scan(StageValue):
@@ -179,50 +189,50 @@ class Matmul(StageValue):
         super().__init__((*left.shape[:-1], right.shape[-1]), left.dtype, [left, right])
 
 
-def broadcast_indices(indices: Indices, shape: Sequence[int]) -> Indices:
-    """The indices of a broadcast source: no leading ones, 0 where its size is 1."""
-    own = indices[len(indices) - len(shape) :]
-    return tuple(constant(0) if size == 1 else index for index, size in zip(own, shape, strict=True))
-
-
-def reduce_dims(kind: ReduceKind, source: Value, dims: Sequence[int], dtype: str) -> Reduction:
-    """A reduction over some dimensions; its shape has the others."""
-    dims = tuple(sorted(d % max(len(source.shape), 1) for d in dims))
-    kept = [d for d in range(len(source.shape)) if d not in dims]
-
-    def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
-        at = dict(zip(kept, outer, strict=True)) | dict(zip(dims, inner, strict=True))
-        return context.builder.cast(
-            context.element(source, tuple(at[d] for d in range(len(source.shape)))), dtype
-        )
-
-    shape, inner = [source.shape[d] for d in kept], [source.shape[d] for d in dims]
-    return Reduction(kind, shape, inner, dtype, [source], body, domain=(source.shape, dims))
-
-
 class Materialized(StageValue):
-    """The source, computed once and kept in memory: for values that are read many times over."""
+    """The source, computed once and stored: for values that are read many times."""
 
     def __init__(self, source: Value):
         super().__init__(source.shape, source.dtype, [source])
 
 
+def broadcast_indices(indices: Indices, shape: Sequence[int]) -> Indices:
+    """The indices into a source that is broadcast: without leading dimensions, 0 where its size is 1."""
+    trailing = indices[len(indices) - len(shape) :]
+    return tuple(constant(0) if size == 1 else index for index, size in zip(trailing, shape, strict=True))
+
+
+def reduce_dims(kind: ReduceKind, source: Value, dims: Sequence[int]) -> Reduction:
+    """A reduction over some dimensions; its shape has the others."""
+    rank, dims = len(source.shape), tuple(sorted(dims))
+    others = [d for d in range(rank) if d not in dims]
+
+    def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
+        index_of = dict(zip((*others, *dims), (*outer, *inner), strict=True))
+        element = context.element(source, tuple(index_of[d] for d in range(rank)))
+        return context.builder.cast(element, source.dtype)
+
+    shape, inner = [source.shape[d] for d in others], [source.shape[d] for d in dims]
+    return Reduction(kind, shape, inner, source.dtype, [source], body, domain=(source.shape, dims))
+
+
 def materialize_unless_input(value: Value) -> Value:
-    """The value if reading it is no work, else stored."""
-    inner = value
-    while isinstance(inner, View):
-        inner = inner.sources[0]
-    return value if isinstance(inner, InputValue) else Materialized(value)
+    """The value if it is a view of an input; otherwise materialized."""
+    base = value
+    while isinstance(base, View):
+        base = base.sources[0]
+    return value if isinstance(base, InputValue) else Materialized(value)
 
 
 def materialize_if_staged(value: Value) -> Value:
-    """The value if it is made of what is given alone, else stored."""
-    waiting, done = [value], set[int]()
-    while waiting:
-        inner = waiting.pop()
-        if isinstance(inner, StageValue) and not isinstance(inner, Materialized):
+    """The value if it depends on no stage, or only on materialized values; otherwise materialized."""
+    stack, visited = [value], set[int]()
+    while stack:
+        source = stack.pop()
+        if isinstance(source, Materialized) or id(source) in visited:
+            continue
+        if isinstance(source, StageValue):
             return Materialized(value)
-        if id(inner) not in done and not isinstance(inner, Materialized):
-            done.add(id(inner))
-            waiting += inner.sources
+        visited.add(id(source))
+        stack += source.sources
     return value

@@ -1,91 +1,82 @@
-"""Expressions: what is computed for one element, as a tree that shares its equal parts, in no language's syntax."""
+"""Expressions: what a kernel computes for one element, as a DAG without the syntax of any language.
+
+Operations by number of arguments (Expr.args), with what Expr.data holds:
+
+    0   const (a number), load ((tensor name, IndexExpr)), index (an IndexExpr, whose int64 value it is),
+        row (the name of a ReduceStep), total (the name of a Total),
+        product ((the name of a MatrixProduct, an IndexExpr of the column))
+    1   neg abs exp expm1 log log1p sqrt rsqrt tanh erf sin cos floor ceil round trunc not cast
+        `cast` converts to its own dtype, `not` is logical, `round` rounds half to even
+    1   scan ((kind, LoopVar)): the sum, product, maximum or minimum of all iterations up to this one
+    2   add sub mul div max min pow fmod lt le gt ge eq ne and or
+        comparisons and logic have dtype bool; `div` takes floating types only
+    3   select: condition, value if true, value if false
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kernelpro.authors.playbook.ir.indices import IndexExpr, IndirectIndex, LoopVar, Quotient, Remainder
 
 LEAVES = ("const", "load", "index", "row", "total", "product")
-"""const: data is a number.  load: (tensor's name, Index).  index: the value of an Index, int64.  row: a Reduce's name.
-total: a Total's name.  product: (a Product's name, Index of the column)."""
-UNARY = (
-    *("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos"),
-    *("floor", "ceil", "round", "trunc", "not", "cast"),
-)
-"""`cast` converts to its own dtype; `not` is logical; `round` goes to even."""
-BINARY = (
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "max",
-    "min",
-    "pow",
-    "fmod",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "eq",
-    "ne",
-    "and",
-    "or",
-)
-"""Comparisons and logic have dtype bool; `div` of floating types only."""
-OTHER = ("select", "scan")
-"""select: condition, then, else.  scan: data is (kind, Var): the sum, product, maximum or minimum of its argument
-from the beginning of that loop to the turn it is in."""
+"""Operations without arguments."""
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 
 def itemsize(dtype: str) -> int:
-    return {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}.get(
-        dtype, 4
-    )
+    """Bytes of one element."""
+    sizes = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+    return sizes.get(dtype, 4)
 
 
 class Expr:
-    """One node; equal nodes of one builder are the same object."""
+    """One node. An ExprBuilder returns the same object for equal nodes."""
 
     __slots__ = ("args", "data", "dtype", "number", "op", "variables")
 
     def __init__(self, op: str, args: tuple[Expr, ...], dtype: str, data: Any, number: int):
         self.op, self.args, self.dtype, self.data, self.number = op, args, dtype, data, number
-        found = frozenset[LoopVar]().union(*(arg.variables for arg in args))
+        variables = frozenset[LoopVar]().union(*(arg.variables for arg in args))
         for part in data if isinstance(data, tuple) else (data,):
             if isinstance(part, IndexExpr):
-                found |= part.variables
+                variables |= part.variables
             elif isinstance(part, LoopVar):
-                found |= {part}
-        self.variables: frozenset[LoopVar] = found
-        """Loops whose turn changes it."""
+                variables |= {part}
+        self.variables: frozenset[LoopVar] = variables
+        """The loops it varies with."""
 
     def __repr__(self) -> str:
         return f"%{self.number}"
 
+    @property
+    def index(self) -> IndexExpr | None:
+        """The index of a load, of a product's column, or of an `index` node."""
+        index = self.data[1] if self.op in ("load", "product") else self.data
+        return index if isinstance(index, IndexExpr) else None
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The arguments, and the expressions inside the node's index."""
+        index = self.index
+        return self.args if index is None else (*self.args, *_indirect_values(index))
+
     def walk(self) -> Iterator[Expr]:
-        """Every node once, arguments before what uses them; numbers inside indices included."""
+        """Every node below and including this one, once, operands first."""
         done: set[int] = set()
-        waiting: list[tuple[Expr, bool]] = [(self, False)]
-        while waiting:
-            node, ready = waiting.pop()
+        stack: list[tuple[Expr, bool]] = [(self, False)]
+        while stack:
+            node, operands_done = stack.pop()
             if node.number in done:
                 continue
-            if ready:
+            if operands_done:
                 done.add(node.number)
                 yield node
                 continue
-            waiting.append((node, True))
-            waiting += [(arg, False) for arg in (*node.args, *indirect_operands(node))]
-
-
-def indirect_operands(node: Expr) -> list[Expr]:
-    """Integer expressions that a node's index depends on."""
-    index = node.data[1] if node.op in ("load", "product") else node.data if node.op == "index" else None
-    return [] if index is None else list(_indirect_values(index))
+            stack.append((node, True))
+            stack += [(operand, False) for operand in node.operands]
 
 
 def _indirect_values(index: IndexExpr) -> Iterator[Expr]:
@@ -96,33 +87,37 @@ def _indirect_values(index: IndexExpr) -> Iterator[Expr]:
             yield from _indirect_values(atom.dividend)
 
 
+def nodes_of(roots: Iterable[Expr], *ops: str) -> set[Expr]:
+    """The nodes below the roots that have one of these operations; without operations, all nodes."""
+    return {node for root in roots for node in root.walk() if not ops or node.op in ops}
+
+
 class ExprBuilder:
-    """Where expressions are made; it folds constants and what changes nothing."""
+    """Creates expressions: shares equal nodes, folds constants and drops operations without effect."""
 
     def __init__(self) -> None:
         self._nodes: dict[Any, Expr] = {}
 
     def make(self, op: str, *args: Expr, dtype: str = "", data: Any = None) -> Expr:
+        """The node of an operation; `dtype` defaults to that of the last argument."""
         dtype = dtype or args[-1].dtype
         folded = self._fold(op, args, dtype)
         if folded is not None:
             return folded
-        key = (
-            op,
-            tuple(arg.number for arg in args),
-            dtype,
-            type(data),
-            repr(data) if isinstance(data, float) else data,
-        )
+        # repr tells 0.0 from -0.0, and type tells 1 from True
+        value = repr(data) if isinstance(data, float) else data
+        key = (op, tuple(arg.number for arg in args), dtype, type(data), value)
         if key not in self._nodes:
             self._nodes[key] = Expr(op, args, dtype, data, len(self._nodes))
         return self._nodes[key]
 
     def const(self, value: Any, dtype: str) -> Expr:
+        """A constant, converted to `dtype`."""
         value = float(value) if dtype in FLOATING else bool(value) if dtype == "bool" else int(value)
         return self.make("const", dtype=dtype, data=value)
 
     def cast(self, value: Expr, dtype: str) -> Expr:
+        """The value converted to `dtype`."""
         if value.dtype == dtype:
             return value
         if value.op == "const" and not (isinstance(value.data, float) and not math.isfinite(value.data)):
@@ -130,10 +125,10 @@ class ExprBuilder:
         return self.make("cast", value, dtype=dtype)
 
     def _fold(self, op: str, args: tuple[Expr, ...], dtype: str) -> Expr | None:
-        if op not in ("add", "sub", "mul", "div", "select"):
-            return None
         if op == "select":
             return self._fold_select(*args)
+        if op not in ("add", "sub", "mul", "div"):
+            return None
         left, right = args
         if left.op == right.op == "const" and not (op == "div" and not right.data):
             a, b = left.data, right.data
@@ -144,38 +139,45 @@ class ExprBuilder:
             return right
         return None
 
-    def _fold_select(self, condition: Expr, yes: Expr, no: Expr) -> Expr | None:
+    def _fold_select(self, condition: Expr, if_true: Expr, if_false: Expr) -> Expr | None:
         if condition.op == "const":
-            return yes if condition.data else no
-        if yes.op == no.op == "const" and yes.dtype == "bool" and yes.data != no.data:
-            return condition if yes.data else self.make("not", condition)
+            return if_true if condition.data else if_false
+        if if_true.op == if_false.op == "const" and if_true.dtype == "bool" and if_true.data != if_false.data:
+            return condition if if_true.data else self.make("not", condition)
         return None
 
-    def substitute(self, root: Expr, new: Mapping[LoopVar, IndexExpr]) -> Expr:
-        """The same expression with other indices for loop variables."""
-        made: dict[int, Expr] = {}
-
-        def inner(value: Expr) -> Expr:
-            return made[value.number]
-
+    def substitute(self, root: Expr, replacements: Mapping[LoopVar, IndexExpr]) -> Expr:
+        """The expression with loop variables replaced."""
+        memo: dict[Expr, Expr] = {}
         for node in root.walk():
-            if not node.variables & new.keys():
-                made[node.number] = node
-                continue
-            data = node.data
-            if node.op in ("load", "product"):
-                data = (data[0], data[1].substitute(new, inner))
-            elif node.op == "index":
-                data = data.substitute(new, inner)
-            elif node.op == "scan":
-                data = (data[0], _single_variable(new[data[1]]) if data[1] in new else data[1])
-            made[node.number] = self.make(
-                node.op, *(inner(a) for a in node.args), dtype=node.dtype, data=data
-            )
-        return made[root.number]
+            varies = node.variables & replacements.keys()
+            memo[node] = self._rebuild(node, memo, replacements) if varies else node
+        return memo[root]
+
+    def rewrite(self, root: Expr, replace: Callable[[Expr], Expr], memo: dict[Expr, Expr]) -> Expr:
+        """The expression rebuilt in this builder, operands first, with `replace` applied to each node.
+
+        `memo` holds the results of earlier calls, so that several roots share their nodes.
+        """
+        for node in root.walk():
+            if node not in memo:
+                memo[node] = replace(self._rebuild(node, memo, {}))
+        return memo[root]
+
+    def _rebuild(
+        self, node: Expr, memo: Mapping[Expr, Expr], replacements: Mapping[LoopVar, IndexExpr]
+    ) -> Expr:
+        data = node.data
+        if node.op in ("load", "product"):
+            data = (data[0], data[1].substitute(replacements, memo.__getitem__))
+        elif node.op == "index":
+            data = data.substitute(replacements, memo.__getitem__)
+        elif node.op == "scan" and data[1] in replacements:
+            data = (data[0], _single_variable(replacements[data[1]]))
+        return self.make(node.op, *(memo[arg] for arg in node.args), dtype=node.dtype, data=data)
 
 
 def _single_variable(index: IndexExpr) -> LoopVar:
     ((var, factor),) = index.terms
-    assert isinstance(var, LoopVar) and factor == 1 and not index.constant, "a scan runs along one whole loop"
+    assert isinstance(var, LoopVar) and factor == 1 and not index.constant, "a scan covers one whole loop"
     return var

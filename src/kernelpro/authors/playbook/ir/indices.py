@@ -1,8 +1,9 @@
-"""Index arithmetic: sums of loop variables with whole coefficients, and what reshapes make of them.
+"""Index expressions: affine sums of loop variables, plus the quotients and remainders that reshapes
+introduce.
 
-An `Index` is kept in one form, so that equal ones compare equal. Quotients and remainders, which reshapes bring in, are
-worked out where ranges allow it: with 0 <= j < 8, (8 i + j) / 8 is i, and what stays behind is put together again,
-(e / 8) * 8 + e % 8 being e.
+An `IndexExpr` has one canonical form, so that equal expressions compare equal. Quotients and remainders are
+simplified where the ranges of the variables allow it: with 0 <= j < 8, (8 i + j) / 8 is i. A quotient and a
+remainder of the same dividend are recombined: (e / 8) * 8 + e % 8 is e.
 """
 
 from __future__ import annotations
@@ -10,68 +11,88 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 
 @dataclass(frozen=True)
 class LoopVar:
-    """A loop's variable; it runs from 0 up to `extent`."""
+    """The variable of a loop; it runs from 0 to `extent` - 1."""
 
     name: str
     extent: int
 
     @property
     def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest value."""
         return 0, self.extent - 1
+
+
+Loops = tuple[LoopVar, ...]
 
 
 @dataclass(frozen=True)
 class Quotient:
+    """dividend // divisor."""
+
     dividend: IndexExpr
     divisor: int
 
     @property
     def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest value."""
         low, high = self.dividend.bounds
         return low // self.divisor, high // self.divisor
 
 
 @dataclass(frozen=True)
 class Remainder:
+    """dividend % divisor."""
+
     dividend: IndexExpr
     divisor: int
 
     @property
     def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest value."""
         return 0, self.divisor - 1
 
 
 @dataclass(frozen=True)
 class IndirectIndex:
-    """A number that is only known when the kernel runs: an integer expression."""
+    """An index that the kernel computes from data, such as the row of an embedding table."""
 
     value: Any
-    """An Expr; see expressions.py."""
+    """An integer Expr; see expressions.py."""
     extent: int
 
     @property
     def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest value."""
         return 0, self.extent - 1
 
 
 Atom = LoopVar | Quotient | Remainder | IndirectIndex
 
 
+def identity(value: Any) -> Any:
+    """Leaves the expressions inside an index unchanged."""
+    return value
+
+
 @dataclass(frozen=True)
 class IndexExpr:
-    """constant + the sum of coefficient * atom; made by the functions below, never by hand."""
+    """constant + the sum of coefficient * atom.
+
+    Build it with `variable`, `constant`, `indirect` and arithmetic, which keep the canonical form.
+    """
 
     terms: tuple[tuple[Atom, int], ...] = ()
     constant: int = 0
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest value."""
+        """The smallest and the largest value."""
         low = high = self.constant
         for atom, factor in self.terms:
             a, b = atom.bounds
@@ -93,11 +114,11 @@ class IndexExpr:
         return IndexExpr(tuple((atom, c * factor) for atom, c in self.terms), self.constant * factor)
 
     def __floordiv__(self, divisor: int) -> IndexExpr:
-        whole, rest = self._split(divisor)
+        divided, rest = self._split(divisor)
         low, high = rest.bounds
         if low // divisor == high // divisor:
-            return whole + low // divisor
-        return whole + IndexExpr(((Quotient(rest, divisor), 1),))
+            return divided + low // divisor
+        return divided + IndexExpr(((Quotient(rest, divisor), 1),))
 
     def __mod__(self, divisor: int) -> IndexExpr:
         _, rest = self._split(divisor)
@@ -107,53 +128,59 @@ class IndexExpr:
         return IndexExpr(((Remainder(rest, divisor), 1),))
 
     def _split(self, divisor: int) -> tuple[IndexExpr, IndexExpr]:
-        """What `by` divides, divided, and the rest."""
-        whole = [(atom, c // divisor) for atom, c in self.terms if c % divisor == 0]
+        """The terms that `divisor` divides, divided by it, and the remaining terms."""
+        divided = [(atom, c // divisor) for atom, c in self.terms if c % divisor == 0]
         rest = tuple((atom, c) for atom, c in self.terms if c % divisor)
-        return _sum(whole, self.constant // divisor), IndexExpr(rest, self.constant % divisor)
+        return _sum(divided, self.constant // divisor), IndexExpr(rest, self.constant % divisor)
 
     @property
     def variables(self) -> frozenset[LoopVar]:
+        """The loop variables it depends on, also through quotients, remainders and indirect indices."""
         return frozenset(_variables(self))
 
     @property
     def is_affine(self) -> bool:
-        """Only loop variables, no quotient, remainder or loaded number."""
+        """Whether it has loop variables only: no quotient, remainder or indirect index."""
         return all(isinstance(atom, LoopVar) for atom, _ in self.terms)
 
     def coefficient(self, var: LoopVar) -> int:
+        """The factor of a loop variable; 0 if the variable is not a term."""
         return next((c for atom, c in self.terms if atom == var), 0)
 
-    def substitute(self, new: Mapping[LoopVar, IndexExpr], rewrite: Callable[[Any], Any]) -> IndexExpr:
-        """With other indices for variables; `rewrite` does the same inside loaded numbers."""
-        made = IndexExpr((), self.constant)
+    def substitute(
+        self, replacements: Mapping[LoopVar, IndexExpr], rewrite: Callable[[Any], Any] = identity
+    ) -> IndexExpr:
+        """Replaces loop variables; `rewrite` maps the expressions inside indirect indices."""
+        result = IndexExpr((), self.constant)
         for atom, factor in self.terms:
-            made = made + _substitute_atom(atom, new, rewrite) * factor
-        return made
+            result = result + _substitute_atom(atom, replacements, rewrite) * factor
+        return result
 
 
 def variable(var: LoopVar) -> IndexExpr:
-    """A loop that runs once is no variable."""
+    """The index of a loop; 0 for a loop with one iteration."""
     return IndexExpr(((var, 1),)) if var.extent > 1 else IndexExpr()
 
 
 def indirect(value: Any, extent: int) -> IndexExpr:
+    """An index that the kernel computes from data."""
     return IndexExpr(((IndirectIndex(value, extent), 1),))
 
 
 def constant(value: int) -> IndexExpr:
+    """An index without variables."""
     return IndexExpr((), value)
 
 
 def _substitute_atom(
-    atom: Atom, new: Mapping[LoopVar, IndexExpr], rewrite: Callable[[Any], Any]
+    atom: Atom, replacements: Mapping[LoopVar, IndexExpr], rewrite: Callable[[Any], Any]
 ) -> IndexExpr:
     if isinstance(atom, LoopVar):
-        return new.get(atom, IndexExpr(((atom, 1),)))
+        return replacements.get(atom, IndexExpr(((atom, 1),)))
     if isinstance(atom, IndirectIndex):
         return indirect(rewrite(atom.value), atom.extent)
-    inner = atom.dividend.substitute(new, rewrite)
-    return inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
+    dividend = atom.dividend.substitute(replacements, rewrite)
+    return dividend // atom.divisor if isinstance(atom, Quotient) else dividend % atom.divisor
 
 
 def _variables(index: IndexExpr) -> Iterator[LoopVar]:
@@ -167,6 +194,7 @@ def _variables(index: IndexExpr) -> Iterator[LoopVar]:
 
 
 def _sum(terms: Iterable[tuple[Atom, int]], value: int) -> IndexExpr:
+    """The canonical sum: one term for each atom, in a fixed order, with quotient and remainder recombined."""
     factors: dict[Atom, int] = {}
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor
@@ -174,15 +202,29 @@ def _sum(terms: Iterable[tuple[Atom, int]], value: int) -> IndexExpr:
         quotient, factor = Quotient(atom.dividend, atom.divisor), factors[atom]
         if factor and factors.get(quotient) == factor * atom.divisor:
             del factors[atom], factors[quotient]
-            return _sum(
-                [*factors.items(), *(atom.dividend * factor).terms], value + atom.dividend.constant * factor
-            )
-    kept = [(atom, factor) for atom, factor in factors.items() if factor]
-    return IndexExpr(tuple(sorted(kept, key=lambda term: (-abs(term[1]), repr(term[0])))), value)
+            scaled = atom.dividend * factor
+            return _sum([*factors.items(), *scaled.terms], value + scaled.constant)
+    nonzero = [(atom, factor) for atom, factor in factors.items() if factor]
+    return IndexExpr(tuple(sorted(nonzero, key=lambda term: (-abs(term[1]), repr(term[0])))), value)
+
+
+def iterations(loops: Sequence[LoopVar]) -> int:
+    """How often the body of a loop nest runs."""
+    return prod(var.extent for var in loops)
+
+
+def extents(loops: Sequence[LoopVar]) -> tuple[int, ...]:
+    """The shape that a loop nest covers."""
+    return tuple(var.extent for var in loops)
+
+
+def flat_index(loops: Sequence[LoopVar]) -> IndexExpr:
+    """The number of the current iteration of a loop nest."""
+    return flatten([variable(var) for var in loops], extents(loops))
 
 
 def flatten(indices: Sequence[IndexExpr], shape: Sequence[int]) -> IndexExpr:
-    """The place in row-major order."""
+    """The offset of an element in row-major order."""
     flat = IndexExpr()
     for index, size in zip(indices, shape, strict=True):
         flat = flat * size + index
@@ -198,8 +240,13 @@ def unflatten(flat: IndexExpr, shape: Sequence[int]) -> tuple[IndexExpr, ...]:
     return tuple(reversed(indices))
 
 
+def unflatten_loops(loops: Sequence[LoopVar], flat: IndexExpr) -> dict[LoopVar, IndexExpr]:
+    """The variables of a loop nest as functions of the number of the iteration."""
+    return dict(zip(loops, unflatten(flat, extents(loops)), strict=True))
+
+
 def reshape(
     indices: Sequence[IndexExpr], shape: Sequence[int], new_shape: Sequence[int]
 ) -> tuple[IndexExpr, ...]:
-    """Indices into a tensor of shape `into` that address the same element as `indices` do in `shape`."""
+    """Indices into a tensor of `new_shape` that address the same element as `indices` do in `shape`."""
     return unflatten(flatten(indices, shape), new_shape)

@@ -1,12 +1,14 @@
-"""A program of stages: what a writer of any language is given to write.
+"""A program of stages: the loop nests that a backend writes in its language.
 
-A stage goes over its `outer` loops, whose turns are independent of each other (a turn is called a row, whatever it is).
-For each row its steps are done in order. A `Reduce` makes one number of the row; a `Store` writes, for each turn of its
-own loops, one element of a tensor. Steps may have different loops, and read numbers that earlier steps made. A `Total`
-makes one number of all rows, and `after` stores what needs totals, when all rows are done. Where a stage has a
-`product`, its row of products is there before the first step.
+A stage runs its `outer` loops, whose iterations are independent of each other; one iteration is called a row.
+For each row the stage executes its steps in order. A `ReduceStep` reduces the row to one number; a
+`StoreStep` writes one element of a tensor for each iteration of its own loops. Steps may have different loops
+and may read the results of earlier steps. A `Total` reduces over all rows, and the `epilogue` stores what
+depends on totals once all rows are done. If a stage has a `product`, the row of the matrix product is
+computed before the first step.
 
-Stages run one after another; a later one may read the tensors that an earlier one stored, and no other that it wrote.
+Stages run one after another. A stage may read the tensors that earlier stages stored, but none that it stores
+itself.
 """
 
 from __future__ import annotations
@@ -15,31 +17,32 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
+from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, iterations
 
 ReduceKind = Literal["sum", "max", "min", "prod"]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Contiguous, of a size that is known."""
+    """A contiguous tensor of fixed shape."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     role: Literal["input", "parameter", "output", "temporary"]
     path: str = ""
-    """Of inputs and parameters; see records.Node."""
+    """Where an input or a parameter is found; see records.Node."""
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Holds where 0 <= index < size."""
+    """The condition 0 <= index < size."""
 
     index: IndexExpr
     size: int
@@ -47,30 +50,39 @@ class Guard:
 
 @dataclass(frozen=True)
 class ReduceStep:
+    """Reduces the elements of a row to one number."""
+
     name: str
-    """How later expressions call it: Expr("row", data=name)."""
+    """The name under which later expressions refer to it: Expr("row", data=name)."""
     kind: ReduceKind
     value: Expr
-    loops: tuple[LoopVar, ...]
+    loops: Loops
     guards: tuple[Guard, ...] = ()
-    """Elements for which one of them does not hold are left out, and their value must not be computed."""
+    """Elements that fail a guard are skipped; their value must not be computed."""
 
 
 @dataclass(frozen=True)
 class StoreStep:
+    """Writes one element of a tensor for each iteration of its loops."""
+
     tensor: str
     index: IndexExpr
     value: Expr
-    loops: tuple[LoopVar, ...]
-    """Without any: one element a row."""
+    loops: Loops
+    """Empty for one element a row."""
+
+
+StageStep = ReduceStep | StoreStep
 
 
 @dataclass(frozen=True)
 class Total:
+    """Reduces one number of each row over all rows."""
+
     name: str
     kind: ReduceKind
     value: Expr
-    """Of one row."""
+    """The number of one row."""
 
 
 @dataclass(frozen=True)
@@ -84,60 +96,69 @@ class MatrixProduct:
     """Depends on `batch`, `depth` and `column`, not on the row within a batch."""
     column: LoopVar
     depth: LoopVar
-    batch: tuple[LoopVar, ...]
+    batch: Loops
     """The leading outer loops; the last outer loop is the row within a batch."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    outer: tuple[LoopVar, ...]
-    steps: tuple[ReduceStep | StoreStep, ...]
+    """One loop nest; the module docstring defines its semantics."""
+
+    outer: Loops
+    steps: tuple[StageStep, ...]
     totals: tuple[Total, ...] = ()
     epilogue: tuple[StoreStep, ...] = ()
     product: MatrixProduct | None = None
 
     @property
     def rows(self) -> int:
-        return prod(var.extent for var in self.outer)
+        """The number of iterations of the outer loops."""
+        return iterations(self.outer)
 
     @property
-    def row_loops(self) -> tuple[LoopVar, ...]:
-        """The loops of the step that goes over most elements of a row."""
-        return max(
-            (step.loops for step in self.steps),
-            key=lambda loops: prod(var.extent for var in loops),
-            default=(),
-        )
+    def row_loops(self) -> Loops:
+        """The loops of the step that covers the most elements of a row."""
+        return max((step.loops for step in self.steps), key=iterations, default=())
 
     @property
     def row_width(self) -> int:
-        """How many elements those are."""
-        return prod(var.extent for var in self.row_loops)
+        """The largest number of elements that a step covers in a row."""
+        return iterations(self.row_loops)
 
     @property
     def expressions(self) -> list[Expr]:
-        """Everything that it computes."""
-        made = [step.value for step in (*self.steps, *self.epilogue)] + [total.value for total in self.totals]
-        return made + ([self.product.left, self.product.right] if self.product else [])
+        """The roots of everything the stage computes."""
+        roots = [part.value for part in (*self.steps, *self.epilogue, *self.totals)]
+        return roots + ([self.product.left, self.product.right] if self.product else [])
 
     @property
     def reductions(self) -> tuple[ReduceStep, ...]:
+        """The steps that reduce."""
         return tuple(step for step in self.steps if isinstance(step, ReduceStep))
+
+    @property
+    def stores(self) -> tuple[StoreStep, ...]:
+        """The steps that store."""
+        return tuple(step for step in self.steps if isinstance(step, StoreStep))
 
 
 @dataclass(frozen=True)
 class Program:
+    """The stages of a task's operator graph."""
+
     tensors: tuple[Tensor, ...]
-    """Inputs, parameters (unused ones too: a candidate must have them), outputs in order, temporaries."""
+    """Inputs; all parameters, since a candidate must declare them; outputs in order; temporaries."""
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
     single_output: bool
+    """Whether the model returns a tensor instead of a tuple."""
 
     def tensor(self, name: str) -> Tensor:
+        """The tensor of that name."""
         return next(tensor for tensor in self.tensors if tensor.name == name)
 
     @property
     def loaded_tensors(self) -> frozenset[str]:
         """The tensors that stages load from."""
         roots = [root for stage in self.stages for root in stage.expressions]
-        return frozenset(node.data[0] for root in roots for node in root.walk() if node.op == "load")
+        return frozenset(node.data[0] for node in nodes_of(roots, "load"))

@@ -1,22 +1,26 @@
-"""Stages as products of matrices on a GPU: which loops are rows, columns and depth, and what is done with each element.
+"""Stages as tiled matrix products on a GPU: which loops are batch, rows, columns and depth.
 
-A convolution is one too, where its sum runs over something that outputs share: `contraction` finds which loops are the
-rows of the one operand, which the columns of the other, and which they have in common.
+A convolution is a contraction too if its sum runs over something that outputs share: `find_contraction` finds
+which loops index the rows of one operand, which the columns of the other, and which both have in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import reduce
 
-from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, flatten, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage, StoreStep
+from kernelpro.authors.playbook.ir.indices import (
+    IndexExpr,
+    Loops,
+    flat_index,
+    iterations,
+    unflatten_loops,
+)
+from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage
 
-_SMALLEST = 16
-"""The least side of a tile that tensor cores take."""
+_MIN_TILE = 16
+"""The smallest side of a tile that tensor cores accept."""
 _TYPES = ("float32", "float16", "bfloat16")
 
 
@@ -26,118 +30,82 @@ class Contraction:
 
     left: Expr
     right: Expr
-    batch: tuple[LoopVar, ...]
-    rows: tuple[LoopVar, ...]
-    columns: tuple[LoopVar, ...]
-    depth: tuple[LoopVar, ...]
+    batch: Loops
+    rows: Loops
+    columns: Loops
+    depth: Loops
     guards: tuple[Guard, ...]
-    """Of the left operand: outside it is 0."""
+    """Elements of the left operand that fail a guard are 0."""
 
 
 def find_contraction(stage: Stage) -> Contraction | None:
-    """The stage as one product followed by steps for each of its elements; None if it is not."""
+    """The stage as one matrix product followed by steps on its elements; None if it has another form."""
     if stage.product:
         p = stage.product
         return Contraction(p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), (p.depth,), ())
-    reduces = stage.reductions
-    if (
-        len(reduces) != 1
-        or stage.totals
-        or reduces[0].kind != "sum"
-        or any(s.loops for s in stage.steps if isinstance(s, StoreStep))
-    ):
+    if len(stage.reductions) != 1 or stage.totals or any(store.loops for store in stage.stores):
         return None
-    return _shared(stage, reduces[0])
+    return _as_contraction(stage, stage.reductions[0])
 
 
-def _shared(stage: Stage, step: ReduceStep) -> Contraction | None:
-    if step.value.op != "mul" or step.value.dtype not in _TYPES or not step.loops:
+def _as_contraction(stage: Stage, step: ReduceStep) -> Contraction | None:
+    if step.kind != "sum" or step.value.op != "mul" or step.value.dtype not in _TYPES or not step.loops:
         return None
     a, b = step.value.args
     guarded = {var for guard in step.guards for var in guard.index.variables} - set(step.loops)
     left, right = (b, a) if guarded & b.variables else (a, b)
     if guarded - left.variables or step.value.dtype != left.dtype or left.dtype != right.dtype:
         return None
-    outer = set(stage.outer)
-    if (left.variables | right.variables) & outer != outer or not set(
-        step.loops
-    ) <= left.variables & right.variables:
+    common = left.variables & right.variables
+    if set(stage.outer) - (left.variables | right.variables) or set(step.loops) - common:
         return None
-    batch, rows, columns = list[LoopVar](), list[LoopVar](), list[LoopVar]()
-    for var in stage.outer:
-        side = (
-            batch if var in left.variables & right.variables else rows if var in left.variables else columns
-        )
-        side.append(var)
-    if min(size(loops) for loops in (rows, columns, step.loops)) < _SMALLEST:
+    batch = tuple(var for var in stage.outer if var in common)
+    rows = tuple(var for var in stage.outer if var in left.variables - common)
+    columns = tuple(var for var in stage.outer if var in right.variables - common)
+    if min(iterations(loops) for loops in (rows, columns, step.loops)) < _MIN_TILE:
         return None
-    return Contraction(left, right, tuple(batch), tuple(rows), tuple(columns), step.loops, step.guards)
+    return Contraction(left, right, batch, rows, columns, step.loops, step.guards)
 
 
-def size(loops: Sequence[LoopVar]) -> int:
-    return prod(var.extent for var in loops)
-
-
-def unflatten_loops(loops: Sequence[LoopVar], flat: IndexExpr) -> dict[LoopVar, IndexExpr]:
-    """The loops' variables from their common number."""
-    return dict(zip(loops, unflatten(flat, [var.extent for var in loops]), strict=True))
-
-
-def name_product_elements(stage: Stage, column: IndexExpr, element: str) -> tuple[Names, bool]:
-    """`element` as what the steps' expressions call the product, and whether each of them needs its own element alone."""
-    steps = [step for step in stage.steps if isinstance(step, StoreStep)]
-    nodes = [(step, node) for step in steps for node in step.value.walk()]
+def name_product_elements(stage: Stage, column: IndexExpr, element: str) -> tuple[dict[Expr, str], bool]:
+    """The expressions that refer to the product, all named `element`, and whether the steps are element-wise:
+    each iteration needs only its own element of the product."""
+    nodes = [(step, node) for step in stage.stores for node in step.value.walk()]
     if not stage.product:
         return {node: element for _, node in nodes if node.op == "row"}, True
-    own = len(steps) == len(stage.steps) and not stage.totals
-    own = own and all(size(step.loops) == stage.product.column.extent for step in steps)
-    found: Names = {}
-    for step, node in nodes if own else ():
-        if node.op == "product":
-            found[node] = element
-            own = (
-                own
-                and node.data[1].substitute(unflatten_loops(step.loops, column), lambda value: value)
-                == column
-            )
-    return found, own
+    if stage.reductions or stage.totals:
+        return {}, False
+    if any(iterations(step.loops) != stage.product.column.extent for step in stage.stores):
+        return {}, False
+    references = [(step, node) for step, node in nodes if node.op == "product"]
+    elementwise = all(
+        node.data[1].substitute(unflatten_loops(step.loops, column)) == column for step, node in references
+    )
+    return {node: element for _, node in references}, elementwise
 
 
 def replace_product_with_loads(stage: Stage, tensor: str, parts: int) -> Stage:
-    """The same stage when the product's elements lie in a tensor: the sum of so many parts, one behind the other."""
+    """The stage after its product was written to a tensor: each element is the sum of `parts` partial
+    results, which are stored one whole product after the other."""
     assert stage.product
-    column, builder = stage.product.column, ExprBuilder()
-    outer = flatten([variable(var) for var in stage.outer], [var.extent for var in stage.outer])
-    made: dict[int, Expr] = {}
+    builder, columns = ExprBuilder(), stage.product.column.extent
+    memo: dict[Expr, Expr] = {}
 
-    def again(node: Expr) -> Expr:
-        data = node.data
-        if node.op in ("load", "product"):
-            data = (data[0], data[1].substitute({}, lambda value: made[value.number]))
-        elif node.op == "index":
-            data = data.substitute({}, lambda value: made[value.number])
+    def load_product(node: Expr) -> Expr:
         if node.op != "product":
-            return builder.make(
-                node.op, *(made[arg.number] for arg in node.args), dtype=node.dtype, data=data
-            )
-        at = outer * column.extent + data[1]
-        sizes = range(0, parts * stage.rows * column.extent, stage.rows * column.extent)
-        loads = [builder.make("load", dtype=node.dtype, data=(tensor, at + start)) for start in sizes]
-        total = loads[0]
-        for load in loads[1:]:
-            total = builder.make("add", total, load)
-        return total
+            return node
+        offset = flat_index(stage.outer) * columns + node.data[1]
+        starts = range(0, parts * stage.rows * columns, stage.rows * columns)
+        loads = [builder.make("load", dtype=node.dtype, data=(tensor, offset + start)) for start in starts]
+        return reduce(lambda a, b: builder.make("add", a, b), loads)
 
-    def rewritten(value: Expr) -> Expr:
-        for node in value.walk():
-            if node.number not in made:
-                made[node.number] = again(node)
-        return made[value.number]
+    def rewrite(value: Expr) -> Expr:
+        return builder.rewrite(value, load_product, memo)
 
     return replace(
         stage,
-        steps=tuple(replace(step, value=rewritten(step.value)) for step in stage.steps),
-        totals=tuple(replace(total, value=rewritten(total.value)) for total in stage.totals),
-        after=tuple(replace(step, value=rewritten(step.value)) for step in stage.epilogue),
+        steps=tuple(replace(step, value=rewrite(step.value)) for step in stage.steps),
+        totals=tuple(replace(total, value=rewrite(total.value)) for total in stage.totals),
+        epilogue=tuple(replace(step, value=rewrite(step.value)) for step in stage.epilogue),
         product=None,
     )

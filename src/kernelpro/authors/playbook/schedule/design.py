@@ -1,8 +1,10 @@
-"""How a program is carried out: plain data that travels in one comment line of the candidate it describes.
+"""The design of a candidate: how each stage of a program is scheduled.
 
-    # playbook: {"language": "cpp", "stages": [{"order": "rows", "lanes": 16, ...}]}
+A design is plain data in one comment line of the candidate that it describes:
 
-The next move can so be made from any candidate's source, and a killed run needs no other state.
+    # playbook: {"language": "cpp", "math": "library", "stages": [{"lanes": 16, ...}]}
+
+So the playbook can make the next move from a candidate's source alone, and a killed run needs no other state.
 """
 
 from __future__ import annotations
@@ -16,100 +18,107 @@ from typing import Any, Literal
 from kernelpro.authors.author import NoProposal
 
 APPROXIMABLE_FUNCTIONS = frozenset({"tanh", "erf", "log1p"})
-"""Functions that have a cheap form on GPUs (Design.math_mode)."""
-_MARK = "# playbook: "
-_CONSTANT = re.compile(r"^([A-Z_]+)(\d+) = (\d+)  # tune", re.MULTILINE)
-"""A tunable is called by its field and its stage: LANES0 is stages[0].lanes."""
+"""Functions with an approximate form on GPUs (Design.math)."""
+_PREFIX = "# playbook: "
+_TUNABLE = re.compile(r"^([A-Z_]+)(\d+) = (\d+)  # tune", re.MULTILINE)
+"""A tunable is named after its field and its stage: LANES0 is stages[0].lanes."""
 
 
 def power_of_two(number: float) -> int:
-    """The next one, from `number` up: most sizes of a design are."""
+    """The smallest power of two that is not below `number`."""
     return 1 << max(ceil(number) - 1, 0).bit_length()
 
 
 @dataclass(frozen=True)
 class StageDesign:
+    """The schedule of one stage. A backend ignores the fields that it has no use for."""
+
     order: Literal["rows", "strips", "tiles"] = "rows"
-    """rows: each row along its own loops; strips: several neighbouring rows at a time, element by element;
-    tiles: squares of rows and columns; products on a GPU: tensor cores; windows in CUDA: outputs that share their inputs."""
+    """rows: one row after another, each along its own loops. strips: several neighbouring rows at a time,
+    element by element. tiles: squares of rows and columns; for products on a GPU, tensor cores; for windows
+    in CUDA, outputs that share their inputs."""
     parallel: bool = True
+    """CPU: whether the rows are shared between all cores."""
     schedule: Literal["static", "dynamic"] = "static"
+    """CPU: how OpenMP assigns rows to threads."""
     lanes: int = 1
-    """Independent partial results of a reduction, and the width of its vector loop; 1: one after another. In strips on a
-    GPU: threads that share a row."""
+    """Independent partial results of a reduction, and the width of its vector loop; 1 for a scalar loop. In
+    strips on a GPU: threads that share a row."""
     cache_row: bool = False
-    """What several passes over a row compute is kept in a buffer between them."""
+    """Whether values that several passes over a row compute are kept in a buffer."""
     online: bool = False
-    """CPU: squares about the mean are summed up in the pass that makes the mean (online.py)."""
+    """CPU: whether variances are computed in one pass (online_reductions.py)."""
     prefetch: bool = False
-    """While a row is gone over for the last time, the next one is fetched into the cache."""
+    """CPU: whether the last pass over a row prefetches the next row."""
     strip: int = 256
-    """Rows of a strip."""
+    """CPU: rows of a strip."""
     tile: int = 32
     """Rows and columns of a tile."""
     packed: bool = False
-    """Products: operands are copied into the order in which they are used, and tiles of results stay in registers."""
+    """CPU products: whether operands are packed in the order of use and tiles of results stay in
+    registers."""
     block_m: int = 60
-    """Products: rows of a block."""
+    """CPU products: rows of a block."""
     block_k: int = 256
-    """Products: terms that are added up before the next part of the operands is packed."""
+    """CPU products: terms of the sum that are packed at once."""
     threads: int = 256
     """GPU: threads of a block (Triton: 32 times its warps)."""
     coarsening: int = 1
-    """GPU: rows that a block takes at once; windows: outputs of a thread."""
+    """GPU: rows that a block processes at once; for windows, outputs of one thread."""
     vector_width: int = 1
-    """GPU: elements a thread loads at once, where addresses allow it."""
+    """GPU: elements that a thread loads at once where the addresses allow it."""
     split: int = 1
-    """GPU: blocks that share one row, or the sums of a product's tile, their parts joined by a second step."""
+    """GPU: blocks that share one row, or the sum of one tile of a product; a second step combines their
+    results."""
     tile_m: int = 128
-    """GPU products: rows of a block's tile."""
+    """GPU products: rows of a tile."""
     tile_n: int = 128
-    """GPU products: its columns."""
+    """GPU products: columns of a tile."""
     tile_k: int = 32
-    """GPU products: terms of the sum that are fetched at once."""
+    """GPU products: terms of the sum that are loaded at once."""
     pipeline_stages: int = 3
-    """GPU products: how many such fetches are on the way."""
+    """GPU products: how many such loads are in flight."""
 
 
 @dataclass(frozen=True)
 class Design:
+    """The language and the schedules of all stages of a program."""
+
     language: str
     stages: tuple[StageDesign, ...]
     math: Literal["library", "fast", "approximate"] = "library"
-    """Whose exp, tanh, erf and log. own: the writer's, to a few units in the last place. cheap, on a GPU: also those of CHEAP by
-    their absolute error alone, which is float32's: near zero they have few digits."""
+    """Which exp, tanh, erf and log are used. library: the language's. fast: the backend's, accurate to a few
+    units in the last place. approximate (GPU): also APPROXIMABLE_FUNCTIONS with the absolute error of
+    float32, so that values near zero have few correct digits."""
     precision: Literal["fp32", "tf32"] = "tf32"
-    """Of float32 operands of a product on a GPU."""
+    """GPU products: how float32 operands are multiplied."""
 
     def to_comment(self) -> str:
-        """The comment that says all of it; what is as usual is left out."""
-        stages = [{k: v for k, v in asdict(s).items() if v != getattr(_USUAL, k)} for s in self.stages]
+        """The comment line; fields with their default value are left out."""
+        defaults = asdict(StageDesign())
+        stages = [{k: v for k, v in asdict(stage).items() if v != defaults[k]} for stage in self.stages]
         precision = {"precision": self.precision} if self.precision != "tf32" else {}
-        return _MARK + json.dumps(
-            {"language": self.language, "math": self.math, **precision, "stages": stages}
-        )
+        data = {"language": self.language, "math": self.math, **precision, "stages": stages}
+        return _PREFIX + json.dumps(data)
 
     def with_all_stages(self, **changes: Any) -> Design:
-        return replace(self, stages=tuple(replace(s, **changes) for s in self.stages))
-
-
-_USUAL = StageDesign()
+        """The design with the same change of fields in every stage."""
+        return replace(self, stages=tuple(replace(stage, **changes) for stage in self.stages))
 
 
 def parse_design(source: str) -> Design:
-    """The design of a candidate, with what tuning has made of it; raises NoIdea for one that the playbook did not write."""
-    line = next((line for line in source.splitlines() if line.startswith(_MARK)), None)
+    """The design of a candidate, with the tuned values of its constants. Raises NoProposal if the playbook
+    did not write the candidate."""
+    line = next((line for line in source.splitlines() if line.startswith(_PREFIX)), None)
     if line is None:
-        raise NoProposal(
-            "the parent is not the playbook's: it knows no moves for a kernel that somebody else wrote"
-        )
+        raise NoProposal("the playbook cannot improve a kernel that it did not write (no '# playbook:' line)")
     try:
-        data = json.loads(line.removeprefix(_MARK))
-        known = {f.name for f in fields(StageDesign)}
-        stages = [{k: v for k, v in stage.items() if k in known} for stage in data["stages"]]
-        for name, place, value in _CONSTANT.findall(source):
-            if name.lower() in known and int(place) < len(stages):
-                stages[int(place)][name.lower()] = int(value)
+        data = json.loads(line.removeprefix(_PREFIX))
+        names = {field.name for field in fields(StageDesign)}
+        stages = [{k: v for k, v in stage.items() if k in names} for stage in data["stages"]]
+        for name, number, value in _TUNABLE.findall(source):
+            if name.lower() in names and int(number) < len(stages):
+                stages[int(number)][name.lower()] = int(value)
         return Design(
             str(data["language"]),
             tuple(StageDesign(**stage) for stage in stages),
@@ -117,4 +126,4 @@ def parse_design(source: str) -> Design:
             data.get("precision", "tf32"),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise NoProposal(f"the parent's playbook line cannot be read ({error})") from None
+        raise NoProposal(f"the parent's '# playbook:' line is invalid: {error}") from None

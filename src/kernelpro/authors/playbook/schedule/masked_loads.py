@@ -1,63 +1,66 @@
-"""Loads of which a condition on places hides a part, as a causal mask hides half of its scores: nobody reads it, so nobody
-need load it."""
+"""Masked loads: loads whose value is used only where a condition on indices holds.
+
+A causal mask, for example, discards half of the scores, so those scores need not be loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernelpro.authors.playbook.ir.expressions import Expr, indirect_operands
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, constant
 
 Predicate = frozenset[IndexExpr]
-"""Holds where none of these is negative."""
+"""Holds where none of these index expressions is negative."""
 _ALWAYS: Predicate = frozenset()
 
 
 def masked_loads(roots: Iterable[Expr]) -> dict[Expr, Predicate]:
-    """Loads that are not needed everywhere, and where they are."""
+    """The loads that are not needed everywhere, each with the predicate under which it is needed."""
     roots = list(roots)
-    known: dict[Expr, Predicate] = dict.fromkeys(roots, _ALWAYS)
-    nodes = {node for root in roots for node in root.walk()}
-    for node in sorted(nodes, key=lambda node: -node.number):  # who uses a value is younger than it
-        own = known[node]
-        for place, arg in enumerate((*node.args, *indirect_operands(node))):
-            chosen = _predicate(node.args[0], place == 1) if node.op == "select" and place else _ALWAYS
-            here = (
-                _ALWAYS if node.op == "scan" else own | chosen
-            )  # a running sum is made of what lies before it
-            known[arg] = known[arg] & here if arg in known else here
-    return {node: where for node, where in known.items() if node.op == "load" and where}
+    predicates: dict[Expr, Predicate] = dict.fromkeys(roots, _ALWAYS)
+    # users have higher numbers than their operands, so every user is visited before its operands
+    for node in sorted(nodes_of(roots), key=lambda node: -node.number):
+        for position, operand in enumerate(node.operands):
+            needed = predicates[node]
+            if node.op == "select" and position:
+                needed |= _implied(node.args[0], position == 1)
+            elif node.op == "scan":  # an element contributes to all later elements of the scan
+                needed = _ALWAYS
+            predicates[operand] = predicates[operand] & needed if operand in predicates else needed
+    return {node: predicate for node, predicate in predicates.items() if node.op == "load" and predicate}
 
 
-def _predicate(condition: Expr, holds: bool) -> Predicate:
-    """What is known of places where a condition holds, or does not."""
+def _implied(condition: Expr, holds: bool) -> Predicate:
+    """The predicate that follows if the condition holds, or does not hold."""
     if condition.op == "not":
-        return _predicate(condition.args[0], not holds)
+        return _implied(condition.args[0], not holds)
     if condition.op == ("and" if holds else "or"):
-        return _predicate(condition.args[0], holds) | _predicate(condition.args[1], holds)
+        return _implied(condition.args[0], holds) | _implied(condition.args[1], holds)
     if condition.op not in ("lt", "le", "gt", "ge"):
         return _ALWAYS
     left, right = map(_index_value, condition.args)
     if left is None or right is None:
         return _ALWAYS
-    rest = right - left if condition.op in ("lt", "le") else left - right
-    rest = rest - 1 if condition.op in ("lt", "gt") else rest
-    return frozenset({rest if holds else rest * -1 - 1})
+    difference = right - left if condition.op in ("lt", "le") else left - right
+    difference = difference - 1 if condition.op in ("lt", "gt") else difference
+    return frozenset({difference if holds else difference * -1 - 1})
 
 
 def _index_value(value: Expr) -> IndexExpr | None:
-    """A number that is made of places alone."""
+    """The value as an index expression; None if it depends on data."""
     if value.op == "const" and isinstance(value.data, int):
         return constant(value.data)
     if value.op in ("add", "sub"):
         left, right = (_index_value(arg) for arg in value.args)
         return None if left is None or right is None else left + right * (1 if value.op == "add" else -1)
-    return value.data if value.op == "index" and not indirect_operands(value) else None
+    return value.data if value.op == "index" and not value.operands else None
 
 
 def maximum_over(index: IndexExpr, var: LoopVar, first: IndexExpr, last: IndexExpr) -> IndexExpr | None:
-    """The greatest value while `var` goes from `first` to `last`; None where that is not at one of its ends."""
+    """The maximum while `var` runs from `first` to `last`; None if `var` also occurs inside a quotient or
+    remainder."""
     factor = index.coefficient(var)
     if var in (index - IndexExpr(((var, factor),)) if factor else index).variables:
         return None
-    return index.substitute({var: last if factor > 0 else first}, lambda value: value)
+    return index.substitute({var: last if factor > 0 else first})

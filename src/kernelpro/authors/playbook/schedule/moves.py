@@ -1,89 +1,99 @@
-"""What seeds, moves and retreats of all languages have in common.
+"""Seeds, moves and fallbacks: the designs that the playbook tries. What all languages share is here.
 
-Most moves are a `Change`: of one stage, made wherever a stage takes it.
+Most moves are a `StageChange`, applied to every stage that it suits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from kernelpro.authors.playbook.codegen.backend import Move, Seed
-from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.stages import Program, Stage, StoreStep
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
+from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS, Design, StageDesign
 
-Change = Callable[[Stage, StageDesign], StageDesign | None]
-"""The stage's new design; None if the change does not apply to this stage."""
-Apply = Callable[[Program, Design], Design | None]
+StageChange = Callable[[Stage, StageDesign], StageDesign | None]
+"""The stage's new design; None if the change does not suit this stage."""
+DesignChange = Callable[[Program, Design], Design | None]
+"""The program's new design; None if nothing changes."""
 
 
-def apply_change(program: Program, design: Design, change: Change) -> Design | None:
-    """The change wherever a stage takes it; None where none does."""
-    stages = tuple(
-        change(stage, how) or how for stage, how in zip(program.stages, design.stages, strict=True)
-    )
+@dataclass(frozen=True)
+class Seed:
+    """A design to start from."""
+
+    plan: str
+    """One sentence, shown in the search tree."""
+    design: Design
+
+
+@dataclass(frozen=True)
+class Move:
+    """One change to a design."""
+
+    name: str
+    plan: str
+    """One sentence: what changes, and why."""
+    diagnostics: tuple[str, ...]
+    """The diagnostics whose findings suggest it."""
+    apply: DesignChange
+
+
+def apply_change(program: Program, design: Design, change: StageChange) -> Design | None:
+    """Applies a change to every stage that it suits; None if it suits no stage."""
+    pairs = zip(program.stages, design.stages, strict=True)
+    stages = tuple(change(stage, stage_design) or stage_design for stage, stage_design in pairs)
     return replace(design, stages=stages) if stages != design.stages else None
 
 
-def per_stage(change: Change) -> Apply:
+def per_stage(change: StageChange) -> DesignChange:
+    """A change of stages as a change of the design."""
     return lambda program, design: apply_change(program, design, change)
 
 
-def use_fast_math(functions: frozenset[str]) -> Apply:
-    """Mathematics of the writer's own in place of the library's, where one of the functions is called."""
+def use_fast_math(functions: frozenset[str]) -> DesignChange:
+    """The backend's functions instead of the library's, if the program calls one of `functions`."""
 
     def apply(program: Program, design: Design) -> Design | None:
-        return (
-            replace(design, math="fast") if _called(program, functions) and design.math == "library" else None
-        )
+        if design.math != "library" or not _calls(program, functions):
+            return None
+        return replace(design, math="fast")
 
     return apply
 
 
 def _approximate_math(program: Program, design: Design) -> Design | None:
-    """Where such functions are parts of something larger: as results, values near zero would have too few digits."""
-    results = {
-        step.value
-        for stage in program.stages
-        for step in (*stage.steps, *stage.epilogue)
-        if isinstance(step, StoreStep)
-    }
-    called = _called(program, APPROXIMABLE_FUNCTIONS)
-    return (
-        replace(design, math="approximate")
-        if called and not called & results and design.math != "approximate"
-        else None
-    )
+    """Only if no such function is a result by itself: its values near zero would have too few digits."""
+    results = {step.value for stage in program.stages for step in (*stage.stores, *stage.epilogue)}
+    calls = _calls(program, APPROXIMABLE_FUNCTIONS)
+    if design.math == "approximate" or not calls or calls & results:
+        return None
+    return replace(design, math="approximate")
 
 
 APPROXIMATE_MATH = Move(
-    "cheap mathematics",
-    "Take tanh, erf and log1p to float32's absolute error, in a few instructions: near zero nobody needs their digits here.",
+    "approximate math",
+    "Compute tanh, erf and log1p in a few instructions, to float32's absolute error: digits near zero do not "
+    "matter here.",
     ("special_functions", "warp_stall", "energy_costly_math"),
     _approximate_math,
 )
 
 
 def more_exact_math(design: Design) -> Design:
-    """A step back to more digits."""
+    """The design with the next more accurate functions."""
     return replace(design, math="fast" if design.math == "approximate" else "library")
 
 
-def _called(program: Program, functions: frozenset[str]) -> set[Expr]:
-    values = [value for stage in program.stages for value in stage.expressions]
-    return {node for value in values for node in value.walk() if node.op in functions}
+def _calls(program: Program, functions: frozenset[str]) -> set[Expr]:
+    return nodes_of([root for stage in program.stages for root in stage.expressions], *functions)
 
 
-def distinct_seeds(found: Sequence[Seed]) -> list[Seed]:
-    """Each design once."""
-    return [
-        seed
-        for place, seed in enumerate(found)
-        if seed.design not in [other.design for other in found[:place]]
-    ]
+def distinct_seeds(seeds: Sequence[Seed]) -> list[Seed]:
+    """The seeds without repeated designs."""
+    return [s for i, s in enumerate(seeds) if s.design not in [other.design for other in seeds[:i]]]
 
 
-def distinct_fallbacks(design: Design, steps: Sequence[Design]) -> list[Design]:
-    """Each step once, and none that stays where it is."""
-    return [step for place, step in enumerate(steps) if step != design and step not in steps[:place]]
+def distinct_fallbacks(design: Design, fallbacks: Sequence[Design]) -> list[Design]:
+    """The fallbacks without repetitions and without the design itself."""
+    return [other for i, other in enumerate(fallbacks) if other != design and other not in fallbacks[:i]]

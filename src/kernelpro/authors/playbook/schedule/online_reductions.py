@@ -1,111 +1,102 @@
-"""Reductions that can be made together with one they depend on, in one pass over a row that is read in pieces.
+"""Online reductions: a reduction that depends on another one is computed in the same pass over the row.
 
-- The sum of exp(x - m) * y with m the maximum of x: when the maximum so far grows, the sum so far is scaled down.
-- The sum of (x - mean)^2 with the mean of the same x: two pieces are joined by the difference of their means.
+- Rescaled (softmax): the sum of exp(x - m) * y with m the maximum of x. When the running maximum grows, the
+  running sum is scaled down.
+- Centered (variance): the sum of (x - mean)^2 with the mean of the same x. Two chunks are merged by the
+  difference of their means, as in Welford's algorithm.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isclose, prod
+from math import isclose
 from typing import Literal
 
-from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.stages import ReduceStep, StoreStep
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
+from kernelpro.authors.playbook.ir.indices import iterations
+from kernelpro.authors.playbook.ir.stages import ReduceStep, StageStep
 from kernelpro.authors.playbook.schedule.passes import RowPass
 
 
 @dataclass(frozen=True)
 class OnlineReduction:
-    kind: Literal["scaled", "centred"]
+    """How a reduction follows from the reduction that it depends on, its base."""
+
+    kind: Literal["rescaled", "centered"]
     base: ReduceStep
     base_value: Expr
-    """What its value takes from the base: the maximum, or the mean."""
+    """What its value takes from the base: the maximum or the mean."""
 
 
-def fuse_variance(made: list[RowPass]) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
-    """Like `joined`, with squares about a mean as the only followers, which are made of the same value as their bases."""
-    left, followers = fuse_online(made, ("centred",))
-    for one in left:
-        one.steps = [
-            replace(step, value=followers[step.name].base.value)
-            if isinstance(step, ReduceStep) and step.name in followers
+def fuse_variance(passes: list[RowPass]) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
+    """Like `fuse_online`, for centered sums only; their steps get the value of their base."""
+    fused, online = fuse_online(passes, ("centered",))
+    for row_pass in fused:
+        row_pass.steps = [
+            replace(step, value=online[step.name].base.value)
+            if isinstance(step, ReduceStep) and step.name in online
             else step
-            for step in one.steps
+            for step in row_pass.steps
         ]
-    return left, followers
+    return fused, online
 
 
 def fuse_online(
-    made: list[RowPass], kinds: tuple[str, ...] = ("scaled", "centred")
+    passes: list[RowPass], kinds: tuple[str, ...] = ("rescaled", "centered")
 ) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
-    """The passes with followers of these kinds moved to their bases, and the followers by name."""
-    followers: dict[str, OnlineReduction] = {}
-    left: list[RowPass] = []
-    for one in made:
-        own = RowPass(one.loops)
-        for step in one.steps:
-            tried = ((p, _found(step, p, followers)) for p in left if p.loops == one.loops and not p.guards)
-            home, found = next(
-                ((p, found) for p, found in tried if found and found.kind in kinds), (None, None)
-            )
-            if home and found and isinstance(step, ReduceStep):
+    """Moves reductions of these kinds into the pass of their base; returns the passes and those reductions by
+    name."""
+    online: dict[str, OnlineReduction] = {}
+    fused: list[RowPass] = []
+    for row_pass in passes:
+        remaining = RowPass(row_pass.loops)
+        for step in row_pass.steps:
+            earlier = [p for p in fused if p.loops == row_pass.loops and not p.guards]
+            matches = ((p, _match(step, p, online)) for p in earlier)
+            home, match = next(((p, m) for p, m in matches if m and m.kind in kinds), (None, None))
+            if home and match and isinstance(step, ReduceStep):
                 home.steps.append(step)
-                followers[step.name] = found
+                online[step.name] = match
             else:
-                own.steps.append(step)
-        if own.steps:
-            left.append(own)
-    return left, followers
+                remaining.steps.append(step)
+        if remaining.steps:
+            fused.append(remaining)
+    return fused, online
 
 
-def _found(
-    step: ReduceStep | StoreStep, one: RowPass, followers: dict[str, OnlineReduction]
-) -> OnlineReduction | None:
+def _match(step: StageStep, row_pass: RowPass, online: dict[str, OnlineReduction]) -> OnlineReduction | None:
     if not isinstance(step, ReduceStep) or step.kind != "sum" or step.guards:
         return None
-    rows = {node.data for node in step.value.walk() if node.op == "row"}
-    base = next(
-        (s for s in one.steps if isinstance(s, ReduceStep) and {s.name} == rows and s.name not in followers),
-        None,
-    )
-    if base is None:
-        return None
-    return _scaled(step, base) or _centred(step, base)
+    dependencies = {node.data for node in nodes_of([step.value], "row")}
+    bases = [base for base in row_pass.reductions if {base.name} == dependencies and base.name not in online]
+    return _match_rescaled(step, bases[0]) or _match_centered(step, bases[0]) if bases else None
 
 
-def _scaled(step: ReduceStep, base: ReduceStep) -> OnlineReduction | None:
+def _match_rescaled(step: ReduceStep, base: ReduceStep) -> OnlineReduction | None:
     factor = step.value
     while factor.op == "mul":
-        own = [arg for arg in factor.args if _of(arg, base)]
-        if len(own) != 1:
+        dependent = [arg for arg in factor.args if _depends_on(arg, base)]
+        if len(dependent) != 1:
             return None
-        factor = own[0]
+        factor = dependent[0]
     if base.kind != "max" or factor.op != "exp" or factor.args[0].op != "sub":
         return None
-    x, top = factor.args[0].args
-    return OnlineReduction("scaled", base, top) if top.op == "row" and not _of(x, base) else None
+    x, maximum = factor.args[0].args
+    matches = maximum.op == "row" and not _depends_on(x, base)
+    return OnlineReduction("rescaled", base, maximum) if matches else None
 
 
-def _centred(step: ReduceStep, base: ReduceStep) -> OnlineReduction | None:
+def _match_centered(step: ReduceStep, base: ReduceStep) -> OnlineReduction | None:
     value = step.value
-    if (
-        base.kind != "sum"
-        or value.op != "mul"
-        or value.args[0] is not value.args[1]
-        or value.args[0].op != "sub"
-    ):
+    is_square = value.op == "mul" and value.args[0] is value.args[1]
+    if base.kind != "sum" or not is_square or value.args[0].op != "sub":
         return None
     x, mean = value.args[0].args
     if x is not base.value or mean.op != "mul" or mean.args[0].op != "row" or mean.args[1].op != "const":
         return None
-    count = prod(var.extent for var in step.loops)
-    return (
-        OnlineReduction("centred", base, mean)
-        if isclose(mean.args[1].data * count, 1.0, rel_tol=1e-6)
-        else None
-    )
+    divides_by_count = isclose(mean.args[1].data * iterations(step.loops), 1.0, rel_tol=1e-6)
+    return OnlineReduction("centered", base, mean) if divides_by_count else None
 
 
-def _of(value: Expr, base: ReduceStep) -> bool:
-    return any(node.op == "row" and node.data == base.name for node in value.walk())
+def _depends_on(value: Expr, base: ReduceStep) -> bool:
+    return any(node.data == base.name for node in nodes_of([value], "row"))
