@@ -34,7 +34,7 @@ def passed(**changes: object) -> Verdict:
 
 def test_a_job_survives_json() -> None:
     job = Job(
-        "7", "judge", Task("x = 1", precision="tf32"), Candidate("y = 2"), "cpu", Options(allow=("gc",))
+        "7", "judge", Task("x = 1", precision="tf32"), Candidate("y = 2"), "cpu", Options(disabled_tripwires=("gc",))
     )
     assert Job.from_json(json.loads(job.dumps())) == job
 
@@ -49,7 +49,7 @@ def test_a_verdict_cannot_contradict_itself() -> None:
         Verdict("a.py", Status.WRONG, "off", times={"candidate": Interval(1, 1, 1)})
     with pytest.raises(ValueError, match="must carry times"):
         passed(times={})
-    with pytest.raises(ValueError, match="must say why"):
+    with pytest.raises(ValueError, match="must state its reason"):
         Verdict("a.py", Status.WRONG, "")
 
 
@@ -77,7 +77,7 @@ def test_a_missing_file_is_one_clear_line() -> None:
 def test_a_live_module_is_the_same_task_wherever_its_values_lie() -> None:
     def made() -> Task:
         torch.manual_seed(1)
-        return api.task(torch.nn.Linear(2, 2), [torch.arange(4096.0)])
+        return api.load_task(torch.nn.Linear(2, 2), [torch.arange(4096.0)])
 
     first, _elsewhere = made(), torch.zeros(4096)
     assert made() == first
@@ -97,7 +97,7 @@ def test_an_identity_stays_when_a_later_version_adds_a_field() -> None:
     class Later(Options):
         more: tuple[str, ...] = ()
 
-    assert Options(effort="full").said() == Later(effort="full").said() == '{"effort":"full"}'
-    assert Later(more=("x",)).said() != Later().said() == "{}"
+    assert Options(effort="full").nondefault_json() == Later(effort="full").nondefault_json() == '{"effort":"full"}'
+    assert Later(more=("x",)).nondefault_json() != Later().nondefault_json() == "{}"
     limits = replace(RunConfig(Task("t"), "cpu", "playbook"), limits=Limits(candidates=3))
-    assert '"limits":{"candidates":3}' in limits.said() and '"task":{"source":"t"}' in limits.said()
+    assert '"limits":{"candidates":3}' in limits.nondefault_json() and '"task":{"source":"t"}' in limits.nondefault_json()

@@ -79,7 +79,7 @@ def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines
         3, 0, "seed", source="a", plan="p", verdict=verdict(0.25), details=StepDetails(expected_speedup=9.0)
     )
     told = attempt(fresh, None)
-    assert (told.gain, told.fresh, told.ms, told.confirmed) == (4.0, True, 0.25, None)
+    assert (told.gain, told.is_fresh, told.ms, told.confirmed) == (4.0, True, 0.25, None)
     child = attempt(
         Step(
             4,
@@ -92,10 +92,10 @@ def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines
         ),
         fresh,
     )
-    assert (child.gain, child.fresh, child.promised, child.confirmed) == (1.25, False, 1.3, True)
+    assert (child.gain, child.is_fresh, child.expected_speedup, child.confirmed) == (1.25, False, 1.3, True)
     broken = replace(fresh, verdict=Verdict("k", Status.WRONG, "off by one"))
     mended = attempt(Step(5, 3, "debug", source="c", plan="fix", verdict=verdict(0.5)), broken)
-    assert (mended.gain, mended.fresh) == (2.0, True)
+    assert (mended.gain, mended.is_fresh) == (2.0, True)
 
 
 def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> N
         2: verdict(0.505, refused="the GPU was throttled"),
     }
     assert objective.best(LEAN, held) == 1
-    assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
+    assert objective.notes(LEAN, held, 1) == ("energy did not decide: the GPU was throttled",)
 
 
 def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
@@ -75,7 +75,7 @@ def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
         held = {1: replace(free, energy=energy)}
         assert (
             objective.notes(LEAN, held, 1)
-            == ("step 1 runs at the board's power limit, where energy is time",) * limited
+            == ("step 1 runs at the board's power limit, where energy is proportional to time",) * limited
         )
         assert ("680 W, the board's limit, where energy is time, " in joules.line(energy)) == limited
 
@@ -83,7 +83,7 @@ def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
 def test_nobody_takes_less_than_a_fastest_whose_energy_is_not_known() -> None:
     held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, 2.5)}
     assert objective.best(LEAN, held) == objective.best(EDP, held) == 1
-    assert objective.notes(LEAN, held, 1) == ("energy decided nothing: the GPU was throttled",)
+    assert objective.notes(LEAN, held, 1) == ("energy did not decide: the GPU was throttled",)
 
 
 def test_a_fastest_whose_energy_is_not_known_counts_as_the_baseline() -> None:
@@ -91,7 +91,7 @@ def test_a_fastest_whose_energy_is_not_known_counts_as_the_baseline() -> None:
     held = {1: unknown, 2: verdict(0.505, 0.8), 3: verdict(0.509, 0.9), 4: verdict(0.52, 0.3)}
     assert objective.best(LEAN, held) == 2 and objective.best(EDP, held) == 4
     (note,) = objective.notes(LEAN, held, 2)
-    assert "step 1, the fastest, is not known: calls in a row take another time" in note
+    assert "step 1, the fastest, is unknown: calls in a row take another time" in note
     assert objective.best(LEAN, {1: unknown, 4: held[4]}) == 1, "too slow"
     assert objective.best(LEAN, {1: unknown, 2: verdict(0.505, 0.995)}) == 1, "no less, for all that is known"
 
@@ -219,7 +219,10 @@ def test_the_final_word_follows_the_objective() -> None:
     lean = asyncio.run(
         FinalJudging("done", judge, LEAN).decide(steps, [replace(steps[1], author="torch.compile")])
     )
-    assert lean.notes[0] == "torch.compile's own code won: nothing else was better by this objective (step 2)"
+    assert (
+        lean.notes[0]
+        == "the winner is torch.compile's own code (step 2): no other candidate is better by this objective"
+    )
 
 
 def test_a_run_shows_energies_and_draws_the_front_finished_or_not(

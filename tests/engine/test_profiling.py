@@ -63,10 +63,10 @@ def test_every_job_has_the_tracer_that_was_asked_for(asked: dict[str, bool]) -> 
 
 def test_a_comparison_that_is_not_made_is_said() -> None:
     idle, jobs = profiled(load("launch_overhead"), references=("compile",))
-    assert len(jobs) == 1 and compare_notes(idle) == ["no counters are read where the class is launch"]
+    assert len(jobs) == 1 and compare_notes(idle) == ["the class launch needs no counters"]
     here = replace(load("softmax_cuda"), target="cpu", kernels=(), timeline=None)
     assert compare_notes(profiled(here, "cpu", references=("compile",))[0]) == [
-        "baselines are compared by a GPU's counters"
+        "comparing baselines needs the counters of a GPU"
     ]
     busy, jobs = profiled(load("softmax_cuda"), references=("compile",))
     assert jobs[1].profile_request.references == ("compile",) and not compare_notes(busy)

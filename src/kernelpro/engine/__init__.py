@@ -1,1 +1,1 @@
-"""What ties the rooms together: procedures that need a pool and a mind."""
+"""Runs: the search loop, its store, final judging and export. Ties authors, policies and pools together."""

@@ -11,56 +11,51 @@ from kernelpro.records import Cost, Limits, Step
 
 @dataclass
 class Budget:
+    """What a run has spent, and what it may spend."""
+
     limits: Limits
     spent_before: float = 0.0
-    """Wall seconds of earlier sittings."""
+    """Wall seconds of earlier processes that worked on the run."""
     device_seconds: float = 0.0
-    """Of all sittings."""
+    """Of all processes."""
     candidates: int = 0
     cost: Cost = field(default_factory=Cost)
-    _begun: float = field(default_factory=time.monotonic)
+    _started: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
-        """A candidate is being written."""
+        """Count a candidate that is being written."""
         self.candidates += 1
 
     def settle(self, step: Step) -> None:
-        """What it cost in the end. Where the author had no idea there was no candidate."""
+        """Count the cost of a settled step. If its author had no idea, there was no candidate."""
         self.candidates -= not step.source
         self.cost = self.cost + step.cost
 
     @property
     def wall_seconds(self) -> float:
-        return self.spent_before + time.monotonic() - self._begun
+        """Time spent on the run so far."""
+        return self.spent_before + time.monotonic() - self._started
 
     def uses(self) -> Iterator[tuple[str, float, float]]:
         """(name, spent, limit) of every limit that is set."""
         limits = self.limits
-        yield from (
-            (name, spent, limit)
-            for name, spent, limit in (
-                ("candidates", self.candidates, limits.candidates),
-                ("dollars", self.cost.dollars, limits.dollars),
-                ("tokens", self.cost.tokens_in + self.cost.tokens_out, limits.tokens),
-                ("wall seconds", self.wall_seconds, limits.wall_seconds),
-                ("device seconds", self.device_seconds, limits.device_seconds),
-            )
-            if limit
+        uses = (
+            ("candidates", self.candidates, limits.candidates),
+            ("dollars", self.cost.dollars, limits.dollars),
+            ("tokens", self.cost.tokens_in + self.cost.tokens_out, limits.tokens),
+            ("wall seconds", self.wall_seconds, limits.wall_seconds),
+            ("device seconds", self.device_seconds, limits.device_seconds),
         )
+        return (use for use in uses if use[2])
 
     def exhausted(self) -> str:
-        """Which limit has been reached, in words; empty while there is something left."""
-        return next(
-            (
-                f"the budget of {limit:g} {name} is spent"
-                for name, spent, limit in self.uses()
-                if spent >= limit
-            ),
-            "",
-        )
+        """Which limit has been reached, in words; empty if none."""
+        spent_limits = (f"{limit:g} {name}" for name, spent, limit in self.uses() if spent >= limit)
+        return next((f"the budget of {text} is spent" for text in spent_limits), "")
 
     def floor_reached(self, best_ms: float | None, floor_ms: float) -> str:
+        """That the best kernel is near enough to the floor, in words; empty if it is not."""
         share = self.limits.stop_at_floor
         if best_ms is None or not share or floor_ms < share * best_ms:
             return ""
-        return f"the best kernel is at {floor_ms / best_ms:.0%} of the floor: nothing is left to win"
+        return f"the best kernel is at {floor_ms / best_ms:.0%} of the floor: little is left to gain"

@@ -97,7 +97,7 @@ class Evaluator:
         energy = self.config.objective != "speed"
         fastest = min(self.baselines, key=lambda name: self.baselines[name])
         return replace(
-            self.config.options, effort=effort, energy=energy, energy_against=fastest if energy else ""
+            self.config.options, effort=effort, energy=energy, energy_baseline=fastest if energy else ""
         )
 
     def _job(self, number: int, source: str, options: Options) -> Job:

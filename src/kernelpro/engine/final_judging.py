@@ -1,8 +1,9 @@
-"""The final word of a run: the best few, if they may be the fastest, judged again at full length and against all baselines.
+"""Final judging: the best few, if they may be the fastest, are judged again at full length against all
+baselines.
 
-The fastest that holds up wins, or whoever the run's objective says (objective.py). Where it does not clearly beat the best
-baseline, the compiler's own code is judged beside it, so that what a run hands over is never slower than what was there
-before it.
+The fastest that passes wins, or the best by the run's objective (objective.py). If it does not clearly beat
+the best baseline, the compiler's own code is judged beside it, so that a run never returns a kernel slower
+than that.
 """
 
 from __future__ import annotations
@@ -17,49 +18,51 @@ from kernelpro.records import Outcome, RunConfig, Status, Step, Verdict
 
 @dataclass
 class FinalJudging:
+    """Judges the finalists of a run and decides its outcome."""
+
     reason: str
     """Why the search ended."""
     judge: Callable[[Step], Awaitable[Verdict]]
-    """At full length."""
+    """Judges a step at full length."""
     config: RunConfig
     verdicts: dict[int, Verdict] = field(default_factory=dict)
+    """By step."""
 
-    async def decide(self, leaders: list[Step], given: list[Step]) -> Outcome:
-        """`leaders`: working candidates; `given`: those that compilers wrote."""
+    async def decide(self, leaders: list[Step], seeds: list[Step]) -> Outcome:
+        """The outcome of the run. `leaders`: working candidates; `seeds`: those of them that compilers
+        wrote."""
         if not leaders:
             return Outcome(self.reason, notes=("no candidate passed",))
         await self._judge(leaders)
         best = self._best()
         if best is None or self.verdicts[best].faster != "yes":
-            await self._judge([step for step in given if step.number not in self.verdicts])
+            await self._judge([step for step in seeds if step.number not in self.verdicts])
             best = self._best()
         notes = tuple(
-            f"step {number} did not hold up: {verdict.status}: {verdict.reason}"
+            f"step {number} failed the final judging: {verdict.status}: {verdict.reason}"
             for number, verdict in self.verdicts.items()
             if verdict.status is not Status.PASSED
         )
         if best is None:
             return Outcome(self.reason, finalists=tuple(self.verdicts), notes=notes)
-        authors = {step.number: step.author for step in given}
+        authors = {step.number: step.author for step in seeds}
         if best in authors:
             better = "faster" if self.config.objective == "speed" else "better by this objective"
-            notes += (f"{authors[best]}'s own code won: nothing else was {better} (step {best})",)
+            own_code = f"{authors[best]}'s own code (step {best})"
+            notes += (f"the winner is {own_code}: no other candidate is {better}",)
         if self.verdicts[best].faster == "no":
-            notes += (
-                f"the winner is {self.verdicts[best].reason.removeprefix('correct; ')}: keep that baseline",
-            )
-        notes += objective.notes(self.config, self._held(), best)
+            reason = self.verdicts[best].reason.removeprefix("correct; ")
+            notes += (f"the winner is {reason}: keep that baseline",)
+        notes += objective.notes(self.config, self._passed(), best)
         return Outcome(self.reason, best, self.verdicts[best], tuple(self.verdicts), notes)
 
     async def _judge(self, steps: list[Step]) -> None:
-        """All at once: where the pool is far away, each round trip counts."""
-        found = await asyncio.gather(*map(self.judge, steps))
-        self.verdicts |= {step.number: verdict for step, verdict in zip(steps, found, strict=True)}
+        """All at once: with a remote pool, each round trip counts."""
+        verdicts = await asyncio.gather(*map(self.judge, steps))
+        self.verdicts |= {step.number: verdict for step, verdict in zip(steps, verdicts, strict=True)}
 
-    def _held(self) -> dict[int, Verdict]:
-        return {
-            number: verdict for number, verdict in self.verdicts.items() if verdict.status is Status.PASSED
-        }
+    def _passed(self) -> dict[int, Verdict]:
+        return {n: verdict for n, verdict in self.verdicts.items() if verdict.status is Status.PASSED}
 
     def _best(self) -> int | None:
-        return objective.best(self.config, self._held())
+        return objective.best(self.config, self._passed())

@@ -1,8 +1,9 @@
-"""What a run learns from its steps, and what it leaves to later runs.
+"""What a run learns from its steps, and what it passes on to later runs.
 
-Within the run: attempts and errors follow from the steps themselves; facts are what authors report. Across runs:
-every improvement or loss of a step over its parent is an observation (method, class of the bottleneck, hardware,
-language, family of the task; its hypothesis, confirmed or refuted), read at the start of a run and added at its end.
+Within a run: attempts and errors follow from the steps; facts are what authors report. Across runs: every
+gain or loss of a step over its parent is an observation (method, bottleneck, hardware, language, family of
+the task, and its hypothesis, confirmed or refuted). A run reads the observations of earlier runs, and adds
+its own at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from kernelpro.memory.knowledge import Knowledge, Observation
-from kernelpro.memory.run_memory import Attempt, Error, Event, Fact, expectation
+from kernelpro.memory.run_memory import Attempt, Fact, MemoryEvent, NodeError, describe_expectation
 from kernelpro.records import RunConfig, Status, Step, Verdict
 
 _FAMILIES = (
@@ -27,16 +28,17 @@ _FAMILIES = (
     ("pooling", r"[pP]ool"),
     ("reduction", r"\b(sum|mean|max|min|amax|amin|norm|var|std)\b"),
 )
-"""First that occurs in the reference's text names the family; element-wise where none does."""
+"""The first pattern that matches the reference's source names the family; element-wise if none does."""
 _MAX_ADVICE = 6
 
 
 def family(source: str) -> str:
+    """The kind of task: convolution, attention, matmul, ..."""
     return next((name for name, pattern in _FAMILIES if re.search(pattern, source)), "element-wise")
 
 
-def events(step: Step, parent: Step | None) -> Iterator[Event]:
-    """What a settled step adds to the run's memory."""
+def events(step: Step, parent: Step | None) -> Iterator[MemoryEvent]:
+    """What a settled step adds to the memory of the run."""
     if step.source:
         failure = "" if step.ms else _failure(step)
         fresh = not (parent and parent.ms)
@@ -52,7 +54,7 @@ def events(step: Step, parent: Step | None) -> Iterator[Event]:
             step.ms,
         )
         if step.verdict and step.verdict.status in (Status.BUILD_FAILED, Status.CRASHED, Status.WRONG):
-            yield Error(step.number, step.verdict.reason)
+            yield NodeError(step.number, step.verdict.reason)
     yield from (Fact(text, step.number) for text in step.details.facts)
 
 
@@ -61,7 +63,7 @@ def _failure(step: Step) -> str:
 
 
 def _gain(step: Step, parent: Step | None) -> float:
-    """Times as fast as its parent; without one that has a time, as the fastest baseline beside it."""
+    """Speed-up over its parent; over the fastest baseline if the parent has no time."""
     if parent and parent.ms and step.ms:
         return parent.ms / step.ms
     ratios = step.verdict.speedup.values() if step.verdict else ()
@@ -69,7 +71,7 @@ def _gain(step: Step, parent: Step | None) -> float:
 
 
 def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator[Observation]:
-    """What later runs may want to know: each step that works against the parent it came from."""
+    """The observations for later runs: each working step compared with its parent."""
     by_number = {step.number: step for step in steps}
     for step in by_number.values():
         parent = by_number.get(step.parent)
@@ -90,9 +92,9 @@ def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator
 
 
 def _expected(step: Step, parent: Step) -> str:
-    """Its hypothesis with the mark that the measurement gave it; empty where it promised nothing."""
+    """The step's hypothesis, and whether it was confirmed; empty if it expected no speed-up."""
     attempts = (event for event in events(step, parent) if isinstance(event, Attempt))
-    return next((expectation(attempt) for attempt in attempts if attempt.confirmed is not None), "")
+    return next((describe_expectation(attempt) for attempt in attempts if attempt.confirmed is not None), "")
 
 
 def advice(knowledge: Knowledge, config: RunConfig, parent: Step | None) -> str:

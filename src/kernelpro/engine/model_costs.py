@@ -1,7 +1,7 @@
-"""What models were asked in a run, and what that cost: by role, by step and in all.
+"""What the models of a run cost: by role, by step and in total.
 
-Every exchange is in the transcripts, however it ended: failed and cancelled ones were paid for as well. Authors that ask no
-model here say what they cost in their steps.
+The transcripts hold every exchange, failed and cancelled ones included: these were paid for as well. Authors
+that use no transcripts report their cost in their steps.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import Cost, Step
 
 _STEP = re.compile(r"step-(\d+)/")
-"""How the keys of a step's questions begin."""
+"""The prefix of the keys of a step's questions."""
 
 
 @dataclass(frozen=True)
 class ModelCosts:
+    """Costs of a run."""
+
     total: Cost
     roles: dict[str, Cost]
-    """Of roles that were paid for."""
+    """Only roles that made calls."""
     steps: dict[int, Cost]
     prompts: tuple[str, ...]
-    """Versions of the prompts, the first one used first; more than one where KernelPro was updated in between."""
+    """Versions of the prompts in order of use; more than one if KernelPro was updated in between."""
 
 
 def read(folder: Path, steps: Iterable[Step]) -> ModelCosts:
-    """`folder` is the run's."""
-    purse, prompts = SpendingCap(), dict[str, None]()
-    for line in Transcripts(folder / FILE).entries():
-        purse.restore([(line.role, line.key, line.dollars, line.cost)])
-        prompts |= {line.prompt_version: None} if line.prompt_version else {}
-    asked: defaultdict[int, Cost] = defaultdict(Cost)
-    for key, cost in purse.by_key().items():
+    """The costs of a run. `folder` is the run's."""
+    spending, prompts = SpendingCap(), dict[str, None]()
+    for entry in Transcripts(folder / FILE).entries():
+        spending.restore([(entry.role, entry.key, entry.dollars, entry.cost)])
+        prompts |= {entry.prompt_version: None} if entry.prompt_version else {}
+    by_step: defaultdict[int, Cost] = defaultdict(Cost)
+    for key, cost in spending.by_key().items():
         if match := _STEP.match(key):
-            asked[int(match[1])] += cost
-    others = {step.number: step.cost for step in steps if step.number not in asked}
-    roles = {role: cost for role, cost in purse.by_role().items() if cost.calls}
-    return ModelCosts(purse.spent + sum(others.values(), Cost()), roles, {**asked, **others}, tuple(prompts))
+            by_step[int(match[1])] += cost
+    others = {step.number: step.cost for step in steps if step.number not in by_step}
+    roles = {role: cost for role, cost in spending.by_role().items() if cost.calls}
+    return ModelCosts(
+        spending.spent + sum(others.values(), Cost()), roles, {**by_step, **others}, tuple(prompts)
+    )

@@ -1,17 +1,18 @@
-"""What a run looks for, and what that changes: whose energy is measured, what the tree is told, who wins.
+"""The objective of a run: which candidates have their energy measured, how the tree ranks them, and which one
+wins.
 
-    speed             the fastest; energy is not measured
-    energy-at-speed   lexicographic: of those within `speed_tolerance` of the fastest, the one with the least energy
-    edp               the least energy x delay
+    speed             the fastest; energy is not measured energy-at-speed   lexicographic: of those within
+    `speed_tolerance` of the fastest, the one with the least energy edp               the smallest energy x
+    delay
 
-Energy takes half a minute a candidate. During the search it is measured of candidates that come near their parent's speed, in the
-final round of all that may win. All energies are ratios to a baseline's that was measured in turn with the candidate, so that
-a warmer board does not decide.
+Measuring energy takes half a minute per candidate. During the search only candidates near their parent's
+speed are measured; in the final judging, all that may win. All energies are ratios to a baseline that is
+measured in alternation with the candidate, so that the temperature of the board does not decide.
 
-The tree knows one number for a candidate, a time. For the other objectives it is told the time that is worth the same:
+The tree ranks candidates by one number, a time. For the energy objectives this is the equivalent time:
 
-    edp               ms x sqrt(power ratio)          since edp ratio = time ratio^2 x power ratio
-    energy-at-speed   ms x (power ratio)^w            w makes a fifth less power worth all of the tolerance, and nothing worth more
+    edp               ms x sqrt(power ratio)    because edp ratio = time ratio^2 x power ratio energy-at-speed
+    ms x (power ratio)^w      w: a fifth less power is worth the tolerance; more is worth no more
 
 A candidate without a measured energy counts as one with the baseline's power.
 """
@@ -21,165 +22,160 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from kernelpro.records import Energy, Finding, Point, RunConfig, Step, Verdict
 
-_NEAR = {"energy-at-speed": 1.0, "edp": 1.25}
-"""Times the parent's time (and the tolerance) up to which energy is measured. With edp a slower kernel may be the better one, but a
-quarter more time takes a third less power to make up for."""
-_LEANER = 0.8
-_MOST_FINALISTS = 6
-_APART = 0.05
-"""Two judgements of a kernel may lie further apart than their intervals say: those of 30 kernels on an H200 did by up to 0.8 %."""
+_ENERGY_RANGE = {"energy-at-speed": 1.0, "edp": 1.25}
+"""Energy is measured up to this multiple of the parent's time (and the tolerance). For edp a slower kernel
+may be better, but a quarter more time needs a third less power to make up for it."""
+_FULL_POWER_SAVING = 0.8
+"""The power ratio that is worth the whole tolerance."""
+_MAX_FINALISTS = 6
+_RETIMING_SPREAD = 0.05
+"""Two judgements of a kernel may differ by more than their intervals: for 30 kernels on an H200, by up to 0.8
+%."""
 
 
 def max_energy_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
-    """Up to which time a new candidate's energy is worth measuring; 0: never."""
+    """The time up to which a new candidate's energy is measured; 0: never."""
     if config.objective == "speed":
         return 0.0
     base = parent.ms if parent and parent.ms else baseline_ms
-    return _NEAR[config.objective] * (1 + config.speed_tolerance) * base
+    return _ENERGY_RANGE[config.objective] * (1 + config.speed_tolerance) * base
 
 
 def cost_ms(config: RunConfig, step: Step) -> float | None:
-    """What the tree is told: see above. None where the candidate failed."""
-    told = _told(step.verdict)
-    if step.ms is None or told is None or config.objective == "speed":
+    """The equivalent time of a step, by which the tree ranks it; None if it failed."""
+    energy = _measured(step.verdict)
+    if step.ms is None or energy is None or config.objective == "speed":
         return step.ms
-    power = told.ratio["power"].value
+    power = energy.ratio["power"].value
     if config.objective == "edp":
         return step.ms * math.sqrt(power)
-    most = math.log1p(config.speed_tolerance)
-    gained = most * math.log(power) / math.log(1 / _LEANER)
-    return step.ms * math.exp(max(-most, min(most, gained)))
+    limit = math.log1p(config.speed_tolerance)
+    change = limit * math.log(power) / math.log(1 / _FULL_POWER_SAVING)
+    return step.ms * math.exp(max(-limit, min(limit, change)))
 
 
 def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
-    """Who is judged again: those of the first few who may be the fastest. With energy as an objective the fastest, and those who
-    may win."""
-    steps, few = list(ranked), max(1, config.finalists)
+    """The steps to judge again: the first few, if they may be the fastest. For the energy objectives the
+    fastest, the first few, and all that may win."""
+    steps, count = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
-        return _perhaps_fastest(steps[:few])
+        return _perhaps_fastest(steps[:count])
     fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or math.inf, default=None)
     if fastest is None or fastest.ms is None:
-        return steps[:few]
-    near = {step.number for step in steps if step.ms and step.ms <= (1 + config.speed_tolerance) * fastest.ms}
+        return steps[:count]
+    limit = (1 + config.speed_tolerance) * fastest.ms
+    near = {step.number for step in steps if step.ms and step.ms <= limit}
     quantity = _quantity(config)
-    told = {
-        step.number: e
+    energies = {
+        step.number: energy
         for step in steps
-        if (quantity == "edp" or step.number in near) and (e := _told(step.verdict))
+        if (quantity == "edp" or step.number in near) and (energy := _measured(step.verdict))
     }
-    least = {
-        energy.baseline: min(e.ratio[quantity].high for e in told.values() if e.baseline == energy.baseline)
-        for energy in told.values()
-    }
+    least: dict[str, float] = {}
+    for energy in energies.values():
+        high = energy.ratio[quantity].high
+        least[energy.baseline] = min(high, least.get(energy.baseline, high))
 
     def may_win(step: Step) -> bool:
-        mine = told.get(step.number)
-        return mine.ratio[quantity].low <= least[mine.baseline] if mine else step.number in near
+        energy = energies.get(step.number)
+        return energy.ratio[quantity].low <= least[energy.baseline] if energy else step.number in near
 
-    chosen = {step.number: step for step in (fastest, *steps[:few], *filter(may_win, steps))}
-    return list(chosen.values())[: max(few, _MOST_FINALISTS)]
+    chosen = {step.number: step for step in (fastest, *steps[:count], *filter(may_win, steps))}
+    return list(chosen.values())[: max(count, _MAX_FINALISTS)]
 
 
 def _perhaps_fastest(steps: list[Step]) -> list[Step]:
-    times = {
-        step.number: step.verdict.times["candidate"] for step in steps if step.verdict and step.verdict.times
-    }
-    least = min((time.high for time in times.values()), default=math.inf)
-    return [
-        step for step in steps if step.number not in times or times[step.number].low <= (1 + _APART) * least
-    ]
+    times = {step.number: step.verdict.times["candidate"] for step in steps if step.verdict and step.ms}
+    limit = (1 + _RETIMING_SPREAD) * min((time.high for time in times.values()), default=math.inf)
+    return [step for step in steps if step.number not in times or times[step.number].low <= limit]
 
 
-def best(config: RunConfig, held: Mapping[int, Verdict]) -> int | None:
-    """The winner among those that passed. A fastest one whose energy is not known counts as one with the baseline's power: only who
-    takes less than that, beyond doubt, comes before it."""
-    if not held:
+def best(config: RunConfig, passed: Mapping[int, Verdict]) -> int | None:
+    """The winner among the steps that passed.
+
+    If the energy of the fastest is unknown, it counts as having the baseline's power: only a step that surely
+    takes less wins over it.
+    """
+    if not passed:
         return None
-    ms = {number: verdict.times["candidate"].value for number, verdict in held.items()}
+    ms = {number: verdict.times["candidate"].value for number, verdict in passed.items()}
     fastest = min(ms, key=lambda number: ms[number])
     if config.objective == "speed":
         return fastest
-    told = {number: energy for number, verdict in held.items() if (energy := _told(verdict))}
-    against = (
-        told[fastest].baseline if fastest in told else _usual(energy.baseline for energy in told.values())
-    )
-    told = {number: energy for number, energy in told.items() if energy.baseline == against}
-    if fastest not in told:
-        slower = {
-            number: (ms[number] / ms[fastest]) ** (2 if config.objective == "edp" else 1) for number in told
-        }
-        told = {
-            number: energy
-            for number, energy in told.items()
-            if slower[number] * energy.ratio["power"].high < 1
-        }
-    if config.objective == "energy-at-speed":
-        told = {
-            number: energy
-            for number, energy in told.items()
-            if ms[number] <= (1 + config.speed_tolerance) * ms[fastest]
-        }
-    return min(told, key=lambda number: told[number].ratio[_quantity(config)].value, default=fastest)
+    energies = {number: energy for number, verdict in passed.items() if (energy := _measured(verdict))}
+    if fastest in energies:
+        baseline = energies[fastest].baseline
+    else:
+        baseline = _most_common(energy.baseline for energy in energies.values())
+    exponent = 2 if config.objective == "edp" else 1
+
+    def is_eligible(number: int, energy: Energy) -> bool:
+        slowdown = ms[number] / ms[fastest]
+        if energy.baseline != baseline:
+            return False
+        if fastest not in energies and slowdown**exponent * energy.ratio["power"].high >= 1:
+            return False
+        return config.objective != "energy-at-speed" or slowdown <= 1 + config.speed_tolerance
+
+    eligible = {number: energy for number, energy in energies.items() if is_eligible(number, energy)}
+    return min(eligible, key=lambda number: eligible[number].ratio[_quantity(config)].value, default=fastest)
 
 
-def notes(config: RunConfig, held: Mapping[int, Verdict], winner: int) -> tuple[str, ...]:
-    """What the choice of the winner means, in words."""
+def notes(config: RunConfig, passed: Mapping[int, Verdict], winner: int) -> tuple[str, ...]:
+    """What energy meant for the choice of the winner."""
     if config.objective == "speed":
         return ()
-    told = _told(held[winner])
-    if told is None:
-        return (f"energy decided nothing: {_unknown(held[winner])}",)
-    fastest = min(held, key=lambda number: held[number].times["candidate"].value)
-    other = _told(held[fastest])
+    energy = _measured(passed[winner])
+    if energy is None:
+        return (f"energy did not decide: {_why_unknown(passed[winner])}",)
+    fastest = min(passed, key=lambda number: passed[number].times["candidate"].value)
     if winner == fastest:
-        return (
-            (f"step {winner} runs at the board's power limit, where energy is time",)
-            if told.is_power_limited
-            else ()
-        )
+        limited = f"step {winner} runs at the board's power limit, where energy is proportional to time"
+        return (limited,) if energy.is_power_limited else ()
+    other = _measured(passed[fastest])
     if other is None:
-        unknown = f"that of step {fastest}, the fastest, is not known: {_unknown(held[fastest])}"
-        return (f"step {winner} takes less power than {told.baseline}; {unknown}",)
-    less = 1 - told.ratio["energy"].value / other.ratio["energy"].value
-    slower = held[winner].times["candidate"].value / held[fastest].times["candidate"].value - 1
-    clear = told.ratio["energy"].high < other.ratio["energy"].low
-    sure = "" if clear else "; the intervals overlap"
+        unknown = f"the energy of step {fastest}, the fastest, is unknown: {_why_unknown(passed[fastest])}"
+        return (f"step {winner} takes less power than {energy.baseline}; {unknown}",)
+    less = 1 - energy.ratio["energy"].value / other.ratio["energy"].value
+    slower = passed[winner].times["candidate"].value / passed[fastest].times["candidate"].value - 1
+    overlap = energy.ratio["energy"].high >= other.ratio["energy"].low
     return (
-        f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, and {slower:.1%} more time{sure}",
+        f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, "
+        f"and {slower:.1%} more time{'; the intervals overlap' * overlap}",
     )
 
 
 def describe(config: RunConfig) -> str:
-    """What every author should know of the objective; empty where it is speed."""
+    """The objective in words, for authors; empty for speed."""
+    tolerance = f"{config.speed_tolerance:.0%}"
     return {
         "speed": "",
-        "energy-at-speed": f"the least energy a call among kernels within {config.speed_tolerance:.0%} of the fastest",
-        "edp": "the least product of energy and time of a call",
+        "energy-at-speed": f"the least energy per call among kernels within {tolerance} of the fastest",
+        "edp": "the smallest product of energy and time of a call",
     }[config.objective]
 
 
 def describe_energy(step: Step) -> str:
-    """What one who improves this step should know of its energy; empty where that is not known."""
-    told = _told(step.verdict)
-    if told is None:
+    """The energy of a step in words, for the author who improves it; empty if it is unknown."""
+    energy = _measured(step.verdict)
+    if energy is None:
         return ""
-    ratio, joules, watts = told.ratio["energy"], told.joules["candidate"], told.watts["candidate"]
-    return f"This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, {ratio.value:.2f} of {told.baseline}'s energy."
+    ratio, joules, watts = energy.ratio["energy"], energy.joules["candidate"], energy.watts["candidate"]
+    return (
+        f"This kernel takes {1e3 * joules.value:.4g} mJ at {watts.value:.0f} W, "
+        f"{ratio.value:.2f} of {energy.baseline}'s energy."
+    )
 
 
 def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
-    """All candidates whose energy is known, fastest first; `best` marks those that no other beats in both time and energy.
+    """All candidates with a known energy, fastest first; `best` marks the Pareto front of time and energy.
 
-    All of a run are measured beside the same baseline; one for whom that could not be had is left out.
+    All candidates of a run are measured against the same baseline; one that was not is left out.
     """
-    told = {
-        number: (verdict, energy)
-        for number, verdict in verdicts.items()
-        if verdict and (energy := _told(verdict))
-    }
     points = [
         Point(
             number,
@@ -188,23 +184,24 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
             energy.ratio["energy"],
             energy.baseline,
         )
-        for number, (verdict, energy) in told.items()
+        for number, verdict in verdicts.items()
+        if verdict and (energy := _measured(verdict))
     ]
-    usual = _usual(point.against for point in points)
-    found: list[Point] = []
-    for point in sorted(
-        (p for p in points if p.against == usual), key=lambda p: (p.ms, p.energy.value, p.step)
-    ):
-        beaten = any(p.energy.value <= point.energy.value for p in found if p.best)
-        found.append(Point(point.step, point.ms, point.joules, point.energy, point.against, not beaten))
-    return tuple(found)
+    baseline = _most_common(point.baseline for point in points)
+    comparable = [point for point in points if point.baseline == baseline]
+    marked: list[Point] = []
+    for point in sorted(comparable, key=lambda p: (p.ms, p.energy.value, p.step)):
+        dominated = any(p.energy.value <= point.energy.value for p in marked if p.best)
+        marked.append(replace(point, best=not dominated))
+    return tuple(marked)
 
 
 def gain_of_advice(finding: Finding, parent: Step, step: Step) -> float | None:
-    """How many times better a step became by a finding's own measure: faster, or with less energy. None where that is not known."""
+    """The factor by which a step improved on its parent in the finding's own measure: speed or energy. None
+    if unknown."""
     if finding.objective == "speed":
         return parent.ms / step.ms if parent.ms and step.ms else None
-    before, after = _told(parent.verdict), _told(step.verdict)
+    before, after = _measured(parent.verdict), _measured(step.verdict)
     return before.ratio["energy"].value / after.ratio["energy"].value if before and after else None
 
 
@@ -212,16 +209,14 @@ def _quantity(config: RunConfig) -> str:
     return "edp" if config.objective == "edp" else "energy"
 
 
-def _usual(names: Iterable[str]) -> str:
-    """The baseline beside which most were measured; empty where nobody was."""
+def _most_common(names: Iterable[str]) -> str:
     return next((name for name, _ in Counter(names).most_common(1)), "")
 
 
-def _unknown(verdict: Verdict) -> str:
-    """Why an energy is not known."""
+def _why_unknown(verdict: Verdict) -> str:
     return verdict.energy.unavailable if verdict.energy else "it was not measured"
 
 
-def _told(verdict: Verdict | None) -> Energy | None:
+def _measured(verdict: Verdict | None) -> Energy | None:
     energy = verdict.energy if verdict else None
     return energy if energy and not energy.unavailable else None

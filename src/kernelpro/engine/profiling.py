@@ -1,4 +1,5 @@
-"""Profiling a candidate in two stages: cheap facts, classification, then only the counters that its class asks for."""
+"""Profiles a candidate in two stages: cheap facts and classification, then only the counters that its class
+needs."""
 
 from __future__ import annotations
 
@@ -23,57 +24,63 @@ from kernelpro.records import (
 )
 
 SubmitJob = Callable[[Job], Awaitable[Result]]
+"""Sends a job to a worker and waits for its result."""
 
 
 @dataclass(frozen=True)
 class ProfileSpec:
-    """What is to be profiled, and how."""
+    """What to profile, and how."""
 
     task: Task
     candidate: Candidate
     target: Target | None = None
     options: Options = field(default_factory=Options)
     references: tuple[str, ...] = ()
+    """Baselines to profile beside the candidate."""
     tracer: str = "auto"
     all_counters: bool = False
-    """Collect for every tool and ask it, whatever the class."""
+    """Collect the counters of every diagnostic and run it, whatever the class."""
     single_job: bool = False
-    """All of a GPU's counters in the first job: where an answer is a journey away, a second one costs more than they do."""
+    """Collect all GPU counters in the first job. In a spool a second job costs more time than the counters
+    do."""
     energy: bool = False
-    """Whether energy is an objective, and tools that look for it speak."""
+    """Whether energy is an objective: then the diagnostics for energy run too."""
 
 
 async def profile(
-    ask: SubmitJob, request: ProfileSpec, tools: dict[str, Diagnostic], record: TrackRecord | None = None
+    submit: SubmitJob,
+    spec: ProfileSpec,
+    diagnostics: dict[str, Diagnostic],
+    record: TrackRecord | None = None,
 ) -> tuple[Profile, Diagnosis]:
-    """Stage 1, stage 2, diagnosis. `ask` sends a job to a worker and waits for its result."""
-    chosen = list(tools.values())
-    everything = runner.request_all(chosen, "cuda", request.references)
-    found = _profile(await ask(_job(request, everything if request.single_job else ProfileRequest())))
-    if found.target == "cuda" and not request.single_job:
-        bound = roofline.classify(found).bound
-        wanted = runner.request_for(chosen, found, bound, request.references, request.energy)
-        counters = everything if request.all_counters else wanted
-        if counters.metrics:
-            found = _profile(await ask(_job(request, counters)))
-        elif request.references:
-            found = _uncompared(found, f"no counters are read where the class is {bound}", "--all-counters")
-    elif found.target == "cpu" and request.references:
-        found = _uncompared(found, "baselines are compared by a GPU's counters")
-    return found, runner.diagnose(found, chosen, record, request.energy, every=request.all_counters)
+    """The profile of a candidate, and its diagnosis."""
+    selected = list(diagnostics.values())
+    everything = runner.request_all(selected, "cuda", spec.references)
+    result = _profile(await submit(_job(spec, everything if spec.single_job else ProfileRequest())))
+    if result.target == "cuda" and not spec.single_job:
+        bound = roofline.classify(result).bound
+        needed = runner.request_for(selected, result, bound, spec.references, spec.energy)
+        request = everything if spec.all_counters else needed
+        if request.metrics:
+            result = _profile(await submit(_job(spec, request)))
+        elif spec.references:
+            result = _without_comparison(result, f"the class {bound} needs no counters", "--all-counters")
+    elif result.target == "cpu" and spec.references:
+        result = _without_comparison(result, "comparing baselines needs the counters of a GPU")
+    return result, runner.diagnose(result, selected, record, spec.energy, every=spec.all_counters)
 
 
-def _uncompared(found: Profile, why: str, enable: str = "") -> Profile:
-    return replace(found, skipped=(*found.skipped, Skipped("compare", why, enable)))
+def _without_comparison(profile: Profile, reason: str, enable: str = "") -> Profile:
+    return replace(profile, skipped=(*profile.skipped, Skipped("compare", reason, enable)))
 
 
-def _job(request: ProfileSpec, counters: ProfileRequest) -> Job:
-    """Whatever is counted: a worker that does not know the candidate any more traces it anew."""
-    traced = replace(counters, tracer=request.tracer)  # type: ignore[arg-type]
-    return Job("profile", "profile", request.task, request.candidate, request.target, request.options, traced)
+def _job(spec: ProfileSpec, request: ProfileRequest) -> Job:
+    """The tracer is part of every request: a worker that has dropped the candidate traces it again."""
+    request = replace(request, tracer=spec.tracer)  # type: ignore[arg-type]
+    return Job("profile", "profile", spec.task, spec.candidate, spec.target, spec.options, request)
 
 
 def _profile(result: Result) -> Profile:
     if result.profile is None:
-        raise BadInput(result.error or "the worker gave no profile")
+        raise BadInput(result.error or "the worker returned no profile")
     return result.profile

@@ -1,6 +1,6 @@
-"""The nouns that cross a process or are stored: plain dataclasses, JSON both ways.
+"""Records that cross a process boundary or are stored: plain dataclasses that encode to JSON and back.
 
-Standard library only: the lab reads and writes these on hosts where nothing but torch is installed.
+Standard library only: the lab reads and writes them on hosts that have only Python and torch.
 """
 
 from kernelpro.records import folders

@@ -1,4 +1,4 @@
-"""What all records share: JSON both ways, content hashes, and the one exception for bad input."""
+"""What all records share: JSON encoding and decoding, content hashes, and the exception for bad input."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ R = TypeVar("R", bound="Record")
 
 
 class BadInput(Exception):
-    """What a person gave us cannot be used. The message is one line: what, where, what to do."""
+    """The user's input cannot be used. The message is one line: what, where, what to do."""
 
 
 def digest(*parts: str | bytes) -> str:
-    """Content hash of a sequence of strings; the sequence, not its concatenation, is what is hashed."""
+    """Content hash of a sequence of strings. Sequences with equal concatenations have different hashes."""
     h = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -34,18 +34,19 @@ Reader = Callable[[Any], Any]
 
 @functools.cache
 def _reader(kind: Any) -> Reader | None:
-    """How a value with this annotation is made of plain JSON data; None: it is taken as it is.
+    """The function that decodes JSON data to a value with this annotation; None: the value is used as it is.
 
-    Worked out once a type: opening a run reads thousands of records, and looking at annotations costs more than decoding.
+    Cached by type: opening a run reads thousands of records, and inspecting annotations costs more than
+    decoding.
     """
     origin = typing.get_origin(kind)
     arms = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         inner = [arm for arm in arms if arm is not type(None)]
-        return _reader(inner[0]) if len(inner) == 1 else _union_reader(inner)
+        return _optional_reader(inner[0]) if len(inner) == 1 else _union_reader(inner)
     if origin in (list, tuple):
-        each = _reader(arms[0])
-        return (lambda value: origin(map(each, value))) if each else typing.cast(Reader, origin)
+        item = _reader(arms[0])
+        return (lambda value: origin(map(item, value))) if item else typing.cast(Reader, origin)
     if origin is dict:
         item = _reader(arms[1])
         return (lambda value: {k: item(v) for k, v in value.items()}) if item else None
@@ -54,6 +55,14 @@ def _reader(kind: Any) -> Reader | None:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind
     return None
+
+
+def _optional_reader(kind: Any) -> Reader | None:
+    """Decodes an optional value; an empty object stands for an absent record."""
+    read = _reader(kind)
+    if read is not None and isinstance(kind, type) and issubclass(kind, Record):
+        return lambda value: read(value) if value else None
+    return read
 
 
 def _union_reader(arms: list[Any]) -> Reader | None:
@@ -85,33 +94,37 @@ def _readers(cls: Any) -> dict[str, Reader | None]:
 
 
 class Record:
-    """Base of all records: `to_json` gives plain data, `from_json` takes it back and ignores unknown keys."""
+    """Base of all records."""
 
     def to_json(self) -> dict[str, Any]:
+        """The record as plain data. Infinities become +-1e308, NaN becomes None."""
         return {f.name: _encode(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls: type[R], data: dict[str, Any]) -> R:
-        given = {}
+        """The record that `to_json` described. Unknown keys are ignored."""
+        values = {}
         for name, read in _readers(typing.cast(Any, cls)).items():
             if name in data:
                 value = data[name]
-                given[name] = value if read is None or value is None else read(value)
-        return cls(**given)
+                values[name] = value if read is None or value is None else read(value)
+        return cls(**values)
 
     def dumps(self) -> str:
+        """The record as JSON text."""
         return json.dumps(self.to_json(), separators=(",", ":"))
 
     def nondefault_json(self) -> str:
-        """JSON of what differs from the defaults: for identities, which must not change when a later version adds a field."""
+        """JSON of the fields that differ from their defaults. Identities use it: they must not change when a
+        later version adds a field."""
         return json.dumps(_nondefault(self), separators=(",", ":"))
 
 
 def _nondefault(record: Record) -> dict[str, Any]:
-    found = {}
+    values = {}
     for f in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, f.name)
         default = f.default_factory() if callable(f.default_factory) else f.default
         if value != default:
-            found[f.name] = _nondefault(value) if isinstance(value, Record) else _encode(value)
-    return found
+            values[f.name] = _nondefault(value) if isinstance(value, Record) else _encode(value)
+    return values

@@ -1,4 +1,4 @@
-"""Where things are kept: what can be made again, and what cannot. Folders are the freedesktop.org ones."""
+"""Where files are stored, by the freedesktop.org conventions: caches and user data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def cache(*parts: str) -> Path:
-    """For what can be made again."""
+    """A path in the user's cache directory, for files that can be recreated."""
     return _home("XDG_CACHE_HOME", ".cache").joinpath("kernelpro", *parts)
 
 
 def data(*parts: str) -> Path:
-    """For what is the user's."""
+    """A path in the user's data directory."""
     return _home("XDG_DATA_HOME", ".local/share").joinpath("kernelpro", *parts)
 
 
-def _home(variable: str, usual: str) -> Path:
-    return Path(os.environ.get(variable) or Path.home() / usual)
+def _home(variable: str, default: str) -> Path:
+    return Path(os.environ.get(variable) or Path.home() / default)

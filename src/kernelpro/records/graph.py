@@ -1,4 +1,4 @@
-"""A task's operator graph as plain data: what authors without torch can read."""
+"""A task's operator graph as plain data, for authors without torch."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from kernelpro.records.base import Record
 
 @dataclass(frozen=True)
 class Node(Record):
-    """One value: an input, a parameter, or what an operator gives."""
+    """One value: an input, a parameter, or the result of an operator."""
 
     name: str
     op: str
     """`input`, `parameter`, or an ATen overload such as `aten.linear.default`."""
     shape: tuple[int, ...]
     dtype: str
-    """Without `torch.`: float32, int64, ..."""
+    """Without the prefix `torch.`: float32, int64, ..."""
     strides: tuple[int, ...] = ()
     """Of inputs and parameters; empty: contiguous."""
     args: tuple[Any, ...] = ()
-    """Plain JSON; another value is `{"value": its name}`."""
+    """Plain JSON. A reference to another value is `{"value": its name}`."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     where: str = ""
-    """A parameter's qualified name in the module; an input's place among the inputs."""
+    """The qualified name of a parameter; the index of an input."""
 
 
 @dataclass(frozen=True)
 class Graph(Record):
+    """All values of a task."""
+
     nodes: tuple[Node, ...]
-    """In an order in which they can be computed."""
+    """In topological order."""
     outputs: tuple[str, ...]
     single: bool = True
-    """The module returns its one output bare, not in a tuple."""
+    """Whether the module returns its one output directly, not in a tuple."""

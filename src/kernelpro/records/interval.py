@@ -1,4 +1,4 @@
-"""A number with the interval it lies in, and shares, for people."""
+"""A number with its confidence interval; numbers as text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from kernelpro.records.base import Record
 
-_WIDE = 0.02
-"""Below, two digits leave two or three numbers to choose from."""
+_MIN_WIDTH = 0.02
+"""Narrower intervals are written with three digits: with two, both ends would often be equal."""
 
 
 @dataclass(frozen=True)
 class Interval(Record):
+    """A value and the bounds of its confidence interval."""
+
     value: float
     low: float
     high: float
@@ -20,13 +22,13 @@ class Interval(Record):
         if not self.low <= self.value <= self.high:
             raise ValueError(f"interval is not ordered: {self.low} <= {self.value} <= {self.high}")
 
-    def words(self, unit: str = "") -> str:
-        """`1.10x [1.08, 1.12]`, for ratios; one digit more where two would hide how wide it is."""
-        digits = 2 if self.high - self.low >= _WIDE else 3
+    def format(self, unit: str = "") -> str:
+        """The interval as text, for ratios: `1.10x [1.08, 1.12]`."""
+        digits = 2 if self.high - self.low >= _MIN_WIDTH else 3
         return f"{self.value:.{digits}f}{unit} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
-def share(part: float) -> str:
-    """A share for people: `6 %`; small ones keep a digit."""
-    percent = 100 * part
+def format_share(share: float) -> str:
+    """A share as text: `6 %`; below 10 %, two significant digits."""
+    percent = 100 * share
     return f"{percent:.0f} %" if percent >= 9.5 or percent == 0 else f"{percent:.2g} %"

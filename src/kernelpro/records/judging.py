@@ -19,10 +19,10 @@ Mode = Literal["train", "eval"]
 
 @dataclass(frozen=True)
 class Task(Record):
-    """What is to be computed: a reference, its inputs and the precision that is allowed."""
+    """What a kernel must compute: a reference, its inputs and the allowed precision."""
 
     source: str
-    """Python text that defines the entry point."""
+    """Python source that defines the entry point."""
     name: str = "task"
     form: Literal["kernelbench", "module", "function"] = "kernelbench"
     entry: str = "Model"
@@ -34,25 +34,29 @@ class Task(Record):
     precision: Precision | None = None
     """None: tf32 for float32 tasks on CUDA, fp32 on the CPU (which has no TF32), native otherwise."""
     outputs: str = ""
-    """Of a live object, as base64: a few elements of what it gave for the examples where it was given. No part of what it is."""
+    """For a live object: a few elements of its outputs for the example inputs, as base64. Not part of the
+    identity."""
 
     @property
     def id(self) -> str:
+        """Content hash: equal tasks have equal ids."""
         return digest(
             "task", self.source, self.form, self.entry, self.payload, self.mode, self.precision or "auto"
         )
 
     @classmethod
     def from_file(cls, path: str | Path, mode: Mode = "train", precision: Precision | None = None) -> Self:
+        """Read a KernelBench file. The task is named after the file, or after its folder if it is called
+        task.py."""
         text = read_source(path, "task")
         stem = Path(path).stem
         name = Path(path).resolve().parent.name if stem == "task" else stem
         return cls(source=text, name=name, mode=mode, precision=precision)
 
     def for_target(self, target: Target) -> Self:
-        """The task at the size meant for a target: another task where its file has sizes for both.
+        """The task at its size for a target.
 
-        Such a file has a line `TARGET = "cuda"` and chooses its constants by it; a file without that line is one size."""
+        A file with sizes for both targets has a line `TARGET = "cuda"` and chooses its constants by it."""
         if self.form != "kernelbench":
             return self
         return replace(self, source=_TARGET.sub(f'TARGET = "{target}"', self.source, count=1))
@@ -70,14 +74,17 @@ class Candidate(Record):
 
     @property
     def id(self) -> str:
+        """Content hash of the source."""
         return digest("candidate", self.source)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
+        """Read a candidate; it is named after the file."""
         return cls(source=read_source(path, "candidate"), name=Path(path).name)
 
 
 def read_source(path: str | Path, what: str) -> str:
+    """The text of a file. Raises BadInput if it cannot be read; `what` names its role in the message."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -91,7 +98,7 @@ def read_source(path: str | Path, what: str) -> str:
 
 
 class Status(enum.StrEnum):
-    """The single vocabulary of outcomes."""
+    """The result of a judgement."""
 
     PASSED = "passed"
     WRONG = "wrong"
@@ -108,27 +115,28 @@ Effort = Literal["quick", "normal", "full"]
 
 @dataclass(frozen=True)
 class Options(Record):
-    """How a judgement is made. What is decided is the judge's; this is only how long and what is allowed."""
+    """How a judgement is made: how long it takes, and what it allows."""
 
     effort: Effort = "normal"
     baselines: tuple[str, ...] = ("eager_fp32", "eager_tf32", "compile")
-    """Of BASELINES; those that the target lacks are left out."""
-    allow: tuple[str, ...] = ()
-    """Tripwires switched off by name; `all` switches off every one."""
-    min_authored: float = 0.0
-    """Least share of device time that must be spent in kernels of the candidate's own."""
+    """Names from BASELINES. Those that the target does not have are left out."""
+    disabled_tripwires: tuple[str, ...] = ()
+    """Names of tripwires to disable; `all` disables every one."""
+    min_own_share: float = 0.0
+    """Smallest share of device time that the candidate's own kernels must take."""
     sandbox: Literal["auto", "namespaces", "landlock", "process"] = "auto"
     build_timeout: float = 300.0
     call_timeout: float = 60.0
-    """Seconds one call may take; the first one, which may compile and tune, gets `build_timeout`."""
+    """Seconds that one call may take. The first call may compile and tune, and gets `build_timeout`."""
     memory_gib: float = 0.0
-    """Host memory a candidate may hold; 0: three quarters of the machine's."""
+    """Host memory that a candidate may use; 0: three quarters of the machine's."""
     give_up_ms: float = 0.0
-    """0: never; a candidate whose median after a few rounds is above this is timed no longer."""
+    """Stop timing a candidate whose median after a few rounds is above this; 0: never."""
     energy: bool = False
-    """Whether a candidate that passes is also measured in joules, which takes half a minute."""
-    energy_against: str = ""
-    """The baseline beside which it is measured, since only ratios to the same one can be compared; empty: the fastest."""
+    """Whether to measure the energy of a candidate that passes, which takes half a minute."""
+    energy_baseline: str = ""
+    """The baseline to measure in alternation with it; empty: the fastest. Only ratios to the same baseline can
+    be compared."""
 
 
 BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")
@@ -136,25 +144,26 @@ BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")
 
 @dataclass(frozen=True)
 class Verdict(Record):
-    """What the judge says of one candidate on one task. It cannot contradict itself: see `__post_init__`."""
+    """The judge's decision on one candidate for one task. It cannot contradict itself: see
+    `__post_init__`."""
 
     candidate: str
     status: Status
     reason: str
     error: float | None = None
-    """Worst ||output - oracle|| / ||oracle|| over all calls."""
+    """Largest ||output - oracle|| / ||oracle|| over all calls."""
     error_of_limit: float | None = None
-    """Worst error over its own limit: 1 is at the limit."""
+    """Largest error relative to its limit: 1 is at the limit."""
     tolerance: float | None = None
     times: dict[str, Interval] = field(default_factory=dict)
-    """Milliseconds a call: `candidate` and each baseline."""
+    """Milliseconds per call, of `candidate` and each baseline."""
     speedup: dict[str, Interval] = field(default_factory=dict)
     faster: Literal["yes", "no", "unclear"] | None = None
-    """Against the fastest baseline."""
+    """Whether it is faster than the fastest baseline."""
     floor_ms: float | None = None
     energy: Energy | None = None
-    """None: not asked for."""
-    authored_share: float | None = None
+    """None: not requested."""
+    own_share: float | None = None
     peak_bytes: int | None = None
     parameters: Literal["by name", "by seed", "none"] | None = None
     sandbox: str = ""
@@ -173,4 +182,4 @@ class Verdict(Record):
         if self.status is Status.PASSED and not (self.times and self.speedup and self.faster):
             raise ValueError("a passed verdict must carry times, speed-ups and a decision")
         if not self.reason:
-            raise ValueError("a verdict must say why")
+            raise ValueError("a verdict must state its reason")

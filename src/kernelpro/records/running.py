@@ -213,7 +213,7 @@ class Point(Record):
     """Per call."""
     energy: Interval
     """Ratio to the energy of a call of the baseline, measured in alternation with it."""
-    against: str
+    baseline: str
     """The name of that baseline."""
     best: bool = False
     """On the Pareto front: no other candidate is faster and uses less energy."""
