@@ -1,19 +1,19 @@
-"""Reading a graph: operators become values, values are gathered into as few stages as can be.
+"""Fusion: the values of a graph are gathered into as few stages as possible.
 
-1. Every operator becomes a value that knows how to compute one element (values.py and the files of handlers). Views,
-   broadcasts and element-wise operators need no stage: they vanish into whoever asks for them.
-2. Anchors, which need loops of their own, are placed in the order of the graph. A reduction joins an earlier stage where
-   its rows are that stage's rows and everything it needs is at hand there: a norm and the softmax behind it, with all
-   element-wise steps between, are one stage. A sum of what rows have made becomes a total. Else it begins a new stage.
-3. Outputs are stored by the stage that has what they are made of, or by one of their own.
-4. What a later stage needs of an earlier one is stored as a temporary: the least, a number a row where that will do.
-5. Loops that can be one loop are made one (settling.py).
+1. graph/lowering.py turns every operator into a value that knows how to compute one element. Views,
+broadcasts and element-wise operators need no stage: they are fused into their consumers. 2. Each StageValue,
+which needs loops of its own, is placed in the order of the graph. A reduction joins an earlier stage if both
+have the same rows and the stage has everything that the reduction needs: a norm and the softmax after it,
+with all element-wise operators between, form one stage. A reduction over the rows of a stage becomes a total.
+Otherwise a new stage begins. 3. Outputs are stored by the stage that computes what they depend on, or by a
+stage of their own. 4. What a later stage needs from an earlier one is stored as a temporary: one number a row
+where that is enough. 5. loop_simplification.py merges loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce as fold
+from collections.abc import Callable, Iterator
+from functools import reduce
 from math import prod
 
 from kernelpro.authors.author import NoProposal
@@ -21,7 +21,6 @@ from kernelpro.authors.playbook.fusion.loop_simplification import simplify_loops
 from kernelpro.authors.playbook.fusion.stage_builder import (
     CannotFuse,
     FusionAttempt,
-    Loops,
     StageBuilder,
     build_with_loop_splits,
     find_split,
@@ -34,215 +33,208 @@ from kernelpro.authors.playbook.graph.values import (
     Matmul,
     Reduction,
     Scan,
+    Shape,
     StageValue,
     Value,
 )
-from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.indices import LoopVar, constant, flatten, unflatten, variable
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, nodes_of
+from kernelpro.authors.playbook.ir.indices import Loops, LoopVar, constant, flatten, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import MatrixProduct, Program, ReduceStep, StoreStep, Tensor, Total
 from kernelpro.records import Graph
 
 
 def fuse(graph: Graph) -> Program:
-    """The graph as a program; raises NoIdea that names the operator for which there is no family."""
+    """The graph as a program. Raises NoProposal, which names the operator, for what is not supported."""
     return _Fuser(graph).program()
 
 
 class _Fuser:
     def __init__(self, graph: Graph):
-        self._graph, self._values, self._pool = graph, lower(graph), ExprBuilder()
-        self._drafts: list[StageBuilder] = []
-        self._home: dict[StageValue, StageBuilder] = {}
+        self._graph, self._values, self._builder = graph, lower(graph), ExprBuilder()
+        self._stages: list[StageBuilder] = []
+        self._stage_of: dict[StageValue, StageBuilder] = {}
         self._temporaries: dict[StageValue, Tensor] = {}
-        self._names = 0
+        self._name_count = 0
 
     def program(self) -> Program:
+        """Places all values, stores the outputs, and simplifies the loops."""
         graph = self._graph
         outputs = [self._output(name) for name in graph.outputs]
-        for anchor in _anchors(outputs):
-            self._place(anchor)
-        tensors = [
-            Tensor(n.name, n.shape, n.dtype, n.op, n.where)
-            for n in graph.nodes
-            if n.op in ("input", "parameter")
-        ]  # type: ignore[arg-type]
-        stored = [Tensor(f"out{i}", value.shape, value.dtype, "output") for i, value in enumerate(outputs)]
-        for tensor, value in zip(stored, outputs, strict=True):
+        for value in _stage_values(outputs):
+            self._place(value)
+        given = [
+            Tensor(node.name, node.shape, node.dtype, node.op, node.where)  # type: ignore[arg-type]
+            for node in graph.nodes
+            if node.op in ("input", "parameter")
+        ]
+        results = [Tensor(f"out{i}", value.shape, value.dtype, "output") for i, value in enumerate(outputs)]
+        for tensor, value in zip(results, outputs, strict=True):
             self._store(value, tensor)
-        stages = tuple(simplify_loops(draft) for draft in self._drafts if draft.steps or draft.totals)
-        taken = {
-            step.tensor
-            for stage in stages
-            for step in (*stage.steps, *stage.epilogue)
-            if isinstance(step, StoreStep)
-        }
-        temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in taken]
-        return Program((*tensors, *stored, *temporaries), stages, tuple(t.name for t in stored), graph.single)
+        builders = [stage for stage in self._stages if stage.steps or stage.totals]
+        stages = tuple(simplify_loops(stage.stage(), self._builder) for stage in builders)
+        stored = {step.tensor for stage in stages for step in (*stage.stores, *stage.epilogue)}
+        temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in stored]
+        names = tuple(tensor.name for tensor in results)
+        return Program((*given, *results, *temporaries), stages, names, graph.single)
 
     def _output(self, name: str) -> Value:
         value = self._values[name]
         assert isinstance(value, Value)
         return value
 
-    # --- placing anchors ---------------------------------------------------------------------------------------
+    # --- placing stage values -------------------------------------------------------------------------------
 
-    def _place(self, anchor: StageValue) -> None:
-        if isinstance(anchor, Reduction):
-            self._place_reduction(anchor)
-        elif isinstance(anchor, Scan):
-            self._place_scan(anchor)
-        elif isinstance(anchor, Matmul):
-            self._place_matmul(anchor)
+    def _place(self, value: StageValue) -> None:
+        if isinstance(value, Reduction):
+            self._place_reduction(value)
+        elif isinstance(value, Scan):
+            self._place_scan(value)
+        elif isinstance(value, Matmul):
+            self._place_matmul(value)
         else:
-            self._home[anchor] = self._store(anchor.sources[0], self._temporary(anchor))
+            self._stage_of[value] = self._store(value.sources[0], self._temporary(value))
 
-    def _place_reduction(self, anchor: Reduction) -> None:
-        for draft in reversed(self._drafts):
-            if draft.rows == prod(anchor.shape) and self._try(draft, lambda d: self._reduce(d, anchor)):
+    def _place_reduction(self, value: Reduction) -> None:
+        for stage in reversed(self._stages):
+            if stage.rows == prod(value.shape) and self._try(self._add_reduction, stage, value):
                 return
-            if (
-                prod(anchor.shape) == 1
-                and draft.rows == prod(anchor.inner)
-                and self._try(draft, lambda d: self._total(d, anchor))
-            ):
+            over_rows = prod(value.shape) == 1 and stage.rows == prod(value.inner)
+            if over_rows and self._try(self._add_total, stage, value):
                 return
-        draft = self._begin(anchor.shape)
-        self._reduce(draft, anchor, fresh=True)
+        self._add_reduction(self._new_stage(value.shape), value, fresh=True)
 
-    def _try(self, draft: StageBuilder, join: object) -> bool:
+    def _try(
+        self, add: Callable[[StageBuilder, Reduction], bool], stage: StageBuilder, value: Reduction
+    ) -> bool:
         try:
-            return bool(join(draft))  # type: ignore[operator]
+            return add(stage, value)
         except (CannotFuse, LoopSplitRequired):
             return False
 
-    def _reduce(self, draft: StageBuilder, anchor: Reduction, fresh: bool = False) -> bool:
-        outer = unflatten(draft.row, anchor.shape)
-        attempt = self._attempt(draft)
-        parts = build_with_loop_splits(
-            draft.loops_over(anchor.inner), lambda inner, loops: anchor.body(outer, inner, attempt)
-        )
-        if not (fresh or attempt.used_values or (anchor.domain and anchor.domain in draft.signatures)):
+    def _add_reduction(self, stage: StageBuilder, value: Reduction, fresh: bool = False) -> bool:
+        """Adds a reduction over the inner loops. It joins an existing stage only if both use the same
+        data."""
+        outer = unflatten(stage.row, value.shape)
+        attempt = self._attempt(stage)
+        loops = stage.loops_over(value.inner)
+        parts = build_with_loop_splits(loops, lambda inner, _: value.body(outer, inner, attempt))
+        if not (fresh or attempt.used_values or (value.domain and value.domain in stage.reduced_domains)):
             return False
         self._accept(attempt)
         results = []
-        for value, inner, loops in parts:
-            name = self._name("r")
-            draft.steps.append(ReduceStep(name, anchor.kind, value, loops, anchor.guards(outer, inner)))
-            results.append(self._pool.make("row", dtype=anchor.dtype, data=name))
-        draft.results[anchor] = fold(lambda a, b: self._combined(anchor.kind, a, b), results)
-        self._home[anchor] = draft
-        if anchor.domain:
-            draft.signatures.add(anchor.domain)
-            self._add_domain(draft, anchor, outer)
+        for expr, inner, part_loops in parts:
+            name = self._new_name("r")
+            stage.steps.append(ReduceStep(name, value.kind, expr, part_loops, value.guards(outer, inner)))
+            results.append(self._builder.make("row", dtype=value.dtype, data=name))
+        combine = {"sum": "add", "prod": "mul"}.get(value.kind, value.kind)
+        stage.results[value] = reduce(lambda a, b: self._builder.make(combine, a, b), results)
+        self._stage_of[value] = stage
+        if value.domain:
+            stage.reduced_domains.add(value.domain)
+            shape, dims = value.domain
+            rest, inner_indices = iter(outer), iter(variable(var) for var in loops)
+            indices = tuple(next(inner_indices) if d in dims else next(rest) for d in range(len(shape)))
+            stage.domains.append((shape, indices, loops))
         return True
 
-    def _combined(self, kind: str, a: Expr, b: Expr) -> Expr:
-        return self._pool.make({"sum": "add", "prod": "mul"}.get(kind, kind), a, b)
-
-    def _add_domain(self, draft: StageBuilder, anchor: Reduction, outer: Indices) -> None:
-        assert anchor.domain
-        shape, dims = anchor.domain
-        loops = draft.loops_over(anchor.inner)
-        rest, inner = iter(outer), iter(variable(var) for var in loops)
-        draft.domains.append(
-            (shape, tuple(next(inner) if d in dims else next(rest) for d in range(len(shape))), loops)
-        )
-
-    def _total(self, draft: StageBuilder, anchor: Reduction) -> bool:
-        attempt = self._attempt(draft)
-        value = anchor.body((constant(0),) * len(anchor.shape), unflatten(draft.row, anchor.inner), attempt)
-        if not attempt.used_values and anchor.domain not in draft.signatures and not draft.totals:
+    def _add_total(self, stage: StageBuilder, value: Reduction) -> bool:
+        """Adds a reduction over the rows of a stage."""
+        attempt = self._attempt(stage)
+        outer = (constant(0),) * len(value.shape)
+        expr = value.body(outer, unflatten(stage.row, value.inner), attempt)
+        if not attempt.used_values and value.domain not in stage.reduced_domains and not stage.totals:
             return False
         self._accept(attempt)
-        name = self._name("t")
-        draft.totals.append(Total(name, anchor.kind, value))
-        draft.results[anchor] = self._pool.make("total", dtype=anchor.dtype, data=name)
-        self._home[anchor] = draft
+        name = self._new_name("t")
+        stage.totals.append(Total(name, value.kind, expr))
+        stage.results[value] = self._builder.make("total", dtype=value.dtype, data=name)
+        self._stage_of[value] = stage
         return True
 
-    def _place_scan(self, anchor: Scan) -> None:
-        others = (*anchor.shape[: anchor.dim], *anchor.shape[anchor.dim + 1 :])
-        draft = self._begin(others)
-        outer = unflatten(draft.row, others)
-        loops = draft.loops_over((anchor.shape[anchor.dim],))
-        indices = (*outer[: anchor.dim], variable(loops[0]), *outer[anchor.dim :])
-        draft.domains.append((anchor.shape, indices, loops))
-        self._home[anchor] = draft
-        attempt = self._attempt(draft, loops)
-        attempt.element(anchor.sources[0], indices)
+    def _place_scan(self, value: Scan) -> None:
+        others = (*value.shape[: value.dim], *value.shape[value.dim + 1 :])
+        stage = self._new_stage(others)
+        outer = unflatten(stage.row, others)
+        loops = stage.loops_over((value.shape[value.dim],))
+        indices = (*outer[: value.dim], variable(loops[0]), *outer[value.dim :])
+        stage.domains.append((value.shape, indices, loops))
+        self._stage_of[value] = stage
+        attempt = self._attempt(stage, loops)
+        attempt.element(value.sources[0], indices)
         self._accept(attempt)
 
-    def _place_matmul(self, anchor: Matmul) -> None:
-        left, right = anchor.sources
-        draft = self._begin(anchor.shape[:-1])
-        outer = tuple(variable(var) for var in draft.outer)
-        column, depth = draft.loops_over((anchor.shape[-1],))[0], LoopVar("k", left.shape[-1])
-        attempt = self._attempt(draft)
+    def _place_matmul(self, value: Matmul) -> None:
+        left, right = value.sources
+        stage = self._new_stage(value.shape[:-1])
+        outer = tuple(variable(var) for var in stage.outer)
+        (column,), depth = stage.loops_over((value.shape[-1],)), LoopVar("k", left.shape[-1])
+        attempt = self._attempt(stage)
         a = attempt.element(left, (*outer, variable(depth)))
         b = attempt.element(right, (*outer[:-1], variable(depth), variable(column)))
         self._accept(attempt)
-        draft.product = MatrixProduct(self._name("p"), a, b, column, depth, draft.outer[:-1])
-        draft.domains.append((anchor.shape, (*outer, variable(column)), (column,)))
-        self._home[anchor] = draft
+        stage.product = MatrixProduct(self._new_name("p"), a, b, column, depth, stage.outer[:-1])
+        stage.domains.append((value.shape, (*outer, variable(column)), (column,)))
+        self._stage_of[value] = stage
 
-    # --- storing -----------------------------------------------------------------------------------------------
+    # --- storing --------------------------------------------------------------------------------------------
 
     def _store(self, value: Value, tensor: Tensor) -> StageBuilder:
-        """Beside what it is made of; else where something of its shape is stored."""
-        for made_there in (True, False):
-            for draft in reversed(self._drafts):
-                if made_there and self._store_after(draft, value, tensor):
-                    return draft
-                for indices, loops in draft.mappings(value.shape):
-                    if self._store_along(draft, value, tensor, indices, loops, made_there):
-                        return draft
+        """Stores a value in the stage that computes what it depends on, else in a stage that iterates over
+        its shape, else in a stage of its own."""
+        for needs_dependency in (True, False):
+            for stage in reversed(self._stages):
+                if needs_dependency and self._store_in_epilogue(stage, value, tensor):
+                    return stage
+                for indices, loops in stage.mappings(value.shape):
+                    if self._store_in_stage(stage, value, tensor, indices, loops, needs_dependency):
+                        return stage
         return self._store_alone(value, tensor, tuple((0, size) for size in value.shape))
 
-    def _store_after(self, draft: StageBuilder, value: Value, tensor: Tensor) -> bool:
-        if not draft.totals or prod(value.shape) != 1:
+    def _store_in_epilogue(self, stage: StageBuilder, value: Value, tensor: Tensor) -> bool:
+        if not stage.totals or prod(value.shape) != 1:
             return False
-        attempt = self._attempt(draft)
+        attempt = self._attempt(stage)
         attempt.in_epilogue = True
         try:
-            found = attempt.element(value, (constant(0),) * len(value.shape))
+            expr = attempt.element(value, (constant(0),) * len(value.shape))
         except (CannotFuse, LoopSplitRequired):
             return False
         if not attempt.used_values:
             return False
         self._accept(attempt)
-        draft.epilogue.append(StoreStep(tensor.name, constant(0), found, ()))
+        stage.epilogue.append(StoreStep(tensor.name, constant(0), expr, ()))
         return True
 
-    def _store_along(
+    def _store_in_stage(
         self,
-        draft: StageBuilder,
+        stage: StageBuilder,
         value: Value,
         tensor: Tensor,
         indices: Indices,
         loops: Loops,
-        made_there: bool,
+        needs_dependency: bool,
     ) -> bool:
-        used: list[FusionAttempt] = []
+        attempts: list[FusionAttempt] = []
 
-        def make(inner: Indices, own: Loops) -> Expr:
-            new = dict(zip(loops, inner, strict=True))
-            used.append(self._attempt(draft, own))
-            return used[-1].element(value, tuple(i.substitute(new) for i in indices))
+        def at(inner: Indices) -> Indices:
+            return tuple(index.substitute(dict(zip(loops, inner, strict=True))) for index in indices)
+
+        def build(inner: Indices, part_loops: Loops) -> Expr:
+            attempts.append(self._attempt(stage, part_loops))
+            return attempts[-1].element(value, at(inner))
 
         try:
-            parts = build_with_loop_splits(loops, make)
+            parts = build_with_loop_splits(loops, build)
         except (CannotFuse, LoopSplitRequired):
             return False
-        if made_there and not any(attempt.used_values for attempt in used):
+        same_shape = bool(loops) and any(value.shape == shape for shape, _, _ in stage.domains)
+        uses_stage = any(attempt.used_values for attempt in attempts)
+        if not (uses_stage if needs_dependency else same_shape):
             return False
-        if not made_there and not (loops and any(value.shape == shape for shape, _, _ in draft.domains)):
-            return False
-        for attempt in used:
+        for attempt in attempts:
             self._accept(attempt)
-        for found, inner, own in parts:
-            new = dict(zip(loops, inner, strict=True))
-            place = flatten([i.substitute(new) for i in indices], value.shape)
-            draft.steps.append(StoreStep(tensor.name, place, found, own))
+        for expr, inner, part_loops in parts:
+            stage.steps.append(StoreStep(tensor.name, flatten(at(inner), value.shape), expr, part_loops))
         return True
 
     def _store_alone(
@@ -250,100 +242,111 @@ class _Fuser:
         value: Value,
         tensor: Tensor,
         region: tuple[tuple[int, int], ...],
-        beside: StageBuilder | None = None,
+        neighbor: StageBuilder | None = None,
     ) -> StageBuilder:
-        """A stage of its own for a region of the tensor (start and size of each dimension); several where it must be split, but
-        regions of one size that are made of the same tensors share one (`beside`: the stage of the region before).
+        """Stores a region of a tensor (start and size in each dimension) in a stage of its own.
+
+        A region that must be split becomes several stages. Regions of equal size that read the same tensors
+        share the stage of the region before, `neighbor`.
         """
         sizes = tuple(size for _, size in region)
-        draft = self._begin(sizes[:-1])
-        loops = draft.loops_over(sizes[-1:])
-        own = (*draft.outer, *loops)
-        indices = tuple(variable(var) + start for var, (start, _) in zip(own, region, strict=True))
-        attempt = self._attempt(draft, loops)
+        stage = self._new_stage(sizes[:-1])
+        inner = stage.loops_over(sizes[-1:])
+        loops = (*stage.outer, *inner)
+        indices = tuple(variable(var) + start for var, (start, _) in zip(loops, region, strict=True))
+        attempt = self._attempt(stage, inner)
         try:
-            found = attempt.element(value, indices)
+            expr = attempt.element(value, indices)
         except LoopSplitRequired as split:
-            self._drafts.remove(draft)
-            try:
-                var, at = find_split(split, own)
-            except CannotFuse:
-                raise NoProposal(
-                    "parts that are joined are read in an order the playbook cannot follow"
-                ) from None
-            dim, (start, size) = own.index(var), region[own.index(var)]
-            for part in ((start, at), (start + at, size - at)):
-                beside = self._store_alone(value, tensor, (*region[:dim], part, *region[dim + 1 :]), beside)
-            assert beside
-            return beside
+            self._stages.remove(stage)
+            return self._store_halves(value, tensor, region, neighbor, split, loops)
         self._accept(attempt)
-        alike = beside and (beside.outer, beside.steps[0].loops) == (draft.outer, loops)
-        if beside and alike and _read(found) & _read(beside.steps[0].value):
-            self._drafts.remove(draft)
-            draft = beside
+        if neighbor and (neighbor.outer, neighbor.steps[0].loops) == (stage.outer, inner):
+            if _loaded_tensors(expr) & _loaded_tensors(neighbor.steps[0].value):
+                self._stages.remove(stage)
+                stage = neighbor
         if sizes == value.shape:
-            draft.domains.append((value.shape, indices, loops))
-        draft.steps.append(StoreStep(tensor.name, flatten(indices, value.shape), found, loops))
-        return draft
+            stage.domains.append((value.shape, indices, inner))
+        stage.steps.append(StoreStep(tensor.name, flatten(indices, value.shape), expr, inner))
+        return stage
 
-    def _begin(self, shape: tuple[int, ...]) -> StageBuilder:
-        draft = StageBuilder(
-            len(self._drafts),
-            tuple(LoopVar(f"o{place}", size) for place, size in enumerate(shape)),
-            self._pool,
-        )
-        self._drafts.append(draft)
-        return draft
+    def _store_halves(
+        self,
+        value: Value,
+        tensor: Tensor,
+        region: tuple[tuple[int, int], ...],
+        neighbor: StageBuilder | None,
+        split: LoopSplitRequired,
+        loops: Loops,
+    ) -> StageBuilder:
+        try:
+            var, bound = find_split(split, loops)
+        except CannotFuse:
+            raise NoProposal(
+                "the playbook cannot split a loop over concatenated tensors that are read in another order"
+            ) from None
+        dim = loops.index(var)
+        start, size = region[dim]
+        for half in ((start, bound), (start + bound, size - bound)):
+            neighbor = self._store_alone(value, tensor, (*region[:dim], half, *region[dim + 1 :]), neighbor)
+        assert neighbor
+        return neighbor
 
-    def _attempt(self, draft: StageBuilder, loops: Loops = ()) -> FusionAttempt:
+    def _new_stage(self, shape: Shape) -> StageBuilder:
+        outer = tuple(LoopVar(f"o{d}", size) for d, size in enumerate(shape))
+        stage = StageBuilder(len(self._stages), outer, self._builder)
+        self._stages.append(stage)
+        return stage
+
+    def _attempt(self, stage: StageBuilder, loops: Loops = ()) -> FusionAttempt:
         return FusionAttempt(
-            draft, self._home.__getitem__, lambda anchor: self._temporary(anchor).name, loops
+            stage, self._stage_of.__getitem__, lambda value: self._temporary(value).name, loops
         )
 
-    # --- what later stages need --------------------------------------------------------------------------------
+    # --- temporaries ----------------------------------------------------------------------------------------
 
-    def _temporary(self, anchor: StageValue) -> Tensor:
-        """Its name is known when it is first asked for; it is stored, and counts, when somebody takes it."""
-        if anchor not in self._temporaries:
-            self._temporaries[anchor] = Tensor(self._name("tmp"), anchor.shape, anchor.dtype, "temporary")
-        return self._temporaries[anchor]
+    def _temporary(self, value: StageValue) -> Tensor:
+        """The temporary of a value. It becomes part of the program only if a stage stores it."""
+        if value not in self._temporaries:
+            self._temporaries[value] = Tensor(self._new_name("tmp"), value.shape, value.dtype, "temporary")
+        return self._temporaries[value]
 
     def _accept(self, attempt: FusionAttempt) -> None:
-        for anchor in attempt.required_temporaries:
-            if isinstance(anchor, Materialized):
+        """Makes earlier stages store the temporaries that an attempt requires."""
+        for value in attempt.required_temporaries:
+            if isinstance(value, Materialized):
                 continue
-            home, name = self._home[anchor], self._temporary(anchor).name
-            if any(isinstance(s, StoreStep) and s.tensor == name for s in (*home.steps, *home.epilogue)):
+            stage, name = self._stage_of[value], self._temporary(value).name
+            if any(isinstance(s, StoreStep) and s.tensor == name for s in (*stage.steps, *stage.epilogue)):
                 continue
-            if anchor in home.results and home.results[anchor].op == "total":
-                home.epilogue.append(StoreStep(name, constant(0), home.results[anchor], ()))
-            elif anchor in home.results:
-                home.steps.append(StoreStep(name, home.row, home.results[anchor], ()))
+            if value in stage.results and stage.results[value].op == "total":
+                stage.epilogue.append(StoreStep(name, constant(0), stage.results[value], ()))
+            elif value in stage.results:
+                stage.steps.append(StoreStep(name, stage.row, stage.results[value], ()))
             else:
-                shape, indices, loops = home.domains[0]
-                found = self._attempt(home, loops).element(anchor, indices)
-                home.steps.append(StoreStep(name, flatten(indices, shape), found, loops))
+                shape, indices, loops = stage.domains[0]
+                expr = self._attempt(stage, loops).element(value, indices)
+                stage.steps.append(StoreStep(name, flatten(indices, shape), expr, loops))
 
-    def _name(self, prefix: str) -> str:
-        self._names += 1
-        return f"{prefix}{self._names}"
-
-
-def _read(value: Expr) -> set[str]:
-    """The tensors that it is made of."""
-    return {node.data[0] for node in value.walk() if node.op == "load"}
+    def _new_name(self, prefix: str) -> str:
+        self._name_count += 1
+        return f"{prefix}{self._name_count}"
 
 
-def _anchors(outputs: list[Value]) -> Iterator[StageValue]:
-    """Those that the outputs need, each after what it is made of."""
-    done: set[int] = set()
-    waiting: list[tuple[Value, bool]] = [(value, False) for value in reversed(outputs)]
-    while waiting:
-        value, ready = waiting.pop()
-        if ready:
+def _loaded_tensors(value: Expr) -> set[str]:
+    return {node.data[0] for node in nodes_of([value], "load")}
+
+
+def _stage_values(outputs: list[Value]) -> Iterator[StageValue]:
+    """The stage values that the outputs depend on, each after those that it depends on itself."""
+    visited: set[int] = set()
+    stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(outputs)]
+    while stack:
+        value, sources_done = stack.pop()
+        if sources_done:
             if isinstance(value, StageValue):
                 yield value
-        elif id(value) not in done:
-            done.add(id(value))
-            waiting.append((value, True))
-            waiting += [(source, False) for source in reversed(value.sources)]
+        elif id(value) not in visited:
+            visited.add(id(value))
+            stack.append((value, True))
+            stack += [(source, False) for source in reversed(value.sources)]

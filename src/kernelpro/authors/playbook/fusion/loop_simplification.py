@@ -1,190 +1,155 @@
-"""Settling a draft: one loop of two wherever nothing tells them apart, rows out of one long loop, fewer divisions."""
+"""Loop simplification: few and long loops, enough rows to run in parallel, and few divisions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
-from kernelpro.authors.playbook.fusion.stage_builder import Loops, StageBuilder
-from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, Quotient, Remainder, variable
-from kernelpro.authors.playbook.ir.stages import Guard, MatrixProduct, ReduceStep, Stage, StoreStep
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, nodes_of
+from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, Quotient, Remainder, variable
+from kernelpro.authors.playbook.ir.stages import Guard, Stage, StageStep, StoreStep
 
 _FEW_ROWS = 64
-_WIDTHS = range(4096, 255, -1)
+_ROW_WIDTHS = range(4096, 255, -1)
 
 
-def simplify_loops(draft: StageBuilder) -> Stage:
-    """The draft as a stage with as few and as long loops as can be."""
-    stage = Stage(draft.outer, tuple(draft.steps), tuple(draft.totals), tuple(draft.epilogue), draft.product)
-    stage = _merge_loops(stage, draft.builder, lambda s: s.outer if s.product is None else ())
+def simplify_loops(stage: Stage, builder: ExprBuilder) -> Stage:
+    """An equivalent stage with simpler loops."""
+    if stage.product is None:
+        stage = _merge_loops(stage, builder, stage.outer)
     for loops in {step.loops: None for step in stage.steps}:
-        stage = _merge_loops(stage, draft.builder, partial(_current_loops, like=loops))
-    stage = _split_into_rows(_merge_rows(stage, draft.builder), draft.builder)
-    stage = _hoist_reciprocals(stage, draft.builder)
+        if any(step.loops == loops for step in stage.steps):  # an earlier merge may have replaced them
+            stage = _merge_loops(stage, builder, loops)
+    stage = _split_into_rows(_merge_rows(stage, builder), builder)
+    stage = _hoist_reciprocals(stage, builder)
     return replace(
         stage,
-        outer=_drop_unit_loops(stage.outer, bool(stage.product)),
-        steps=tuple(_trimmed(step) for step in stage.steps),
+        outer=stage.outer if stage.product else _without_unit_loops(stage.outer),
+        steps=tuple(replace(step, loops=_without_unit_loops(step.loops)) for step in stage.steps),
     )
 
 
 def _hoist_reciprocals(stage: Stage, builder: ExprBuilder) -> Stage:
-    """A division by what does not change within the row becomes a multiplication by its inverse."""
-    made: dict[Expr, Expr] = {}
+    """Division by a value that is constant along the row becomes multiplication by its reciprocal."""
+    memo: dict[Expr, Expr] = {}
 
-    def expr(root: Expr, inner: set[LoopVar]) -> Expr:
-        for node in root.walk():
-            if node in made:
-                continue
-            args = [made[arg] for arg in node.args]
-            if node.op == "div" and node.args[0].variables & inner and not node.args[1].variables & inner:
-                made[node] = builder.make(
-                    "mul", args[0], builder.make("div", builder.const(1.0, node.dtype), args[1])
-                )
-            elif args and tuple(args) != node.args:
-                made[node] = builder.make(node.op, *args, dtype=node.dtype, data=node.data)
-            else:
-                made[node] = node
-        return made[root]
+    def rewrite(step: StageStep) -> StageStep:
+        inner = set(step.loops)
 
-    return replace(
-        stage, steps=tuple(replace(step, value=expr(step.value, set(step.loops))) for step in stage.steps)
-    )
+        def replace_division(node: Expr) -> Expr:
+            if node.op != "div" or not node.args[0].variables & inner or node.args[1].variables & inner:
+                return node
+            reciprocal = builder.make("div", builder.const(1.0, node.dtype), node.args[1])
+            return builder.make("mul", node.args[0], reciprocal)
+
+        return replace(step, value=builder.rewrite(step.value, replace_division, memo))
+
+    return replace(stage, steps=tuple(rewrite(step) for step in stage.steps))
 
 
-def _drop_unit_loops(loops: Loops, product: bool = False) -> Loops:
-    """Without loops that run once."""
-    return loops if product else tuple(var for var in loops if var.extent > 1)
+def _without_unit_loops(loops: Loops) -> Loops:
+    return tuple(var for var in loops if var.extent > 1)
 
 
-def _trimmed(step: ReduceStep | StoreStep) -> ReduceStep | StoreStep:
-    return replace(step, loops=_drop_unit_loops(step.loops))
-
-
-def _current_loops(stage: Stage, like: Loops) -> Loops:
-    """The loops of that name as the stage has them now: merging may have renamed the rest of it, never these."""
-    return like if any(step.loops == like for step in stage.steps) else ()
-
-
-def _merge_loops(stage: Stage, builder: ExprBuilder, loops_of: Callable[[Stage], Loops]) -> Stage:
-    loops = loops_of(stage)
-    at = len(loops) - 2
-    while at >= 0:
-        first, second = loops[at], loops[at + 1]
-        joint = LoopVar(first.name + second.name.removeprefix("o"), first.extent * second.extent)
-        new = {first: variable(joint) // second.extent, second: variable(joint) % second.extent}
-        tried = _substitute(stage, builder, new, {first: None, second: joint})
-        if _division_count(tried) <= _division_count(stage):
-            stage = tried
-            loops = (*loops[:at], joint, *loops[at + 2 :])
-        at -= 1
+def _merge_loops(stage: Stage, builder: ExprBuilder, loops: Loops) -> Stage:
+    """Merges neighbouring loops into one where that needs no further divisions."""
+    for position in range(len(loops) - 2, -1, -1):
+        merged, joint = _merge_pair(stage, builder, loops[position], loops[position + 1])
+        if _division_count(merged) <= _division_count(stage):
+            stage = merged
+            loops = (*loops[:position], joint, *loops[position + 2 :])
     return stage
 
 
+def _merge_pair(stage: Stage, builder: ExprBuilder, outer: LoopVar, inner: LoopVar) -> tuple[Stage, LoopVar]:
+    joint = LoopVar(outer.name + inner.name.removeprefix("o"), outer.extent * inner.extent)
+    replacements = {outer: variable(joint) // inner.extent, inner: variable(joint) % inner.extent}
+    return _substitute(stage, builder, replacements, {outer: None, inner: joint}), joint
+
+
 def _merge_rows(stage: Stage, builder: ExprBuilder) -> Stage:
-    """Stores through which rows run on into each other: one long loop, where it can be cut into rows of a better length."""
-    if not stage.outer or not _only_stores(stage) or not _width(stage.rows * stage.steps[0].loops[0].extent):
+    """Stores whose rows are contiguous: one long loop, if it can be split into rows of a better length."""
+    if not stage.outer or not _stores_along_one_loop(stage):
         return stage
-    tried = stage
-    while tried.outer and tried.steps[0].loops[0].extent < max(_WIDTHS):
-        first, second = tried.outer[-1], tried.steps[0].loops[0]
-        joint = LoopVar(first.name + second.name, first.extent * second.extent)
-        new = {first: variable(joint) // second.extent, second: variable(joint) % second.extent}
-        merged = _substitute(tried, builder, new, {first: None, second: joint})
-        if _division_count(merged) > _division_count(tried):
+    if not _row_width(stage.rows * stage.steps[0].loops[0].extent):
+        return stage
+    merged = stage
+    while merged.outer and merged.steps[0].loops[0].extent < max(_ROW_WIDTHS):
+        candidate, _ = _merge_pair(merged, builder, merged.outer[-1], merged.steps[0].loops[0])
+        if _division_count(candidate) > _division_count(merged):
             return stage
-        tried = merged
-    return tried
+        merged = candidate
+    return merged
 
 
-def _only_stores(stage: Stage) -> bool:
-    """Along the same single loop, nothing running."""
-    same = len({step.loops for step in stage.steps}) == 1 and len(stage.steps[0].loops) == 1
-    plain = all(
-        isinstance(s, StoreStep) and not any(n.op == "scan" for n in s.value.walk()) for s in stage.steps
-    )
-    return same and plain and not stage.totals and not stage.product
+def _stores_along_one_loop(stage: Stage) -> bool:
+    """Whether the stage only stores, in one loop that all steps share, without scans."""
+    if stage.totals or stage.product or stage.reductions or len({step.loops for step in stage.steps}) != 1:
+        return False
+    return len(stage.steps[0].loops) == 1 and not nodes_of([step.value for step in stage.steps], "scan")
 
 
-def _width(extent: int) -> int:
-    """A good length for rows that one long loop is cut into; 0 where none divides it."""
-    return next((width for width in _WIDTHS if extent % width == 0 and extent > width), 0)
+def _row_width(extent: int) -> int:
+    """A good length of rows for splitting a long loop; 0 if none divides its extent."""
+    return next((width for width in _ROW_WIDTHS if extent % width == 0 and extent > width), 0)
 
 
 def _split_into_rows(stage: Stage, builder: ExprBuilder) -> Stage:
-    """Stores along one long loop with hardly any rows: the loop is cut into rows, which can be worked on side by side."""
-    if stage.rows >= _FEW_ROWS or not _only_stores(stage):
+    """Stores along one long loop in few rows: the loop is split, so that more rows can run in parallel."""
+    if stage.rows >= _FEW_ROWS or not _stores_along_one_loop(stage):
         return stage
     (var,) = stage.steps[0].loops
-    width = _width(var.extent)
+    width = _row_width(var.extent)
     if not width:
         return stage
     outer, inner = LoopVar(f"{var.name}_row", var.extent // width), LoopVar(f"{var.name}_in", width)
-    new = {var: variable(outer) * width + variable(inner)}
-    cut = _substitute(stage, builder, new, {var: inner})
-    return replace(cut, outer=(*cut.outer, outer))
+    split = _substitute(stage, builder, {var: variable(outer) * width + variable(inner)}, {var: inner})
+    return replace(split, outer=(*split.outer, outer))
 
 
 def _substitute(
     stage: Stage,
     builder: ExprBuilder,
-    new: Mapping[LoopVar, IndexExpr],
+    replacements: Mapping[LoopVar, IndexExpr],
     loops: Mapping[LoopVar, LoopVar | None],
 ) -> Stage:
-    """With other variables; a loop that maps to None is gone."""
+    """The stage with variables replaced, in indices and in loops; a loop that maps to None disappears."""
 
     def expr(value: Expr) -> Expr:
-        return builder.substitute(value, new)
+        return builder.substitute(value, replacements)
 
     def index(value: IndexExpr) -> IndexExpr:
-        return value.substitute(new, expr)
+        return value.substitute(replacements, expr)
 
-    def over(variables: Loops) -> Loops:
-        return tuple(made for var in variables if (made := loops.get(var, var)) is not None)
+    def new_loops(old: Loops) -> Loops:
+        return tuple(new for var in old if (new := loops.get(var, var)) is not None)
 
-    def step(old: ReduceStep | StoreStep) -> ReduceStep | StoreStep:
+    def step(old: StageStep) -> StageStep:
+        value, own_loops = expr(old.value), new_loops(old.loops)
         if isinstance(old, StoreStep):
-            return StoreStep(old.tensor, index(old.index), expr(old.value), over(old.loops))
+            return replace(old, index=index(old.index), value=value, loops=own_loops)
         guards = tuple(Guard(index(guard.index), guard.size) for guard in old.guards)
-        return ReduceStep(old.name, old.kind, expr(old.value), over(old.loops), guards)
+        return replace(old, value=value, loops=own_loops, guards=guards)
 
     product = stage.product
-    if product:
-        product = MatrixProduct(
-            product.name,
-            expr(product.left),
-            expr(product.right),
-            product.column,
-            product.depth,
-            product.batch,
-        )
-    return Stage(
-        over(stage.outer),
-        tuple(step(s) for s in stage.steps),
-        tuple(replace(total, value=expr(total.value)) for total in stage.totals),
-        stage.epilogue,
-        product,
+    return replace(
+        stage,
+        outer=new_loops(stage.outer),
+        steps=tuple(step(old) for old in stage.steps),
+        totals=tuple(replace(total, value=expr(total.value)) for total in stage.totals),
+        product=replace(product, left=expr(product.left), right=expr(product.right)) if product else None,
     )
 
 
 def _division_count(stage: Stage) -> int:
-    """Quotients and remainders that have to be computed."""
+    """How many quotients and remainders the indices of the stage contain."""
     return sum(1 for index in _indices(stage) for _ in _divisions(index))
 
 
 def _indices(stage: Stage) -> Iterator[IndexExpr]:
-    done: set[int] = set()
-    for root in stage.expressions:
-        for node in root.walk():
-            if node.number in done:
-                continue
-            done.add(node.number)
-            if node.op in ("load", "product"):
-                yield node.data[1]
-            elif node.op == "index":
-                yield node.data
+    for node in nodes_of(stage.expressions, "load", "product", "index"):
+        assert node.index is not None
+        yield node.index
     for step in stage.steps:
         if isinstance(step, StoreStep):
             yield step.index

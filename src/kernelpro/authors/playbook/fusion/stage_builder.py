@@ -1,4 +1,4 @@
-"""A stage while it is put together: its loops, what it has computed so far, and what fits into it."""
+"""A stage under construction: its loops, what it computes so far, and what can be fused into it."""
 
 from __future__ import annotations
 
@@ -11,56 +11,68 @@ from kernelpro.authors.playbook.graph.values import (
     LoopSplitRequired,
     Matmul,
     Scan,
+    Shape,
     StageValue,
     Value,
 )
-from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, flatten, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import MatrixProduct, ReduceStep, StoreStep, Total
-
-Loops = tuple[LoopVar, ...]
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, nodes_of
+from kernelpro.authors.playbook.ir.indices import (
+    IndexExpr,
+    Loops,
+    LoopVar,
+    flat_index,
+    flatten,
+    iterations,
+    unflatten,
+    variable,
+)
+from kernelpro.authors.playbook.ir.stages import MatrixProduct, Stage, StageStep, StoreStep, Total
 
 
 class CannotFuse(Exception):
-    """What was asked for is not there within this stage at these indices."""
+    """The stage does not have the requested element at these indices."""
 
 
 @dataclass
 class StageBuilder:
-    order: int
-    """Its place among the stages."""
+    """Collects the steps of a stage. Steps over the same shape share their loops, so that they can share a
+    pass."""
+
+    position: int
+    """Among the stages of the program."""
     outer: Loops
     builder: ExprBuilder
-    steps: list[ReduceStep | StoreStep] = field(default_factory=list)
+    steps: list[StageStep] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
     epilogue: list[StoreStep] = field(default_factory=list)
     product: MatrixProduct | None = None
     results: dict[StageValue, Expr] = field(default_factory=dict)
-    """Reductions: the number that a row has; totals: the number that all have."""
-    domains: list[tuple[tuple[int, ...], Indices, Loops]] = field(default_factory=list)
-    """Shapes that its rows run through: which index each dimension has, and over which loops."""
-    signatures: set[object] = field(default_factory=set)
-    loops: dict[tuple[int, ...], Loops] = field(default_factory=dict)
+    """The numbers it computes: a `row` for each reduction, a `total` for each reduction over all rows."""
+    domains: list[tuple[Shape, Indices, Loops]] = field(default_factory=list)
+    """The tensors that its rows iterate over: shape, the index of each dimension, and the inner loops."""
+    reduced_domains: set[tuple[Shape, Shape]] = field(default_factory=set)
+    """The domains of its reductions; see values.Reduction."""
+    _loops: dict[Shape, Loops] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        return prod(var.extent for var in self.outer)
+        """The number of rows."""
+        return iterations(self.outer)
 
     @property
     def row(self) -> IndexExpr:
-        """The number of the row."""
-        return flatten([variable(var) for var in self.outer], [var.extent for var in self.outer])
+        """The number of the current row."""
+        return flat_index(self.outer)
 
-    def loops_over(self, shape: tuple[int, ...]) -> Loops:
-        """Loops of those extents; the same for all steps, so that they can share a pass."""
-        if shape not in self.loops:
-            self.loops[shape] = tuple(
-                LoopVar(f"i{len(self.loops)}_{place}", size) for place, size in enumerate(shape)
-            )
-        return self.loops[shape]
+    def loops_over(self, shape: Shape) -> Loops:
+        """Inner loops with these extents."""
+        if shape not in self._loops:
+            number = len(self._loops)
+            self._loops[shape] = tuple(LoopVar(f"i{number}_{d}", size) for d, size in enumerate(shape))
+        return self._loops[shape]
 
-    def mappings(self, shape: tuple[int, ...]) -> Iterator[tuple[Indices, Loops]]:
-        """Ways to run through a tensor of that shape, row by row; the best first."""
+    def mappings(self, shape: Shape) -> Iterator[tuple[Indices, Loops]]:
+        """Ways to iterate over a tensor of that shape row by row, the best first."""
         for known, indices, loops in self.domains:
             if known == shape:
                 yield indices, loops
@@ -69,127 +81,126 @@ class StageBuilder:
         if self.rows > 1 and prod(shape) % self.rows == 0:
             width = prod(shape) // self.rows
             lead = next((k for k in range(len(shape)) if prod(shape[:k]) == self.rows), None)
-            inner = [extents for extents in list(self.loops) if prod(extents) == width]
+            inner = [extents for extents in list(self._loops) if prod(extents) == width]
             inner += [shape[lead:]] if lead is not None and shape[lead:] not in inner else []
             for extents in inner:
                 loops = self.loops_over(extents)
-                place = flatten([variable(var) for var in loops], extents)
-                yield unflatten(self.row * width + place, shape), loops
+                yield unflatten(self.row * width + flat_index(loops), shape), loops
+
+    def stage(self) -> Stage:
+        """The finished stage."""
+        return Stage(self.outer, tuple(self.steps), tuple(self.totals), tuple(self.epilogue), self.product)
 
 
 class FusionAttempt:
-    """Asks for elements on behalf of a draft; what it finds is taken over only if all of it fits."""
+    """The LoweringContext of one attempt to fuse a value into a stage. Its side effects are accepted by the
+    caller only if the whole value can be fused."""
 
     def __init__(
         self,
-        draft: StageBuilder,
-        home: Callable[[StageValue], StageBuilder],
-        temporary: Callable[[StageValue], str],
+        stage: StageBuilder,
+        stage_of: Callable[[StageValue], StageBuilder],
+        temporary_name: Callable[[StageValue], str],
         loops: Loops = (),
     ):
-        self.builder, self._draft, self._home, self._temporary, self._loops = (
-            draft.builder,
-            draft,
-            home,
-            temporary,
+        self.builder = stage.builder
+        self._stage, self._stage_of, self._temporary_name, self._loops = (
+            stage,
+            stage_of,
+            temporary_name,
             loops,
         )
         self.in_epilogue = False
-        """All rows are done: totals are there, rows are not."""
+        """Whether all rows are done: totals are available, rows are not."""
         self.used_values: set[StageValue] = set()
-        """Anchors of the draft itself that were used."""
+        """Values of this stage that were used."""
         self.required_temporaries: list[StageValue] = []
-        """Anchors of earlier stages that must be stored."""
-        self._known: dict[tuple[int, Indices], Expr] = {}
+        """Values of earlier stages that must be stored."""
+        self._elements: dict[tuple[int, Indices], Expr] = {}
 
     def element(self, value: Value, indices: Indices) -> Expr:
+        """One element of a value."""
         key = id(value), indices
-        if key not in self._known:
-            self._known[key] = value.at(indices, self)
-        return self._known[key]
+        if key not in self._elements:
+            self._elements[key] = value.at(indices, self)
+        return self._elements[key]
 
     def stage_value(self, value: StageValue, indices: Indices) -> Expr:
-        home = self._home(value)
-        if home is self._draft:
-            found = self._local_value(value, indices)
+        """A result of this stage, or a load from a temporary of an earlier one; raises CannotFuse."""
+        home = self._stage_of(value)
+        if home is self._stage:
+            result = self._local_value(value, indices)
             self.used_values.add(value)
-            return found
-        if home.order > self._draft.order:
+            return result
+        if home.position > self._stage.position:
             raise CannotFuse
         self.required_temporaries.append(value)
-        return self.builder.make(
-            "load", dtype=value.dtype, data=(self._temporary(value), flatten(indices, value.shape))
-        )
+        data = (self._temporary_name(value), flatten(indices, value.shape))
+        return self.builder.make("load", dtype=value.dtype, data=data)
 
     def _local_value(self, value: StageValue, indices: Indices) -> Expr:
-        draft = self._draft
-        if value in draft.results:
-            found = draft.results[value]
-            total = found.op == "total"
-            if total != self.in_epilogue or (not total and flatten(indices, value.shape) != draft.row):
+        stage = self._stage
+        if value in stage.results:
+            result = stage.results[value]
+            is_total = result.op == "total"
+            if is_total != self.in_epilogue or (not is_total and flatten(indices, value.shape) != stage.row):
                 raise CannotFuse
-            return found
+            return result
         if self.in_epilogue:
             raise CannotFuse
         if isinstance(value, Scan):
             return self._scan(value, indices)
-        if (
-            isinstance(value, Matmul)
-            and draft.product
-            and flatten(indices[:-1], value.shape[:-1]) == draft.row
-        ):
-            return self.builder.make("product", dtype=value.dtype, data=(draft.product.name, indices[-1]))
+        same_row = flatten(indices[:-1], value.shape[:-1]) == stage.row
+        if isinstance(value, Matmul) and stage.product and same_row:
+            return self.builder.make("product", dtype=value.dtype, data=(stage.product.name, indices[-1]))
         raise CannotFuse
 
     def _scan(self, value: Scan, indices: Indices) -> Expr:
-        along, others = indices[value.dim], (*indices[: value.dim], *indices[value.dim + 1 :])
+        others = (*indices[: value.dim], *indices[value.dim + 1 :])
         sizes = (*value.shape[: value.dim], *value.shape[value.dim + 1 :])
-        if (
-            len(self._loops) != 1
-            or along != variable(self._loops[0])
-            or flatten(others, sizes) != self._draft.row
-        ):
+        if len(self._loops) != 1 or indices[value.dim] != variable(self._loops[0]):
             raise CannotFuse
-        body = self.element(value.sources[0], indices)
-        if any(node.op == "scan" for node in body.walk()):
+        if flatten(others, sizes) != self._stage.row:
             raise CannotFuse
-        return self.builder.make("scan", body, dtype=value.dtype, data=(value.kind, self._loops[0]))
+        operand = self.element(value.sources[0], indices)
+        if nodes_of([operand], "scan"):
+            raise CannotFuse
+        return self.builder.make("scan", operand, dtype=value.dtype, data=(value.kind, self._loops[0]))
 
 
 def build_with_loop_splits(
-    loops: Loops, make: Callable[[Indices, Loops], Expr]
+    loops: Loops, build: Callable[[Indices, Loops], Expr]
 ) -> list[tuple[Expr, Indices, Loops]]:
-    """`make` over the whole of the loops, or over parts of them where what it asks for lies in several places."""
-    waiting = [(tuple(variable(var) for var in loops), loops)]
-    made = []
-    while waiting:
-        indices, own = waiting.pop(0)
+    """`build` over the whole loops, or over parts of them where concatenated sources require a split."""
+    pending = [(tuple(variable(var) for var in loops), loops)]
+    parts = []
+    while pending:
+        indices, part_loops = pending.pop(0)
         try:
-            made.append((make(indices, own), indices, own))
+            parts.append((build(indices, part_loops), indices, part_loops))
         except LoopSplitRequired as split:
-            var, at = find_split(split, own)
-            for start, size in ((0, at), (at, var.extent - at)):  # halves share a loop, and with it a pass
+            var, bound = find_split(split, part_loops)
+            for start, size in ((0, bound), (bound, var.extent - bound)):
+                # named by its size, so that equal halves share a loop and with it a pass
                 part = LoopVar(f"{var.name}_{size}", size)
-                inner = tuple(
-                    i if v != var else _moved(i, var, part, start) for i, v in zip(indices, own, strict=True)
+                moved = {var: variable(part) + start}
+                pending.append(
+                    (
+                        tuple(
+                            index.substitute(moved) if own == var else index
+                            for index, own in zip(indices, part_loops, strict=True)
+                        ),
+                        tuple(part if own == var else own for own in part_loops),
+                    )
                 )
-                waiting.append((inner, tuple(part if v == var else v for v in own)))
-    return made
+    return parts
 
 
 def find_split(split: LoopSplitRequired, loops: Sequence[LoopVar]) -> tuple[LoopVar, int]:
-    """The loop that must be split, and where."""
+    """The loop to split, and where; raises CannotFuse if the index is not a loop variable plus a constant."""
     if len(split.index.terms) == 1:
         ((var, factor),) = split.index.terms
-        if (
-            factor == 1
-            and isinstance(var, LoopVar)
-            and var in loops
-            and 0 < split.bound - split.index.constant < var.extent
-        ):
-            return var, split.bound - split.index.constant
+        bound = split.bound - split.index.constant
+        if factor == 1 and isinstance(var, LoopVar) and var in loops and 0 < bound < var.extent:
+            return var, bound
     raise CannotFuse
-
-
-def _moved(index: IndexExpr, var: LoopVar, part: LoopVar, start: int) -> IndexExpr:
-    return index.substitute({var: variable(part) + start})
