@@ -1,13 +1,15 @@
-"""The policy on clocks: which hidden time convicts a candidate, is counted as its own, or widens its interval.
+"""The policy on clocks: which hidden time convicts a candidate, is counted as its own, or widens its
+interval.
 
-Where hidden time (measure/clocks.py) is certainly above the slack, the candidate's clock lies and it is cheating.
-Where it is above the slack in most rounds, it is counted as the candidate's time. Where it may be a noticeable share
-of the candidate's time, the interval of the result is widened by it.
+Where hidden time (measure/clocks.py) is certainly above the slack, the candidate's clock lies and it is
+cheating. Where it is above the slack in most rounds, it is counted as the candidate's time. Where it may be a
+noticeable share of the candidate's time, the interval of the result is widened by it.
 
-On a CPU that other work keeps busy the scheduler may delay the parent after each call, which looks the same, and a
-little of it (SPINNING_MS) is due to an honest kernel's own threads: there nobody is convicted, but the time is counted
-as the candidate's. On a GPU single calls differ between processes (PROCESS_MS). For short kernels bursts decide up to
-that: what their calls certainly take beyond the slack is counted, and far more (BURST_SHARE) is a lie.
+On a CPU that other work keeps busy the scheduler may delay the parent after each call, which looks the same,
+and a little of it (SPINNING_MS) is due to an honest kernel's own threads: there nobody is convicted, but the
+time is counted as the candidate's. On a GPU single calls differ between processes (PROCESS_MS). For short
+kernels bursts decide up to that: what their calls certainly take beyond the slack is counted, and far more
+(BURST_SHARE) is a lie.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ from kernelpro.lab.measure.statistics import lower_bound, ratio_interval
 from kernelpro.records import Interval
 
 SPINNING_MS = 0.150
-"""OpenMP's threads go on spinning after a call; where they fill all cores of a CPU, the parent gets its own a tenth of
-a millisecond late. So much convicts nobody there, but is counted as the candidate's time."""
+"""OpenMP's threads go on spinning after a call; where they fill all cores of a CPU, the parent gets its own a
+tenth of a millisecond late. So much convicts nobody there, but is counted as the candidate's time."""
 BURST_SHARE = 0.25
-"""Calls of a burst that certainly take so much longer than the candidate's clock shows, and three times the slack,
-convict. An honest kernel's took 15 % longer on an H200 host, by what a long burst's protocol cost beyond a short
-one's."""
+"""Calls of a burst that certainly take so much longer than the candidate's clock shows, and three times the
+slack, convict. An honest kernel's took 15 % longer on an H200 host, by what a long burst's protocol cost
+beyond a short one's."""
 PROCESS_MS = 0.1
-"""The protocol's cost differs by so much between processes: what a short kernel may hide where bursts are impossible."""
+"""The protocol's cost differs by so much between processes: what a short kernel may hide where bursts are
+impossible."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class ClockDecision:
     charged_ms: float
     """What counts as the candidate's time where its clock is not fully believed."""
     widen_ms: dict[Kind, float]
-    """By kind of call, what may be hidden where the parent's clock cannot resolve the candidate's time; on a CPU also
-    what certainly is, however little."""
+    """By kind of call, what may be hidden where the parent's clock cannot resolve the candidate's time; on a
+    CPU also what certainly is, however little."""
 
     @property
     def max_widen_ms(self) -> float:
@@ -64,7 +67,8 @@ class ClockDecision:
 
 
 def decide_clocks(clocks: ClockStatistics, device: str, short: bool = False) -> ClockDecision:
-    """Apply the policy. `short`: the kernel is too short for single calls, and bursts decide where there are any."""
+    """Apply the policy. `short`: the kernel is too short for single calls, and bursts decide where there are
+    any."""
     own, hidden = clocks.deciding_ms, clocks.hidden
     slack = SLACK_MS[device] + SLACK_SHARE * own
     early = seems_early(clocks.sealed_ms, hidden.value, slack)
@@ -109,8 +113,8 @@ def _lie(clocks: ClockStatistics, slack: float, short: bool) -> str:
 def _charged_by_bursts(clocks: ClockStatistics) -> float:
     """What calls of bursts certainly take beyond the candidate's clock.
 
-    Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but the interval is
-    widened by it.
+    Up to `host_ms`, the child's claim, a slope may be its host side's and is no proof of a lie; but the
+    interval is widened by it.
     """
     limit = (1 + SLACK_SHARE) * max(clocks.deciding_ms, clocks.host_ms) + clocks.slope_slack_ms
     if clocks.slope is None or clocks.certain_slope_ms <= limit:
@@ -170,8 +174,8 @@ def adjust_for_interference(
 ) -> Interval:
     """The interval where a baseline takes only a share of its time while the candidate is not running.
 
-    A candidate may have left something running. What slows both alike (6 % in some runs of a matrix product) is no
-    difference between them. Shares above the `threshold` are noise.
+    A candidate may have left something running. What slows both alike (6 % in some runs of a matrix product)
+    is no difference between them. Shares above the `threshold` are noise.
     """
     share = baseline_share / min(1.0, candidate_share)
     return ratio if share > threshold else Interval(ratio.value * share, ratio.low * share, ratio.high)

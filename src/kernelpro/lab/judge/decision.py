@@ -67,7 +67,8 @@ def is_short(device: str, rounds: Rounds) -> bool:
 def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Callable[[], bool]) -> Decision:
     """The decision on a candidate whose outputs are right; raises CandidateRejected where it does not pass.
 
-    `others_are_busy` measures whether other work keeps the machine busy; called only where that excuses a candidate.
+    `others_are_busy` measures whether other work keeps the machine busy; called only where that excuses a
+    candidate.
     """
     rounds, anchor = facts.rounds, baselines.anchor
     corrections = baselines.excess_protocol_ms(facts.prelaunch)

@@ -1,13 +1,13 @@
 """The judge's procedure: one warm judge for one task, a verdict for each candidate.
 
-Before the first candidate, once: load the reference, derive tolerances from the float64 oracle, probe whether the
-task can be scored, measure the floor, calibrate the baselines. Then for each candidate:
+Before the first candidate, once: load the reference, derive tolerances from the float64 oracle, probe whether
+the task can be scored, measure the floor, calibrate the baselines. Then for each candidate:
 
  1. tripwires (rejected early), build in a sandbox without a GPU (cached, in parallel, see sandbox/builds.py);
  2. a fresh sandbox: import, construct, parameters by name or by seed;
  3. verification: calls on all distributions in random order, each output against the oracle;
- 4. timing: interleaved rounds against the anchor baseline, then bursts for short kernels; all outputs are verified;
- 5. the share of the candidate's own kernels, then the decision (decision.py, clock_policy.py) and its wording;
+ 4. timing: interleaved rounds against the anchor, bursts for short kernels; all outputs are verified;
+ 5. the share of the candidate's own kernels, then the decision (decision.py, clock_policy.py), in words;
  6. energy (lab/energy), if requested, before the sandbox is closed.
 """
 
@@ -52,7 +52,8 @@ _AS_GIVEN_CALLS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
 _LOAD_SAMPLE_SECONDS = 0.3
 _BUSY_SHARE = 0.2
-"""Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a scheduler time slice."""
+"""Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a scheduler time
+slice."""
 
 
 class DuplicateMachineCode(Exception):
@@ -138,7 +139,8 @@ class Judge:
         self._preparation_seconds = clock.seconds()
 
     def _draw_verification_inputs(self) -> list[tuple[int, str]]:
-        """Seeds and distributions: new seeds, but for spikes those from which the limit was derived (tolerance.py)."""
+        """Seeds and distributions: new seeds, but for spikes those from which the limit was derived
+        (tolerance.py)."""
         names = [AS_GIVEN] * (_AS_GIVEN_CALLS - 1) + list(self.tolerance.limits)
         return [
             (self.tolerance.seed if name in TOLERANCE_SAMPLES else self.bench.new_seed(), name)
@@ -184,7 +186,8 @@ class Judge:
     # --- judging -------------------------------------------------------------------------------------
 
     def judge(self, candidate: Candidate, known: Collection[str] = ()) -> Verdict:
-        """The verdict on one candidate. Whatever the candidate does, it raises nothing but DuplicateMachineCode.
+        """The verdict on one candidate. Whatever the candidate does, it raises nothing but
+        DuplicateMachineCode.
 
         That is raised where the fingerprint of its machine code is in `known`.
         """
@@ -297,7 +300,8 @@ class Judge:
     def _verify(self, participant: Participant) -> Accuracy:
         """Verify calls on all distributions in random order.
 
-        On a GPU the last calls show whether calls can be prelaunched: by then nothing is loaded or tuned any more.
+        On a GPU the last calls show whether calls can be prelaunched: by then nothing is loaded or tuned any
+        more.
         """
         accuracy, prelaunched = Accuracy(), False
         order = self.bench.secret.sample(self._verification_inputs, len(self._verification_inputs))
@@ -372,7 +376,7 @@ class Judge:
         return slopes
 
     def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:
-        requested = self.options.energy_against
+        requested = self.options.energy_baseline
         anchor = requested if requested in self.baselines.variants else ""
         if self._energy_meter and anchor not in ("", self._energy_meter.anchor):
             self._energy_meter.close()
@@ -387,7 +391,8 @@ class Judge:
     # --- deciding ------------------------------------------------------------------------------------
 
     def _decide(self, trial: _Trial, facts: Facts) -> Verdict:
-        """The verdict that follows from the facts; raises CandidateRejected where the candidate does not pass."""
+        """The verdict that follows from the facts; raises CandidateRejected where the candidate does not
+        pass."""
         decision = decide(facts, self.bench, self.baselines, self._others_are_busy)
         planned = self._runner.round_count()
         notes = wording.notes(decision, facts, self.tolerance, self.baselines, planned)

@@ -1,4 +1,4 @@
-"""Which share of a candidate's time is spent in kernels of its own."""
+"""The share of a candidate's time that is spent in its own kernels."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Status
 
 DECOY_SHARE = 0.01
-"""A kernel below 1 % of the time is no contribution: the call alone costs that much of a millisecond on the CPU."""
+"""Kernels below 1 % of the time do no real work: on the CPU the call alone costs that much of a
+millisecond."""
 
 _DECLARES_LIBRARY_CALLS = re.compile(r"^# library-calls: \w", re.MULTILINE)
-"""The line by which a source says which library calls it leaves the work to."""
+"""The line by which a source declares which library calls do its work."""
 
 
 def own_share(
     participant: Participant, source: str, device: str, samples: list[Sample], seconds: float
 ) -> float | None:
-    """Share of device time (CPU: of the timed calls) in authored kernels; 0 where there are none; None if it cannot be seen."""
+    """Share of device time (CPU: of the timed calls) in the candidate's own kernels.
+
+    0 where it has none; None where the share cannot be measured.
+    """
     names = authored_kernels(source)
     if not names:
         return 0.0
     if device == "cpu":
-        # an extension built by torch calls into itself unseen
-        return (
-            median(min(1.0, s.native_ms / s.own_ms) for s in samples)
-            if "cpp" in Source(source).languages()
-            else None
-        )
+        if (
+            "cpp" not in Source(source).languages()
+        ):  # calls inside an extension built by torch are not metered
+            return None
+        return median(min(1.0, sample.native_ms / sample.own_ms) for sample in samples)
     try:
         participant.prepare(seconds)
-        answer = participant.request({"op": "kernel_times", "set": 0}, seconds)
-        times = {str(name): float(value) for name, value in answer["times"].items()}
+        reply = participant.request({"op": "kernel_times", "set": 0}, seconds)
+        times = {str(name): float(value) for name, value in reply["times"].items()}
     except CandidateRejected as error:
-        if (
-            participant.process.has_ended() or error.status is Status.TIMED_OUT
-        ):  # one that lives otherwise dies to stay unseen
+        # a candidate that worked before and dies here evades the measurement
+        if participant.process.has_ended() or error.status is Status.TIMED_OUT:
             raise
         return None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     total = sum(times.values())
-    return (
-        sum(value for label, value in times.items() if any(name in label for name in names)) / total
-        if total > 0
-        else None
-    )
+    own = sum(value for label, value in times.items() if any(name in label for name in names))
+    return own / total if total > 0 else None
 
 
 def is_decoy(source: str, measured: float | None) -> bool:
-    """The source brings kernels that do next to nothing, and does not say that a library does the work.
+    """Whether the source brings kernels that do next to nothing, and does not declare that a library does the
+    work.
 
-    Saying so wins nothing: it passes as a library call does that brings no kernel at all, with the same share.
+    Declaring it gains nothing: the candidate then counts as a library call without own kernels.
     """
     return (
         measured is not None

@@ -1,8 +1,8 @@
 """Probes: can this task be scored at all?
 
-Answers that cost less than the task are tried against the tolerance, on inputs as given: those are what candidates are timed on,
-and one that does the work on other inputs only would be called fast. If one passes, or the reference is random, no speed-up on
-this task means anything.
+Shortcuts that cost less than the task are tried against the tolerance, on inputs as given: candidates are
+timed on those, and one that does the work on other inputs only would look fast. If a shortcut passes, or the
+reference is random, a speed-up on this task means nothing.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from kernelpro.records import Work
 _SAME, _SAME_INEXACT = 1e-9, 1e-3
 """Two runs in float64 (or less) that differ by more are not the same computation."""
 PROBE_SEEDS = 9
-"""For one probe: what passes for half of the seeds, and so would be found out, passes for eight of them once in 256 times."""
-_MOST_INPUTS = 4
-_SMALLEST = 16
-"""Inputs with fewer elements are not cut in half."""
-_SCALED = 1.01
-"""Times the bytes of an input that a task reads at most if it only maps that one: scales and offsets are small."""
-_FEW = 8.0
-"""Operations on an element that hide behind reading and writing it, so that leaving them out gains nothing."""
-_APART = 3
-"""Of so many neighbours in memory one stays as it is, when a task is asked whether the others matter to it."""
-_CLEARLY = 3.0
-"""Times the limit: so much of an error needs no second look."""
-_LOOKS = 5
+"""For one probe. A shortcut that passes on half of all seeds passes on eight of them once in 256 times."""
+_MAX_HALVED_INPUTS = 4
+_MIN_HALVED_ELEMENTS = 16
+"""Inputs with fewer elements are not halved."""
+_MAX_READ_RATIO = 1.01
+"""A task that only maps one input reads at most so many times its bytes: scales and offsets are small."""
+_MAX_MAP_FLOPS = 8.0
+"""Operations per element that are hidden by reading and writing it, so that skipping them gains nothing."""
+_UNCHANGED_STRIDE = 3
+"""One of so many neighbours in memory stays unchanged when a task is tested for being element-wise."""
+_CLEAR_EXCESS = 3.0
+"""An error of so many times the limit needs no second seed."""
+_HALVED_SEEDS = 5
 
 
 def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) -> str | None:
-    """Why the task cannot be scored, in one line; None when it can. `work`: what a call of it takes at least.
+    """Why the task cannot be scored, in one line; None when it can. `work`: what a call takes at least.
 
-    What passes must do so for all seeds but the first, which gives what may be known: a mean over a billion elements hardly differs
-    from seed to seed, and one of them proves nothing.
+    A shortcut must pass on all seeds but the first, from which it may learn: a mean over a billion elements
+    hardly differs between seeds, and one seed proves nothing.
     """
     first, *others = seeds
     if reason := _random(oracle, first):
@@ -53,20 +53,23 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     limit = tolerance.limits[AS_GIVEN]
     if limit.norm >= 1:
         return "at the allowed precision the reference itself is so far off that zeros pass"
-    for stand_in in _shortcuts(oracle, first, work):
-        if all(stand_in.passes(oracle, limit, seed) for seed in others):
-            return f"{stand_in.name} as an answer to the inputs as given"
+    for shortcut in _shortcuts(oracle, first, work):
+        if all(shortcut.passes(oracle, limit, seed) for seed in others):
+            return f"{shortcut.name} as an answer to the inputs as given"
     return _skippable(oracle, limit, others)
 
 
 def _random(oracle: Oracle, seed: int) -> str | None:
-    """The same inputs twice, with the generator in two states. The tolerance cannot decide: it was derived from such runs."""
+    """Whether two runs on the same inputs differ, with the random generator in two states.
+
+    The tolerance cannot decide this: it was derived from such runs.
+    """
     form, leaves = oracle.inputs(seed)
-    answers = []
+    runs = []
     for state in (1, 2):
         torch.manual_seed(state)
-        answers.append(oracle.answer(form, leaves))
-    errors = measure_errors(answers[0], answers[1])
+        runs.append(oracle.answer(form, leaves))
+    errors = measure_errors(runs[0], runs[1])
     if errors.norm > (_SAME if oracle.exact else _SAME_INEXACT):
         hint = "; if that is dropout, use `--mode eval`" if oracle.reference.task.mode == "train" else ""
         return (
@@ -76,7 +79,7 @@ def _random(oracle: Oracle, seed: int) -> str | None:
 
 
 ShortcutFunction = Callable[[list[torch.Tensor], Outputs], Outputs | None]
-"""From the inputs and the right outputs' shapes."""
+"""Makes outputs from the inputs and the shapes of the right outputs; None where it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +87,23 @@ class _Shortcut:
     name: str
     answer: ShortcutFunction
     also: tuple[str, ...] = ()
-    """Other distributions on which it must pass as well."""
+    """Other distributions on which it must pass too."""
 
     def passes(self, oracle: Oracle, limit: Limit, seed: int) -> bool:
         for distribution in (AS_GIVEN, *self.also):
             truth = oracle.truth(seed, distribution)
-            given = self.answer(oracle.inputs(seed, distribution)[1], truth)
-            if given is None or limit.share_used(measure_errors(given, truth)) > 1:
+            outputs = self.answer(oracle.inputs(seed, distribution)[1], truth)
+            if outputs is None or limit.share_used(measure_errors(outputs, truth)) > 1:
                 return False
         return True
 
 
 def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
-    """Answers that cost less than the task. Where it only maps one input, a map of that is no shortcut, and a copy only if that is
-    what it is on other inputs too: ReLU of positive ones still has to read and write all of them."""
+    """Outputs that cost less than the task.
+
+    Where the task only maps one input, a map of that is no shortcut, and a copy only if it passes on other
+    distributions too: ReLU of positive inputs still has to read and write all of them.
+    """
     known, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
     yield _Shortcut("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
     yield _Shortcut(
@@ -118,18 +124,24 @@ def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
 
 
 def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
-    """Whether all that the task does is to map each element of this input, in a few operations: an element's result is the same
-    whatever the others are. Asked of the task itself: torch's tags leave some operators out (hardswish, in 2.13)."""
+    """Whether the task only maps each element of this input, in a few operations.
+
+    Then an element's result does not depend on the others. Tested on the task itself: torch's tags miss some
+    element-wise operators (hardswish, in 2.13).
+    """
     form, leaves = oracle.inputs(seed)
     leaf, (truth,) = leaves[index], oracle.truth(seed)
-    few = work.vector_flops <= _FEW * leaf.numel() and work.read_bytes <= _SCALED * leaf.nbytes
+    few = (
+        work.vector_flops <= _MAX_MAP_FLOPS * leaf.numel()
+        and work.read_bytes <= _MAX_READ_RATIO * leaf.nbytes
+    )
     if not few or work.matrix_flops or truth.shape != leaf.shape:
         return False
     stays = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
-    stays.view(-1)[::_APART] = True
+    stays.view(-1)[::_UNCHANGED_STRIDE] = True
     leaves[index] = torch.where(stays, leaf, leaf.flatten().flip(0).view(leaf.shape))
-    (found,) = oracle.answer(form, leaves)
-    return torch.equal(torch.where(stays, found, truth), truth)
+    (changed,) = oracle.answer(form, leaves)
+    return torch.equal(torch.where(stays, changed, truth), truth)
 
 
 def _copy(index: int) -> ShortcutFunction:
@@ -145,7 +157,7 @@ def _filled(leaf: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 
 def _affine(known_input: torch.Tensor, known_output: torch.Tensor, index: int) -> ShortcutFunction:
-    """One slope and offset for each position of the last dimension, fitted on inputs that are known."""
+    """One slope and offset for each position of the last dimension, fitted on known inputs."""
     x, y = known_input.double().reshape(known_output.shape), known_output.double()
     if y.dim() > 1:
         axes = tuple(range(y.dim() - 1))
@@ -164,27 +176,31 @@ def _same_shapes(a: Outputs, b: Outputs) -> bool:
 
 
 def _skippable(oracle: Oracle, limit: Limit, seeds: list[int]) -> str | None:
-    """Half of an input replaced by the other half: it must show, or not matter at all (error exactly zero)."""
-    leaves = enumerate(oracle.inputs(seeds[0])[1][:_MOST_INPUTS])
+    """Whether half of an input can be skipped: replacing it by the other half must show, unless it has no
+    effect."""
+    leaves = enumerate(oracle.inputs(seeds[0])[1][:_MAX_HALVED_INPUTS])
     large = [
         index
         for index, leaf in leaves
-        if leaf.is_floating_point() and leaf.numel() >= _SMALLEST and leaf.dim()
+        if leaf.is_floating_point() and leaf.numel() >= _MIN_HALVED_ELEMENTS and leaf.dim()
     ]
     for index in large:
-        if _hides_half(oracle, limit, seeds[:_LOOKS], index):
+        if _hides_half(oracle, limit, seeds[:_HALVED_SEEDS], index):
             return f"half of input {index} can be skipped without the error leaving the tolerance"
     return None
 
 
 def _hides_half(oracle: Oracle, limit: Limit, seeds: list[int], index: int) -> bool:
-    """Whether that mostly stays within the limit. Where a half mostly leaves it, a sixteenth does in one of a hundred calls."""
-    found: list[Errors] = []
+    """Whether the errors of a halved input mostly stay within the limit.
+
+    Where a half mostly exceeds it, a sixteenth does in one of a hundred calls.
+    """
+    errors: list[Errors] = []
     for seed in seeds:
-        found.append(measure_errors(_answer_to_half(oracle, seed, index), oracle.truth(seed)))
-        if limit.share_used(found[0]) > _CLEARLY:
+        errors.append(measure_errors(_answer_to_half(oracle, seed, index), oracle.truth(seed)))
+        if limit.share_used(errors[0]) > _CLEAR_EXCESS:
             return False
-    return statistics.median(map(limit.share_used, found)) <= 1 and any(errors.norm > 0 for errors in found)
+    return statistics.median(map(limit.share_used, errors)) <= 1 and any(e.norm > 0 for e in errors)
 
 
 def _answer_to_half(oracle: Oracle, seed: int, index: int) -> Outputs:

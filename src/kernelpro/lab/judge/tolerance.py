@@ -6,10 +6,11 @@ Errors are measured as in measure/errors.py. Two errors of the reference decide 
               and for TF32 never below TF32 operands emulated in the oracle
     lower     at the next lower precision
 
-The limit on the norm is min(32 * allowed, sqrt(allowed * lower)): as far from rejecting an honest kernel as from
-accepting a cheaper precision. Where the two cannot be told apart it is 4 * allowed, and the verdict says so: where
-lower < 4 * allowed, or lower < 2 * allowed if the output has so many elements that its norm hardly varies. The limit
-on elements is looser, because a maximum has a long tail: twice the factor of the norm, at least 8.
+The limit on the norm is min(32 * allowed, sqrt(allowed * lower)): as far from rejecting an honest kernel as
+from accepting a cheaper precision. Where the two cannot be told apart it is 4 * allowed, and the verdict says
+so: where lower < 4 * allowed, or lower < 2 * allowed if the output has so many elements that its norm hardly
+varies. The limit on elements is looser, because a maximum has a long tail: twice the factor of the norm, at
+least 8.
 """
 
 from __future__ import annotations
@@ -34,23 +35,26 @@ _SEPARABLE = 4.0
 _SEPARABLE_MANY, _MANY = 2.0, 1024
 _NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
 TOLERANCE_SAMPLES = {"spikes": 6, "mild spikes": 6}
-"""Inputs on which the reference's own error is measured; the worst counts. Where few values are large, the error
-depends on where they meet: the largest element error of attention differs by a factor of 1000 between draws, and an
-honest kernel was rejected on one draw in seven. So candidates are verified on the first of these inputs only."""
+"""Inputs on which the reference's own error is measured; the worst counts. Where few values are large, the
+error depends on where they meet: the largest element error of attention differs by a factor of 1000 between
+draws, and an honest kernel was rejected on one draw in seven. So candidates are verified on the first of
+these inputs only."""
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is skipped."""
 
 
 @dataclass(frozen=True)
 class Limit:
+    """The largest allowed errors on one distribution."""
+
     norm: float
     element: float
     separates: bool
+    """Whether it distinguishes the allowed precision from the next lower one."""
 
     def share_used(self, errors: Errors) -> float:
-        """How many times the limit the errors are: above 1 the answer is wrong."""
-        ratios = [_ratio(errors.norm, self.norm), _ratio(errors.element, self.element)]
-        return max(ratios)
+        """The errors as a share of the limit: above 1 the output is wrong."""
+        return max(_ratio(errors.norm, self.norm), _ratio(errors.element, self.element))
 
 
 def _ratio(error: float, limit: float) -> float:
@@ -60,7 +64,7 @@ def _ratio(error: float, limit: float) -> float:
 
 
 class Tolerance:
-    """Limits for every wanted distribution that the task can bear; `dropped` says which it cannot and why."""
+    """Limits for the distributions that suit the task; `skipped` names the others, with the reason."""
 
     def __init__(
         self, oracle: Oracle, precision: str, seed: int, distributions: tuple[str, ...] = DISTRIBUTIONS
@@ -69,7 +73,8 @@ class Tolerance:
         self.limits: dict[str, Limit] = {}
         self.skipped: dict[str, str] = {}
         self._products = -1
-        """Matrix products of the reference; -1: not counted yet. Without any, nothing is emulated."""
+        """Number of the reference's matrix products; -1: not counted yet. Without any, nothing is
+        emulated."""
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
         for distribution in distributions:
             tries = [distribution, "mild spikes"] if distribution == "spikes" else [distribution]
@@ -87,7 +92,7 @@ class Tolerance:
     ) -> tuple[Limit | None, str]:
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
-            return None, "no floating input"
+            return None, "no floating-point input"
         try:
             truth = oracle.truth(seed, distribution)
         except BadInput as error:
@@ -98,10 +103,10 @@ class Tolerance:
             return None, "the oracle is not finite"
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
         for other in (seed + 16 * n for n in range(1, TOLERANCE_SAMPLES.get(distribution, 1))):
-            asked, right = oracle.inputs(other, distribution), oracle.truth(other, distribution)
-            allowed = allowed.combine(self._allowed(oracle, precision, bits, *asked, right))
+            inputs, outputs = oracle.inputs(other, distribution), oracle.truth(other, distribution)
+            allowed = allowed.combine(self._allowed(oracle, precision, bits, *inputs, outputs))
         if distribution != AS_GIVEN and allowed.norm > _ILL_CONDITIONED:
-            return None, f"the reference itself is off by {allowed.norm:.1%}"
+            return None, f"the reference's own error is {allowed.norm:.1%}"
         lower = self._lower(oracle, bits, form, leaves, truth)
         many = min(leaf.numel() for leaf in truth) >= _MANY
         separates = lower.norm >= (_SEPARABLE_MANY if many else _SEPARABLE) * allowed.norm
@@ -139,9 +144,10 @@ class Tolerance:
     def _lower(
         self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs
     ) -> Errors:
-        """Error at the next lower precision: matrix operands where there are products, else the inputs themselves.
+        """Error at the next lower precision of the matrix operands; without products, of the inputs.
 
-        Without products TF32 means nothing, and float32 is what is allowed."""
+        Without products TF32 means nothing, and float32 is the allowed precision.
+        """
         lower = _NEXT_LOWER[
             bits if self._products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24
         ]
@@ -154,9 +160,10 @@ class Tolerance:
 def _accumulation(leaves: list[torch.Tensor], outputs: Outputs) -> float:
     """How much a plain sum in the allowed type may lose beyond one rounding: sqrt(L) / 4, at most 64.
 
-    L is the longest reduction the shapes admit. The errors of L additions grow with sqrt(L), and the
-    narrowest hardware adds in four lanes; the reference itself may be better (torch sums in double on the
-    CPU), which must not be asked of a kernel."""
+    L is the longest reduction that the shapes admit. The errors of L additions grow with sqrt(L), and the
+    narrowest hardware adds in four lanes. The reference itself may be better (torch sums in double on the
+    CPU), which must not be required of a kernel.
+    """
     read, written = sum(leaf.numel() for leaf in leaves), sum(leaf.numel() for leaf in outputs)
     longest = max([read / max(written, 1), *(max(leaf.shape, default=1) for leaf in leaves)], default=1.0)
     return min(64.0, max(1.0, math.sqrt(longest) / 4))

@@ -1,6 +1,6 @@
-"""Tripwires: constructs that no kernel needs and most cheats use. They refuse early and explain.
+"""Tripwires: constructs that no kernel needs and most cheats use. They reject early and explain.
 
-They are not the defence. Every one can be switched off by name, and the judge must hold without them.
+They are not the defence: each can be disabled by name, and the judge must hold without them.
 """
 
 from __future__ import annotations
@@ -12,27 +12,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tripwire:
+    """One check of the source: names that it reads, modules that it imports, text in its strings."""
+
     name: str
+    """One of records.TRIPWIRES."""
     why: str
     calls: re.Pattern[str] | None = None
     """Dotted names that are called or read in the Python code."""
     imports: frozenset[str] = frozenset()
     text: re.Pattern[str] | None = None
-    """Anything in string literals, where native source lives."""
+    """Text in string literals, where native source is."""
 
 
-_FRAMES = r"sys\._(getframe|current_frames)|inspect\.(stack|currentframe|trace)|.*\.f_(back|globals|locals)|.*\.tb_frame"
+_FRAMES = (
+    r"sys\._(getframe|current_frames)|inspect\.(stack|currentframe|trace)"
+    r"|.*\.f_(back|globals|locals)|.*\.tb_frame"
+)
 _EXEC = r"(builtins\.)?(exec|eval|compile|__import__)|importlib\.import_module|(marshal|pickle)\.loads"
 _PROCESSES = r"os\.(fork|forkpty|system|popen|spawn\w*|exec\w+|posix_spawn\w*)|subprocess\.\w+"
 _MEMORY = r"ctypes\.(string_at|memmove|memset|from_address|pythonapi|cast)|.*\.from_address|mmap\.mmap"
 _PROC = r"/proc/|process_vm_|\bptrace\b|PTRACE_|dl_iterate_phdr|\bmprotect\b|PR_SET_DUMPABLE|\bgetppid\b"
 _NETWORK = frozenset({"socket", "http", "urllib", "requests", "ssl", "ftplib", "asyncio"})
 
-TRIPWIRES = (
-    Tripwire("gc", "looks through live objects", re.compile(r"gc\.get_(objects|referrers|referents)")),
+_TRIPWIRES = (
+    Tripwire("gc", "searches live objects", re.compile(r"gc\.get_(objects|referrers|referents)")),
     Tripwire("frames", "walks the call stack", re.compile(_FRAMES)),
-    Tripwire("modules", "looks through loaded modules", re.compile(r"sys\.modules")),
-    Tripwire("exec", "runs code made at run time", re.compile(_EXEC), frozenset({"base64", "marshal"})),
+    Tripwire("modules", "searches loaded modules", re.compile(r"sys\.modules")),
+    Tripwire(
+        "exec", "executes code generated at run time", re.compile(_EXEC), frozenset({"base64", "marshal"})
+    ),
     Tripwire(
         "processes",
         "starts processes",
@@ -41,14 +49,14 @@ TRIPWIRES = (
     ),
     Tripwire(
         "exit",
-        "ends processes or listens to their signals",
+        "ends processes or handles signals",
         re.compile(r"os\._exit|atexit\.\w+|os\.abort|os\.kill(pg)?|signal\.\w+"),
         frozenset({"atexit", "signal"}),
     ),
-    Tripwire("network", "talks to the network", None, _NETWORK),
+    Tripwire("network", "uses the network", None, _NETWORK),
     Tripwire(
         "harness",
-        "reaches into the judge",
+        "accesses the judge",
         re.compile(r"kernelpro\.lab.*|__main__|(.*\.)?METER(\..*)?"),
         frozenset({"kernelpro.lab", "__main__"}),
     ),
@@ -68,7 +76,7 @@ TRIPWIRES = (
     ),
     Tripwire(
         "libraries",
-        "finds functions of other libraries at run time",
+        "loads functions of other libraries at run time",
         None,
         frozenset(),
         re.compile(r"\bdlopen\b|\bdlsym\b"),
@@ -97,26 +105,26 @@ _PATCHED_ROOTS = {
     "io",
 }
 _ALLOWED_SETTINGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
-"""Settings that may be changed: they act on the candidate's own process alone."""
+"""Settings that a candidate may change: they affect its own process alone."""
 
 
 def check(source: str, disabled: tuple[str, ...] = ()) -> str | None:
-    """Why the source is refused, in one line; None when no wire is touched. The source must parse."""
+    """Why the source is rejected, in one line; None where nothing matches. The source must parse."""
     if "all" in disabled:
         return None
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        for wire in TRIPWIRES:
-            if wire.name not in disabled and (touched := _matches(node, wire)):
-                return _sentence(node, wire.name, wire.why, touched)
-        if "patching" not in disabled and (touched := _patches(node)):
-            return _sentence(node, "patching", "replaces parts of a library", touched)
+        for wire in _TRIPWIRES:
+            if wire.name not in disabled and (match := _matches(node, wire)):
+                return _describe(node, wire.name, wire.why, match)
+        if "patching" not in disabled and (match := _patches(node)):
+            return _describe(node, "patching", "replaces parts of a library", match)
     return None
 
 
-def _sentence(node: ast.AST, name: str, why: str, touched: str) -> str:
+def _describe(node: ast.AST, name: str, why: str, match: str) -> str:
     line = getattr(node, "lineno", 0)
-    return f"line {line} {why} ({touched}); a kernel does not need that; --allow {name} lets it through"
+    return f"line {line} {why} ({match}); a kernel does not need that; --disable-tripwire {name} allows it"
 
 
 def _matches(node: ast.AST, wire: Tripwire) -> str | None:
@@ -130,16 +138,16 @@ def _matches(node: ast.AST, wire: Tripwire) -> str | None:
             if wire.calls and isinstance(node, ast.ImportFrom) and wire.calls.fullmatch(name):
                 return name
     if wire.calls and isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load):
-        read = _dotted(node)
-        if read and wire.calls.fullmatch(read):
-            return read
+        name = _dotted(node) or ""
+        if wire.calls.fullmatch(name):
+            return name
     if (
         wire.text
         and isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and (found := wire.text.search(node.value))
+        and (match := wire.text.search(node.value))
     ):
-        return found.group().strip()
+        return match.group().strip()
     return None
 
 

@@ -82,7 +82,7 @@ def _prelaunch_notes(decision: Decision, facts: Facts, baselines: Baselines) -> 
         float(facts.rounds.log_ratio(anchor, "candidate", kind).median().exp()) for kind in facts.rounds.kinds
     )
     if facts.prelaunch and single < NOISE_SHARE * queued:
-        yield f"its host is slow to launch it: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
+        yield f"its host launches it slowly: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
 
 
 def measurement(

@@ -1,7 +1,8 @@
-"""Baselines: the reference in several variants, in a sandboxed process of its own, calibrated once for a task.
+"""Baselines: the reference in several variants, in a sandboxed process of its own, calibrated once for a
+task.
 
-The fastest variant is the anchor: it is called in every round beside a candidate. The others are linked to it by
-ratios measured here in interleaved rounds, with an A/A control (the anchor against itself).
+The fastest variant is the anchor: it is called in every round beside a candidate. The others are linked to it
+by ratios measured here in interleaved rounds, with an A/A control (the anchor against itself).
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Baselines:
             ) from None
 
     def warm_up(self, seed: int) -> None:
-        """Wait for the compilers, then call every variant once. A variant that failed is left out, with a note."""
+        """Wait for the compilers, then call every variant once. A variant that failed is left out, with a
+        note."""
         try:
             reply = self.participant.receive("compile_variants", self.first_timeout)
         except CandidateRejected as error:
@@ -93,7 +95,8 @@ class Baselines:
     def call(
         self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, prelaunch: bool = True
     ) -> Sample:
-        """One call under the protocol; a sealed one is prelaunched where possible, unless `prelaunch` is False."""
+        """One call under the protocol; a sealed one is prelaunched where possible, unless `prelaunch` is
+        False."""
         return self._call(variant, inputs, sealed, prelaunch and variant in self.prelaunchable)
 
     def _call(self, variant: str, inputs: list[torch.Tensor], sealed: bool, prelaunch: bool) -> Sample:
@@ -133,9 +136,9 @@ class Baselines:
     def excess_protocol_ms(self, prelaunched: bool) -> dict[Kind, float]:
         """What the protocol certainly costs the anchor beyond the variant that it costs least.
 
-        It is the low end of an interval, not a difference of medians: while compilers keep all cores busy, medians of
-        some calls differ by up to a millisecond by chance. `prelaunched`: sealed calls are prelaunched where possible;
-        else their protocol is that of single calls.
+        It is the low end of an interval, not a difference of medians: while compilers keep all cores busy,
+        medians of some calls differ by up to a millisecond by chance. `prelaunched`: sealed calls are
+        prelaunched where possible; else their protocol is that of single calls.
         """
         excess: dict[Kind, float] = {}
         for kind in self.rounds.kinds:

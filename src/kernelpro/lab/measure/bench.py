@@ -1,7 +1,8 @@
-"""The workbench of a task: reference, oracle, shared memory, the device's ceilings, and the processes under test.
+"""The workbench of a task: reference, oracle, shared memory, the device's ceilings, and the processes under
+test.
 
-Judging, profiling and energy measurement share it. The seed, the oracle and the recipe of the inputs stay in this
-process.
+Judging, profiling and energy measurement share it. The seed, the oracle and the recipe of the inputs stay in
+this process.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Bench:
             if self.target == "cuda":
                 if not torch.cuda.is_available():
                     raise BadInput(
-                        "no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU"
+                        "no CUDA device is visible to torch: use --target cpu, or run on a host with a GPU"
                     )
                 torch.zeros(1, device="cuda")
             self.seed = secrets.randbits(48)
@@ -162,7 +163,8 @@ class Bench:
         }
 
     def start_reference(self, variants: Collection[str], buffer_sets: int | None = None) -> Participant:
-        """A process for the reference, which may keep its compilers' caches; with buffers for inputs, or none."""
+        """A process for the reference, which may keep its compilers' caches; with buffers for inputs, or
+        none."""
         cache = _compiler_cache_dir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         modules = _COMPILER_MODULES if any(not name.startswith("eager") for name in variants) else ()
@@ -191,7 +193,8 @@ class Bench:
         return protocol(process, regions, self._form, self._slots, self._flusher, trusted)
 
     def start_candidate(self, role: str = "candidate", allowed_syscalls: tuple[str, ...] = ()) -> Participant:
-        """A fresh sandboxed process with nothing of the candidate in it yet. `allowed_syscalls`: for profilers."""
+        """A fresh sandboxed process with nothing of the candidate in it yet. `allowed_syscalls`: for
+        profilers."""
         if self.target == "cpu":
             # a file keeps more than its bytes (times, attributes, a position): the next child gets new ones
             self.release_regions(self._candidate_regions)
@@ -238,7 +241,8 @@ class Bench:
         }, buffer.getvalue()
 
     def load_candidate(self, participant: Participant, candidate: Candidate) -> Any:
-        """Load the candidate and map its inputs; returns how its parameters were set. The last candidate has ended."""
+        """Load the candidate and map its inputs; returns how its parameters were set. The last candidate has
+        ended."""
         self._fill_regions(self._candidate_regions)
         request, tail = self.load_request(candidate)
         parameters = participant.request(request, self.options.build_timeout, tail).get("parameters")

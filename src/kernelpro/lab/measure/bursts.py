@@ -1,17 +1,18 @@
 """Bursts: what a call costs when several follow each other, by the parent's clock alone.
 
-The parent's time of one call includes the protocol's cost, which differs by up to 0.1 ms between processes: too
-coarse for a kernel of 0.05 ms. The difference of two bursts does not include it:
+The parent's time of one call includes the protocol's cost, which differs by up to 0.1 ms between processes:
+too coarse for a kernel of 0.05 ms. The difference of two bursts does not include it:
 
     slope = (wall of n calls - wall of 1 call) / (n - 1)
 
-All calls have fresh inputs in buffer sets of their own; every output is verified. Where possible (a device queues
-about a thousand launches), all calls are launched before the clock starts (cuda_participant.py), and an honest
-kernel's slope is what its own clock shows; else at most the longer of that and what its host side takes, since one of
-the two is always busy. Time hidden from the device's clock (on a side stream, by a falsified event) shows in full.
+All calls have fresh inputs in buffer sets of their own; every output is verified. Where possible (a device
+queues about a thousand launches), all calls are launched before the clock starts (cuda_participant.py), and
+an honest kernel's slope is what its own clock shows; else at most the longer of that and what its host side
+takes, since one of the two is always busy. Time hidden from the device's clock (on a side stream, by a
+falsified event) shows in full.
 
-Outputs that share memory from call to call (a private buffer, a captured graph) are copied by the child after each
-call; the time of that copy is subtracted.
+Outputs that share memory from call to call (a private buffer, a captured graph) are copied by the child after
+each call; the time of that copy is subtracted.
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ MAX_KERNEL_MS = 2.0
 """Above, the parent's clock resolves a single call well enough: 0.1 ms is 5 %."""
 MAX_CALLS = 16
 _WALL_MS, _FINEST_MS = 0.15, 0.010
-"""The wall time of a burst varies by so much on an H200 host, however long it is: the longer, the finer the slope."""
+"""The wall time of a burst varies by so much on an H200 host, however long it is: the longer, the finer the
+slope."""
 _PAIRS, _MIN_PAIRS = 6, 3
 _MAX_PASSES = {"quick": 1, "normal": 2, "full": 5}
-"""Where the first six pairs scatter too much (the operating system took some milliseconds of a call), or too few of
-them are usable, six more are measured, at most so many times."""
+"""Where the first six pairs scatter too much (the operating system took some milliseconds of a call), or too
+few of them are usable, six more are measured, at most so many times."""
 _CALLS_PER_PASS = (1 + _PAIRS) * (1 + MAX_CALLS)
 """Calls of a candidate whose bursts agree."""
 MAX_INPUTS = max(_MAX_PASSES.values()) * _CALLS_PER_PASS
 """No inputs are used twice."""
 _SLOW_START_MS, _OUTPUT_DESCRIPTION_MS = 0.2, 0.05
-"""A burst of one call may cost so much more than a plain call, and so much for each output that it describes (as many
-as the long one); beyond, it was delayed, perhaps to make the difference small, and its pair is not used. Where most
-pairs are not, bursts give no result."""
+"""A burst of one call may cost so much more than a plain call, and so much for each output that it describes
+(as many as the long one); beyond, it was delayed, perhaps to make the difference small, and its pair is not
+used. Where most pairs are not, bursts give no result."""
 _COPY_MS = 0.006
 """Start of a copy kernel."""
 _COPY_SHARE = 1.3
@@ -67,7 +69,8 @@ class Bursts:
         effort: Effort,
         prelaunch: bool = False,
     ):
-        """`prelaunch`: calls are launched before their inputs are written, so that the slope excludes the host."""
+        """`prelaunch`: calls are launched before their inputs are written, so that the slope excludes the
+        host."""
         self._prelaunch = prelaunch
         self._participant, self._spec, self._inputs, self._check = participant, spec, inputs, check
         self._seconds, self._max_pairs = seconds, _PAIRS * _MAX_PASSES[effort]
@@ -76,7 +79,8 @@ class Bursts:
         """Why there is no result."""
 
     def slopes(self, calls: int, bandwidth: float, plain_ms: float, own_ms: float) -> BurstSlopes | None:
-        """Milliseconds a call; None, with `skip_reason`, where memory is too small or most bursts were delayed.
+        """Milliseconds a call; None, with `skip_reason`, where memory is too small or most bursts were
+        delayed.
 
         `plain_ms`: the parent's time of one call in a round.
         """

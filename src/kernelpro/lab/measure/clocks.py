@@ -1,13 +1,13 @@
 """Statistics of the two clocks: what the parent's clock shows beside the candidate's own.
 
-Of each call there are two times: `own_ms`, the child's claim (device events or its own counter, free of protocol),
-and `wall_ms`, the parent's, from before the inputs can be seen until the output has been read. What `wall_ms` holds
-beyond `own_ms` is the protocol's cost and the same for all participants, so in a round
+Of each call there are two times: `own_ms`, the child's claim (device events or its own counter, free of
+protocol), and `wall_ms`, the parent's, from before the inputs can be seen until the output has been read.
+What `wall_ms` holds beyond `own_ms` is the protocol's cost and the same for all participants, so in a round
 
     hidden = (wall - own) of the candidate - (wall - own) of the baseline
 
-is the time that the candidate's clock did not show: noise around zero for an honest kernel. What follows from it is
-decided in judge/clock_policy.py.
+is the time that the candidate's clock did not show: noise around zero for an honest kernel. What follows from
+it is decided in judge/clock_policy.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SLACK_SHARE = 0.05
 RESOLVED_SHARE = 0.10
 """Below this share of the candidate's time, what may be hidden does not widen the interval."""
 _HEAD_START_MS = 0.05
-"""On a GPU the median of some sealed calls, beyond that of others, differs by so much from candidate to candidate."""
+"""On a GPU the median of some sealed calls, beyond that of others, differs by so much from candidate to
+candidate."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def measure_clocks(
 ) -> ClockStatistics:
     """Statistics of the two clocks for one participant beside a baseline.
 
-    `corrections_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in it.
+    `corrections_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in
+    it.
     """
     single, sealed = _hidden_by_kind(rounds, name, baseline, corrections_ms)
     hidden = median_interval(single)
@@ -96,8 +98,8 @@ def measure_clocks(
 def has_head_start(rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]) -> bool:
     """Whether sealed calls on a GPU seem to take longer than others.
 
-    Then the candidate works before it is told to, or its process was given the device while it waited for its gate.
-    Calls that are not prelaunched show which.
+    Then the candidate works before it is told to, or its process was given the device while it waited for its
+    gate. Calls that are not prelaunched show which.
     """
     single, sealed = _hidden_by_kind(rounds, name, baseline, corrections_ms)
     slack, hidden = SLACK_MS["cuda"] + SLACK_SHARE * rounds.median_ms(name), float(single.median())

@@ -2,8 +2,8 @@
 
  1. The child drops its last output and, in timed rounds, calls the model once on stale inputs, so that the
     host's path is warm. The parent freezes it.
- 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. The request is sent
-    before the child wakes, so that nothing can be gained between waking and being asked.
+ 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. It sends the
+    request before the child wakes, so that nothing can be gained between waking and being asked.
  3. The clock starts, and the parent thaws the child.
  4. The child replies that it is done and where its output lies.
  5. The parent samples a few elements at once, and the clock stops: a child that delays this first look gains
@@ -36,7 +36,8 @@ _STOPPING_CPU_MS = 0.05
 
 
 class CpuParticipant(Participant):
-    """Called on the CPU. No call is sealed: everything in the sandbox stands still while inputs are written."""
+    """Called on the CPU. No call is sealed: everything in the sandbox stands still while inputs are
+    written."""
 
     device = "cpu"
     _reader: HostReader

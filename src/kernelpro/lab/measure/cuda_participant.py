@@ -2,19 +2,19 @@
 
  1. The child drops its oldest output and, in timed rounds, calls the model once on stale inputs, so that the
     host's path is warm. The parent freezes it.
- 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. The request is sent
-    before the child wakes, so that nothing can be gained between waking and being asked.
+ 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. It sends the
+    request before the child wakes, so that nothing can be gained between waking and being asked.
  3. The clock starts, and the parent thaws the child.
  4. The child replies that it is done and where its output lies.
- 5. The parent freezes the child and copies its output. The clock stops when the copy is complete: work that is
-    still running either delays the copy or is missing from it.
+ 5. The parent freezes the child and copies its output. The clock stops when the copy is complete: work that
+    is still running either delays the copy or is missing from it.
 
 Half of the timed calls are sealed: the clock starts, then the inputs are written, then the child may start. A
-kernel that runs on while its process is frozen has no head start in these calls. Where possible a sealed call is
-prelaunched: the child launches all of it behind a gate, a word of shared memory that its stream waits for, and says
-so before the clock starts. When the inputs are written, the device opens the gate. So the time that a host needs
-for the launch is not part of the call's time. A call that waits for the device before all of it is launched cannot
-be prelaunched; the child is told when its inputs are written.
+kernel that runs on while its process is frozen has no head start in these calls. Where possible a sealed call
+is prelaunched: the child launches all of it behind a gate, a word of shared memory that its stream waits for,
+and says so before the clock starts. When the inputs are written, the device opens the gate. So the time that
+a host needs for the launch is not part of the call's time. A call that waits for the device before all of it
+is launched cannot be prelaunched; the child is told when its inputs are written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _ISSUE_CYCLES = 600_000
 PRELAUNCH_TRIES = 3
 """Of so many calls one must have been prelaunched, for others to be: a host may be late."""
 BUFFER_SETS = 8
-"""The addresses of inputs and outputs change a kernel's time by 1 % on an H200 (a transpose): rounds use so many."""
+"""The addresses of inputs and outputs change a kernel's time by 1 % on an H200 (a transpose): rounds use so
+many."""
 
 
 class CudaParticipant(Participant):
@@ -79,7 +80,8 @@ class CudaParticipant(Participant):
     ) -> CallResult:
         """One call under the protocol, after `prepare`."""
         buffer_set = random.randrange(len(self.regions))
-        self.process.freeze_main()  # its other processes were stopped after the last call; sealed calls show whether one helps
+        # its other processes were stopped after the last call; sealed calls show whether one helps
+        self.process.freeze_main()
         if not sealed:
             self._write_and_flush(buffer_set, inputs)
         torch.cuda.synchronize()
@@ -126,10 +128,10 @@ class CudaParticipant(Participant):
     def _launch_behind_gate(self, request: dict[str, Any], write: Callable[[], None]) -> tuple[float, float]:
         """Let the child launch its work; once it has, or cannot, `write` the inputs and open the gate.
 
-        Returns when writing began and ended, by the device's clock: a child that waits may keep the device for its
-        time slice (2 ms on an H200, mostly where several streams wait), and writing begins that much later, which
-        is not the candidate's doing. `write` is issued while the device sleeps, so that it mostly does not pause in
-        between and lose the device again.
+        Returns when writing began and ended, by the device's clock: a child that waits may keep the device
+        for its time slice (2 ms on an H200, mostly where several streams wait), and writing begins that much
+        later, which is not the candidate's doing. `write` is issued while the device sleeps, so that it
+        mostly does not pause in between and lose the device again.
         """
         self._gate_count += 1
         begun, written, opened = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
@@ -169,8 +171,8 @@ class CudaParticipant(Participant):
     ) -> BurstResult | None:
         """Several calls in a row, after `prepare`; the clock stops when the last output has been read.
 
-        `prelaunch`: all calls are launched before their inputs are written and before the clock starts. All buffer
-        sets are written, however many calls: the longer a child stands still, the later it wakes up.
+        `prelaunch`: all calls are launched before their inputs are written and before the clock starts. All
+        buffer sets are written, however many calls: the longer a child stands still, the later it wakes up.
         Returns None once, if its outputs share memory: from then on the child copies them.
         """
         order = random.sample(range(len(self.regions)), len(self.regions))
@@ -224,7 +226,8 @@ class CudaParticipant(Participant):
                 raise CandidateRejected(Status.CHEATING, "the output changed after it was handed over")
 
     def _stop_all(self) -> None:
-        """Stop the child; wait for it only if it has started other processes: on a GPU the host has little to do."""
+        """Stop the child; wait for it only if it has started other processes: on a GPU the host has little to
+        do."""
         if not self._trusted and self.process.stop_without_waiting() > 1:
             self._freeze()
 

@@ -1,8 +1,9 @@
 """The oracle: inputs and right outputs of a task, computed in float64 by the parent alone.
 
-Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False. The first run
-decides that: what a candidate does to the device's memory later cannot make the oracle less exact. Inputs and outputs
-are cached within a share of the memory, because every candidate of a task is verified on the same ones.
+Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False. The
+first run decides that: what a candidate does to the device's memory later cannot make the oracle less exact.
+Inputs and outputs are cached within a share of the memory, because every candidate of a task is verified on
+the same ones.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def round_to_bits(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
-    """The tensor with `bits` significant bits: rounded to nearest, or truncated as tensor cores do with float32 operands."""
+    """The tensor with `bits` significant bits: rounded to nearest, or truncated as tensor cores do with
+    float32 operands."""
     result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
     source, target = tensor.flatten(), result.view(-1)
     dropped = _SIGNIFICANT - bits
@@ -63,7 +65,8 @@ def round_to_bits(tensor: torch.Tensor, bits: int, toward_zero: bool = False) ->
 
 
 class MatrixRounding(Watcher):
-    """Rounds the operands of matrix products and convolutions: emulates TF32 or bfloat16 units on any device."""
+    """Rounds the operands of matrix products and convolutions: emulates TF32 or bfloat16 units on any
+    device."""
 
     _OPERATORS = re.compile(
         r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*"
@@ -152,7 +155,8 @@ class Oracle:
         return answer
 
     def answer(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
-        """Float64 outputs for any inputs; computed in the task's own type, without TF32, where float64 fails."""
+        """Float64 outputs for any inputs; computed in the task's own type, without TF32, where float64
+        fails."""
         if self.exact:
             try:
                 outputs = self.run(torch.float64, form, leaves)
@@ -182,7 +186,7 @@ class Oracle:
             return torch.OutOfMemoryError(str(error))
         what = f"{type(error).__name__}: {str(error)[:300]}"
         return BadInput(
-            f"task {self.reference.task.name}: the reference raised {what}, in float64, for some of its inputs"
+            f"task {self.reference.task.name}: the reference raised {what}, in float64, for some inputs"
         )
 
     def run(

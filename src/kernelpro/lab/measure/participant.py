@@ -75,10 +75,12 @@ class Participant(ABC):
         sealed: bool = False,
         prelaunch: bool = False,
     ) -> CallResult:
-        """One call under the protocol, after `prepare`. `prelaunch`: a sealed call is launched before its inputs."""
+        """One call under the protocol, after `prepare`. `prelaunch`: a sealed call is launched before its
+        inputs."""
 
     def check_output_unchanged(self, result: CallResult) -> None:
-        """Reject a candidate whose output changed after it was handed over."""
+        """Reject a candidate whose output changed after it was handed over; on a CPU `call` checks that."""
+        return
 
     @property
     def retained_outputs(self) -> int:
@@ -271,7 +273,7 @@ _PHASES = {
     "compiled_source": "compiling the reference",
     "trace": "while being traced",
     "sustain": "while being called in a loop",
-    "watch": "while being profiled",
+    "observe": "while being profiled",
     "disassemble": "while its machine code was read",
 }
 """What the child was doing, by the name of the request."""

@@ -1,9 +1,9 @@
-"""The speed of light: ceilings measured on this device, and the floor they put under a task.
+"""Speed of light: the device's measured ceilings, and the floor that follows for a task.
 
-`floor` is what a perfect kernel would take: fewest bytes over the bandwidth of a large copy, fewest
-operations over the rate of the allowed unit, whichever is longer. `impossible` is the harder line that
-no honest kernel can cross: it grants everything that could make the floor wrong (outputs that stay in
-cache, data that was in cache already on the CPU, algorithms with fewer multiplications).
+The floor is the time of a perfect kernel: the fewest bytes over the bandwidth of a large copy, or the fewest
+operations over the rate of the allowed unit, whichever is longer. `impossible_ms` is the limit that no honest
+kernel can go below: it allows for everything that could make the floor wrong (outputs that stay in cache,
+data that was already cached on the CPU, algorithms with fewer multiplications).
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from kernelpro.records import Ceilings, Work, digest, folders
 _BANDWIDTH_MARGIN = 1.15
 """A read-only kernel beats a copy by a few percent (4.38 against 4.30 TB/s on an H200)."""
 _ALGORITHM_MARGIN = 4.0
-"""Winograd F(4x4, 3x3) needs 4 times fewer multiplications than the definition; causal masks halve the work."""
-
-
+"""Winograd F(4x4, 3x3) needs 4 times fewer multiplications than the definition; causal masks halve the
+work."""
 _DTYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -36,10 +35,10 @@ _DTYPES = {
 
 
 def compute_unit(device: str, precision: str, dtype: torch.dtype) -> str:
-    """Which unit a task's matrix products may use at best.
+    """The fastest unit that a task's matrix products may use.
 
-    On the CPU only float64 has a rate of its own: narrow types are computed in float32 where that is faster, and a product of
-    them takes seconds where the CPU does not know them.
+    On the CPU only float64 has its own rate: narrow types are computed in float32 where that is faster, and a
+    product of them takes seconds on a CPU that does not support them.
     """
     if precision != "native":
         return precision if device == "cuda" else "fp32"
@@ -49,13 +48,15 @@ def compute_unit(device: str, precision: str, dtype: torch.dtype) -> str:
 
 
 def floor_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
+    """The time of a perfect kernel."""
     moved = (work.read_bytes + work.written_bytes) / ceilings.bandwidth
     done = work.matrix_flops / ceilings.rates[unit]
     return 1e3 * max(moved, done)
 
 
 def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> float:
-    """Below this time something is not computed. A task of other types than float32 may mix them: it gets the fastest unit."""
+    """Below this time a kernel skips work. A task with types other than float32 may mix them: it gets the
+    fastest unit."""
     if device == "cuda":
         moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
         seconds = max(0.0, moved) / (ceilings.bandwidth * _BANDWIDTH_MARGIN)
@@ -68,14 +69,15 @@ def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> flo
 
 
 _CPU_CACHE_SECONDS = 60.0
-"""Load comes and goes within minutes; a suite of small tasks need not pay for each."""
+"""Load changes within minutes; a suite of small tasks need not pay for each task."""
 
 
 def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     """Ceilings of this device, kept on disk; those of `unit` among them.
 
-    A GPU is measured once (about a second). A CPU is shared with whatever else runs, and what it shows under load is
-    no ceiling: it is measured again and again (half a second, once a minute at most), and the best that was ever seen stands.
+    A GPU is measured once (about a second). A CPU is shared with whatever else runs, and what it shows under
+    load is no ceiling: it is measured again and again (half a second, once a minute at most), and the best
+    that was ever seen stands.
     """
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
     cache = folders.cache(f"ceilings-{key}.json")
@@ -89,7 +91,7 @@ def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     best = found.with_best_of(known) if known else found
     if unit not in found.rates:
         rate = max(_rate(device, unit), best.rates.get(unit, 0.0))
-        if device == "cpu":  # a vector holds half as many float64: known however busy the machine is just now
+        if device == "cpu":  # half as many float64 fit into a vector, however busy the machine is
             rate = max(rate, best.rates["fp32"] / 2)
         best = replace(best, rates=best.rates | {unit: rate})
     try:
@@ -98,7 +100,7 @@ def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
         partial.write_text(json.dumps(asdict(best)))
         partial.replace(cache)
     except OSError:
-        pass  # a read-only home costs a second the next time, nothing else
+        pass  # a read-only home costs a second the next time
     return best
 
 
@@ -171,7 +173,7 @@ def _measure_cpu() -> Ceilings:
 
 
 def _no_synchronization() -> None:
-    """The CPU has done what it was told when the call returns."""
+    """A CPU call has finished when it returns."""
 
 
 def last_level_cache() -> int:

@@ -1,10 +1,11 @@
-"""Times a candidate beside the baselines: interleaved rounds, each output verified before the next inputs are shown."""
+"""Times a candidate beside the baselines: interleaved rounds, each output verified before the next inputs are
+shown."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,9 +24,9 @@ from kernelpro.records import BadInput
 _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _MIN_ROUNDS = 10
 _ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
-"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would take longer
-than this. Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than _MIN_ROUNDS; for more, see
-_MAX_PASSES."""
+"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would
+take longer than this. Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than
+_MIN_ROUNDS; for more, see _MAX_PASSES."""
 _MAX_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
 _SOLO_CALLS = 20
@@ -36,7 +37,7 @@ _SHORT_ANSWER_BYTES = 4096
 class Accuracy:
     """The worst errors of several outputs, and the worst share of the limit: above 1 an output is wrong."""
 
-    errors: Errors = Errors(0.0, 0.0)
+    errors: Errors = field(default_factory=lambda: Errors(0.0, 0.0))
     limit_share: float = 0.0
 
     def combine(self, other: Accuracy) -> Accuracy:
@@ -68,11 +69,12 @@ class RoundRunner:
         """Sealed calls were prelaunched at first, and showed a head start."""
 
     def draw_seeds(self, count: int, turn: int = 0) -> list[int]:
-        """Seeds for `count` rounds, resampled for each candidate from a small pool whose inputs and truths are cached.
+        """Seeds for `count` rounds, resampled for each candidate from a small pool whose inputs and truths
+        are cached.
 
-        No two turns share a seed: a candidate may remember what it was asked before. Where outputs are so short that
-        one candidate could pass them on to the next (which pages are cached, how long something takes), no seed is
-        used twice.
+        No two turns share a seed: a candidate may remember what it was asked before. Where outputs are so
+        short that one candidate could pass them on to the next (which pages are cached, how long something
+        takes), no seed is used twice.
         """
         if self._is_short:
             return [self._bench.new_seed() for _ in range(count)]
@@ -98,7 +100,8 @@ class RoundRunner:
         return self._bench.output_spec.nbytes <= _SHORT_ANSWER_BYTES
 
     def round_count(self, passes: int = 1) -> int:
-        """How many rounds to run: from the baselines alone, so that no candidate can shorten its own trial."""
+        """How many rounds to run: from the baselines alone, so that no candidate can shorten its own
+        trial."""
         effort = self._bench.options.effort
         slowest = max(self._baselines.warm_ms.values())
         planned = passes * _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
@@ -157,7 +160,8 @@ class RoundRunner:
         )
 
     def slowed_baselines(self, rounds: Rounds) -> list[str]:
-        """Baselines that were denied prelaunching or slowed by the candidate, where that changes the result."""
+        """Baselines that were denied prelaunching or slowed by the candidate, where that changes the
+        result."""
         if self._bench.target == "cpu":  # a CPU's speed depends on what else runs
             return []
         before = self._baselines.rounds
@@ -207,7 +211,8 @@ class RoundRunner:
                 break
 
     def _draw_sealed(self, count: int) -> set[int]:
-        """Half of the rounds, two of each four: however early the rounds end, there are some of both kinds."""
+        """Half of the rounds, two of each four: however early the rounds end, there are some of both
+        kinds."""
         return {
             first + index for first in range(0, count, 4) for index in self._bench.secret.sample(range(4), 2)
         }
@@ -227,7 +232,8 @@ class RoundRunner:
         return _MAX_PASSES if self._bench.target == "cuda" and self._bench.options.effort == "full" else 1
 
     def _is_hopeless(self, rounds: Rounds) -> bool:
-        """Whether the candidate is slower than the caller's limit. Being slow shortens a trial, and wins nothing."""
+        """Whether the candidate is slower than the caller's limit. Being slow shortens a trial, and wins
+        nothing."""
         limit = self._bench.options.give_up_ms
         enough = len(rounds.samples.get("candidate", [])) >= _MIN_ROUNDS
         return limit > 0 and enough and rounds.median_ms("candidate") > limit

@@ -1,10 +1,11 @@
 """Timed rounds: in each, every participant is called once, in random order, on the same fresh inputs.
 
-On a GPU there are two kinds of calls. A single call finds the device idle, so that the launch by its host is part of
-its time. A queued call was launched before its inputs were written (sealed; see cuda_participant.py), and its time is
-the device's alone. Where a host takes as long as its kernels, both matter: torch.compile's kernels of 0.19 ms on an
-H200 took anything from 0.19 to 0.29 ms in single calls, and kernels as fast as its own seemed 1.4 times faster; and a
-kernel that is fast on the device but slow to launch is not fast. A win is one in both kinds: the lower ratio counts.
+On a GPU there are two kinds of calls. A single call finds the device idle, so that the launch by its host is
+part of its time. A queued call was launched before its inputs were written (sealed; see cuda_participant.py),
+and its time is the device's alone. Where a host takes as long as its kernels, both matter: torch.compile's
+kernels of 0.19 ms on an H200 took anything from 0.19 to 0.29 ms in single calls, and kernels as fast as its
+own seemed 1.4 times faster; and a kernel that is fast on the device but slow to launch is not fast. A win is
+one in both kinds: the lower ratio counts.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from kernelpro.lab.measure.statistics import lower_bound, median_interval
 from kernelpro.records import Interval
 
 NOISE_SHARE = 0.95
-"""A baseline that takes more than this share of its time when it is timed alone differs by no more than noise."""
+"""A baseline that takes more than this share of its time when it is timed alone differs by no more than
+noise."""
 _SETTLED, _SETTLED_FAR, _FAR = 0.004, 0.010, 0.05
-"""Width of a ratio's interval, before SYSTEMATIC widens it, that more rounds need not narrow; and the same where all
-of the interval is further than 5 % from 1, so that there is no doubt who is faster."""
+"""Width of a ratio's interval, before SYSTEMATIC widens it, that more rounds need not narrow; and the same
+where all of the interval is further than 5 % from 1, so that there is no doubt who is faster."""
 
 Kind = Literal["single", "queued"]
 SEALED: dict[Kind, bool] = {"single": False, "queued": True}
@@ -41,7 +43,8 @@ class Rounds:
     usual_input_write_ms: float = math.inf
     """What writing inputs took before the candidate was started."""
     denied_prelaunch: frozenset[str] = frozenset()
-    """Baselines that could be prelaunched, but were not, because the candidate cannot: only solo times count."""
+    """Baselines that could be prelaunched, but were not, because the candidate cannot: only solo times
+    count."""
 
     def add(self, round_: dict[str, Sample]) -> None:
         """Add one sample of each participant."""
@@ -95,8 +98,8 @@ class Rounds:
     def hidden_ms(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
         """Per round, how much more lies between the two clocks for a participant than for a baseline.
 
-        The time in which the parent wrote inputs is taken off: all of it for the baseline; for the other, which may
-        have worked meanwhile, no more than is usual.
+        The time in which the parent wrote inputs is taken off: all of it for the baseline; for the other,
+        which may have worked meanwhile, no more than is usual.
         """
         usual = min(
             self.usual_input_write_ms, self.input_write_ms(name, kind), self.input_write_ms(baseline, kind)
@@ -132,7 +135,8 @@ def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
 def comparable_time(rounds: Rounds, slow: str, fast: str) -> Interval:
     """The time of `fast` to show beside queued times of baselines.
 
-    Where `fast` gains less in single calls, its time is scaled so that it stands in that ratio to the baseline.
+    Where `fast` gains less in single calls, its time is scaled so that it stands in that ratio to the
+    baseline.
     """
     kind = rounds.deciding_kind(slow, fast)
     share = rounds.median_ms(slow) / rounds.median_ms(slow, kind)

@@ -14,8 +14,8 @@ LEVEL = 0.95
 CERTAIN = 0.998
 """Level of the interval that convicts."""
 SYSTEMATIC = 0.0075
-"""Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (the addresses
-of their memory; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
+"""Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (the
+addresses of their memory; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
 
 
 def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""What compilers leave in a child's build directories, as a tar: packed by a build, unpacked for that candidate alone."""
+"""What compilers leave in a child's build directories, as a tar: packed by a build, unpacked for that
+candidate alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Builds ahead of time: compilers run in cells without a GPU, on all cores, while the GPU measures something else.
+"""Builds ahead of time: compilers run in cells without a GPU, on all cores, while the GPU measures something
+else.
 
 What a build leaves is kept, in memory and on disk, under the hash of the candidate's content and the
 toolchain, and given back to that candidate alone, so that no candidate can prepare anything for another.
@@ -46,7 +47,8 @@ class Builds:
     def begin(
         self, candidate: Candidate, target: str, options: Options, task: Task | None = None
     ) -> Future[bytes]:
-        """Start building in the background; the same candidate is never built twice. Triton's kernels are compiled for a task."""
+        """Start building in the background; the same candidate is never built twice. Triton's kernels are
+        compiled for a task."""
         task = task if target == "cuda" and torch.cuda.is_available() and _is_triton(candidate) else None
         with self._lock:
             key = (candidate.id, target, task.id if task else "")
@@ -127,13 +129,15 @@ class Builds:
 
 
 def _is_retryable(job: Future[bytes]) -> bool:
-    """Whether it failed, and another try may end otherwise: a compiler's errors stay, a timeout or a lack of memory may not."""
+    """Whether it failed, and another try may end otherwise: a compiler's errors stay, a timeout or a lack of
+    memory may not."""
     error = job.exception() if job.done() and not job.cancelled() else None
     return error is not None and getattr(error, "status", None) is not Status.BUILD_FAILED
 
 
 def has_artifacts(artifacts: bytes) -> bool:
-    """Whether anything was built: an empty tar is all zeros. Nothing is kept of a build that was disturbed before it began."""
+    """Whether anything was built: an empty tar is all zeros. Nothing is kept of a build that was disturbed
+    before it began."""
     return bool(artifacts.strip(b"\0"))
 
 

@@ -1,19 +1,20 @@
-"""The child that holds one model and calls it on request. It runs beside untrusted code: the parent believes nothing.
+"""The child that holds one model and calls it on request. It runs beside untrusted code: the parent believes
+nothing.
 
 Every reply is a claim that the parent checks: it reads outputs as raw bytes, and the child's clock counts
 only where the parent's agrees. Requests, one at a time:
 
-    start          device, threads, precision     -> ok; nothing of the candidate is loaded yet
-    load           source, seed, initial state    -> how parameters were set, or which stage failed
-    map_inputs     shared regions, slots, form    -> whether the device can wait for a gate
-    prepare        warm?                          -> ok; drops the last output; warm: calls once on stale inputs
-    call           buffer set                     -> where the outputs lie, own milliseconds, those in native calls
-    burst          buffer sets, in order          -> where the outputs of all these calls lie
-                   both with a gate's value       -> first that all is launched; the device waits for the gate
-    loop           number of buffer sets, batch   -> once another request waits: the number of calls, and where
-                                                     the last output of each set lies
-    stop_loop      nothing                        -> ok; the request that ends a loop
-    kernel_times   (CUDA) buffer set              -> device time by kernel name
+    start          device, threads, precision    -> ok; nothing of the candidate is loaded yet
+    load           source, seed, initial state   -> how parameters were set, or which stage failed
+    map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
+    prepare        see the method                -> ok; drops the last output
+    call           buffer set                    -> where the outputs lie, own milliseconds, native ones
+    burst          buffer sets, in order         -> where the outputs of all these calls lie
+                   both with a gate's value      -> first that all is launched; the device waits for the gate
+    loop           number of sets, batch         -> once another request waits: the number of calls, and
+                                                    where the last output of each set lies
+    stop_loop      nothing                       -> ok; the request that ends a loop
+    kernel_times   (CUDA) buffer set             -> device time by kernel name
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ class CandidateServer(RequestServer):
         return {"outputs": claims, "host_ms": 1e3 * host / len(request["sets"])}, b""
 
     def loop(self, request: Request, tail: bytes) -> Reply:
-        """Calls on the buffer sets in turn until the next request arrives. A GPU has at most two batches queued."""
+        """Calls on the buffer sets in turn until the next request arrives. A GPU has at most two batches
+        queued."""
         count, calls = request["sets"], 0
         results: list[Any] = [None] * count
         self._outputs, marks = results, deque[Any]()

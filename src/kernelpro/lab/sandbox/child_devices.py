@@ -1,4 +1,5 @@
-"""The child's side of a device: mapping inputs, timing a call, locating outputs. One class each for CPU and CUDA."""
+"""The child's side of a device: mapping inputs, timing a call, locating outputs. One class each for CPU and
+CUDA."""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def clone_outputs(value: Any) -> Any:
 def behind_gate(
     device: ChildDevice, address: int, value: int, launched: Callable[[], None]
 ) -> Iterator[None]:
-    """Work launched inside starts when the gate opens; `launched` tells the parent that all of it is launched.
+    """Work launched inside starts when the gate opens; `launched` tells the parent that all of it is
+    launched.
 
     Without a `value` the work starts at once.
     """

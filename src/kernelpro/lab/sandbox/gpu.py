@@ -34,7 +34,8 @@ def _check(code: int, what: str) -> None:
 
 
 def allocate(nbytes: int) -> int:
-    """Device memory of its own, whole granules, never part of an allocator's block. torch's context must be current."""
+    """Device memory of its own, whole granules, never part of an allocator's block. torch's context must be
+    current."""
     pointer = ctypes.c_uint64()
     code = _driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(nbytes))
     if code == _OUT_OF_MEMORY:
@@ -152,7 +153,8 @@ class Sensors:
         return None if code else int(value.value)
 
     def read(self) -> dict[str, int | None]:
-        """SM and memory clock (MHz), temperature (C), power (mW), throttle reasons (bit mask, idle left out)."""
+        """SM and memory clock (MHz), temperature (C), power (mW), throttle reasons (bit mask, idle left
+        out)."""
         return {
             "sm_mhz": self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, self._CLOCK_SM),
             "memory_mhz": self._read("nvmlDeviceGetClockInfo", ctypes.c_uint, self._CLOCK_MEM),

@@ -2,8 +2,8 @@
 
 Three independent locks, each applied from inside before untrusted code runs and never undone:
 
-- namespaces: own user, PID, network, IPC, UTS and mount namespace; private /dev/shm, /proc and scratch, all else read-only; no
-  capabilities, and no user namespace in which to get them back;
+- namespaces: own user, PID, network, IPC, UTS and mount namespace; private /dev/shm, /proc and scratch, all
+  else read-only; no capabilities, and no user namespace in which to get them back;
 - Landlock: reading and executing only below named paths, writing only below scratch and to devices;
 - seccomp: no ptrace, no reading of other processes, no mounting, no kernel keys, no sockets but Unix's.
 
@@ -98,7 +98,8 @@ def unshare() -> None:
 
 
 def enable_loopback() -> None:
-    """Bring up the network namespace's own loopback, which leads nowhere: profilers talk to their target over it."""
+    """Bring up the network namespace's own loopback, which leads nowhere: profilers talk to their target over
+    it."""
     request = struct.pack("16sh22x", b"lo", 1)  # IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
@@ -107,7 +108,8 @@ def enable_loopback() -> None:
 def private_mounts(
     scratch: str, scratch_bytes: int, writable: list[str], kept_tmp_paths: list[str] | None = None
 ) -> None:
-    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process; all else but `writable` is read-only.
+    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process; all else but
+    `writable` is read-only.
 
     With `instead_of_tmp` also an own /tmp, in which only these paths of the other one are left.
     """
@@ -134,7 +136,8 @@ def private_mounts(
 
 
 def _mount_read_only(writable_paths: list[str]) -> None:
-    """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could leave word for another."""
+    """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could
+    leave word for another."""
     read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
     for path in writable_paths:
         _mount(path, path, None, _MS_BIND | _MS_REC)
@@ -204,8 +207,8 @@ def landlock_abi() -> int:
 def landlock(readable: list[str], writable: list[str], tcp: bool = False) -> None:
     """Allow reading and executing below `readable`, everything below `writable`, nothing else.
 
-    From ABI 4 on TCP is closed too (unless `tcp`: in a network namespace it leads nowhere), from ABI 6 on signals to
-    processes outside.
+    From ABI 4 on TCP is closed too (unless `tcp`: in a network namespace it leads nowhere), from ABI 6 on
+    signals to processes outside.
     """
     abi = landlock_abi()
     if not abi:
@@ -274,8 +277,8 @@ _DENIED = {
     "mq_notify": (244, 184),
     "shmget": (29, 194),
 }
-"""timer_create and mq_notify can send SIGCONT to a process that was stopped; what shmget makes takes memory that no process is seen
-to hold."""
+"""timer_create and mq_notify can send SIGCONT to a process that was stopped; what shmget makes takes memory
+that no process is seen to hold."""
 _SOCKET, _FCNTL = (41, 198), (72, 25)
 _F_SETSIG = 10
 """Chooses the signal that says that a file can be read: also SIGCONT."""
@@ -287,8 +290,8 @@ _AF_UNIX = 1
 
 
 def seccomp(allowed: tuple[str, ...] = ()) -> None:
-    """Refuse the calls in _DENIED, sockets but Unix's and signals for files with EPERM, but for those in `allow`; kill on a foreign
-    ABI."""
+    """Refuse the calls in _DENIED, sockets but Unix's and signals for files with EPERM, but for those in
+    `allow`; kill on a foreign ABI."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise JailError(errno.ENOSYS, f"no system-call filter for {machine}")

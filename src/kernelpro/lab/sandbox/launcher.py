@@ -6,7 +6,6 @@ The launcher asks the zygote for children; each is returned as a `SandboxedProce
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import threading
 from pathlib import Path
 
 from kernelpro.lab.languages import cute
+from kernelpro.lab.sandbox.launch_request import LaunchRequest
 from kernelpro.lab.sandbox.process import (
     MAX_PROCESSES,
     PROBE_ROLE,
@@ -55,10 +55,10 @@ _FIXED_VARIABLES = {
     "ONEDNN_JIT_PROFILE": "0",
     "MIMALLOC_PURGE_DELAY": "-1",
 }
-"""torch.compile's headers, compiled beforehand, would lie in a cell's own /tmp and be made again in each, which takes seconds.
-oneDNN would leave a list of what it compiled in /tmp. torch's allocator on ARM gives memory back that has not been used for 10 ms,
-and some judged calls are further apart than that: their temporaries would be mapped anew, which takes up to three times as long as
-the call itself does in a program that makes one after the other."""
+"""torch.compile would precompile its headers into each sandbox's own /tmp, which takes seconds. oneDNN would
+leave a list of what it compiled in /tmp. torch's allocator on ARM returns memory that was not used for 10 ms,
+and some judged calls are further apart: mapping their temporaries again takes up to three times as long as
+the call itself does in a program that makes one call after the other."""
 _READABLE_ETC = (
     "alternatives",
     "ld.so.cache",
@@ -75,16 +75,14 @@ _FILE_BYTES = 1 << 30
 
 
 def readable_paths() -> list[str]:
-    """What a kernel may read: the system's programs and libraries, Python, torch, the CUDA and CUTLASS trees, KernelPro."""
+    """What a kernel may read: system programs and libraries, Python, torch, CUDA, CUTLASS, KernelPro."""
     paths = {"/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix", "/proc", "/sys", "/dev"}
     paths |= {f"/etc/{name}" for name in _READABLE_ETC}
     paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     paths |= {str(Path(__file__).resolve().parents[3])}
     paths |= {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
-    if (
-        found := importlib.util.find_spec("torch")
-    ) and found.origin:  # where installers link instead of copying
-        paths.add(str(Path(found.origin).resolve().parents[1]))
+    if (spec := importlib.util.find_spec("torch")) and spec.origin:  # some installers link instead of copying
+        paths.add(str(Path(spec.origin).resolve().parents[1]))
     for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
         paths |= set(filter(None, os.environ.get(name, "").split(":")))
     if tree := cute.tree():
@@ -93,26 +91,25 @@ def readable_paths() -> list[str]:
 
 
 def writable_paths() -> list[str]:
-    """Devices: the harmless ones and the GPU's."""
+    """Devices that a child may write to: harmless ones and the GPU's."""
     return [f"/dev/{name}" for name in _WRITABLE_DEVICES] + [
         str(path) for path in Path("/dev").glob("nvidia*")
     ]
 
 
 def clean_environment() -> dict[str, str]:
-    """What a child may know of the environment: toolchains, no keys."""
-    return {
-        name: os.environ[name] for name in _PASSED_VARIABLES + _PASSED_CUDA_VARIABLES if name in os.environ
-    } | _FIXED_VARIABLES
+    """The environment that a child gets: toolchains, no keys."""
+    names = (name for name in _PASSED_VARIABLES + _PASSED_CUDA_VARIABLES if name in os.environ)
+    return {name: os.environ[name] for name in names} | _FIXED_VARIABLES
 
 
 class SandboxLauncher:
-    """The zygote and what it takes to ask it for children."""
+    """Owns the zygote and asks it for children."""
 
     def __init__(self, level: str = "auto"):
-        self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-cells-")
+        self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-sandbox-")
         self._triton_cache = f"{self._folder.name}/triton"
-        """What the zygote compiled of Triton itself; every cell starts with a copy."""
+        """What the zygote compiled of Triton itself; every child starts with a copy."""
         self._lock = threading.Lock()
         self._count = 0
         self._requested_level = level
@@ -127,6 +124,7 @@ class SandboxLauncher:
 
     @property
     def why_not_stronger(self) -> str:
+        """Why stronger levels do not work here."""
         return self._level_and_reason()[1]
 
     def _level_and_reason(self) -> tuple[str, str]:
@@ -152,7 +150,7 @@ class SandboxLauncher:
         self._requests, self._ready = ours, False
 
     def _await_zygote(self) -> None:
-        """Wait until the zygote has imported torch; start another where it has died."""
+        """Wait until the zygote has imported torch; replace one that has died."""
         if self._ready and self._zygote.poll() is not None:
             self._spawn_zygote()
         if self._ready:
@@ -160,27 +158,27 @@ class SandboxLauncher:
         self._requests.settimeout(START_SECONDS)
         try:
             if self._requests.recv(16) != b"ready":
-                raise CannotStart("the process that starts children died; see its message above")
+                raise CannotStart("the process that starts sandboxes died; see its message above")
         except TimeoutError:
             raise CannotStart(
-                f"the process that starts children was not ready within {START_SECONDS:.0f} s"
+                f"the process that starts sandboxes was not ready within {START_SECONDS:.0f} s"
             ) from None
         self._requests.settimeout(None)
         self._ready = True
 
-    def _find_level(self, wanted: str) -> tuple[str, str]:
-        """The strongest level that works here, found by trying; and why a stronger one does not."""
-        levels = LEVELS if wanted == "auto" else (wanted,)
+    def _find_level(self, requested: str) -> tuple[str, str]:
+        """The strongest level that works here, found by trying, and why stronger ones do not."""
+        levels = LEVELS if requested == "auto" else (requested,)
         reasons = []
         for level in levels:
             try:
-                cell = self.start(PROBE_ROLE, level=level)
+                process = self.start(PROBE_ROLE, level=level)
             except CannotStart as error:
                 reasons.append(f"{level}: {error}")
                 continue
-            cell.kill()
+            process.kill()
             return level, "; ".join(reasons)
-        raise CannotStart(f"sandbox level {wanted} does not work here ({'; '.join(reasons)})")
+        raise CannotStart(f"sandbox level {requested} does not work here ({'; '.join(reasons)})")
 
     def start(
         self,
@@ -194,52 +192,51 @@ class SandboxLauncher:
         private_tmp: bool = False,
         preload_modules: tuple[str, ...] = (),
     ) -> SandboxedProcess:
-        """A new child in its own cell, ready for requests.
+        """A new child in its own sandbox, ready for requests.
 
-        With `trusted`, it may read everything and write below these paths: the same walls, so that both
-        sides of a timing pay the same for them, but with doors. `allow` opens system calls that profilers need;
-        with `own_tmp` they may write to a /tmp of their own (in namespaces). `modules` are imported once, before the fork, for all
-        children that come.
+        With `trusted_dirs` the child may read everything and write below these paths: the same confinement,
+        so that both sides of a timing pay the same for it, but with wider rights. See LaunchRequest for the
+        rest; `preload_modules` are imported once, for all later children too.
         """
         with self._lock:
             self._await_zygote()
             self._count += 1
-            scratch = Path(self._folder.name) / f"cell-{self._count}"
+            scratch = Path(self._folder.name) / str(self._count)
             scratch.mkdir()
         level = level or self.level
         home = str(scratch)
-        own = {
+        folders = {
             "HOME": home,
             "TMPDIR": f"{home}/tmp",
             "XDG_CACHE_HOME": f"{home}/cache",
             "TRITON_CACHE_DIR": f"{home}/triton",
+            "TORCH_EXTENSIONS_DIR": f"{home}/extensions",
+            "KERNELPRO_BUILD_DIR": f"{home}/builds",
         }
-        own |= {"TORCH_EXTENSIONS_DIR": f"{home}/extensions", "KERNELPRO_BUILD_DIR": f"{home}/builds"}
-        request = {
-            "role": role,
-            "level": level,
-            "scratch": str(scratch),
-            "allow": allowed_syscalls,
-            "own_tmp": private_tmp,
-            "modules": preload_modules,
-            "seed": self._triton_cache if trusted_dirs is None else "",
-            "env": clean_environment() | own | (environment or {}),
-            "readable": readable_paths() if trusted_dirs is None else ["/"],
-            "writable": writable_paths() + (trusted_dirs or []),
-            "scratch_bytes": min(SCRATCH_BYTES, limits.memory_bytes // 4)
-            if limits
-            else SCRATCH_BYTES,  # it lies in memory
-            "file_bytes": _FILE_BYTES,
-            "processes": 2 * MAX_PROCESSES,
-            "memory_bytes": limits.memory_bytes if limits and limits.address_space else None,
-        }
+        request = LaunchRequest(
+            role,
+            level,
+            scratch=home,
+            environment=clean_environment() | folders | (environment or {}),
+            readable=readable_paths() if trusted_dirs is None else ["/"],
+            writable=writable_paths() + (trusted_dirs or []),
+            # the scratch folder lies in memory
+            scratch_bytes=min(SCRATCH_BYTES, limits.memory_bytes // 4) if limits else SCRATCH_BYTES,
+            file_bytes=_FILE_BYTES,
+            processes=2 * MAX_PROCESSES,
+            memory_bytes=limits.memory_bytes if limits and limits.address_space else None,
+            allowed_syscalls=allowed_syscalls,
+            private_tmp=private_tmp,
+            preload_modules=preload_modules,
+            triton_cache=self._triton_cache if trusted_dirs is None else "",
+        )
         control, theirs = socket.socketpair()
         log_read, log_write = os.pipe()
         status_read, status_write = os.pipe()
         try:
             with self._lock:
                 fds = [theirs.fileno(), log_write, status_write, *shared_fds]
-                socket.send_fds(self._requests, [json.dumps(request).encode()], fds)
+                socket.send_fds(self._requests, [request.dumps()], fds)
         finally:
             theirs.close()
             os.close(log_write)
@@ -250,6 +247,7 @@ class SandboxLauncher:
         )
 
     def close(self) -> None:
+        """End the zygote and remove all scratch folders."""
         self._zygote.kill()
         self._zygote.wait()
         self._requests.close()

@@ -63,7 +63,8 @@ def _parse_int(value: object) -> int:
 
 
 def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
-    """Slots for tensors in one region, and the region's size. Dense strides are kept, others made contiguous."""
+    """Slots for tensors in one region, and the region's size. Dense strides are kept, others made
+    contiguous."""
     slots, offset = [], 0
     for tensor in tensors:
         dense = torch.empty_like(tensor)  # preserves strides where the tensor is dense and non-overlapping
@@ -203,7 +204,8 @@ class DeviceReader:
         self._mappings: dict[str, int] = {}
 
     def reserve(self, sizes: list[int]) -> None:
-        """For outputs that will be read: torch keeps what is given back, so that no read waits for the driver."""
+        """For outputs that will be read: torch keeps what is given back, so that no read waits for the
+        driver."""
         _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at once
 
     def read(self, slot: Slot, handle: str) -> torch.Tensor:

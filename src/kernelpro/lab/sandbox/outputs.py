@@ -52,7 +52,8 @@ class OutputSpec:
 
 
 def describe_structure(value: Any) -> str:
-    """How tensors are nested in an output, as text: `tensor`, `(tensor, tensor)`, `[tensor]`, `{name: tensor}`."""
+    """How tensors are nested in an output, as text: `tensor`, `(tensor, tensor)`, `[tensor]`, `{name:
+    tensor}`."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, tuple):
@@ -66,7 +67,8 @@ def describe_structure(value: Any) -> str:
 
 
 def check_structure(structure: object, spec: OutputSpec) -> None:
-    """Reject outputs that are not nested as the reference's are: a list in place of a tuple, `[y]` in place of `y`."""
+    """Reject outputs that are not nested as the reference's are: a list in place of a tuple, `[y]` in place
+    of `y`."""
     if not isinstance(structure, str):
         raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
     if structure != spec.structure:
@@ -83,7 +85,8 @@ def parse_times(reply: dict[str, Any]) -> tuple[float, float]:
 
 
 def parse_claims(description: Any, spec: OutputSpec) -> list[Claim]:
-    """The child's claims about the outputs of one call; rejects those that make no sense or do not fit `spec`."""
+    """The child's claims about the outputs of one call; rejects those that make no sense or do not fit
+    `spec`."""
     try:
         claims = [(Slot.from_json(item), str(item["handle"])) for item in description]
         sane = all(

@@ -22,7 +22,7 @@ from kernelpro.lab.sandbox.wire import Channel, ChannelClosed, ReplyTimeout
 
 SCRATCH_BYTES = 2 << 30
 MAX_PROCESSES = 256
-"""In one sandbox; a compiler's pool of workers stays far below."""
+"""Processes in one sandbox; a compiler's pool of workers stays far below."""
 START_SECONDS = 60.0
 PROBE_ROLE = "probe"
 """The role of a child that only shows that it can start."""
@@ -31,14 +31,16 @@ _FREEZE_SECONDS = 2.0
 
 
 class CannotStart(RuntimeError):
-    """A child could not be started at this level; the message says why."""
+    """A sandboxed process could not be started; the message says why."""
 
 
 @dataclass(frozen=True)
 class ResourceLimits:
+    """What one sandbox may use."""
+
     memory_bytes: int
     address_space: bool
-    """Whether memory is also limited at allocation; not with CUDA, which reserves address space freely."""
+    """Whether RLIMIT_AS applies too; not with CUDA, which reserves far more address space than it uses."""
 
 
 class SandboxedProcess:
@@ -54,126 +56,131 @@ class SandboxedProcess:
         limits: ResourceLimits | None,
         shared_inodes: frozenset[int],
     ):
-        """`lent`: inodes of what the parent shares with it."""
+        """`shared_inodes`: of the memory that the parent shares with the child."""
         self.channel, self.level = channel, level
         self._scratch, self._limits, self._shared_inodes = scratch, limits, shared_inodes
         self._status = os.fdopen(status, "r")
         self._log = bytearray()
         self.limit_exceeded = ""
-        """Set by the watch when the cell was killed for taking too much."""
+        """Which limit the sandbox was killed for exceeding; empty where none."""
         self._wait_status: int | None = None
         self._closing = threading.Event()
-        self._drain = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
-        self._drain.start()
+        self._log_thread = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
+        self._log_thread.start()
         first = self._status.readline().split()
         if len(first) != 3 or first[0] != "pid":
             self._clean_up()
-            raise CannotStart(" ".join(first[1:]) or "the child died at its start")
+            raise CannotStart(" ".join(first[1:]) or "the child died while starting")
         self.pid, self._guard_pid = int(first[1]), int(first[2])
         try:
             self.channel.receive(START_SECONDS)
         except (ChannelClosed, ReplyTimeout):
-            reason = self.log_tail().strip().splitlines()
+            log_lines = self.log_tail().strip().splitlines()
             self.kill()
-            raise CannotStart(reason[-1] if reason else "the child did not answer") from None
-        self._watch = threading.Thread(target=self._watch_limits, daemon=True)
+            raise CannotStart(log_lines[-1] if log_lines else "the child did not reply") from None
+        self._limit_thread = threading.Thread(target=self._enforce_limits, daemon=True)
         if limits:
-            self._watch.start()
+            self._limit_thread.start()
 
     def _drain_log(self, log: int) -> None:
-        """Read what the child prints, keep the end."""
+        """Read what the child prints; keep the end."""
         with os.fdopen(log, "rb", buffering=0) as pipe:
             while data := pipe.read(1 << 16):
                 self._log += data
                 del self._log[:-_LOG_BYTES]
 
-    def _watch_limits(self) -> None:
+    def _enforce_limits(self) -> None:
+        """Kill the sandbox when it exceeds a limit; expensive checks are made every second."""
         assert self._limits
-        for beat in itertools.count():
+        for tick in itertools.count():
             if self._closing.wait(0.1):
                 return
-            family = self.process_tree()
-            seldom = beat % 10 == 9
-            if len(family) > MAX_PROCESSES:
+            pids = self.process_tree()
+            thorough = tick % 10 == 9
+            if len(pids) > MAX_PROCESSES:
                 self.limit_exceeded = f"started more than {MAX_PROCESSES} processes"
-            elif (held := self._memory(family, seldom)) > self._limits.memory_bytes:
-                self.limit_exceeded = f"took {held / 2**30:.1f} GiB of memory; {self._limits.memory_bytes / 2**30:.1f} GiB are allowed"
+            elif (used := self._memory(pids, thorough)) > self._limits.memory_bytes:
+                used_gib, limit_gib = used / 2**30, self._limits.memory_bytes / 2**30
+                self.limit_exceeded = f"took {used_gib:.1f} GiB of memory; {limit_gib:.1f} GiB are allowed"
+            # without namespaces the size of each file is limited, but not their sum
             elif (
                 self.level != "namespaces"
-                and seldom
+                and thorough
                 and procfs.disk_usage_bytes(self._scratch) > SCRATCH_BYTES
             ):
-                self.limit_exceeded = f"wrote more than {SCRATCH_BYTES / 2**30:.0f} GiB"  # there only files by themselves are limited
+                self.limit_exceeded = f"wrote more than {SCRATCH_BYTES / 2**30:.0f} GiB"
             if self.limit_exceeded:
                 self._kill_all()
                 return
 
-    def _memory(self, family: list[int], thoroughly: bool) -> int:
-        """Resident bytes; where their plain sum is too much, pages that several processes share count once. `thoroughly`: with
-        files in memory that nobody has mapped.
+    def _memory(self, pids: list[int], thorough: bool) -> int:
+        """Resident bytes; where their plain sum is too much, pages that several processes share count once.
 
-        That takes long while a fork bomb goes off, whose processes hold their memory's lock: then the watch goes back to counting.
+        `thorough`: with memfd files that no process has mapped. Proportional sizes take long to read during a
+        fork bomb, whose processes hold their memory's lock: then the number of processes is checked again.
         """
         assert self._limits
-        unmapped = procfs.memfd_bytes(family, self._shared_inodes) if thoroughly else 0
-        resident = sum(map(procfs.resident_bytes, family))
+        unmapped = procfs.memfd_bytes(pids, self._shared_inodes) if thorough else 0
+        resident = sum(map(procfs.resident_bytes, pids))
         if unmapped + resident <= self._limits.memory_bytes:
             return unmapped + resident
-        held, counted = unmapped, time.monotonic()
-        for pid in family:
-            held += procfs.proportional_bytes(pid)
+        used, counted = unmapped, time.monotonic()
+        for pid in pids:
+            used += procfs.proportional_bytes(pid)
             if time.monotonic() - counted > 0.1:
                 if len(self.process_tree()) > MAX_PROCESSES:
                     break
                 counted = time.monotonic()
-        return held
+        return used
 
     def process_tree(self) -> list[int]:
-        """The child and all its living descendants; of too many, some: a fork bomb leaves no time to count."""
-        found, queue = {self.pid: None}, [self.pid, self._guard_pid]
-        while queue and len(found) <= MAX_PROCESSES:
-            new = [child for child in procfs.child_pids(queue.pop()) if child not in found]
-            found |= dict.fromkeys(new)
+        """PIDs of the child and all its living descendants; incomplete beyond MAX_PROCESSES (a fork bomb)."""
+        pids, queue = {self.pid: None}, [self.pid, self._guard_pid]
+        while queue and len(pids) <= MAX_PROCESSES:
+            new = [child for child in procfs.child_pids(queue.pop()) if child not in pids]
+            pids |= dict.fromkeys(new)
             queue += new
-        return list(found)
+        return list(pids)
 
     def freeze_main(self) -> None:
-        """Stop the child itself, at once."""
+        """Stop the child itself; does not wait."""
         procfs.send_signal(self.pid, signal.SIGSTOP)
 
     def stop_without_waiting(self) -> int:
-        """Stop the child and everything it started, and do not wait for it; returns how many they are."""
-        family = self.process_tree()
-        for pid in family:
+        """Stop the child and its descendants; does not wait. Returns how many processes there are."""
+        pids = self.process_tree()
+        for pid in pids:
             procfs.send_signal(pid, signal.SIGSTOP)
-        return len(family)
+        return len(pids)
 
     def freeze(self) -> bool:
-        """Stop the child and everything it started; returns when all threads of all of them stand still, or that they do not.
+        """Stop the child and its descendants; returns whether all their threads have stopped.
 
-        A thread inside the kernel stops when it leaves it, which may take seconds (for gigabytes of memory), and so long it keeps a
-        core busy; a process that is dying is not stopped at all, and its end may wake another.
+        A thread in a system call stops when it returns from it, which may take seconds (for gigabytes of
+        memory); until then it keeps a core busy. A dying process is not stopped at all, and its end may wake
+        another.
         """
         self.freeze_main()
         deadline = time.monotonic() + _FREEZE_SECONDS
         while time.monotonic() < deadline:
-            family = self.process_tree()
-            for pid in (moving := list(filter(procfs.is_running, family))):
+            pids = self.process_tree()
+            for pid in (running := list(filter(procfs.is_running, pids))):
                 procfs.send_signal(pid, signal.SIGSTOP)
-            if not moving and set(self.process_tree()) <= set(family):  # none was started while we looked
+            if not running and set(self.process_tree()) <= set(pids):  # none was started meanwhile
                 return True
             time.sleep(0)
         return False
 
     def cpu_time_ms(self) -> float:
-        """CPU time of everything in the cell so far: while all stands still, this does too."""
+        """CPU time of the child and its descendants so far: constant while all are stopped."""
         return sum(map(procfs.cpu_time_ms, self.process_tree()))
 
     def pin_threads(self) -> None:
-        """While frozen: the child's first thread on one core, each thread that waits behind it on another.
+        """While frozen: put the child's main thread on one core, and each other thread on another.
 
-        Threads that wake together may land on one core and stay there for milliseconds, which doubles a short call. The first
-        thread gets all cores back by `release`, so that threads which it starts later are not bound to its core.
+        Threads that wake together may land on one core and stay there for milliseconds, which doubles the
+        time of a short call. `unpin_main_thread` gives the main thread all cores back, so that threads which
+        it starts later are not bound to its core.
         """
         cores = sorted(os.sched_getaffinity(0))
         others = sorted(set(procfs.thread_ids(self.pid)) - {self.pid})
@@ -182,39 +189,41 @@ class SandboxedProcess:
             procfs.set_affinity(thread, {cores[1 + index % (len(cores) - 1)]})
 
     def unpin_main_thread(self) -> None:
-        """After `thaw`."""
+        """Let the main thread run on all cores again; after `thaw`."""
         procfs.set_affinity(self.pid, os.sched_getaffinity(0))
 
     def thaw(self) -> None:
-        """Let the child go on. What else it started stays frozen: a call is the work of one process."""
+        """Let the child continue. Its descendants stay frozen: a call is the work of one process."""
         procfs.send_signal(self.pid, signal.SIGCONT)
 
     def kill_descendants(self) -> None:
-        """Kill whatever else the child has started, and only that."""
+        """Kill the child's descendants, but not the child."""
         for pid in self.process_tree():
             if pid != self.pid:
                 procfs.send_signal(pid, signal.SIGKILL)
 
     def peak_bytes(self) -> int:
-        """The most host memory the child has held."""
+        """The child's peak resident host memory."""
         return procfs.status_kib(self.pid, "VmHWM") * 1024
 
     def log_tail(self, characters: int = 2000) -> str:
+        """The end of what the child printed."""
         return bytes(self._log[-characters:]).decode(errors="replace")
 
     def describe_exit(self) -> str:
-        """In words; waits a moment for the guard's report."""
+        """How the child ended, in words; waits up to two seconds for the guard's report."""
         self._read_wait_status(2.0)
         if self.limit_exceeded:
             return self.limit_exceeded
         if self._wait_status is None:
-            return "ended without a word"
+            return "ended for an unknown reason"
         if os.WIFSIGNALED(self._wait_status):
             number = os.WTERMSIG(self._wait_status)
             return f"killed by {signal.Signals(number).name} ({signal.strsignal(number)})"
-        return f"ended by itself with exit code {os.WEXITSTATUS(self._wait_status)}"
+        return f"exited with code {os.WEXITSTATUS(self._wait_status)}"
 
     def has_ended(self) -> bool:
+        """Whether the child is no longer alive."""
         return not procfs.alive(self.pid)
 
     def _read_wait_status(self, seconds: float) -> None:
@@ -232,46 +241,47 @@ class SandboxedProcess:
             time.sleep(0.002)
 
     def _kill_all(self) -> None:
-        """Kill everything: PID 1 of a namespace takes all with it; elsewhere stop all, then kill all, until none is left."""
+        """Kill all processes: the end of a namespace's PID 1 ends all; elsewhere stop and kill until none is
+        left."""
         if self.level == "namespaces":
             procfs.send_signal(self.pid, signal.SIGKILL)
             return
         for _ in range(100):
-            family = self.process_tree()
-            for pid in family:
-                procfs.send_signal(pid, signal.SIGSTOP)
-            for pid in family:
-                procfs.send_signal(pid, signal.SIGKILL)
-            if family == [self.pid]:
+            pids = self.process_tree()
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in pids:
+                    procfs.send_signal(pid, number)
+            if pids == [self.pid]:
                 break
 
     def kill(self) -> None:
-        """End the cell and remove all traces of it."""
+        """Kill the child and its descendants, and remove their files."""
         self._closing.set()
         self._kill_all()
         self._read_wait_status(10.0)
         deadline = time.monotonic() + 2.0
         while procfs.alive(self._guard_pid) and time.monotonic() < deadline:
-            time.sleep(0.001)  # it reaps the rest
+            time.sleep(0.001)  # the guard reaps the descendants
         procfs.send_signal(self._guard_pid, signal.SIGKILL)
-        if self._watch_started():
-            self._watch.join()
+        if self._limit_thread_runs():
+            self._limit_thread.join()
         self._clean_up()
 
-    def _watch_started(self) -> bool:
-        watch = getattr(self, "_watch", None)
-        return watch is not None and watch.ident is not None and watch is not threading.current_thread()
+    def _limit_thread_runs(self) -> bool:
+        thread = getattr(self, "_limit_thread", None)
+        return thread is not None and thread.ident is not None and thread is not threading.current_thread()
 
     def _clean_up(self) -> None:
         self._closing.set()
         self.channel.close()
-        self._drain.join(timeout=5)
+        self._log_thread.join(timeout=5)
         with contextlib.suppress(OSError):
             self._status.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def harden_parent() -> None:
-    """No other process of this user may read or trace the process that knows the answers."""
+    """Keep other processes of this user from reading or tracing this process, which knows the right
+    outputs."""
     with contextlib.suppress(jail.JailError):
         jail.prctl(jail.PR_SET_DUMPABLE, 0)

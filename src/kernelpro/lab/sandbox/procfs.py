@@ -1,4 +1,5 @@
-"""Other processes as Linux shows them: their state, their threads and children, what they hold, how long they ran."""
+"""Other processes as Linux shows them: their state, their threads and children, what they hold, how long they
+ran."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages between the parent and its children: a JSON head and an optional binary tail, length-prefixed.
 
-The child is not trusted: nothing here unpickles, what it sends is bounded in length, and every read has a deadline. What it is sent
-may be as long as a model's parameters are.
+The child is not trusted: nothing here unpickles, what it sends is bounded in length, and every read has a
+deadline. What it is sent may be as long as a model's parameters are.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Channel:
         return bool(select.select([self.sock], [], [], 0)[0])
 
     def spin_until_data(self, seconds: float) -> None:
-        """Wait awake for what comes next, at most so long: a core that sleeps meanwhile wakes up late, the later the deeper."""
+        """Wait awake for what comes next, at most so long: a core that sleeps meanwhile wakes up late, the
+        later the deeper."""
         deadline = time.monotonic() + seconds
         while not self.has_data() and time.monotonic() < deadline:
             pass

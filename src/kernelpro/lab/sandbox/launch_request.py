@@ -1,0 +1,45 @@
+"""What the launcher sends to the zygote to start one child."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """One child, as JSON on the wire. Its file descriptors travel beside it."""
+
+    role: str
+    """A key of child.ROLES, or PROBE_ROLE."""
+    level: str
+    """One of launcher.LEVELS."""
+    scratch: str
+    """The folder that the child may write to."""
+    environment: dict[str, str]
+    readable: list[str]
+    """Paths below which the child may read and execute."""
+    writable: list[str]
+    """Paths below which the child may write, beside its scratch folder."""
+    scratch_bytes: int
+    file_bytes: int
+    processes: int
+    memory_bytes: int | None
+    """Limit on the address space; None: no limit."""
+    allowed_syscalls: tuple[str, ...] = ()
+    """System calls that the filter lets through; profilers need some."""
+    private_tmp: bool = False
+    """Give the child an own, writable /tmp (in namespaces)."""
+    preload_modules: tuple[str, ...] = ()
+    """Modules that the zygote imports before the fork."""
+    triton_cache: str = ""
+    """A folder to start the child's Triton cache from."""
+
+    def dumps(self) -> bytes:
+        """The request as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def loads(cls, data: bytes) -> LaunchRequest:
+        """The inverse of `dumps`."""
+        return cls(**json.loads(data))

@@ -1,0 +1,94 @@
+"""Outputs must be nested as the reference's are; and a task that ends its process is bad input."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+import torch
+from court import Court
+
+from kernelpro.lab.jobs import Worker
+from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec, check_structure, describe_structure
+from kernelpro.records import Candidate, Job, Options, Status, Task
+
+TASK = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y, z = torch.tanh(x), x * 2
+        return {returns}
+def get_inputs(): return [torch.randn(64, 64)]
+def get_init_inputs(): return []
+{rest}
+"""
+Pair = namedtuple("Pair", "first second")
+
+
+def task(returns: str = "y", rest: str = "") -> Task:
+    return Task(TASK.format(returns=returns, rest=rest), "nested")
+
+
+def candidate(returns: str) -> Candidate:
+    return Candidate(TASK.replace("Model", "ModelNew").format(returns=returns, rest=""))
+
+
+@pytest.mark.parametrize(
+    ("value", "structure"),
+    [
+        (torch.zeros(1), "tensor"),
+        ([torch.zeros(1)], "[tensor]"),
+        ((torch.zeros(1),), "(tensor,)"),
+        (Pair(torch.zeros(1), 3.0), "(tensor, value)"),
+        ({"a": torch.zeros(1), "b": [torch.zeros(1), None]}, "{a: tensor, b: [tensor, value]}"),
+    ],
+)
+def test_the_structure_of_outputs_as_text(value: object, structure: str) -> None:
+    assert describe_structure(value) == structure
+
+
+@pytest.mark.parametrize("claim", [None, 7, ["tensor"]])
+def test_a_structure_that_is_no_text_is_forged(claim: object) -> None:
+    with pytest.raises(CandidateRejected, match="forged"):
+        check_structure(claim, OutputSpec((((1,), torch.float32),)))
+
+
+@pytest.mark.parametrize(
+    ("expected", "returned", "reason"),
+    [
+        ("y", "[y]", "returns [tensor], should return tensor"),
+        ("y", "(y,)", "returns (tensor,), should return tensor"),
+        ("(y, z)", "[y, z]", "returns [tensor, tensor], should return (tensor, tensor)"),
+        (
+            "{'y': y, 'z': z}",
+            "{'y': y, 'w': z}",
+            "returns {y: tensor, w: tensor}, should return {y: tensor, z: tensor}",
+        ),
+        ("(y, z)", "y", "returns 1 tensors, should be 2"),
+    ],
+)
+def test_outputs_in_another_structure_are_wrong(
+    court: Court, expected: str, returned: str, reason: str
+) -> None:
+    verdict = court.judge(task(expected), candidate(returned))
+    assert verdict.status is Status.WRONG and reason in verdict.reason, verdict.reason
+
+
+@pytest.mark.parametrize("returns", ["[y]", "(y, z)", "{'y': y, 'z': [z]}"])
+def test_outputs_in_the_same_structure_pass(court: Court, returns: str) -> None:
+    verdict = court.judge(task(returns), candidate(returns))
+    assert verdict.status is Status.PASSED, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (task(rest="import sys; sys.exit(3)"), "task nested: importing it called sys.exit(3)"),
+        (task(rest="def get_inputs(): exit('no')"), "task nested: get_inputs called sys.exit(no)"),
+        (task("y if exit(4) else z"), "task nested: the reference called sys.exit(4)"),
+    ],
+)
+def test_a_task_that_calls_sys_exit_is_bad_input(worker: Worker, broken: Task, words: str) -> None:
+    options = Options(effort="quick", baselines=("eager_fp32",))
+    result = worker.run(Job("test", "judge", broken, candidate("y"), "cpu", options))
+    assert result.verdict is None and result.error == words
