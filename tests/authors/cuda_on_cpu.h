@@ -1,9 +1,9 @@
-// Kernels of CUDA C++ on the CPU, for tests: the threads of a block are fibers that take turns at barriers and shuffles.
+// Runs CUDA C++ kernels on the CPU, for tests. The threads of a block are fibers that switch at barriers and shuffles.
 //
-// A fiber runs until it must wait for others, so that one which reads what others have not written yet, for want of a
-// barrier, reads something else; every third block runs its threads in descending order. Wrong alignment, a barrier that
-// some threads never reach and shuffles outside the warp end the launch with an error code. Blocks run one by one.
-// Copies that go on by themselves arrive when they are waited for, and not before.
+// A fiber runs until it must wait for others. A thread that reads shared data without the barrier that it needs therefore
+// reads a stale value; every third block runs its threads in descending order to expose both directions. Misaligned
+// accesses, barriers that some threads never reach and shuffles outside the warp end the launch with an error code.
+// Blocks run one by one. Asynchronous copies arrive when the thread waits for them, and not before.
 #pragma once
 #include <csetjmp>
 #include <cstddef>
@@ -35,14 +35,14 @@ static dim3 blockDim, gridDim;
 
 namespace cuda_on_cpu {
 
-struct Group {  // threads that wait for each other
+struct Group {  // threads that share a barrier
     unsigned size = 0, arrived = 0, generation = 0;
 };
 struct Fiber {
     jmp_buf here;
     ucontext_t start;
     void* stack = nullptr;
-    bool begun = false, done = false;
+    bool started = false, done = false;
 };
 constexpr size_t STACK = 256 * 1024;
 static Fiber fibers[1024];
@@ -51,51 +51,51 @@ static unsigned char slots[1024][16];
 alignas(16) static unsigned char dynamic[228 * 1024];
 static jmp_buf scheduler;
 static unsigned current;
-static bool moved;
+static bool progress;
 static int error;
 static void (*kernel)(void*);
 static void* arguments;
 
-static void forget_copies();
-static void rest() {
+static void discard_copies();
+static void yield() {
     const unsigned me = current;
     const uint3 thread = threadIdx;
     if (!_setjmp(fibers[me].here)) _longjmp(scheduler, 1);
     threadIdx = thread;
 }
-static void meet(Group& group) {
+static void barrier(Group& group) {
     const unsigned now = group.generation;
-    moved = true;
+    progress = true;
     if (++group.arrived == group.size) {
         group.arrived = 0;
         ++group.generation;
         return;
     }
-    while (group.generation == now) rest();
-    moved = true;
+    while (group.generation == now) yield();
+    progress = true;
 }
 static void body() {
     kernel(arguments);
-    fibers[current].done = moved = true;
+    fibers[current].done = progress = true;
     _longjmp(scheduler, 1);
 }
-static void run_block(unsigned threads, bool backwards) {
+static void run_block(unsigned threads, bool descending) {
     block = {threads, 0, 0};
     for (unsigned w = 0; w * 32 < threads; ++w) warps[w] = {threads - w * 32 < 32 ? threads - w * 32 : 32, 0, 0};
-    unsigned left = threads;
-    for (unsigned i = 0; i < threads; ++i) fibers[i].begun = fibers[i].done = false;
-    forget_copies();
-    while (left) {
-        moved = false;
-        left = 0;
+    unsigned remaining = threads;
+    for (unsigned i = 0; i < threads; ++i) fibers[i].started = fibers[i].done = false;
+    discard_copies();
+    while (remaining) {
+        progress = false;
+        remaining = 0;
         for (unsigned k = 0; k < threads; ++k) {
-            const unsigned i = backwards ? threads - 1 - k : k;
+            const unsigned i = descending ? threads - 1 - k : k;
             Fiber& fiber = fibers[i];
             if (fiber.done) continue;
             current = i;
             if (!_setjmp(scheduler)) {
-                if (fiber.begun) _longjmp(fiber.here, 1);
-                fiber.begun = true;
+                if (fiber.started) _longjmp(fiber.here, 1);
+                fiber.started = true;
                 if (!fiber.stack) fiber.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
                 getcontext(&fiber.start);
                 fiber.start.uc_stack.ss_sp = fiber.stack;
@@ -105,9 +105,9 @@ static void run_block(unsigned threads, bool backwards) {
                 threadIdx = {i, 0, 0};
                 setcontext(&fiber.start);
             }
-            left += !fibers[current].done;
+            remaining += !fibers[current].done;
         }
-        if (left && !moved) {  // those who wait, wait for threads that are gone or elsewhere
+        if (remaining && !progress) {  // deadlock: the others have exited or wait elsewhere
             error = cudaErrorLaunchTimeout;
             return;
         }
@@ -120,7 +120,7 @@ template <class F> void launch(dim3 grid, dim3 threads, size_t shared, F call) {
     }
     gridDim = grid;
     blockDim = threads;
-    kernel = [](void* given) { (*(F*)given)(); };
+    kernel = [](void* callable) { (*(F*)callable)(); };
     arguments = &call;
     for (unsigned b = 0; b < grid.x && !error; ++b) {
         blockIdx = {b, 0, 0};
@@ -132,62 +132,62 @@ template <class T> const T* aligned(const T* address) {
     if (size_t(address) % alignof(T)) error = cudaErrorMisalignedAddress;
     return address;
 }
-template <class T> T exchanged(T value, unsigned from) {
+template <class T> T shuffle(T value, unsigned from) {
     Group& warp = warps[threadIdx.x / 32];
     memcpy(slots[threadIdx.x], &value, sizeof value);
-    meet(warp);
-    T found = value;
-    if (from % 32 < warp.size && from / 32 == threadIdx.x / 32) memcpy(&found, slots[from], sizeof found);
+    barrier(warp);
+    T result = value;
+    if (from % 32 < warp.size && from / 32 == threadIdx.x / 32) memcpy(&result, slots[from], sizeof result);
     else error = cudaErrorIllegalAddress;
-    meet(warp);
-    return found;
+    barrier(warp);
+    return result;
 }
 
 }  // namespace cuda_on_cpu
 
 static int cudaGetLastError() {
-    const int found = cuda_on_cpu::error;
+    const int code = cuda_on_cpu::error;
     cuda_on_cpu::error = 0;
-    return found;
+    return code;
 }
 template <class F> int cudaFuncSetAttribute(F, int, size_t bytes) { return bytes > 227 * 1024; }
-static inline void __syncthreads() { cuda_on_cpu::meet(cuda_on_cpu::block); }
+static inline void __syncthreads() { cuda_on_cpu::barrier(cuda_on_cpu::block); }
 
-template <class T> T __shfl_xor_sync(unsigned, T value, int mask) { return cuda_on_cpu::exchanged(value, threadIdx.x ^ unsigned(mask)); }
+template <class T> T __shfl_xor_sync(unsigned, T value, int mask) { return cuda_on_cpu::shuffle(value, threadIdx.x ^ unsigned(mask)); }
 template <class T> T __shfl_sync(unsigned, T value, int from, int width = 32) {
-    return cuda_on_cpu::exchanged(value, threadIdx.x / width * width + unsigned(from) % width);
+    return cuda_on_cpu::shuffle(value, threadIdx.x / width * width + unsigned(from) % width);
 }
 template <class T> T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
-    return cuda_on_cpu::exchanged(value, threadIdx.x % width >= by ? threadIdx.x - by : threadIdx.x);
+    return cuda_on_cpu::shuffle(value, threadIdx.x % width >= by ? threadIdx.x - by : threadIdx.x);
 }
 template <class T> T __ldg(const T* from) {
     cuda_on_cpu::aligned(from);
-    T found;
-    memcpy(&found, from, sizeof found);
-    return found;
+    T value;
+    memcpy(&value, from, sizeof value);
+    return value;
 }
 template <class T> void __stwb(T* to, T value) {
     cuda_on_cpu::aligned(to);
     memcpy(to, &value, sizeof value);
 }
 
-// --- tensor cores and asynchronous copies, in place of the instructions; layouts as PTX has them ---------------
+// --- tensor cores and asynchronous copies: the functions of INSTRUCTIONS, with the register layouts of PTX ------
 
 namespace cuda_on_cpu {
 struct Copy {
-    unsigned char* to;
-    const unsigned char* from;
+    unsigned char* target;
+    const unsigned char* source;
     int bytes;
-    bool there;
+    bool in_bounds;
     unsigned group;
 };
 static std::deque<Copy> copies[1024];
-static unsigned groups[1024];  // that are closed
+static unsigned committed[1024];  // groups of each thread
 static struct { unsigned a[4], b[2]; } operands[1024];
-static const unsigned char* lines[1024];
+static const unsigned char* matrix_rows[1024];
 
-static void forget_copies() {
-    for (auto& waiting : copies) waiting.clear();
+static void discard_copies() {
+    for (auto& pending : copies) pending.clear();
 }
 template <class T> float term(const unsigned* words, int place) {
     T value;
@@ -196,39 +196,39 @@ template <class T> float term(const unsigned* words, int place) {
 }
 }  // namespace cuda_on_cpu
 
-template <int BYTES> void copy(void* to, const void* from, bool there) {
+template <int BYTES> void async_copy(void* target, const void* source, bool in_bounds) {
     using namespace cuda_on_cpu;
-    if (size_t(to) % BYTES || (there && size_t(from) % BYTES)) error = cudaErrorMisalignedAddress;
-    if ((unsigned char*)to < dynamic || (unsigned char*)to + BYTES > dynamic + sizeof dynamic) error = cudaErrorIllegalAddress;
-    else memset(to, 0xFF, BYTES);
-    copies[threadIdx.x].push_back({(unsigned char*)to, (const unsigned char*)from, BYTES, there, groups[threadIdx.x]});
+    if (size_t(target) % BYTES || (in_bounds && size_t(source) % BYTES)) error = cudaErrorMisalignedAddress;
+    if ((unsigned char*)target < dynamic || (unsigned char*)target + BYTES > dynamic + sizeof dynamic) error = cudaErrorIllegalAddress;
+    else memset(target, 0xFF, BYTES);
+    copies[threadIdx.x].push_back({(unsigned char*)target, (const unsigned char*)source, BYTES, in_bounds, committed[threadIdx.x]});
 }
-static inline void commit() { ++cuda_on_cpu::groups[threadIdx.x]; }
-template <int LEFT> void arrived() {
+static inline void async_commit() { ++cuda_on_cpu::committed[threadIdx.x]; }
+template <int PENDING> void async_wait() {
     using namespace cuda_on_cpu;
-    auto& waiting = copies[threadIdx.x];
-    while (!error && !waiting.empty() && waiting.front().group + LEFT < groups[threadIdx.x]) {
-        const Copy one = waiting.front();
-        waiting.pop_front();
-        if (one.there) memcpy(one.to, one.from, one.bytes);
-        else memset(one.to, 0, one.bytes);
+    auto& pending = copies[threadIdx.x];
+    while (!error && !pending.empty() && pending.front().group + PENDING < committed[threadIdx.x]) {
+        const Copy copy = pending.front();
+        pending.pop_front();
+        if (copy.in_bounds) memcpy(copy.target, copy.source, copy.bytes);
+        else memset(copy.target, 0, copy.bytes);
     }
 }
-template <bool TURNED> void squares(unsigned (&r)[4], const void* line) {
+template <bool TRANSPOSED> void load_matrix(unsigned (&r)[4], const void* row_address) {
     using namespace cuda_on_cpu;
-    if (size_t(line) % 16) error = cudaErrorMisalignedAddress;
+    if (size_t(row_address) % 16) error = cudaErrorMisalignedAddress;
     const unsigned lane = threadIdx.x % 32, base = threadIdx.x - lane;
-    lines[threadIdx.x] = (const unsigned char*)line;
-    meet(warps[threadIdx.x / 32]);
+    matrix_rows[threadIdx.x] = (const unsigned char*)row_address;
+    barrier(warps[threadIdx.x / 32]);
     for (int q = 0; q < 4; ++q) {
         for (unsigned h = 0; h < 2; ++h) {
-            const unsigned row = TURNED ? lane % 4 * 2 + h : lane / 4, column = TURNED ? lane / 4 : lane % 4 * 2 + h;
-            memcpy((unsigned char*)&r[q] + 2 * h, lines[base + q * 8 + row] + 2 * column, 2);
+            const unsigned row = TRANSPOSED ? lane % 4 * 2 + h : lane / 4, column = TRANSPOSED ? lane / 4 : lane % 4 * 2 + h;
+            memcpy((unsigned char*)&r[q] + 2 * h, matrix_rows[base + q * 8 + row] + 2 * column, 2);
         }
     }
-    meet(warps[threadIdx.x / 32]);
+    barrier(warps[threadIdx.x / 32]);
 }
-#define __expf by_exp2f  // glibc has other functions of these names
+#define __expf by_exp2f  // glibc has other functions with these names
 #define __logf by_log2f
 static inline float by_exp2f(float x) { return exp2f(1.44269504f * x); }
 static inline float by_log2f(float x) { return 0.693147182f * log2f(x); }
@@ -259,29 +259,29 @@ using Half = _Float16;
 struct __half {
     Half value;
     __half() = default;
-    explicit __half(float given) : value(Half(given)) {}
+    explicit __half(float number) : value(Half(number)) {}
     operator float() const { return float(value); }
 };
 
-enum Kind { TF32, BF16, F16 };
-template <Kind KIND> void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+enum MmaType { TF32, BF16, F16 };
+template <MmaType TYPE> void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     using namespace cuda_on_cpu;
-    constexpr int EACH = KIND == TF32 ? 1 : 2;  // terms in a register
-    const unsigned lane = threadIdx.x % 32, base = threadIdx.x - lane, unseen = KIND == TF32 ? 0x1FFF : 0;
-    for (int i = 0; i < 4; ++i) operands[threadIdx.x].a[i] = a[i] & ~unseen;
-    operands[threadIdx.x].b[0] = b0 & ~unseen;
-    operands[threadIdx.x].b[1] = b1 & ~unseen;
-    meet(warps[threadIdx.x / 32]);
+    constexpr int PER_REGISTER = TYPE == TF32 ? 1 : 2;  // terms of the sum
+    const unsigned lane = threadIdx.x % 32, base = threadIdx.x - lane, ignored = TYPE == TF32 ? 0x1FFF : 0;
+    for (int i = 0; i < 4; ++i) operands[threadIdx.x].a[i] = a[i] & ~ignored;
+    operands[threadIdx.x].b[0] = b0 & ~ignored;
+    operands[threadIdx.x].b[1] = b1 & ~ignored;
+    barrier(warps[threadIdx.x / 32]);
     for (int c = 0; c < 4; ++c) {
         const unsigned row = lane / 4, high = c / 2, column = lane % 4 * 2 + c % 2;
-        for (int k = 0; k < 8 * EACH; ++k) {
-            const int half = k / (4 * EACH), word = k / EACH % 4, place = k % EACH;
+        for (int k = 0; k < 8 * PER_REGISTER; ++k) {
+            const int half = k / (4 * PER_REGISTER), word = k / PER_REGISTER % 4, place = k % PER_REGISTER;
             const unsigned* x = &operands[base + row * 4 + word].a[high + 2 * half];
             const unsigned* y = &operands[base + column * 4 + word].b[half];
-            if (KIND == TF32) d[c] += term<float>(x, 0) * term<float>(y, 0);
-            else if (KIND == BF16) d[c] += term<__nv_bfloat16>(x, place) * term<__nv_bfloat16>(y, place);
+            if (TYPE == TF32) d[c] += term<float>(x, 0) * term<float>(y, 0);
+            else if (TYPE == BF16) d[c] += term<__nv_bfloat16>(x, place) * term<__nv_bfloat16>(y, place);
             else d[c] += term<__half>(x, place) * term<__half>(y, place);
         }
     }
-    meet(warps[threadIdx.x / 32]);
+    barrier(warps[threadIdx.x / 32]);
 }

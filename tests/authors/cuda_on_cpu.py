@@ -1,4 +1,4 @@
-"""Generated CUDA, compiled by g++ and run on the CPU; cuda_on_cpu.h says how, and what it detects."""
+"""Compiles generated CUDA with g++ and runs it on the CPU; cuda_on_cpu.h describes how, and what it detects."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HEADER = Path(__file__).with_suffix(".h")
 _COMMAND = ["g++", "-std=c++17", "-O0", "-w", "-fPIC"]
 _LAUNCH = re.compile(r"(\w+)<<<(.*?), (\w+), (.*?), stream>>>\((.*?)\);")
 _GUARD = 64
-"""Elements before and behind a tensor that nobody may touch."""
+"""Elements before and after each tensor that a kernel must not touch."""
 
 
 def compiler(folder: Path) -> Callable[..., Library]:
-    """What stands for runtime.cuda; the header is compiled ahead into the folder."""
+    """Returns a replacement for runtime.cuda. Precompiles the header into the folder."""
     subprocess.run(
         [*_COMMAND, "-x", "c++-header", str(_HEADER), "-o", str(folder / "cuda_on_cpu.h.gch")], check=True
     )
@@ -32,12 +32,13 @@ def compiler(folder: Path) -> Callable[..., Library]:
     def cuda(source: str, flags: Sequence[str] = ()) -> Library:
         text = re.sub(r"#include <cuda_\w+\.h>", "", source).replace(INSTRUCTIONS, "")
         text = text.replace(
-            "extern __shared__ uint4 memory[];", "uint4* const memory = (uint4*)cuda_on_cpu::dynamic;"
+            "extern __shared__ uint4 shared_memory[];",
+            "uint4* const shared_memory = (uint4*)cuda_on_cpu::dynamic;",
         )
         text, count = _LAUNCH.subn(r"cuda_on_cpu::launch(\2, \3, \4, [&] { \1(\5); });", text)
         assert count == source.count("<<<") > 0
-        defined = [flag for flag in flags if flag not in FAST_FLAGS]  # nvcc's own
-        command = [*_COMMAND, "-shared", f"-I{folder}", "-include", "cuda_on_cpu.h", *defined]
+        defines = [flag for flag in flags if flag not in FAST_FLAGS]  # those are nvcc's
+        command = [*_COMMAND, "-shared", f"-I{folder}", "-include", "cuda_on_cpu.h", *defines]
         return Library(build("cuda_on_cpu", text, ".cpp", command), source, lambda: 0)
 
     return cuda
@@ -45,26 +46,26 @@ def compiler(folder: Path) -> Callable[..., Library]:
 
 @contextmanager
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """New tensors are full of what is no result, and so are their surroundings, which must stay so."""
-    made: list[torch.Tensor] = []
-    plain = torch.empty
+    """Fills new tensors and the elements around them with poison values; checks that the latter are not written."""
+    allocations: list[torch.Tensor] = []
+    original = torch.empty
 
     def empty(shape: Any, *, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
-        whole, inside = _fenced(plain(shape, dtype=dtype, device="meta").numel(), dtype)
+        whole, inside = _fenced(original(shape, dtype=dtype, device="meta").numel(), dtype)
         inside.copy_(whole[:1].expand_as(inside))
-        made.append(whole)
+        allocations.append(whole)
         return inside.view(shape)
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", empty)
         yield
-    for whole in made:
+    for whole in allocations:
         for edge in (whole[:_GUARD], whole[-_GUARD:]):
-            assert torch.equal(edge.nan_to_num(7), torch.full_like(edge, 7)), "written beside the tensor"
+            assert torch.equal(edge.nan_to_num(7), torch.full_like(edge, 7)), "written outside the tensor"
 
 
 def fenced(tensor: torch.Tensor) -> torch.Tensor:
-    """The same with surroundings that spoil the result of whoever reads them."""
+    """A copy surrounded by poison values, which spoil the result of a kernel that reads them."""
     _, inside = _fenced(tensor.numel(), tensor.dtype)
     inside.copy_(tensor.reshape(-1))
     return inside.view(tensor.shape)

@@ -73,7 +73,7 @@ def test_what_is_needed_elsewhere_too_is_not_hidden(result: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("writer", "loads", "guarded"), [(cuda.BACKEND, "read(v", "if ("), (triton.BACKEND, "tl.load(", "mask=")]
+    ("writer", "loads", "guarded"), [(cuda.BACKEND, "load_vector(v", "if ("), (triton.BACKEND, "tl.load(", "mask=")]
 )
 def test_a_gpu_loads_nothing_else(writer: Backend, loads: str, guarded: str) -> None:
     for result, hides in ((f"a.masked_fill({AFTER}, -math.inf).softmax(-1)", True), ("a.softmax(-1)", False)):

@@ -172,7 +172,7 @@ def test_outputs_share_what_their_windows_read(
     given, overlapping = WINDOWS[name]
     trial = Fenced(given, tmp_path)
     design = overlapped(trial, together)
-    assert BACKEND.write(trial.program, design).count("for (int turn = 0;") == overlapping
+    assert BACKEND.write(trial.program, design).count("for (int input_row = 0;") == overlapping
     held(trial, design, monkeypatch)
 
 
@@ -181,7 +181,7 @@ def test_windows_that_overlap_are_what_a_design_begins_with() -> None:
     first = BACKEND.seeds(read)[0].design
     assert first.stages[0].order == "tiles" and first.stages[0].coarsening == 8
     plain = StageDesign(order="strips")
-    (overlap,) = (move for move in MOVES if move.name == "overlap")
+    (overlap,) = (move for move in MOVES if move.name == "share windows")
     found = overlap.apply(read, Design("cuda", (plain,)))
     assert found and found.stages[0].coarsening == 8 and overlap.apply(read, first) is None
 
@@ -235,10 +235,10 @@ PRODUCTS: dict[str, Task] = {
 CONVOLUTION = task(
     "F.relu(self.c(a))", "torch.randn(2, 5, 9, 10)", "self.c = nn.Conv2d(5, 17, 3, padding=1, stride=2)"
 )
-_SMALL = {"down": 32, "over": 32, "deep": 16, "threads": 64}
+_SMALL_TILES = StageDesign(tile_m=32, tile_n=32, tile_k=16, threads=64)
 PRODUCT_WAYS = {
-    "multiply-add": StageDesign(**_SMALL, pipeline_stages=2),  # type: ignore[arg-type]
-    "tensor cores": StageDesign(order="tiles", **_SMALL),  # type: ignore[arg-type]
+    "multiply-add": replace(_SMALL_TILES, pipeline_stages=2),
+    "tensor cores": replace(_SMALL_TILES, order="tiles"),
     "shared depth": StageDesign(order="tiles", tile_m=64, tile_n=32, tile_k=16, threads=128, pipeline_stages=4, split=3),
 }
 
@@ -272,20 +272,20 @@ def test_a_convolution_is_a_product_too(
     trial = Fenced(CONVOLUTION, tmp_path)
     assert trial.designs()[0].stages[0].order == "tiles"
     design = replace(everywhere(trial, PRODUCT_WAYS["tensor cores"]), precision=precision)
-    assert ("multiply<TF32>" in BACKEND.write(trial.program, design)) == (precision == "tf32")
+    assert ("mma<TF32>" in BACKEND.write(trial.program, design)) == (precision == "tf32")
     held(trial, design, monkeypatch, _MOST_OF_TF32 if precision == "tf32" else _MOST)
 
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("arrived<PIPELINE_STAGES - 2>();", "arrived<PIPELINE_STAGES - 1>();"),
+        ("async_wait<PIPELINE_STAGES - 2>();", "async_wait<PIPELINE_STAGES - 1>();"),
         *(
             pytest.param(*pair, marks=pytest.mark.long)
             for pair in (
                 ("__syncthreads();\n        const int next", "const int next"),
                 ("next % PIPELINE_STAGES);", "(next + 1) % PIPELINE_STAGES);"),
-                ("left_deep < 10 &&", ""),
+                ("left_k < 10 &&", ""),
                 ("b[n / 2][n % 2 + 2]", "b[n / 2][n % 2]"),
             )
         ),
@@ -305,9 +305,9 @@ def test_what_is_wrong_with_a_product_is_detected(
 def test_the_precision_of_products_is_that_of_the_design() -> None:
     read = program(task("a @ b", "torch.randn(64, 64), torch.randn(64, 64)"))
     designs = [seed.design for seed in BACKEND.seeds(read)]
-    assert len(designs) > 1 and "multiply<TF32>" in BACKEND.write(read, designs[0])
+    assert len(designs) > 1 and "mma<TF32>" in BACKEND.write(read, designs[0])
     for design in designs:
-        assert "multiply<" not in BACKEND.write(read, replace(design, precision="fp32")).split("__global__")[1]
+        assert "mma<" not in BACKEND.write(read, replace(design, precision="fp32")).split("__global__")[1]
 
 
 def test_products_of_other_types_are_refused() -> None:
@@ -356,14 +356,17 @@ def test_quick_mathematics_is_inside_the_judges_limits_on_a_gpu(math_mode: Any, 
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("part[warp] = value;\n        __syncthreads();", "part[warp] = value;"),
-        ("in_a + 1200 * row + 4 * at", "in_a + 1200 * row + 4 * at + 4"),
-        ("write(out0 + 1200 * row + 4 * at", "write(out0 + 1200 * row + 4 * at + (row == 10 ? 4 : 0)"),
+        ("scratch[warp] = value;\n        __syncthreads();", "scratch[warp] = value;"),
+        ("in_a + 1200 * row + 4 * pack", "in_a + 1200 * row + 4 * pack + 4"),
         (
-            "if (lane == 0) part[warp] = value;\n        __syncthreads();",
-            "if (lane == 0) { part[warp] = value; __syncthreads(); }",
+            "store_vector(out0 + 1200 * row + 4 * pack",
+            "store_vector(out0 + 1200 * row + 4 * pack + (row == 10 ? 4 : 0)",
         ),
-        ("300 % SPAN == 0", "true"),
+        (
+            "if (lane == 0) scratch[warp] = value;\n        __syncthreads();",
+            "if (lane == 0) { scratch[warp] = value; __syncthreads(); }",
+        ),
+        ("300 % STRIDE == 0", "true"),
     ],
 )
 def test_what_is_wrong_is_detected(
@@ -450,7 +453,7 @@ LARGE = {
 }
 
 
-@pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("gelu", "bfloat16"))) for name in LARGE]
 )
@@ -461,20 +464,20 @@ def test_machine_code_moves_16_bytes_at_once(
     read = program(task(*LARGE[name]))
     source = BACKEND.write(read, BACKEND.seeds(read)[0].design)
     exec(source, {})
-    static = sass.analyse(
+    static = sass.analyze(
         {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source
     )
     facts = next(
         variants[0] for kernel, variants in static.kernels.items() if kernel in ("stage0", "stage0_0")
     )
-    assert set(facts["widths"]["global_load"]) == {"128"}
-    assert name == "column sums" or set(facts["widths"]["global_store"]) == {"128"}
-    assert facts["spill_stores"] == facts["spill_loads"] == 0 and facts["registers"] <= 64
-    assert not facts["warnings"] and not static.warnings
+    assert set(facts.widths["global_load"]) == {"128"}
+    assert name == "column sums" or set(facts.widths["global_store"]) == {"128"}
+    assert facts.spill_stores == facts.spill_loads == 0 and facts.registers <= 64
+    assert not facts.warnings and not static.warnings
 
 
 @pytest.mark.long  # Triton's is in test_playbook_triton.py
-@pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     read = program(task(*LARGE["gelu"]))
@@ -484,15 +487,15 @@ def test_cheap_mathematics_takes_fewer_instructions(tmp_path: Path, monkeypatch:
         monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(folder))
         source = BACKEND.write(read, replace(BACKEND.seeds(read)[0].design, math=math_mode))  # type: ignore[arg-type]
         exec(source, {})
-        (facts,) = sass.analyse({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels[
+        (facts,) = sass.analyze({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels[
             "stage0"
         ]
-        counts[math_mode] = sum(facts["mix"].values())
+        counts[math_mode] = sum(facts.mix.values())
     assert counts["approximate"] < 0.7 * counts["library"]
 
 
 @pytest.mark.long
-@pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_products_are_made_on_tensor_cores_and_fetched_ahead(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -504,10 +507,10 @@ def test_products_are_made_on_tensor_cores_and_fetched_ahead(
     )
     source = BACKEND.write(read, BACKEND.seeds(read)[0].design)
     exec(source, {})
-    static = sass.analyse(
+    static = sass.analyze(
         {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source
     )
     facts = static.kernels["product0"][0]
-    assert facts["mix"]["hmma"] > 0 and set(facts["widths"]["async_copy"]) == {"128"}
-    assert facts["spill_stores"] == facts["spill_loads"] == 0
-    assert not facts["warnings"] and not static.warnings
+    assert facts.mix["hmma"] > 0 and set(facts.widths["async_copy"]) == {"128"}
+    assert facts.spill_stores == facts.spill_loads == 0
+    assert not facts.warnings and not static.warnings

@@ -1,4 +1,4 @@
-"""Threads side by side along neighbouring rows; a piece lies across them."""
+"""The thread layout in which consecutive threads have neighbouring rows and a pack lies across rows."""
 
 from __future__ import annotations
 
@@ -8,98 +8,106 @@ from typing import Any
 from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.row_kernel import RowKernel
-from kernelpro.authors.playbook.cuda.syntax import REDUCE_OPERATORS, identity, indented
+from kernelpro.authors.playbook.cuda.syntax import REDUCE_OPERATORS, identity_element, indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, fit_vector, unflatten_pack
-from kernelpro.authors.playbook.schedule.passes import RowPass
 from kernelpro.authors.playbook.ir.expressions import LEAVES, Expr
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, unflatten_loops, variable
 from kernelpro.authors.playbook.ir.stages import ReduceStep
+from kernelpro.authors.playbook.schedule.passes import RowPass
 
 
 class ThreadsAcrossRows(RowKernel):
-    of_row = "[j]"
+    """The lanes of a row are `WIDTH` threads apart; a thread has `rows_per_pack` rows."""
 
-    def __init__(self, *given: Any, **named: Any):
-        super().__init__(*given, **named)
-        self.rows_per_pack, self.lanes_tunable = self.layout()
+    row_suffix = "[j]"
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.rows_per_pack, self.lane_count = self.layout()
 
     def layout(self) -> tuple[int, str]:
         """Rows of a thread, and threads of a row."""
-        return fit_vector(self.design.vector_width, self.stage.outer), self.tunable("LANES", self.design.lanes, 1, 32)
+        rows = fit_vector(self.design.vector_width, self.stage.outer)
+        return rows, self.tunable("LANES", self.design.lanes, 1, 32)
 
     @property
     def lanes(self) -> int:
         return self.design.lanes
 
     @property
-    def blocks(self) -> str:
-        width = f"({self.threads} / {self.lanes_tunable})"
+    def grid(self) -> str:
+        width = f"({self.threads} / {self.lane_count})"
         return f"(({self.stage.rows // self.rows_per_pack} + {width} - 1) / {width})"
 
     def header(self) -> list[str]:
-        pieces, split = self.stage.rows // self.rows_per_pack, self.split
+        packs, split = self.stage.rows // self.rows_per_pack, self.split
+        sizes = f"LANES = {self.lane_count}, WIDTH = {self.threads} / LANES, STRIDE = LANES * {split}"
         return [
-            f"[[maybe_unused]] constexpr int LANES = {self.lanes_tunable}, WIDTH = {self.threads} / LANES, SPAN = LANES * {split};",
+            f"[[maybe_unused]] constexpr int {sizes};",
             "const int lane = threadIdx.x / WIDTH;",
             f"Int row = Int(blockIdx.x / {split}) * WIDTH + Int(threadIdx.x % WIDTH);",
-            f"[[maybe_unused]] const bool live = row < {pieces};",
-            f"row = live ? row : {pieces - 1};",
-            f"[[maybe_unused]] const int share = blockIdx.x % {split};",
-            "[[maybe_unused]] const Int start = share * LANES + lane;",
+            f"[[maybe_unused]] const bool in_range = row < {packs};",
+            f"row = in_range ? row : {packs - 1};",
+            f"[[maybe_unused]] const int part = blockIdx.x % {split};",
+            "[[maybe_unused]] const Int first_pack = part * LANES + lane;",
         ]
 
-    def vector(self, one: RowPass) -> int:
+    def vector(self, row_pass: RowPass) -> int:
         return self.rows_per_pack
 
-    def places(self, one: RowPass | None) -> dict[LoopVar, IndexExpr]:
+    def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
         row = variable(LoopVar("row", self.stage.rows // self.rows_per_pack))
-        outer = unflatten_pack(row, self.stage.outer, self.rows_per_pack, variable(LoopVar("j", self.rows_per_pack)))
-        if one is None or not one.loops:
+        j = variable(LoopVar("j", self.rows_per_pack))
+        outer = unflatten_pack(row, self.stage.outer, self.rows_per_pack, j)
+        if row_pass is None or not row_pass.loops:
             return outer
-        return outer | unflatten_pack(variable(LoopVar("at", self._packs(one))), one.loops, 1, IndexExpr())
+        return outer | unflatten_loops(row_pass.loops, variable(LoopVar("pack", self._packs(row_pass))))
 
-    def join(self, step: ReduceStep) -> list[str]:
-        kind = arithmetic_type(step.value.dtype)
+    def reduce_lanes(self, step: ReduceStep) -> list[str]:
+        name, value_type = step.name, arithmetic_type(step.value.dtype)
         return [
-            f"__shared__ {kind} lanes_{step.name}[LANES > 1 ? {self.threads} * {self.rows_per_pack} : 1];",
-            f"across<{REDUCE_OPERATORS[step.kind]}, LANES, WIDTH>({step.name}_part, lanes_{step.name});",
-            self.declare(kind, step.name),
-            *self.per_row([f"{step.name}[j] = {step.name}_part[j];"]),
+            self._scratch(value_type, name),
+            f"reduce_across<{REDUCE_OPERATORS[step.kind]}, LANES, WIDTH>({name}_partial, scratch_{name});",
+            self.declare(value_type, name),
+            *self.per_row([f"{name}[j] = {name}_partial[j];"]),
         ]
 
-    def in_shared(self, node: Expr, count: int) -> tuple[str, str, str]:
-        start = " + ".join(["(float*)memory", *self.shared_sizes])
-        line = f"float* const kept{node.number} = {start} + threadIdx.x % WIDTH;"
-        width = f"({self.threads} / {self.lanes_tunable})"
-        return line, f"{width} * {count}", f"kept{node.number}[(at * {self.rows_per_pack} + j) * WIDTH]"
+    def _scratch(self, value_type: str, name: str) -> str:
+        size = f"LANES > 1 ? {self.threads} * {self.rows_per_pack} : 1"
+        return f"__shared__ {value_type} scratch_{name}[{size}];"
 
-    def scan(self, turns: ThreadLoop, scans: list[Expr], names: Names) -> list[str]:
-        """A lane has a stretch of the row; what lies before it is known when all have been through theirs once."""
-        turns = replace(
-            turns,
-            here=[f"const Int at = lane * {turns.iterations} + c + u;"],
-            inside=f"c + u < {turns.iterations} && {turns.in_bounds}",
-            whole="false",
+    def shared_cache(self, node: Expr, count: int) -> tuple[str, str, str]:
+        start = " + ".join(["(float*)shared_memory", *self.shared_sizes])
+        line = f"float* const cached{node.number} = {start} + threadIdx.x % WIDTH;"
+        width = f"({self.threads} / {self.lane_count})"
+        return line, f"{width} * {count}", f"cached{node.number}[(pack * {self.rows_per_pack} + j) * WIDTH]"
+
+    def emit_scan(self, loop: ThreadLoop, scans: list[Expr], names: Names) -> list[str]:
+        """Each lane takes a contiguous part of the row. With several lanes, a first loop reduces each part, and a
+        scan over the lanes gives the prefix with which the second loop starts."""
+        loop = replace(
+            loop,
+            index_lines=[f"const Int pack = lane * {loop.iterations} + c + u;"],
+            in_bounds=f"c + u < {loop.iterations} && {loop.in_bounds}",
+            always_in_bounds="false",
         )
-        lines, first, own = [], list[str](), dict(names)
-        loads = turns.emit_loads(own)
+        lines, update, inner_names = [], list[str](), dict(names)
+        loads = loop.emit_loads(inner_names)
         for node in scans:
-            kind, name, op = arithmetic_type(node.dtype), f"s{node.number}", REDUCE_OPERATORS[node.data[0]]
-            lines += [f"__shared__ {kind} lanes_{name}[LANES > 1 ? {self.threads} * {self.rows_per_pack} : 1];"]
-            lines += [
-                self.declare(kind, name),
-                *self.per_row([f"{name}[j] = {identity(node.data[0], kind)};"]),
-            ]
-            inner = dict(own)
-            value = self.printer.statements([a for a in node.args if a.op not in LEAVES], inner)
-            first += [
-                *value,
-                f"{name}[j] = {op}::of({name}[j], {kind}({self.printer.text(node.args[0], inner)}));",
-            ]
-            own[node] = f"{name}[j]"
-        once = turns.outer_loop([*loads, *turns.unrolled(turns.per_element(["{", *indented(first), "}"]))])
-        befores = [
-            f"before<{REDUCE_OPERATORS[n.data[0]]}, LANES, WIDTH>(s{n.number}, lanes_s{n.number});" for n in scans
+            kind, value_type, name = node.data[0], arithmetic_type(node.dtype), f"scan{node.number}"
+            lines += [self._scratch(value_type, name), self.declare(value_type, name)]
+            lines += self.per_row([f"{name}[j] = {identity_element(kind, value_type)};"])
+            argument_names = dict(inner_names)
+            update += self.printer.statements([a for a in node.args if a.op not in LEAVES], argument_names)
+            value = f"{value_type}({self.printer.text(node.args[0], argument_names)})"
+            update += [f"{name}[j] = {REDUCE_OPERATORS[kind]}::combine({name}[j], {value});"]
+            inner_names[node] = f"{name}[j]"
+        reduce_part = loop.unrolled(loop.per_element(["{", *indented(update), "}"]))
+        first_loop = loop.outer_loop([*loads, *reduce_part])
+        first_loop += [
+            f"scan_across<{REDUCE_OPERATORS[node.data[0]]}, LANES, WIDTH>(scan{node.number}, "
+            f"scratch_scan{node.number});"
+            for node in scans
         ]
-        lines += ["if constexpr (LANES > 1) {", *indented([*once, *befores]), "}"]
-        return [*lines, *turns.outer_loop([*loads, *turns.unrolled(turns.emit_pack(own, first))])]
+        lines += ["if constexpr (LANES > 1) {", *indented(first_loop), "}"]
+        return [*lines, *loop.outer_loop([*loads, *loop.unrolled(loop.emit_pack(inner_names, update))])]

@@ -1,152 +1,135 @@
-"""Writing CUDA C++: one launcher, a kernel or a few for each stage.
-
-cuda_words.py     operators and the functions that kernels share
-cuda_turns.py     what a thread does with its pieces of a row, and how they are loaded and stored
-cuda_flat.py      element-wise stages
-cuda_tiles.py     element-wise stages that transpose
-cuda_stages.py    stages with rows: reductions, scans, windows
-cuda_sweep.py     one kernel of such a stage; cuda_rows.py and cuda_columns.py: the two ways in which its threads lie;
-                  cuda_windows.py: outputs whose windows overlap
-cuda_products.py  matrix products and convolutions, on tensor cores or by multiply-add; cuda_operands.py: how their operands
-                  are fetched; cuda_product_words.py: the functions that they share
-moves.py     designs to begin with, and moves; cuda_product_moves.py: those of products
-"""
+"""The CUDA backend: writes the candidate, with one `run` function that launches the kernels of all stages."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen import python_module
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cuda import moves
+from kernelpro.authors.playbook.cuda.builder import CudaKernel, CudaSourceBuilder
 from kernelpro.authors.playbook.cuda.elementwise import is_elementwise, write_elementwise
-from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
 from kernelpro.authors.playbook.cuda.matmul import CudaMatmul, is_matmul
-from kernelpro.authors.playbook.cuda.row_stages import write_row_stage
-from kernelpro.authors.playbook.cuda.syntax import (
-    REDUCE_ACROSS,
-    CHEAP_FORMS,
-    FAST_FLAGS,
-    REDUCE_LANES,
+from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
+from kernelpro.authors.playbook.cuda.prelude import (
+    APPROXIMATE_FUNCTIONS,
     PRELUDE,
+    REDUCE_ACROSS,
+    REDUCE_LANES,
     SCAN_LANES,
-    STORED,
-    headers,
-    indented,
 )
+from kernelpro.authors.playbook.cuda.row_stages import write_row_stage
+from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS, STORAGE_TYPES, headers, indented
 from kernelpro.authors.playbook.cuda.transpose import find_transpose, write_transpose
-from kernelpro.authors.playbook.cuda.thread_loop import CudaKernel, CudaSourceBuilder
+from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
-from kernelpro.authors.playbook.ir.stages import Program, Stage
 
 _MAX_INT32_ELEMENTS = 2**31 - 2**24
-"""Elements that 32 bits number, with room for what the last block has too many."""
+"""Tensors below this size are indexed with 32 bits; the margin covers the out-of-range threads of the last block."""
 
 _DEVICE_FUNCTIONS = (
-    *((f"cheap_{op}(", text) for op, text in CHEAP_FORMS.items()),
-    *(("joined<", REDUCE_LANES), ("running<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
-    *(("= Tile<", INSTRUCTIONS + TILE), ("fragment<", FRAGMENTS)),
+    *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),
+    *(("reduce_lanes<", REDUCE_LANES), ("scan_lanes<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
+    *(("= Tile<", INSTRUCTIONS + TILE), ("load_fragment<", FRAGMENTS)),
 )
-"""Functions by what calls them."""
+"""Device functions by the text of a call to them."""
 
 
 def write(program: Program, design: Design) -> str:
-    """The candidate's file."""
-    writing = CudaSourceBuilder(program, design.math, {t.name: frame.argument_name(t) for t in program.tensors})
-    for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
-        left: Stage | None = stage
-        if is_matmul(stage, how):
-            left, how = (
-                CudaMatmul(writing, stage, how, place, design).write(),
-                replace(how, order="rows", split=1),
-            )
-        if left:
-            _write_stage(writing, left, how, place)
-    program = replace(program, tensors=(*program.tensors, *writing.temporaries))
-    used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in writing.kernels)]
-    source = "\n".join([_head(program, writing), *_kernels(writing), *_launcher(writing, used)])
-    fast = [] if design.math == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
-    flags = ", ".join([*fast, *(f'f"-D{name}={{{name}}}"' for name in writing.tunables)])
-    limits = "".join(f"# tune-if: {limit}\n" for limit in writing.constraints)
-    head = f'{limits}from kernelpro import runtime\n\nlib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{flags}],\n)'
-    call = [f"lib.run({', '.join(writing.pointer(name) for name in used)})"]
-    return frame.module_source(
-        program, design, "Written by the playbook in CUDA C++.", head, call, writing.tunables
-    )
+    """Returns the candidate's source."""
+    pointers = {tensor.name: python_module.argument_name(tensor) for tensor in program.tensors}
+    builder = CudaSourceBuilder(program, design.math, pointers)
+    for number, (stage, stage_design) in enumerate(zip(program.stages, design.stages, strict=True)):
+        remaining: Stage | None = stage
+        if is_matmul(stage, stage_design):
+            remaining = CudaMatmul(builder, stage, stage_design, number, design.precision).write()
+            stage_design = replace(stage_design, order="rows", split=1)
+        if remaining:
+            _write_stage(builder, remaining, stage_design, number)
+    program = replace(program, tensors=(*program.tensors, *builder.temporaries))
+    used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in builder.kernels)]
+    source = "\n".join([_header(program, builder), *_kernels(builder), *_launcher(builder, used)])
+    flags = [] if design.math == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
+    flags += [f'f"-D{name}={{{name}}}"' for name in builder.tunables]
+    constraints = "".join(f"# tune-if: {constraint}\n" for constraint in builder.constraints)
+    library = f'lib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{", ".join(flags)}],\n)'
+    kernels = f"{constraints}from kernelpro import runtime\n\n{library}"
+    call = [f"lib.run({', '.join(builder.pointer(name) for name in used)})"]
+    title = "Written by the playbook in CUDA C++."
+    return python_module.module_source(program, design, title, kernels, call, builder.tunables)
 
 
-def _write_stage(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
-    writing.load_conditions = masked_loads(stage.expressions)
-    if how.order == "tiles" and find_transpose(stage):
-        write_transpose(writing, stage, how, place)
+def _write_stage(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
+    builder.load_conditions = masked_loads(stage.expressions)
+    if design.order == "tiles" and find_transpose(stage):
+        write_transpose(builder, stage, design, number)
     elif is_elementwise(stage):
-        write_elementwise(writing, stage, how, place)
+        write_elementwise(builder, stage, design, number)
     else:
-        write_row_stage(writing, stage, how, place)
+        write_row_stage(builder, stage, design, number)
 
 
-def _head(program: Program, writing: CudaSourceBuilder) -> str:
-    """The functions that are used, and no others."""
-    body = "\n".join(line for kernel in writing.kernels for line in kernel.body)
-    parts = [headers({t.dtype for t in program.tensors})]
-    parts += [
-        f"using Int = {'int' if max(t.size for t in program.tensors) < _MAX_INT32_ELEMENTS else 'long long'};",
-        "",
-        PRELUDE,
-    ]
-    for word, text in _DEVICE_FUNCTIONS:
-        parts += [text] if word in body else []
-    return "\n".join(parts)
+def _header(program: Program, builder: CudaSourceBuilder) -> str:
+    """Includes, the index type, and the device functions that the kernels call."""
+    body = "\n".join(line for kernel in builder.kernels for line in kernel.body)
+    largest = max(tensor.size for tensor in program.tensors)
+    integer = "int" if largest < _MAX_INT32_ELEMENTS else "long long"
+    functions = [text for call, text in _DEVICE_FUNCTIONS if call in body]
+    includes = headers({tensor.dtype for tensor in program.tensors})
+    return "\n".join([includes, f"using Int = {integer};", "", PRELUDE, *functions])
 
 
-def _kernels(writing: CudaSourceBuilder) -> list[str]:
+def _kernels(builder: CudaSourceBuilder) -> list[str]:
     lines = []
-    for kernel in writing.kernels:
-        lines += [
-            f"__global__ void __launch_bounds__({kernel.threads}) {kernel.name}({_parameters(writing, kernel)}) {{"
-        ]
-        lines += [*indented(kernel.body), "}", ""]
+    for kernel in builder.kernels:
+        arguments = ", ".join(
+            _argument(builder, name, kernel.written, " __restrict__") for name in kernel.tensors
+        )
+        signature = f"__launch_bounds__({kernel.threads}) {kernel.name}({arguments})"
+        lines += [f"__global__ void {signature} {{", *indented(kernel.body), "}", ""]
     return lines
 
 
-def _parameters(writing: CudaSourceBuilder, kernel: CudaKernel) -> str:
-    return ", ".join(
-        f"{'' if name in kernel.written else 'const '}{STORED[writing.tensors[name].dtype]}* __restrict__ {writing.pointer(name)}"
-        for name in kernel.tensors
-    )
+def _argument(builder: CudaSourceBuilder, tensor: str, written: set[str], qualifier: str = "") -> str:
+    """The declaration of a pointer to a tensor."""
+    const = "" if tensor in written else "const "
+    return f"{const}{STORAGE_TYPES[builder.tensors[tensor].dtype]}*{qualifier} {builder.pointer(tensor)}"
 
 
-def _launcher(writing: CudaSourceBuilder, used: list[str]) -> list[str]:
-    written = {name for kernel in writing.kernels for name in kernel.written}
-    given = [
-        f"{'' if name in written else 'const '}{STORED[writing.tensors[name].dtype]}* {writing.pointer(name)}"
-        for name in used
-    ]
+def _launcher(builder: CudaSourceBuilder, used: list[str]) -> list[str]:
+    """The host function: it checks alignment, requests dynamic shared memory and launches the kernels."""
+    written = {name for kernel in builder.kernels for name in kernel.written}
+    arguments = [_argument(builder, name, written) for name in used]
     body = []
-    wide = [
-        f"size_t({writing.pointer(n)})"
-        for n in used
-        if n in writing.vectorized and writing.tensors[n].role in ("input", "parameter")
+    aligned = [
+        f"size_t({builder.pointer(name)})"
+        for name in used
+        if name in builder.vectorized and builder.tensors[name].role in ("input", "parameter")
     ]
-    if wide:
-        body += [f"if (({' | '.join(wide)}) % 16) return cudaErrorMisalignedAddress;"]
-    for kernel in writing.kernels:
-        if kernel.shared_bytes != "0":
-            allowed = f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {kernel.shared_bytes})"
-            body += [
-                f"static const cudaError_t {kernel.name}_memory = {allowed};",
-                f"if ({kernel.name}_memory) return {kernel.name}_memory;",
-            ]
-        arguments = ", ".join(writing.pointer(name) for name in kernel.tensors)
-        body += [
-            f"{kernel.name}<<<{kernel.grid}, {kernel.threads}, {kernel.shared_bytes}, stream>>>({arguments});"
-        ]
+    if aligned:
+        body += [f"if (({' | '.join(aligned)}) % 16) return cudaErrorMisalignedAddress;"]
+    for kernel in builder.kernels:
+        body += _launch(builder, kernel)
     return [
-        f'extern "C" int run({", ".join([*given, "cudaStream_t stream"])}) {{',
+        f'extern "C" int run({", ".join([*arguments, "cudaStream_t stream"])}) {{',
         *indented([*body, "return cudaGetLastError();"]),
         "}",
     ]
+
+
+def _launch(builder: CudaSourceBuilder, kernel: CudaKernel) -> list[str]:
+    name, lines = kernel.name, list[str]()
+    if kernel.shared_bytes != "0":
+        attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
+        lines += [
+            f"static const cudaError_t {name}_memory = "
+            f"cudaFuncSetAttribute({name}, {attribute}, {kernel.shared_bytes});",
+            f"if ({name}_memory) return {name}_memory;",
+        ]
+    arguments = ", ".join(builder.pointer(tensor) for tensor in kernel.tensors)
+    configuration = f"{kernel.grid}, {kernel.threads}, {kernel.shared_bytes}, stream"
+    return [*lines, f"{name}<<<{configuration}>>>({arguments});"]
 
 
 BACKEND = Backend("cuda", "cuda", write, moves.seeds, moves.MOVES, moves.fallbacks)

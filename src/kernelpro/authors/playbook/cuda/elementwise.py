@@ -1,49 +1,47 @@
-"""Element-wise stages in CUDA: every element on its own, neighbouring threads at neighbouring pieces."""
+"""Element-wise stages in CUDA: consecutive threads take consecutive packs."""
 
 from __future__ import annotations
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder, fit_vector, size, unflatten_pack
+from kernelpro.authors.playbook.cuda.builder import CudaSourceBuilder
+from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, fit_vector, unflatten_pack
+from kernelpro.authors.playbook.ir.indices import LoopVar, iterations, variable
+from kernelpro.authors.playbook.ir.stages import Stage
 from kernelpro.authors.playbook.schedule.design import StageDesign
-from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants
-from kernelpro.authors.playbook.ir.indices import LoopVar, variable
-from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
+from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants, scans_of
 
 
 def is_elementwise(stage: Stage) -> bool:
-    """Nothing but stores along the same loops, and no order among their turns."""
-    plain = all(
-        isinstance(step, StoreStep) and not any(n.op == "scan" for n in step.value.walk()) for step in stage.steps
-    )
-    return plain and not stage.totals and len({step.loops for step in stage.steps}) == 1
+    """Whether the stage has nothing but stores along the same loops, in any order."""
+    only_stores = len(stage.stores) == len(stage.steps)
+    same_loops = len({step.loops for step in stage.steps}) == 1
+    return only_stores and same_loops and not stage.totals and not scans_of(s.value for s in stage.steps)
 
 
-def write_elementwise(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
-    """A thread takes `together` pieces, as many apart as the block has threads."""
-    writing.begin_kernel()
-    threads = writing.tunable(f"THREADS{place}", how.threads, 64, 1024)
-    each = writing.tunable(f"COARSENING{place}", how.coarsening, 1, 8)
+def write_elementwise(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
+    """Adds the kernel: a thread takes `coarsening` packs, one block width apart."""
+    builder.begin_kernel()
+    threads = builder.tunable(f"THREADS{number}", design.threads, 64, 1024)
+    coarsening = builder.tunable(f"COARSENING{number}", design.coarsening, 1, 8)
     loops = (*stage.outer, *stage.steps[0].loops)
-    vector = fit_vector(how.vector_width, loops)
-    pieces = size(loops) // vector
-    places = unflatten_pack(variable(LoopVar("at", pieces)), loops, vector, variable(LoopVar("j", vector)))
-    turns = ThreadLoop(
-        writing,
+    vector = fit_vector(design.vector_width, loops)
+    packs = iterations(loops) // vector
+    loop = ThreadLoop(
+        builder,
         RowPass(loops, list(stage.steps)),
         vector,
-        places,
-        always_in_bounds=f"({pieces} % ({each} * {threads}) == 0)",
-        in_bounds=f"at < {pieces}",
-        index_lines=[f"const Int at = (Int(blockIdx.x) * {each} + u) * {threads} + Int(threadIdx.x);"],
-        iterations=each,
-        unroll=each,
+        unflatten_pack(variable(LoopVar("pack", packs)), loops, vector, variable(LoopVar("j", vector))),
+        always_in_bounds=f"({packs} % ({coarsening} * {threads}) == 0)",
+        in_bounds=f"pack < {packs}",
+        index_lines=[
+            f"const Int pack = (Int(blockIdx.x) * {coarsening} + u) * {threads} + Int(threadIdx.x);"
+        ],
+        iterations=coarsening,
+        unroll=coarsening,
     )
     names: Names = {}
-    turns.bind_printer()
-    lines = writing.printer.statements(loop_invariants([step.value for step in stage.steps], set(loops), set()), names)
-    writing.add_kernel(
-        f"stage{place}",
-        [*lines, *turns.emit(names)],
-        f"(({pieces} + {each} * {threads} - 1) / ({each} * {threads}))",
-        threads,
-    )
+    loop.bind_printer()
+    lines = builder.printer.statements(loop_invariants(loop.row_pass.roots, set(loops), set()), names)
+    per_block = f"({coarsening} * {threads})"
+    grid = f"(({packs} + {coarsening} * {threads} - 1) / {per_block})"
+    builder.add_kernel(f"stage{number}", [*lines, *loop.emit(names)], grid, threads)

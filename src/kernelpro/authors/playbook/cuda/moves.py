@@ -1,80 +1,84 @@
-"""Designs for CUDA: where to begin, and which move answers which finding."""
+"""Initial designs and moves for CUDA."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from typing import Literal
 
-from kernelpro.authors.playbook.codegen.backend import Move, Seed
 from kernelpro.authors.playbook.cuda import matmul_moves
 from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
 from kernelpro.authors.playbook.cuda.matmul import is_matmul
 from kernelpro.authors.playbook.cuda.row_stages import can_split
-from kernelpro.authors.playbook.cuda.transpose import find_transpose
+from kernelpro.authors.playbook.cuda.sliding_windows import find_overlap, outputs_per_thread
 from kernelpro.authors.playbook.cuda.thread_loop import fit_vector
-from kernelpro.authors.playbook.cuda.sliding_windows import outputs_per_thread, find_overlap
-from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
-from kernelpro.authors.playbook.schedule.contractions import find_contraction
-from kernelpro.authors.playbook.schedule.passes import split_into_passes
-from kernelpro.authors.playbook.ir.expressions import itemsize
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
+from kernelpro.authors.playbook.cuda.transpose import find_transpose
+from kernelpro.authors.playbook.ir.expressions import itemsize, nodes_of
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, iterations
 from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, Stage, StoreStep
+from kernelpro.authors.playbook.schedule.contractions import find_contraction
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.moves import (
     APPROXIMATE_MATH,
-    Apply,
-    Change,
+    DesignChange,
+    Move,
+    Seed,
+    StageChange,
     apply_change,
-    more_exact_math,
-    use_fast_math,
     distinct_fallbacks,
     distinct_seeds,
+    more_exact_math,
     per_stage,
+    use_fast_math,
 )
+from kernelpro.authors.playbook.schedule.passes import split_into_passes
 
 _SMS = 132
-"""Of a large GPU: what is enough for it is enough for a small one."""
+"""Streaming multiprocessors of a large GPU; work that fills it also fills a smaller one."""
 _SATURATING_THREADS = _SMS * 1024
-"""Threads that keep its memory busy."""
+"""Threads that saturate its memory bandwidth."""
 _THREADS = 256
 _MIN_COALESCED = 32
-"""Elements that neighbouring threads read at least."""
+"""Consecutive elements that consecutive threads should read."""
 _ELEMENTS_PER_THREAD = 16
-"""Elements of a row that a thread takes, at first."""
+"""Elements of a row that a thread takes in the initial design."""
 _LONG_ROW = 32768
+"""Rows of this length are split over blocks if there are few of them."""
 
 
 def seeds(program: Program) -> list[Seed]:
-    """The first is the one to bet on."""
-    best, wider, plain = (_design_stages(program, choose) for choose in (_best_design, _wider_design, _plain_design))
+    """Initial designs, the most promising first."""
+    best = _design_stages(program, _best_design)
+    wider = _design_stages(program, _wider_design)
+    plain = _design_stages(program, _plain_design)
     if any(find_contraction(stage) for stage in program.stages):
-        found = [
-            Seed(
-                "Products in tiles on tensor cores, what follows in the same kernel; tiles to fit the shape.",
-                best,
-            ),
-            Seed("The same with smaller tiles, and more of them at the same time.", wider),
-            Seed("Multiply-add instead of tensor cores.", plain),
-        ]
-        return distinct_seeds(found)
-    found = [
-        Seed(
-            "One kernel a stage: 16-byte accesses, the row in registers, threads and blocks to fit the shape.",
-            best,
-        ),
-        Seed("The same with more threads at a row, and fewer elements for each.", wider),
-        Seed("Small blocks, scalar accesses, nothing kept: many warps instead of much work for each.", plain),
-    ]
-    return distinct_seeds(found)
+        plans = (
+            "Matrix products in tiles on tensor cores, with the following steps as epilogue; tiles fit the shape.",
+            "The same with smaller tiles, and more of them at the same time.",
+            "Multiply-add instead of tensor cores.",
+        )
+    else:
+        plans = (
+            "One kernel per stage: 16-byte accesses, rows cached in registers, launch configuration fit to the "
+            "shape.",
+            "The same with more threads per row, and fewer elements per thread.",
+            "Small blocks, scalar accesses, no caching: many warps with little work each.",
+        )
+    designs = (best, wider, plain)
+    return distinct_seeds([Seed(plan, design) for plan, design in zip(plans, designs, strict=True)])
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:
-    steps = [more_exact_math(design), design.with_all_stages(cache_row=False, split=1), _design_stages(program, _plain_design)]
+    """Safer designs after a failure, the nearest first."""
+    steps = [
+        more_exact_math(design),
+        design.with_all_stages(cache_row=False, split=1),
+        _design_stages(program, _plain_design),
+    ]
     return distinct_fallbacks(design, steps)
 
 
-# --- designs to begin with ---------------------------------------------------------------------------------
+# --- initial designs --------------------------------------------------------------------------------------
 
 
 def _design_stages(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> Design:
@@ -86,101 +90,106 @@ def _best_design(stage: Stage, program: Program) -> StageDesign:
         return matmul_moves.tensor_core_design(stage)
     if is_elementwise(stage):
         return _elementwise_design(stage, program)
-    if find_overlap(stage) and (how := _window_design(stage)).coarsening > 1:
-        return how
-    return _across_rows_design(stage, program) if _thread_order(stage) == "strips" else _along_rows_design(stage, program)
+    if find_overlap(stage) and (design := _window_design(stage)).coarsening > 1:
+        return design
+    choose = _across_rows_design if _thread_order(stage) == "strips" else _along_rows_design
+    return choose(stage, program)
 
 
 def _wider_design(stage: Stage, program: Program) -> StageDesign:
+    """More threads with less work each than the best design."""
     if find_contraction(stage):
         return matmul_moves.smaller_tile_design(stage)
-    how = _best_design(stage, program)
+    design = _best_design(stage, program)
     if is_elementwise(stage):
-        return (
-            replace(how, threads=512, tile=64)
-            if how.order == "tiles"
-            else replace(how, threads=512, coarsening=1)
-        )
-    if how.order == "strips":
-        return replace(how, lanes=min(32, 2 * how.lanes))
-    if how.order == "tiles":
-        return replace(how, coarsening=max(1, how.coarsening // 2))
-    return replace(how, threads=min(1024, 2 * how.threads), coarsening=max(1, how.coarsening // 2))
+        tiles = design.order == "tiles"
+        return replace(design, threads=512, tile=64) if tiles else replace(design, threads=512, coarsening=1)
+    if design.order == "strips":
+        return replace(design, lanes=min(32, 2 * design.lanes))
+    coarsening = max(1, design.coarsening // 2)
+    threads = design.threads if design.order == "tiles" else min(1024, 2 * design.threads)
+    return replace(design, threads=threads, coarsening=coarsening)
 
 
 def _plain_design(stage: Stage, program: Program) -> StageDesign:
     if stage.product:
         return matmul_moves.multiply_add_design(stage)
-    if is_elementwise(stage) or _thread_order(stage) == "strips":
-        return StageDesign(order="rows" if is_elementwise(stage) else "strips", threads=128)
+    if is_elementwise(stage):
+        return StageDesign(threads=128)
+    if _thread_order(stage) == "strips":
+        return StageDesign(order="strips", threads=128)
     return StageDesign(threads=128, coarsening=4 if stage.rows >= 4 * _SMS else 1)
 
 
 def _elementwise_design(stage: Stage, program: Program) -> StageDesign:
     if find_transpose(stage):
         return StageDesign(order="tiles")
-    pieces = (
-        stage.rows * prod(var.extent for var in stage.steps[0].loops) // (vector := _vector_width(stage, program))
-    )
-    loads = len({node for step in stage.steps for node in step.value.walk() if node.op == "load"})
-    return StageDesign(
-        vector_width=vector, coarsening=4 if pieces >= 8 * _SATURATING_THREADS and loads <= 2 else 2 if pieces >= 4 * _SATURATING_THREADS else 1
-    )
+    vector = _vector_width(stage, program)
+    packs = stage.rows * iterations(stage.steps[0].loops) // vector
+    loads = len(nodes_of([step.value for step in stage.steps], "load"))
+    if packs >= 8 * _SATURATING_THREADS and loads <= 2:
+        return StageDesign(vector_width=vector, coarsening=4)
+    return StageDesign(vector_width=vector, coarsening=2 if packs >= 4 * _SATURATING_THREADS else 1)
 
 
 def _along_rows_design(stage: Stage, program: Program) -> StageDesign:
-    """A warp a row, or less, while that leaves few elements to a thread; else a block, or several."""
+    """At most a warp per row while a thread has few elements, then up to a block, then several blocks."""
     vector, length = _vector_width(stage, program), stage.row_width
-    pieces = max(1, length // fit_vector(vector, stage.row_loops))
-    lanes = min(32 if pieces <= 256 else power_of_two(length / _ELEMENTS_PER_THREAD), power_of_two(pieces), 1024)
+    packs = max(1, length // fit_vector(vector, stage.row_loops))
+    lanes = 32 if packs <= 256 else power_of_two(length / _ELEMENTS_PER_THREAD)
+    lanes = min(lanes, power_of_two(packs), 1024)
     threads = max(lanes, 128)
-    how = StageDesign(threads=threads, coarsening=threads // lanes, vector_width=vector, cache_row=True)
+    design = StageDesign(threads=threads, coarsening=threads // lanes, vector_width=vector, cache_row=True)
     if can_split(stage) and stage.rows < 2 * _SMS and length >= _LONG_ROW:
         split = min(power_of_two(4 * _SMS / stage.rows), length // (_THREADS * _ELEMENTS_PER_THREAD), 128)
-        return replace(how, threads=_THREADS, coarsening=1, split=split, cache_row=False)
-    return how
+        return replace(design, threads=_THREADS, coarsening=1, split=split, cache_row=False)
+    return design
 
 
 def _across_rows_design(stage: Stage, program: Program) -> StageDesign:
-    length = stage.row_width
+    length, passes = stage.row_width, split_into_passes(stage)
     vector = fit_vector(min(4, _vector_width(stage, program)), stage.outer)
-    if (length <= 64 and len(split_into_passes(stage)) <= 2) or any(reduce.guards for reduce in stage.reductions):
-        return StageDesign(order="strips", vector_width=vector if stage.rows >= _SATURATING_THREADS * vector else 1)
-    several = len([one for one in split_into_passes(stage) if one.loops]) > 1
-    lanes = max(
-        power_of_two(_SATURATING_THREADS * vector / stage.rows), power_of_two(length * vector / 32) if several else 1
-    )
+    if (length <= 64 and len(passes) <= 2) or any(step.guards for step in stage.reductions):
+        enough_rows = stage.rows >= _SATURATING_THREADS * vector
+        return StageDesign(order="strips", vector_width=vector if enough_rows else 1)
+    several_passes = _has_several_passes(stage)
+    lanes = power_of_two(_SATURATING_THREADS * vector / stage.rows)
+    if several_passes:
+        lanes = max(lanes, power_of_two(length * vector / 32))
     lanes = max(1, min(lanes, _THREADS * vector // _MIN_COALESCED, 32, power_of_two(length / 4)))
-    how = StageDesign(order="strips", lanes=lanes, vector_width=vector, cache_row=several)
+    design = StageDesign(order="strips", lanes=lanes, vector_width=vector, cache_row=several_passes)
     blocks = max(1, stage.rows * lanes // (_THREADS * vector))
     if can_split(stage) and blocks < 2 * _SMS and length >= 64 * lanes:
-        return replace(
-            how, split=max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64)), cache_row=False
-        )
-    return how
+        split = max(1, min(power_of_two(4 * _SMS / blocks), length // (16 * lanes), 64))
+        return replace(design, split=split, cache_row=False)
+    return design
+
+
+def _has_several_passes(stage: Stage) -> bool:
+    return sum(bool(row_pass.loops) for row_pass in split_into_passes(stage)) > 1
 
 
 def _window_design(stage: Stage) -> StageDesign:
-    """As many outputs a thread as leave enough threads."""
-    together = next((n for n in (8, 4, 2) if stage.rows >= n * _SATURATING_THREADS), 1)
-    return StageDesign(order="tiles", threads=128, coarsening=outputs_per_thread(stage, together))
+    """As many outputs per thread as leave enough threads."""
+    maximum = next((n for n in (8, 4, 2) if stage.rows >= n * _SATURATING_THREADS), 1)
+    return StageDesign(order="tiles", threads=128, coarsening=outputs_per_thread(stage, maximum))
 
 
 def _vector_width(stage: Stage, program: Program) -> int:
-    """As many elements of the largest tensor as 16 bytes hold."""
-    names = {node.data[0] for root in stage.expressions for node in root.walk() if node.op == "load"}
-    names |= {step.tensor for step in stage.steps if isinstance(step, StoreStep)}
-    found = [program.tensor(name) for name in names]
-    largest = max(found, key=lambda tensor: (tensor.size, -itemsize(tensor.dtype), tensor.name))
+    """Elements of the stage's largest tensor in 16 bytes."""
+    names = {node.data[0] for node in nodes_of(stage.expressions, "load")}
+    names |= {step.tensor for step in stage.stores}
+    tensors = [program.tensor(name) for name in names]
+    largest = max(tensors, key=lambda tensor: (tensor.size, -itemsize(tensor.dtype), tensor.name))
     return 16 // max(2, itemsize(largest.dtype))
 
 
 def _thread_order(stage: Stage) -> Literal["rows", "strips"]:
-    """Along whichever loop neighbouring elements lie; windows, which overlap, side by side."""
+    """The layout with the more coalesced accesses: threads along rows, or across them (overlapping windows)."""
     looped = [step for step in stage.steps if step.loops]
     if not stage.outer:
         return "rows"
-    if not looped or any(reduce.guards for reduce in stage.reductions):
+    if not looped or any(step.guards for step in stage.reductions):
         return "strips"
     along = across = 0
     for step in looped:
@@ -192,12 +201,12 @@ def _thread_order(stage: Stage) -> Literal["rows", "strips"]:
 
 
 def _indices(step: ReduceStep | StoreStep) -> list[IndexExpr]:
-    found = [node.data[1] for node in step.value.walk() if node.op == "load"]
-    return [*found, step.index] if isinstance(step, StoreStep) else found
+    indices = [node.data[1] for node in nodes_of([step.value], "load")]
+    return [*indices, step.index] if isinstance(step, StoreStep) else indices
 
 
 def _contiguous_run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
-    """Elements that lie side by side along the loops."""
+    """Elements that are contiguous in memory along the loops."""
     run = 1
     for var in reversed(loops):
         if abs(index.coefficient(var)) != run:
@@ -206,161 +215,174 @@ def _contiguous_run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
     return run
 
 
-# --- moves -------------------------------------------------------------------------------------------------
+# --- moves ------------------------------------------------------------------------------------------------
 
 
-def _per_stage(change: Change) -> Apply:
-    """A change of stages that are no products."""
-    return per_stage(lambda stage, how: None if is_matmul(stage, how) else change(stage, how))
+def _per_stage(change: StageChange) -> DesignChange:
+    """Applies a change to stages that are not written as matrix products."""
+    return per_stage(lambda stage, design: None if is_matmul(stage, design) else change(stage, design))
 
 
 def _vectorize(program: Program, design: Design) -> Design | None:
-    def change(stage: Stage, how: StageDesign) -> StageDesign | None:
+    def change(stage: Stage, stage_design: StageDesign) -> StageDesign | None:
         vector = _vector_width(stage, program)
-        return (
-            replace(how, vector_width=vector) if how.vector_width < vector and how.order != "tiles" and not stage.product else None
+        if stage.product or stage_design.order == "tiles" or stage_design.vector_width >= vector:
+            return None
+        return replace(stage_design, vector_width=vector)
+
+    return apply_change(program, design, change)
+
+
+def _transpose_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.order == "tiles" or not find_transpose(stage):
+        return None
+    return replace(design, order="tiles", vector_width=1)
+
+
+def _share_windows(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.order == "tiles" or not find_overlap(stage):
+        return None
+    new = _window_design(stage)
+    if new.coarsening == 1:
+        return None
+    return replace(design, order="tiles", threads=new.threads, coarsening=new.coarsening)
+
+
+def _reorder_threads(program: Program, design: Design) -> Design | None:
+    """Changes stages whose threads do not run along contiguous memory."""
+
+    def change(stage: Stage, stage_design: StageDesign) -> StageDesign | None:
+        if is_matmul(stage, stage_design) or is_elementwise(stage) or not stage.outer:
+            return None
+        if stage_design.order in ("tiles", _thread_order(stage)):
+            return None
+        best = _best_design(stage, program)
+        return replace(
+            stage_design,
+            order=best.order,
+            threads=best.threads,
+            coarsening=best.coarsening,
+            lanes=best.lanes,
+            vector_width=best.vector_width,
+            split=best.split,
+            cache_row=best.cache_row,
         )
 
     return apply_change(program, design, change)
 
 
-def _transpose_tiles(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return replace(how, order="tiles", vector_width=1) if how.order != "tiles" and find_transpose(stage) else None
-
-
-def _share_windows(stage: Stage, how: StageDesign) -> StageDesign | None:
-    made = _window_design(stage) if how.order != "tiles" and find_overlap(stage) else None
-    return (
-        replace(how, order="tiles", threads=made.threads, coarsening=made.coarsening)
-        if made and made.coarsening > 1
-        else None
-    )
-
-
-def _reorder_threads(program: Program, design: Design) -> Design | None:
-    """Only where the addresses say so."""
-
-    def change(stage: Stage, how: StageDesign) -> StageDesign | None:
-        if (
-            is_matmul(stage, how)
-            or is_elementwise(stage)
-            or not stage.outer
-            or how.order in ("tiles", _thread_order(stage))
-        ):
-            return None
-        made = _best_design(stage, program)
-        return replace(how, order=made.order, threads=made.threads, coarsening=made.coarsening, lanes=made.lanes, vector_width=made.vector_width, split=made.split, cache_row=made.cache_row)
-
-    return apply_change(program, design, change)
-
-
-def _cache_row(stage: Stage, how: StageDesign) -> StageDesign | None:
-    several = len([one for one in split_into_passes(stage) if one.loops]) > 1
-    return replace(how, cache_row=True, split=1) if several and not how.cache_row else None
-
-
-def _split_rows(stage: Stage, how: StageDesign) -> StageDesign | None:
-    few = how.split < 64 and stage.rows < _SATURATING_THREADS and how.order != "tiles"
-    return replace(how, split=4 * how.split) if few and can_split(stage) else None
-
-
-def _unsplit_rows(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return replace(how, split=1, cache_row=True) if how.split > 1 else None
-
-
-def _more_threads(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """For each row, so that each has fewer elements."""
-    if is_elementwise(stage):
-        return replace(how, coarsening=how.coarsening // 2) if how.coarsening > 1 and how.order != "tiles" else None
-    if how.order == "strips":
-        return replace(how, lanes=2 * how.lanes) if how.lanes < 32 and how.lanes < how.threads else None
-    if how.coarsening > 1:
-        return replace(how, coarsening=how.coarsening // 2)
-    return replace(how, threads=2 * how.threads) if how.threads < 1024 else None
-
-
-def _more_work(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """For each thread, so that more of its loads are on the way."""
-    if is_elementwise(stage):
-        return replace(how, coarsening=2 * how.coarsening) if how.coarsening < 8 and how.order != "tiles" else None
-    if how.order == "strips":
-        return replace(how, lanes=how.lanes // 2) if how.lanes > 1 else None
-    return replace(how, coarsening=2 * how.coarsening) if how.coarsening < 8 else None
-
-
-def _small_blocks(stage: Stage, how: StageDesign) -> StageDesign | None:
-    if how.threads <= 64 or (how.order == "tiles" and is_elementwise(stage)):
+def _cache_row(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.cache_row or not _has_several_passes(stage):
         return None
-    together = max(1, how.coarsening // 2) if how.order == "rows" and not is_elementwise(stage) else how.coarsening
-    return replace(how, threads=how.threads // 2, coarsening=together)
+    return replace(design, cache_row=True, split=1)
+
+
+def _split_rows(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.split >= 64 or design.order == "tiles" or stage.rows >= _SATURATING_THREADS:
+        return None
+    return replace(design, split=4 * design.split) if can_split(stage) else None
+
+
+def _unsplit_rows(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return replace(design, split=1, cache_row=True) if design.split > 1 else None
+
+
+def _more_threads(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """More threads per row, with fewer elements each."""
+    if is_elementwise(stage):
+        coarsened = design.coarsening > 1 and design.order != "tiles"
+        return replace(design, coarsening=design.coarsening // 2) if coarsened else None
+    if design.order == "strips":
+        lanes = design.lanes
+        return replace(design, lanes=2 * lanes) if lanes < 32 and lanes < design.threads else None
+    if design.coarsening > 1:
+        return replace(design, coarsening=design.coarsening // 2)
+    return replace(design, threads=2 * design.threads) if design.threads < 1024 else None
+
+
+def _more_work(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """More elements per thread, with more loads in flight."""
+    if is_elementwise(stage) and design.order == "tiles":
+        return None
+    if design.order == "strips" and not is_elementwise(stage):
+        return replace(design, lanes=design.lanes // 2) if design.lanes > 1 else None
+    return replace(design, coarsening=2 * design.coarsening) if design.coarsening < 8 else None
+
+
+def _smaller_blocks(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.threads <= 64 or (design.order == "tiles" and is_elementwise(stage)):
+        return None
+    rows_per_block = design.order == "rows" and not is_elementwise(stage)
+    coarsening = max(1, design.coarsening // 2) if rows_per_block else design.coarsening
+    return replace(design, threads=design.threads // 2, coarsening=coarsening)
 
 
 MOVES = (
     *matmul_moves.MOVES,
     Move(
-        "tiles",
-        "Take squares of the tensor through shared memory, so that both loads and stores go along memory's lines.",
+        "transpose tiles",
+        "Move square tiles through shared memory, so that both loads and stores are coalesced.",
         ("uncoalesced_access", "sector_waste"),
         _per_stage(_transpose_tiles),
     ),
     Move(
-        "overlap",
-        "Give each thread several outputs one below the other, so that it reads what their windows share once.",
+        "share windows",
+        "Give each thread several outputs in a column, so that it loads the inputs that their windows share once.",
         ("missing_reuse", "warp_stall", "integer_arithmetic"),
         _per_stage(_share_windows),
     ),
     Move(
-        "turn",
-        "Lay neighbouring threads along the dimension whose elements are neighbours in memory.",
+        "reorder threads",
+        "Run consecutive threads along the dimension that is contiguous in memory.",
         ("uncoalesced_access", "sector_waste", "l2_thrash"),
         _reorder_threads,
     ),
     Move(
-        "widen",
-        "Load and store 16 bytes at once: fewer instructions, more bytes on the way.",
+        "vectorize",
+        "Load and store 16 bytes per instruction: fewer instructions, more bytes in flight.",
         ("narrow_access", "warp_stall", "integer_arithmetic"),
         _vectorize,
     ),
     Move(
-        "keep",
-        "Keep the row in registers, or in shared memory, between passes instead of reading it again.",
+        "cache rows",
+        "Keep the row in registers or shared memory between passes instead of reading it again.",
         ("excess_traffic", "l2_thrash", "missing_reuse", "energy_dram_traffic", "energy_l2_traffic"),
         _per_stage(_cache_row),
     ),
     Move(
-        "split",
-        "Let several blocks share a row and join their parts: rows alone do not fill the device.",
+        "split rows",
+        "Let several thread blocks share a row and combine their partial results: the rows do not fill the device.",
         ("low_parallelism", "tail_effect"),
         _per_stage(_split_rows),
     ),
     Move(
         "whole rows",
-        "One block a row, in one kernel: no parts to join, and the row is read once.",
+        "Use one thread block per row and one kernel: no partial results to combine, and the row is read once.",
         ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
         _per_stage(_unsplit_rows),
     ),
     Move(
-        "more threads a row",
-        "More threads at each row, with fewer elements and registers for each.",
+        "more threads per row",
+        "Use more threads per row, with fewer elements and registers each.",
         ("register_pressure", "spills", "low_parallelism", "warp_stall"),
         _per_stage(_more_threads),
     ),
     Move(
-        "more work a thread",
-        "More elements for each thread, so that more of its loads are on the way and fewer threads meet at barriers.",
+        "more work per thread",
+        "Give each thread more elements: more loads in flight, and fewer threads at barriers.",
         ("barrier_stall", "narrow_access", "warp_stall", "energy_excess_threads"),
         _per_stage(_more_work),
     ),
     Move(
-        "small blocks",
-        "Blocks of half the size: more of them find room on an SM, and the last wave is shorter.",
+        "smaller blocks",
+        "Halve the block size: more blocks fit on a multiprocessor, and the last wave is shorter.",
         ("occupancy_limiter", "tail_effect", "barrier_stall"),
-        _per_stage(_small_blocks),
+        _per_stage(_smaller_blocks),
     ),
     APPROXIMATE_MATH,
     Move(
-        "fast mathematics",
-        "Use the hardware's own exponential, logarithm, reciprocal and root in place of the exact functions.",
+        "fast math",
+        "Use hardware instructions for exponential, logarithm, reciprocal and square root.",
         ("special_functions", "warp_stall", "energy_costly_math"),
         use_fast_math(frozenset({"exp", "log", "div", "sqrt"})),
     ),

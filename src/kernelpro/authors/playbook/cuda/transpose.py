@@ -1,95 +1,107 @@
-"""Element-wise stages that transpose: squares of the tensor go through shared memory.
+"""Element-wise stages that transpose: square tiles of the tensor go through shared memory.
 
-Where a stage stores along one loop and loads along another, either its loads or its stores would be scattered. A block
-takes a square of both loops, loads it along the one, and goes on along the other.
+If a stage stores along one loop and loads along another, either its loads or its stores are uncoalesced. A block takes a
+square tile of both loops, loads it along one and stores it along the other.
 """
 
 from __future__ import annotations
 
-from math import prod
-
 from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
+from kernelpro.authors.playbook.cuda.builder import CudaSourceBuilder
 from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
 from kernelpro.authors.playbook.cuda.syntax import indented
-from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, CudaSourceBuilder, unflatten_pack
+from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
+from kernelpro.authors.playbook.ir.indices import (
+    IndexExpr,
+    LoopVar,
+    iterations,
+    unflatten_loops,
+    variable,
+)
+from kernelpro.authors.playbook.ir.stages import Stage
 from kernelpro.authors.playbook.schedule.design import StageDesign
 from kernelpro.authors.playbook.schedule.passes import RowPass
-from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, variable
-from kernelpro.authors.playbook.ir.stages import Stage
 
 
 def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:
-    """The loop along which an element-wise stage stores, that along which it loads, and those loads."""
+    """The loop along which an element-wise stage stores, the loop along which it loads, and those loads."""
     if not is_elementwise(stage):
         return None
     loops = (*stage.outer, *stage.steps[0].loops)
     if len(loops) < 2:
         return None
-    *others, inner = loops
-    nodes = {
-        node
-        for step in stage.steps
-        for node in step.value.walk()
-        if node.op == "load" and node.data[1].is_affine
-    }
-    for other in others:
-        found = [n for n in nodes if n.data[1].coefficient(other) == 1 and n.data[1].coefficient(inner) > 1]
-        if found:
-            return inner, other, sorted(found, key=lambda node: node.number)
+    *others, store_loop = loops
+    loads = [node for node in nodes_of(stage.expressions, "load") if node.data[1].is_affine]
+    for load_loop in others:
+        transposed = [
+            node
+            for node in loads
+            if node.data[1].coefficient(load_loop) == 1 and node.data[1].coefficient(store_loop) > 1
+        ]
+        if transposed:
+            return store_loop, load_loop, sorted(transposed, key=lambda node: node.number)
     return None
 
 
-def write_transpose(writing: CudaSourceBuilder, stage: Stage, how: StageDesign, place: int) -> None:
-    found = find_transpose(stage)
-    assert found
-    inner, other, loads = found
-    writing.begin_kernel()
-    threads = writing.tunable(f"THREADS{place}", how.threads, 128, 512)
-    side = writing.tunable(f"TILE{place}", how.tile, 32, 64)
+def write_transpose(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
+    """Adds the kernel of a stage for which `find_transpose` returns loops."""
+    match = find_transpose(stage)
+    assert match
+    store_loop, load_loop, loads = match
+    builder.begin_kernel()
+    threads = builder.tunable(f"THREADS{number}", design.threads, 128, 512)
+    side = builder.tunable(f"TILE{number}", design.tile, 32, 64)
     loops = (*stage.outer, *stage.steps[0].loops)
-    rest = tuple(var for var in loops if var not in (inner, other))
-    p, q = LoopVar("p", inner.extent), LoopVar("q", other.extent)
-    places: dict[LoopVar, IndexExpr] = {inner: variable(p), other: variable(q)}
-    places |= unflatten_pack(variable(LoopVar("rest", prod(var.extent for var in rest))), rest, 1, IndexExpr())
-    turns = ThreadLoop(
-        writing,
+    batch_loops = tuple(var for var in loops if var not in (store_loop, load_loop))
+    loop_indices: dict[LoopVar, IndexExpr] = {
+        store_loop: variable(LoopVar("p", store_loop.extent)),
+        load_loop: variable(LoopVar("q", load_loop.extent)),
+        **unflatten_loops(batch_loops, variable(LoopVar("batch", iterations(batch_loops)))),
+    }
+    loop = ThreadLoop(
+        builder,
         RowPass(loops, list(stage.steps)),
         1,
-        places,
-        always_in_bounds=f"({inner.extent} % {side} == 0 && {other.extent} % {side} == 0)",
-        in_bounds=f"p < {inner.extent} && q < {other.extent}",
-        index_lines=["const Int p = left + x, q = top + y + u * STEP;"],
-        iterations="COUNT",
-        unroll="COUNT",
+        loop_indices,
+        always_in_bounds=f"({store_loop.extent} % {side} == 0 && {load_loop.extent} % {side} == 0)",
+        in_bounds=f"p < {store_loop.extent} && q < {load_loop.extent}",
+        index_lines=["const Int p = first_p + x, q = first_q + y + u * ROWS;"],
+        iterations="ITERATIONS",
+        unroll="ITERATIONS",
     )
-    turns.bind_printer()
+    loop.bind_printer()
     names: Names = {}
-    lines = _header(inner, other, side, threads)
+    lines = _header(store_loop, load_loop, side, threads)
     for node in loads:
-        tile = f"tile{node.number}"
+        tile, element_type = f"tile{node.number}", arithmetic_type(node.dtype)
+        lines += [f"__shared__ {element_type} {tile}[{side}][{side} + 1];  // + 1: avoids bank conflicts"]
+        body = loop.if_in_bounds([f"{tile}[y + u * ROWS][x] = {builder.printer.text(node, {})};"])
+        indices = "const Int p = first_p + y + u * ROWS, q = first_q + x;"
         lines += [
-            f"__shared__ {arithmetic_type(node.dtype)} {tile}[{side}][{side} + 1];  // one more: no two of a column in a bank"
+            "#pragma unroll",
+            "for (int u = 0; u < ITERATIONS; ++u) {",
+            *indented([indices, *body]),
+            "}",
         ]
-        body = [f"{tile}[y + u * STEP][x] = {writing.printer.text(node, {})};"]
-        inside = [f"if ({turns.always_in_bounds} || ({turns.in_bounds})) {{", *indented(body), "}"]
-        here = "const Int p = left + y + u * STEP, q = top + x;"
-        lines += ["#pragma unroll", "for (int u = 0; u < COUNT; ++u) {", *indented([here, *inside]), "}"]
-        names[node] = f"{tile}[x][y + u * STEP]"
-    first = turns.emit_loads(names)
-    lines += turns.outer_loop([*first, "__syncthreads();", *turns.unrolled(turns.emit_pack(names))])
-    tiles = [f"(({var.extent} + {side} - 1) / {side})" for var in (inner, other)]
-    blocks = " * ".join([*tiles, str(prod(var.extent for var in rest))])
-    writing.add_kernel(f"stage{place}", lines, blocks, threads)
+        names[node] = f"{tile}[x][y + u * ROWS]"
+    other_loads = loop.emit_loads(names)
+    lines += loop.outer_loop([*other_loads, "__syncthreads();", *loop.unrolled(loop.emit_pack(names))])
+    tiles = [f"(({var.extent} + {side} - 1) / {side})" for var in (store_loop, load_loop)]
+    grid = " * ".join([*tiles, str(iterations(batch_loops))])
+    builder.add_kernel(f"stage{number}", lines, grid, threads)
 
 
-def _header(inner: LoopVar, other: LoopVar, side: str, threads: str) -> list[str]:
-    """Where the block's square lies, and where the thread stands in it."""
+def _header(store_loop: LoopVar, load_loop: LoopVar, side: str, threads: str) -> list[str]:
+    """The position of the block's tile, and of the thread in it."""
+    tiles_p = f"TILES_P = ({store_loop.extent} + {side} - 1) / {side}"
+    tiles_q = f"TILES_Q = ({load_loop.extent} + {side} - 1) / {side}"
     return [
-        f"constexpr int STEP = {threads} / {side}, COUNT = {side} / STEP;",
-        f"constexpr int ACROSS = ({inner.extent} + {side} - 1) / {side}, DOWN = ({other.extent} + {side} - 1) / {side};",
+        f"constexpr int ROWS = {threads} / {side}, ITERATIONS = {side} / ROWS;  // rows per iteration",
+        f"constexpr int {tiles_p}, {tiles_q};",
         f"const int x = threadIdx.x % {side}, y = threadIdx.x / {side};",
-        f"const Int left = Int(blockIdx.x % ACROSS) * {side}, top = Int(blockIdx.x / ACROSS % DOWN) * {side};",
-        "[[maybe_unused]] const Int rest = blockIdx.x / (ACROSS * DOWN);",
+        f"const Int first_p = Int(blockIdx.x % TILES_P) * {side};",
+        f"const Int first_q = Int(blockIdx.x / TILES_P % TILES_Q) * {side};",
+        "[[maybe_unused]] const Int batch = blockIdx.x / (TILES_P * TILES_Q);",
     ]
