@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kernelpro.cli.optimize import limits
+from kernelpro.cli.parsing import parse_budget
 from kernelpro.engine.budget import Budget
 from kernelpro.records import BadInput, Cost, Limits, Step
 
@@ -37,19 +37,17 @@ def test_the_floor_ends_it_too() -> None:
 
 
 def test_limits_are_read_as_people_write_them() -> None:
-    found = limits(
-        ("candidates=12", "wall=2h", "device=90s", "dollars=1.5", "tokens=2e6", "floor=0.9"), Limits()
-    )
-    assert found == Limits(12, 1.5, 2_000_000, 7200.0, 90.0, 0.9)
+    texts = ("candidates=12", "wall=2h", "device=90s", "dollars=1.5", "tokens=2e6")
+    assert parse_budget(texts, Limits(), 0.9) == Limits(12, 1.5, 2_000_000, 7200.0, 90.0, 0.9)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("candidates", "candidates=many", "candidates=3h", "hours=3", "floor=2", "wall=-1"),
-        *("dollars=1.2.3", "dollars=.", "candidates=1e999", "wall=1e308d", "floor=0.5h"),
+        *("candidates", "candidates=many", "candidates=3h", "hours=3", "wall=-1"),
+        *("dollars=1.2.3", "dollars=.", "candidates=1e999", "wall=1e308d"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_one_clear_line(text: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(f"--budget {text}: say NAME=NUMBER")):
-        limits((text,), Limits())
+    with pytest.raises(BadInput, match=re.escape(f"--budget {text}: use quick, normal, max, or NAME=NUMBER")):
+        parse_budget((text,), Limits())

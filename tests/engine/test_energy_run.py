@@ -96,7 +96,9 @@ def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begu
             "cpu",
         ]
         done = subprocess.run(
-            [*command, "--objective", "edp", "--home", str(tmp_path / "runs")], capture_output=True, text=True
+            [*command, "--objective", "edp", "--runs-dir", str(tmp_path / "runs")],
+            capture_output=True,
+            text=True,
         )
-        assert done.returncode == 2 and done.stderr.strip() == f"kernelpro: --objective edp: {reason}"
+        assert done.returncode == 2 and done.stderr.strip() == f"kernelpro: objective edp: {reason}"
         assert not (tmp_path / "runs").exists()

@@ -54,8 +54,8 @@ def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
     assert [step["parent"] for step in steps] == [0, 0, 1, 2], (
         "a design in each language, and a move from each"
     )
-    assert [step["advice"] for step in steps] == [None, None, "energy_costly_math", "energy_costly_math"]
-    assert all(step["hypothesis"].endswith("energy).") for step in steps[2:]), steps
+    assert [step["diagnostic"] for step in steps] == ["", "", "energy_costly_math", "energy_costly_math"]
+    assert all("energy" in step["hypothesis"] for step in steps[2:]), steps
     assert found["winner"] in (3, 4) and energy_search.origin(found) == found["winner"] - 2
     assert parse_design(steps[found["winner"] - 1]["source"]).math == "approximate"
     again = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]

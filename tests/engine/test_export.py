@@ -10,7 +10,7 @@ import pytest
 import torch
 from elsewhere import LAYERNORM, SELF_TEST, Elsewhere, candidate, fewer_rows, task
 
-from kernelpro.engine.export import export, standalone
+from kernelpro.engine.export import export_step, module_file_name, standalone_file
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Candidate, Outcome, RunConfig, Status, Step, Task, Verdict
 
@@ -74,7 +74,7 @@ def test_without_a_gpu_a_triton_kernel_is_skipped(elsewhere: Elsewhere) -> None:
         Task.from_file(folder / "task.py"), (folder / "triton_registers.py").read_text(), target="cuda"
     )
     ast.parse(text)
-    assert "_GUARD_CARRIED" not in text and "kernelpro.lab" not in text
+    assert "_GUARD_MODULES" not in text and "kernelpro.lab" not in text
     done = elsewhere.run(SELF_TEST, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 77 and "self-test skipped: this kernel is for an NVIDIA GPU" in done.stdout
 
@@ -114,28 +114,37 @@ def test_what_only_a_file_of_its_own_can_have_is_moved(elsewhere: Elsewhere) -> 
         ("class ModelNew(:", "the candidate is not Python"),
         ("x = 1", "the candidate defines no class ModelNew"),
         (
-            candidate(head="class Optimized: pass"),
-            "the candidate defines Optimized, which exported files define themselves",
+            candidate(head="class OptimizedModule: pass"),
+            "the candidate defines OptimizedModule, which exported files define themselves",
         ),
         (
             candidate(head="from kernelpro import records"),
-            "the candidate imports kernelpro.records: an exported file carries",
+            "the candidate imports kernelpro.records: exported files can include only",
         ),
     ],
 )
 def test_candidates_that_cannot_be_exported(source: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        standalone(task(), source, None, {})
+        standalone_file(task(), source, None, {})
 
 
 def test_a_task_that_cannot_run_is_one_clear_line() -> None:
-    with pytest.raises(BadInput, match="task task: it cannot be run here: ZeroDivisionError"):
-        standalone(task(init="1 / 0"), candidate(), None, {})
+    with pytest.raises(BadInput, match="task task cannot be run here: ZeroDivisionError"):
+        standalone_file(task(init="1 / 0"), candidate(), None, {})
 
 
 def test_a_task_that_looks_at_values_is_run_on_the_cpu() -> None:
     source = task().source.replace("[torch.randn(16, 8)]", "[torch.randn(int(torch.full((), 16.0)), 8).t()]")
-    assert "(((8, 16), 'torch.float32', (1, 8)),)" in standalone(Task(source), candidate(), None, {})
+    assert "(((8, 16), 'torch.float32', (1, 8)),)" in standalone_file(Task(source), candidate(), None, {})
+
+
+@pytest.mark.parametrize("name", ["pool-1", "1-softmax", "class", "a.b", "tâche-2"])
+def test_exported_files_can_be_imported(name: str, elsewhere: Elsewhere) -> None:
+    file_name = module_file_name(name)
+    (elsewhere.folder / file_name).write_text(
+        standalone_file(task(), candidate(), None, {}), encoding="utf-8"
+    )
+    elsewhere.passes(f"import {file_name.removesuffix('.py')} as exported; exported.OptimizedModule")
 
 
 # --- runs ------------------------------------------------------------------------------------------------
@@ -147,29 +156,29 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, court: Court)
     config = RunConfig(columns, "cpu", "files:kernels")
     store = RunStore.create(tmp_path / "runs", config, "columns")
     with pytest.raises(BadInput, match="run columns-1 is not finished"):
-        export(store, None)
+        export_step(store, None)
     store.save_outcome(Outcome("the budget is spent"))
-    with pytest.raises(BadInput, match="run columns-1: nothing passed, so there is nothing to export"):
-        export(store, None)
+    with pytest.raises(BadInput, match="run columns-1 has nothing to export: no candidate passed"):
+        export_step(store, None)
     key = store.save_source((folder / "cpp_strips.py").read_text())
     verdict = court.judge(columns, Candidate.from_file(folder / "cpp_strips.py"))
     wrong = Verdict("step 2", Status.WRONG, "output 0 is off")
     store.save_step(Step(1, 0, "seed", "settled", key, key, "strips", author="files", verdict=verdict))
     store.save_step(Step(2, 1, "improve", "settled", key, key, verdict=wrong))
-    store.save_step(Step(3, 1, "improve", "settled", key, key, note="a duplicate of step 1"))
+    store.save_step(Step(3, 1, "improve", "settled", key, key, note="the same source as step 1"))
     store.save_outcome(Outcome("the budget is spent", 1, verdict))
     for number, message in {
-        2: "it is wrong: output 0 is off",
-        3: "not judged .a duplicate of step 1",
+        2: "cannot be exported: wrong: output 0 is off",
+        3: "not judged .the same source as step 1",
         9: "has no step 9; it has 3",
     }.items():
         with pytest.raises(BadInput, match=message):
-            export(store, number)
-    text = export(store, None)
-    assert text == export(store, 1)
+            export_step(store, number)
+    text = export_step(store, None)
+    assert text == export_step(store, 1)
     said = ast.get_docstring(ast.parse(text)) or ""
     for part in (
-        "run: columns-1, begun 2",
+        "run: columns-1, started 2",
         "step: 1, by files: strips",
         "verdict: passed",
         "time, candidate: ",

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from engine.verdicts import verdict
 
-from kernelpro.cli import joules, runs
+from kernelpro.cli.commands.runs import ShowOptions
+from kernelpro.cli.runs import show_run
 from kernelpro.engine import objective
 from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.store import RunStore
@@ -29,6 +30,7 @@ from kernelpro.records import (
     Verdict,
 )
 from kernelpro.report import pareto_plot
+from kernelpro.report.wording import describe_energy
 
 
 def step(number: int, ms: float, power: float | None = None) -> Step:
@@ -77,7 +79,7 @@ def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
             objective.notes(LEAN, held, 1)
             == ("step 1 runs at the board's power limit, where energy is proportional to time",) * limited
         )
-        assert ("680 W, the board's limit, where energy is time, " in joules.line(energy)) == limited
+        assert ("680 W, the board's power limit, " in describe_energy(energy)) == limited
 
 
 def test_nobody_takes_less_than_a_fastest_whose_energy_is_not_known() -> None:
@@ -110,7 +112,7 @@ def beside(baseline: str, found: Verdict) -> Verdict:
     assert found.energy
     energy = found.energy
     joules = {"candidate": energy.joules["candidate"], baseline: energy.joules[energy.baseline]}
-    return replace(found, energy=replace(energy, against=baseline, joules=joules))
+    return replace(found, energy=replace(energy, baseline=baseline, joules=joules))
 
 
 def test_the_saving_is_told_with_what_it_costs() -> None:
@@ -231,19 +233,19 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
     store = RunStore.create(tmp_path, LEAN, "demo")
     for number, held in HELD.items():
         store.save_step(Step(number, 0, "seed", "settled", verdict=held))
-    runs.show(store.id, None, str(tmp_path / "early.svg"), str(tmp_path), False)
+    show_run(ShowOptions(run=store.id, plot=str(tmp_path / "early.svg"), runs_dir=str(tmp_path)))
     store.save_outcome(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
-    assert runs.show(store.id, None, str(tmp_path / "front.svg"), str(tmp_path), False) == 0
+    assert show_run(ShowOptions(run=store.id, plot=str(tmp_path / "front.svg"), runs_dir=str(tmp_path))) == 0
     assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
-    assert "0.5050 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
+    assert "0.505 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]
     assert len(circles) == len(HELD) and len({circle.get("fill") for circle in circles}) == 2
     assert RunStore.open(tmp_path, store.id).outcome() == store.outcome(), (
         "the front survives its way through JSON"
     )
-    assert runs.show(store.id, 2, None, str(tmp_path), False) == 0
-    assert "energy: 162 mJ a call" in capsys.readouterr().out
+    assert show_run(ShowOptions(run=store.id, step=2, runs_dir=str(tmp_path))) == 0
+    assert "energy: 162 mJ per call" in capsys.readouterr().out
 
 
 def test_a_front_tells_its_lines_apart_and_names_no_more_than_can_be_read() -> None:

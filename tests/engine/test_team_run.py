@@ -93,19 +93,19 @@ def states(store: RunStore) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "state", "said"),
     [
-        (NONSENSE, "was malformed 3 times"),
-        ((Fail(500),) * 4, "given up after 4 attempts"),
-        ((Fail(400, message="the prompt violates our policy"),), "violates our policy"),
+        (NONSENSE, "no answer", "was malformed 3 times"),
+        ((Fail(500),) * 4, "unreachable", "given up after 4 attempts"),
+        ((Fail(400, message="the prompt violates our policy"),), "no answer", "violates our policy"),
     ],
 )
 def test_a_question_that_fails_for_good_is_a_failed_step_and_the_run_goes_on(
-    tmp_path: Path, failure: tuple[Act, ...], said: str
+    tmp_path: Path, failure: tuple[Act, ...], state: str, said: str
 ) -> None:
     store = begun(tmp_path)
     outcome, purse, _ = served(store, design(0.5), *failure, design(0.4), design(0.3))
-    assert states(store) == ["passed", "no answer", "passed", "passed"]
+    assert states(store) == ["passed", state, "passed", "passed"]
     assert outcome.best == 4 and "3 candidates" in outcome.reason, (
         "no candidate was written, so none was used up"
     )
@@ -152,7 +152,7 @@ def test_what_was_chosen_after_such_an_end_is_found_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(401, "was refused"), (402, "no credit"), (404, "does not know this model")],
+    [(401, "was rejected"), (402, "no credit"), (404, "does not know this model")],
 )
 def test_what_no_question_will_survive_ends_the_run_and_loses_nothing(
     tmp_path: Path, status: int, said: str
@@ -179,7 +179,7 @@ def test_a_replay_that_leaves_the_recorded_path_ends_like_a_run(tmp_path: Path) 
     assert outcome.best == 2 and purse.spent.calls == 0
     further = begun(tmp_path / "further", "greedy", candidates=9)
     outcome, _ = run(further, f"replay:{recorded.folder}")
-    assert outcome.best == 2 and "no answer to step-3/plan was recorded" in outcome.reason
+    assert outcome.best == 2 and "no recorded answer to step-3/plan" in outcome.reason
 
 
 def test_a_recorded_answer_that_does_not_fit_is_a_failed_step(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_a_recorded_answer_that_does_not_fit_is_a_failed_step(tmp_path: Path) ->
     lines = (recorded.folder / FILE).read_text().replace("MS = 0.6", "MS = 0.2")
     (tmp_path / "changed.jsonl").write_text(lines)
     outcome, _ = run(departed, f"replay:{tmp_path / 'changed.jsonl'}")
-    assert outcome.best == 2 and states(departed) == ["passed", "passed", "no answer", "no idea"]
-    assert "does not fit the question now" in departed.steps()[2].note
+    assert outcome.best == 2 and states(departed) == ["passed", "passed", "no answer", "out of ideas"]
+    assert "does not fit the present format" in departed.steps()[2].note
 
 
 @pytest.mark.parametrize("policy", ["greedy", "epsilon-greedy:max_seeds=1", "mcts:seeds=1"])

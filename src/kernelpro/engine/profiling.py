@@ -67,7 +67,7 @@ async def profile(
             result = _without_comparison(result, f"the class {bound} needs no counters", "--all-counters")
     elif result.target == "cpu" and spec.references:
         result = _without_comparison(result, "comparing baselines needs the counters of a GPU")
-    return result, runner.diagnose(result, selected, record, spec.energy, every=spec.all_counters)
+    return result, runner.diagnose(result, selected, record, spec.energy, run_all=spec.all_counters)
 
 
 def _without_comparison(profile: Profile, reason: str, enable: str = "") -> Profile:

@@ -1,4 +1,5 @@
-"""The guard: the reference in a module of its own, and `Optimized`, which chooses between kernel and reference."""
+"""The guard: the reference in its own module, and `OptimizedModule`, which chooses between kernel and
+reference."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ import typing
 import torch
 
 _GUARD_REFERENCE = _GUARD_PAYLOAD = _GUARD_ENTRY = ""
-"""Text of the task and its fields, see `records.Task`."""
+"""Source and fields of the task, see `records.Task`."""
 _GUARD_FORM = "kernelbench"
 _GUARD_TRAINING = _GUARD_MODE_MATTERS = True
-"""The mode in which the kernel was judged, and whether the reference looks at it."""
+"""The mode in which the kernel was judged, and whether the reference depends on it."""
 _GUARD_TARGET, _GUARD_LIMIT = "cpu", 1e-2
 """The device, and the relative error that the self-test accepts."""
 _GUARD_INPUTS, _GUARD_STATE, _GUARD_SETTINGS = (), dict[str, object](), dict[str, str]()
@@ -28,16 +29,17 @@ import torch  # noqa: E402
 
 
 def _guard_load() -> Any:
-    """The reference's text as a module of its own, readable by inspect and compilers."""
+    """The reference as its own module. inspect and compilers can read its source."""
     import linecache
     import sys
     import types
 
     module = types.ModuleType(f"{__name__}_reference")
     sys.modules[module.__name__] = module
-    module.__file__ = place = f"<{module.__name__}>"
-    linecache.cache[place] = (len(_GUARD_REFERENCE), None, _GUARD_REFERENCE.splitlines(True), place)
-    exec(compile(_GUARD_REFERENCE, place, "exec", dont_inherit=True), module.__dict__)
+    module.__file__ = file_name = f"<{module.__name__}>"
+    lines = _GUARD_REFERENCE.splitlines(True)
+    linecache.cache[file_name] = (len(_GUARD_REFERENCE), None, lines, file_name)
+    exec(compile(_GUARD_REFERENCE, file_name, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
@@ -45,7 +47,7 @@ _GUARD_MODULE = _guard_load()
 
 
 def _guard_payload() -> Any:
-    """Module, example inputs and init inputs of a task that was made from a live module or function."""
+    """Module, example inputs and init inputs of a task that was created from a live module or function."""
     import base64
     import io
     import operator
@@ -54,11 +56,11 @@ def _guard_payload() -> Any:
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
             try:
-                found = operator.attrgetter(name)(_GUARD_MODULE)
+                value = operator.attrgetter(name)(_GUARD_MODULE)
             except AttributeError:
-                found = None
-            own = getattr(found, "__module__", None) == _GUARD_MODULE.__name__
-            return found if own else super().find_class(module, name)
+                value = None
+            is_own = getattr(value, "__module__", None) == _GUARD_MODULE.__name__
+            return value if is_own else super().find_class(module, name)
 
     return Unpickler(io.BytesIO(base64.b64decode(_GUARD_PAYLOAD))).load()
 
@@ -83,7 +85,7 @@ def _guard_reference(init: list[Any]) -> Any:
 
 
 def _guard_map(value: Any, change: Any) -> Any:
-    """`value` with every tensor in its lists, tuples and dicts changed."""
+    """`value` with `change` applied to every tensor in its lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -100,7 +102,8 @@ def _guard_leaves(value: Any) -> list[Any]:
 
 
 def _guard_inputs(seed: int, device: str) -> list[Any]:
-    """Fresh inputs, dense, as they were judged: from get_inputs, or the examples' elements in another order."""
+    """Fresh dense inputs, as in the judgement: from get_inputs, or the examples with their elements
+    shuffled."""
     torch.manual_seed(seed)
 
     def dense(leaf: Any) -> Any:
@@ -118,7 +121,7 @@ def _guard_inputs(seed: int, device: str) -> list[Any]:
 
 
 def _guard_signature(value: Any) -> Any:
-    """Shape, type and strides of every tensor, and the value of everything else."""
+    """Shape, dtype and strides of every tensor, and the value of everything else."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), str(value.dtype), value.stride() if value.layout is torch.strided else None
     if isinstance(value, (list, tuple)):
@@ -129,7 +132,8 @@ def _guard_signature(value: Any) -> Any:
 
 
 def _guard_describe(module: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """A reference's state (names, shapes, types), and its settings: classes of its parts and their plain attributes."""
+    """The state of a reference (names, shapes, dtypes), and its settings: the classes of its submodules and
+    their plain attributes."""
     state = {name: (tuple(t.shape), str(t.dtype)) for name, t in module.state_dict().items()}
     settings: dict[str, str] = {}
     for path, part in module.named_modules():
@@ -145,7 +149,7 @@ def _guard_describe(module: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _guard_seeded(seed: int | None, make: Any) -> Any:
-    """What `make` returns when it runs under the seed; the generators are as before afterwards."""
+    """Call `make` under the seed, without changing the random generators."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.no_grad(), torch.random.fork_rng(devices):
         torch.manual_seed(seed or 0)
@@ -153,54 +157,57 @@ def _guard_seeded(seed: int | None, make: Any) -> Any:
 
 
 def _guard_versions(device: Any, tensors: list[Any]) -> Any:
-    """Changes whenever one of the tensors is written, moved or replaced."""
+    """A value that changes whenever one of the tensors is written, moved or replaced."""
     return device, [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
 
 
 class _GuardMismatch(ValueError):
-    """The kernel cannot stand for this reference."""
+    """The kernel cannot replace this reference."""
 
 
-class Optimized(torch.nn.Module):
-    """The kernel where it was judged, the reference everywhere else; `last_path` says which of the two ran.
+class OptimizedModule(torch.nn.Module):
+    """Runs the kernel for inputs as judged, and the reference for all others; `last_path` says which of them
+    ran.
 
-    `Optimized(*init)` builds both; without arguments with the task's own. `Optimized.of(module)` goes around a reference
-    module and takes its parameters by name. The kernel runs where inputs have the judged number, shapes, types, strides and
-    device and no gradient is asked for: call it under `torch.no_grad()`. It follows when parameters change or move, and its
-    first answer after that is held against the reference's. `refusal` is why there is no kernel, or None.
+    `OptimizedModule(*init)` builds both; without arguments it uses the task's own.
+    `OptimizedModule.from_module(module)` wraps a reference module and takes its parameters by name. The
+    kernel runs if the inputs have the judged number, shapes, dtypes, strides and device, and no gradient is
+    needed: call it under `torch.no_grad()`. It follows parameters that change or move, and its first output
+    after a change is checked against the reference. `fallback_reason` says why there is no kernel; None if
+    there is one.
     """
 
     reference: Any
     _kernel: Any
-    _seen: Any
+    _versions: Any
 
     def __init__(self, *init: Any):
         super().__init__()
         arguments, seed = list(init) or _guard_init(), int(torch.randint(2**31, (), device="cpu"))
         reference = _guard_seeded(seed, lambda: _guard_reference(arguments)).train(_GUARD_TRAINING)
         try:
-            self._begin(reference, arguments, None if _GUARD_FORM == "module" else seed)
+            self._setup(reference, arguments, None if _GUARD_FORM == "module" else seed)
         except Exception as error:
-            self._refuse(error)
+            self._fall_back(error)
 
     @classmethod
-    def of(cls, module: torch.nn.Module) -> Any:
-        """Around a reference that exists; ValueError where the kernel cannot take its parameters by name."""
-        made = cls.__new__(cls)
-        torch.nn.Module.__init__(made)
+    def from_module(cls, module: torch.nn.Module) -> Any:
+        """Wrap an existing reference. Raises ValueError if the kernel cannot take its parameters by name."""
+        model = cls.__new__(cls)
+        torch.nn.Module.__init__(model)
         try:
-            made._begin(module, _guard_init(), None)
+            model._setup(module, _guard_init(), None)
         except Exception as error:
             if isinstance(error, _GuardMismatch):
                 raise
-            made._refuse(error)
-        return made
+            model._fall_back(error)
+        return model
 
-    def _begin(self, reference: Any, init: list[Any], seed: int | None) -> None:
+    def _setup(self, reference: Any, init: list[Any], seed: int | None) -> None:
         self.last_path: str | None = None
-        self.refusal: Exception | None = None
+        self.fallback_reason: Exception | None = None
         self.reference, self.training = reference, reference.training
-        self._init, self._seed, self._tried, self._seen = init, seed, False, (None, [])
+        self._init, self._seed, self._checked, self._versions = init, seed, False, (None, [])
         self._original: dict[str, Any] = {}
         self.__dict__["_kernel"] = None  # not a submodule: parameters and state are the reference's
         self._stores = [
@@ -208,16 +215,17 @@ class Optimized(torch.nn.Module):
         ]
         self._build("cpu")
 
-    def _refuse(self, error: Exception) -> None:
+    def _fall_back(self, error: Exception) -> None:
         import warnings
 
-        self.refusal, self.__dict__["_kernel"] = error, None
+        self.fallback_reason, self.__dict__["_kernel"] = error, None
         warnings.warn(
-            f"the reference is used instead of the kernel: {type(error).__name__}: {error}", stacklevel=3
+            f"using the reference instead of the kernel: {type(error).__name__}: {error}", stacklevel=3
         )
 
     def _build(self, device: Any) -> None:
-        """ModelNew with the reference's parameters: by name, or else from the same seed as long as they have not changed."""
+        """Build ModelNew with the reference's parameters: by name, else from the same seed if they have not
+        changed."""
         shapes, settings = _guard_describe(self.reference)
         if shapes != _GUARD_STATE or any(
             settings.get(key, value) != value for key, value in _GUARD_SETTINGS.items()
@@ -250,20 +258,21 @@ class Optimized(torch.nn.Module):
         )
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        device = None if named or self._kernel is None else self._place(inputs)
-        self.__dict__["last_path"] = (
-            "reference" if device is None else "kernel"
-        )  # as an attribute it costs microseconds
+        """The kernel's output if it can take this call, else the reference's."""
+        device = None if named or self._kernel is None else self._kernel_device(inputs)
+        # Setting it as an attribute would cost microseconds.
+        self.__dict__["last_path"] = "reference" if device is None else "kernel"
         if device is None:
             return self.reference(*inputs, **named)
-        call = self._kernel if self._tried else self._first
+        call = self._kernel if self._checked else self._checked_call
         if _GUARD_TARGET == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
                 return call(*inputs)
         return call(*inputs)
 
-    def _place(self, inputs: Any) -> Any:
-        """The device on which the kernel, brought up to date, can take this call; None where the reference must."""
+    def _kernel_device(self, inputs: Any) -> Any:
+        """The device on which the kernel can take this call, after an update if needed; None if the reference
+        must."""
         if _GUARD_MODE_MATTERS and self.reference.training != _GUARD_TRAINING:
             return None
         if (
@@ -274,52 +283,53 @@ class Optimized(torch.nn.Module):
             return None
         leaves, tensors = _guard_leaves(inputs), self._tensors()
         devices = {t.device for t in (*leaves, *tensors)}
-        aligned = not any(leaf.data_ptr() % 64 for leaf in leaves)  # as they were when they were judged
+        aligned = not any(leaf.data_ptr() % 64 for leaf in leaves)  # as in the judgement
         if len(devices) != 1 or next(iter(devices)).type != _GUARD_TARGET or not aligned:
             return None
         if torch.is_grad_enabled() and any(t.requires_grad for t in (*leaves, *tensors)):
             return None
         (device,) = devices
-        if (seen := _guard_versions(device, tensors)) != self._seen:
+        if (versions := _guard_versions(device, tensors)) != self._versions:
             try:
                 self._build(device)
             except Exception as error:
-                self._refuse(error)
+                self._fall_back(error)
                 return None
-            self._seen, self._tried = seen, False
+            self._versions, self._checked = versions, False
         return device
 
     def _tensors(self) -> list[Any]:
-        """The reference's parameters and buffers; faster than asking it for them, which counts at every call."""
+        """The reference's parameters and buffers; faster than named_parameters, which matters on every
+        call."""
         return [t for store in self._stores for t in store.values() if t is not None]
 
-    def _first(self, *inputs: Any) -> Any:
-        """The first answer with these parameters, held against the reference's."""
-        answer, right = self._kernel(*inputs), self.reference(*inputs)
-        error = _guard_error(answer, right)
-        self._tried = True
-        self._seen = _guard_versions(
-            self._seen[0], self._tensors()
-        )  # the reference may have written statistics of its own
+    def _checked_call(self, *inputs: Any) -> Any:
+        """The first output with these parameters, checked against the reference's."""
+        output, expected = self._kernel(*inputs), self.reference(*inputs)
+        error = _guard_error(output, expected)
+        self._checked = True
+        # The reference may have updated statistics of its own.
+        self._versions = _guard_versions(self._versions[0], self._tensors())
         if error <= max(_GUARD_LIMIT, 1e-2):
-            return answer
+            return output
         self.last_path = "reference"
-        self._refuse(ArithmeticError(f"its first answer is off by {error:.1e} (relative)"))
-        return right
+        self._fall_back(ArithmeticError(f"its first output has a relative error of {error:.1e}"))
+        return expected
 
 
-def _guard_error(found: Any, right: Any) -> float:
-    """Worst ||found - right|| / ||right|| over the outputs; share of mismatches where they are not floating."""
-    found, right = _guard_leaves(found), _guard_leaves(right)
-    if [(t.shape, t.dtype) for t in found] != [(t.shape, t.dtype) for t in right]:
+def _guard_error(output: Any, expected: Any) -> float:
+    """Largest ||output - expected|| / ||expected|| over the outputs; the share of mismatches if they are not
+    floating."""
+    output, expected = _guard_leaves(output), _guard_leaves(expected)
+    if [(t.shape, t.dtype) for t in output] != [(t.shape, t.dtype) for t in expected]:
         return float("inf")
-    worst = 0.0
-    for a, b in zip(found, right, strict=True):
+    largest = 0.0
+    for a, b in zip(output, expected, strict=True):
         same = (a == b) | ((a != a) & (b != b))
         if b.is_floating_point():
             size = b[b.isfinite()].double().norm().clamp_min(1e-30)
             error = float(torch.where(same, 0.0, a.double() - b.double()).norm() / size)
         else:
             error = 1.0 - float(same.double().mean()) if b.numel() else 0.0
-        worst = max(worst, error if error == error else float("inf"))
-    return worst
+        largest = max(largest, error if error == error else float("inf"))
+    return largest

@@ -1,21 +1,21 @@
-"""Native code without kernelpro: its modules, where they are not installed, and libraries that are compiled late."""
+"""Native code without kernelpro: copies of its modules, and libraries that are compiled on first use."""
 
-_GUARD_CARRIED: dict[str, str] = {}
-"""Sources of kernelpro's modules by name, each after those that it imports."""
+_GUARD_MODULES: dict[str, str] = {}
+"""Sources of kernelpro's modules by name, each after the modules that it imports."""
 
 # --- exported below ------------------------------------------------------------------------------------
 from typing import Any  # noqa: E402
 
 
-def _guard_carry() -> None:
-    """Take the modules of kernelpro from this file where kernelpro is not installed."""
+def _guard_provide_modules() -> None:
+    """Load the modules of kernelpro from this file if kernelpro is not installed."""
     import sys
     import types
 
     try:
         import kernelpro.runtime  # noqa: F401
     except ImportError:
-        for name, text in _GUARD_CARRIED.items():
+        for name, text in _GUARD_MODULES.items():
             module = sys.modules[name] = types.ModuleType(name)
             module.__path__ = []
             parent, _, last = name.rpartition(".")
@@ -25,7 +25,7 @@ def _guard_carry() -> None:
 
 
 class _GuardLibrary:
-    """A native library that is compiled when a model is built, so that importing this file needs no compiler."""
+    """A native library that is compiled when a model is built: importing this file needs no compiler."""
 
     def __init__(self, compiler: Any, arguments: Any, named: Any):
         self._guard_recipe = compiler, arguments, named
@@ -38,24 +38,25 @@ class _GuardLibrary:
         return self._guard_library
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._guard_build(), name)
-        setattr(self, name, found)
-        return found
+        function = getattr(self._guard_build(), name)
+        setattr(self, name, function)
+        return function
 
 
-def _guard_later() -> Any:
-    """Put off what the candidate compiles while it is imported. Returns the libraries, and what ends this."""
+def _guard_defer_builds() -> Any:
+    """Defer what the candidate compiles on import. Returns the libraries, and a function that ends the
+    deferral."""
     from kernelpro import runtime
 
-    own = {name: getattr(runtime, name) for name in ("cpp", "cuda", "cute")}
+    compilers = {name: getattr(runtime, name) for name in ("cpp", "cuda", "cute")}
     libraries: list[_GuardLibrary] = []
 
-    def put_off(compiler: Any) -> Any:
-        def later(*arguments: Any, **named: Any) -> _GuardLibrary:
+    def deferred(compiler: Any) -> Any:
+        def record(*arguments: Any, **named: Any) -> _GuardLibrary:
             libraries.append(_GuardLibrary(compiler, arguments, named))
             return libraries[-1]
 
-        return later
+        return record
 
-    vars(runtime).update({name: put_off(compiler) for name, compiler in own.items()})
-    return libraries, lambda: vars(runtime).update(own)
+    vars(runtime).update({name: deferred(compiler) for name, compiler in compilers.items()})
+    return libraries, lambda: vars(runtime).update(compilers)
