@@ -1,98 +1,104 @@
-"""Writing C++ for the CPU: one function, one parallel region, one loop nest for each stage.
-
-cpp_words.py     types, operators, mathematics
-cpp_loops.py     a stage row by row, or in strips of neighbouring rows
-cpp_products.py  a stage with a matrix product
-moves.py     designs to begin with, and moves
-"""
+"""The C++ backend for CPUs: one function with one parallel region, in which each stage is one loop nest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelpro.authors.playbook.codegen import python_module as frame
 from kernelpro.authors.playbook.codegen.backend import Backend
+from kernelpro.authors.playbook.codegen.python_module import argument_name, module_source
 from kernelpro.authors.playbook.cpp import moves
-from kernelpro.authors.playbook.cpp.loops import Kernel, Rows, Strips, indented
-from kernelpro.authors.playbook.cpp.matmul import MICRO, Products
-from kernelpro.authors.playbook.cpp.syntax import (
-    BFLOAT,
-    HALF,
+from kernelpro.authors.playbook.cpp.loop_nest import CppKernel, indented
+from kernelpro.authors.playbook.cpp.matmul import MatmulNest
+from kernelpro.authors.playbook.cpp.prelude import (
+    BFLOAT16_CONVERSIONS,
+    HALF_TYPE,
+    MATH_FUNCTIONS,
+    MULTIPLY_TILE,
     PRELUDE,
+)
+from kernelpro.authors.playbook.cpp.rows import RowNest
+from kernelpro.authors.playbook.cpp.strips import StripNest
+from kernelpro.authors.playbook.cpp.syntax import (
     STORAGE_TYPES,
     CppPrinter,
-    identity_element,
-    math_functions,
     accumulator_type,
+    identity_element,
 )
 from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
 _TITLE = "Written by the playbook in C++."
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
-"""Nobody reads errno or floating-point exceptions, and both stand in the way of vector code."""
+"""errno and floating-point exceptions are not used, and both prevent vectorization."""
 
 
 def write(program: Program, design: Design) -> str:
-    """The candidate's file."""
-    pointers = {t.name: frame.argument_name(t) for t in program.tensors}
-    kernel = Kernel(program, CppPrinter(design.math == "fast", pointers))
+    """The candidate's source file."""
+    pointers = {t.name: argument_name(t) for t in program.tensors}
+    kernel = CppKernel(program, CppPrinter(design.math == "fast", pointers))
     body: list[str] = []
-    for place, stage in enumerate(program.stages):
-        body += [f"// stage {place}", *_stage(kernel, stage, design, place)]
-    used = [
-        t for t in program.tensors if t.role not in ("parameter", "input") or t.name in program.loaded_tensors
-    ]
+    for number, stage in enumerate(program.stages):
+        body += [f"// stage {number}", *_stage(kernel, stage, design, number)]
+    loaded = program.loaded_tensors
+    used = [t for t in program.tensors if t.role not in ("parameter", "input") or t.name in loaded]
     used += [Tensor(name, (size,), dtype, "temporary") for name, (dtype, size) in kernel.scratch.items()]
-    source = "\n".join([_head(kernel, used), *_function(program, used, body)])
-    return frame.module_source(
+    source = "\n".join([_prelude(kernel, used), *_function(program, used, body)])
+    return module_source(
         program, design, _TITLE, _library(source, kernel), _call(used, kernel), kernel.tunables
     )
 
 
-def _stage(kernel: Kernel, stage: Stage, design: Design, place: int) -> list[str]:
-    kind = Products if stage.product else Strips if design.stages[place].order == "strips" else Rows
-    lines = kind(kernel, stage, design.stages[place], place).lines()
+def _stage(kernel: CppKernel, stage: Stage, design: Design, number: int) -> list[str]:
+    stage_design = design.stages[number]
+    nest = MatmulNest if stage.product else StripNest if stage_design.order == "strips" else RowNest
+    lines = nest(kernel, stage, stage_design, number).lines()
     if stage.epilogue:
-        lines += [
-            "#pragma omp single",
-            "{",
-            *indented([kernel.store(step, {}) for step in stage.epilogue]),
-            "}",
-        ]
+        stores = [kernel.store(step, {}) for step in stage.epilogue]
+        lines += ["#pragma omp single", "{", *indented(stores), "}"]
     return lines
 
 
-def _head(kernel: Kernel, used: Sequence[Tensor]) -> str:
-    kinds = {tensor.dtype for tensor in used}
-    halves = [text for kind, text in (("float16", HALF), ("bfloat16", BFLOAT)) if kind in kinds]
-    blocks = [MICRO] if kernel.blocked else []
-    return "\n".join([PRELUDE, *halves, math_functions(kernel.printer.used_functions), *blocks])
+def _prelude(kernel: CppKernel, used: Sequence[Tensor]) -> str:
+    dtypes = {tensor.dtype for tensor in used}
+    functions = set(kernel.printer.used_functions)
+    functions |= {"fast_exp"} if functions & {"fast_tanh", "fast_erf", "fast_expm1"} else set()
+    functions |= {"fast_log"} if "fast_log1p" in functions else set()
+    parts = [
+        PRELUDE,
+        *([HALF_TYPE] if "float16" in dtypes else []),
+        *([BFLOAT16_CONVERSIONS] if "bfloat16" in dtypes else []),
+        "\n".join(text for name, text in MATH_FUNCTIONS.items() if name in functions),
+        *([MULTIPLY_TILE] if kernel.multiplies_tiles else []),
+    ]
+    return "\n".join(parts)
 
 
 def _function(program: Program, used: Sequence[Tensor], body: list[str]) -> list[str]:
     arguments = []
     for tensor in used:
-        constant = "const " if tensor.role in ("input", "parameter") else ""
-        arguments.append(f"{constant}{STORAGE_TYPES[tensor.dtype]}* __restrict__ {frame.argument_name(tensor)}")
+        const = "const " if tensor.role in ("input", "parameter") else ""
+        arguments.append(f"{const}{STORAGE_TYPES[tensor.dtype]}* __restrict__ {argument_name(tensor)}")
     totals = []
     for total in (total for stage in program.stages for total in stage.totals):
-        kind = accumulator_type(total.value.dtype)
-        totals.append(f"{kind} {total.name} = {identity_element(total.kind, kind)};")
-    inside = ["#pragma omp parallel", "{", *indented(body), "}"]
-    return [f'extern "C" void run({", ".join(arguments)}) {{', *indented([*totals, *inside]), "}"]
+        ctype = accumulator_type(total.value.dtype)
+        totals.append(f"{ctype} {total.name} = {identity_element(total.kind, ctype)};")
+    region = ["#pragma omp parallel", "{", *indented(body), "}"]
+    return [f'extern "C" void run({", ".join(arguments)}) {{', *indented([*totals, *region]), "}"]
 
 
-def _library(source: str, kernel: Kernel) -> str:
+def _library(source: str, kernel: CppKernel) -> str:
     flags = [*(f'"{flag}"' for flag in _FLAGS), *(f'f"-D{name}={{{name}}}"' for name in kernel.tunables)]
-    return f'from kernelpro import runtime\n\nlib = runtime.cpp(\n    r"""\n{source}\n""",\n    flags=[{", ".join(flags)}],\n)'
+    return (
+        f'from kernelpro import runtime\n\nlib = runtime.cpp(\n    r"""\n{source}\n""",\n'
+        f"    flags=[{', '.join(flags)}],\n)"
+    )
 
 
-def _call(used: Sequence[Tensor], kernel: Kernel) -> list[str]:
-    scratch = [
+def _call(used: Sequence[Tensor], kernel: CppKernel) -> list[str]:
+    allocations = [
         f"{name} = torch.empty({size}, dtype=torch.{dtype})" for name, (dtype, size) in kernel.scratch.items()
     ]
-    return [*scratch, f"lib.run({', '.join(frame.argument_name(t) for t in used)})"]
+    return [*allocations, f"lib.run({', '.join(argument_name(t) for t in used)})"]
 
 
 BACKEND = Backend("cpp", "cpu", write, moves.seeds, moves.MOVES, moves.fallbacks)

@@ -1,187 +1,187 @@
-"""Designs for C++ on the CPU: where to begin, and which move answers which finding."""
+"""Designs for C++ on the CPU: seeds, moves, and the diagnostics that suggest them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from kernelpro.authors.playbook.cpp.loops import STRIPS
+from kernelpro.authors.playbook.cpp.strips import STRIPS
 from kernelpro.authors.playbook.cpp.syntax import FAST_FUNCTIONS
+from kernelpro.authors.playbook.ir.expressions import nodes_of
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign
-from kernelpro.authors.playbook.schedule.moves import (Move, Seed, apply_change, distinct_fallbacks, distinct_seeds, per_stage, use_fast_math)
+from kernelpro.authors.playbook.schedule.moves import (
+    Move,
+    Seed,
+    apply_change,
+    distinct_fallbacks,
+    distinct_seeds,
+    per_stage,
+    use_fast_math,
+)
 from kernelpro.authors.playbook.schedule.online_reductions import fuse_variance
 from kernelpro.authors.playbook.schedule.passes import choose_cached, split_into_passes
 
 LANES = 16
-_FEW = 16
-"""Rows for which packing the other operand of a product does not pay."""
+_MIN_PACKED_ROWS = 16
+"""With fewer rows, packing the other operand of a product does not pay off."""
 
 
-def plain(program: Program) -> Design:
-    """Rows side by side on all cores, each from left to right, mathematics from the library."""
-    usual = Design("cpp", (StageDesign(),) * len(program.stages))
-    return apply_change(program, usual, _windows) or usual
+def simplest_design(program: Program) -> Design:
+    """Rows in parallel on all cores, scalar loops, functions of the library."""
+    design = Design("cpp", (StageDesign(),) * len(program.stages))
+    return apply_change(program, design, _windows_in_strips) or design
 
 
 def seeds(program: Program) -> list[Seed]:
-    first = plain(program)
-    vector = replace(first, math="fast").with_all_stages(lanes=LANES)
-    vector = apply_change(program, vector, _pack) or vector
-    ordered = apply_change(program, vector, _strips) or vector
-    ordered = apply_change(program, ordered, _tiles) or ordered
-    found = [
-        Seed("All operators in one pass over each row, rows spread over the cores, plain loops.", first),
-        Seed("The same with vector loops, partial results in lanes, and vectorised mathematics.", ordered),
-        Seed(
-            "Vector loops; what several passes compute is kept in a row buffer.",
-            apply_change(program, ordered, _keep) or ordered,
-        ),
-    ]
-    return distinct_seeds(found)
+    """Designs to start from, the simplest first."""
+    simplest = simplest_design(program)
+    vectorized = replace(simplest, math="fast").with_all_stages(lanes=LANES)
+    for change in (_pack, _use_strips, _use_tiles):
+        vectorized = apply_change(program, vectorized, change) or vectorized
+    cached = apply_change(program, vectorized, _cache_row) or vectorized
+    return distinct_seeds(
+        [
+            Seed(
+                "All operators in one pass over each row, rows shared between the cores, scalar loops.",
+                simplest,
+            ),
+            Seed(
+                "The same with vector loops, partial results in lanes, and vectorized functions.", vectorized
+            ),
+            Seed("Vector loops; values that several passes compute are kept in a row buffer.", cached),
+        ]
+    )
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:
-    simple = design.with_all_stages(cache_row=False, online=False, prefetch=False, lanes=1, packed=False)
-    steps = [design.with_all_stages(online=False), replace(design, math="library"), simple, plain(program)]
+    """Simpler designs, the most similar first."""
+    scalar = design.with_all_stages(cache_row=False, online=False, prefetch=False, lanes=1, packed=False)
+    two_passes = design.with_all_stages(online=False)
+    steps = [two_passes, replace(design, math="library"), scalar, simplest_design(program)]
     return distinct_fallbacks(design, steps)
+
+
+# --- conditions --------------------------------------------------------------------------------------------
+
+
+def _has_guards(stage: Stage) -> bool:
+    return any(reduction.guards for reduction in stage.reductions)
+
+
+def _has_scans(stage: Stage) -> bool:
+    return bool(nodes_of([step.value for step in stage.steps], "scan"))
+
+
+def _reads_across_rows(stage: Stage) -> bool:
+    """Whether most loads have neighbouring rows, not neighbours along the row, next to each other in
+    memory."""
+    if not stage.outer or stage.product or not (stage.reductions or _has_scans(stage)):
+        return False
+    last, along, across = stage.outer[-1], 0, 0
+    for step in stage.steps:
+        for node in nodes_of([step.value], "load") if step.loops else ():
+            inner, index = step.loops[-1], node.data[1]
+            if index.is_affine and inner in node.variables:
+                along += abs(index.coefficient(inner)) == 1
+                across += abs(index.coefficient(inner)) > 1 and abs(index.coefficient(last)) == 1
+    return across > along
 
 
 # --- moves -------------------------------------------------------------------------------------------------
 
 
-def _vectorise(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return replace(how, lanes=LANES) if how.lanes == 1 and how.order == "rows" else None
+def _vectorize(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return replace(design, lanes=LANES) if design.lanes == 1 and design.order == "rows" else None
 
 
-def _more_lanes(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return (
-        replace(how, lanes=2 * how.lanes)
-        if 1 < how.lanes < 64 and stage.reductions and how.order == "rows"
-        else None
-    )
+def _more_lanes(stage: Stage, design: StageDesign) -> StageDesign | None:
+    suits = 1 < design.lanes < 64 and stage.reductions and design.order == "rows"
+    return replace(design, lanes=2 * design.lanes) if suits else None
 
 
-def _pack(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """Worth it where the packed operand is used by rows enough."""
-    return (
-        replace(how, packed=True)
-        if stage.product and not how.packed and stage.outer[-1].extent >= _FEW
-        else None
-    )
+def _pack(stage: Stage, design: StageDesign) -> StageDesign | None:
+    suits = stage.product and not design.packed and stage.outer[-1].extent >= _MIN_PACKED_ROWS
+    return replace(design, packed=True) if suits else None
 
 
-def _strips(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """Where neighbours along the row lie apart in memory, and neighbouring rows side by side."""
-    return (
-        replace(how, order="strips", strip=_strip(stage)) if how.order == "rows" and _across(stage) else None
-    )
+def _in_strips(stage: Stage, design: StageDesign) -> StageDesign:
+    """Strips of 256 rows, or of as many as there are."""
+    strip = next((width for width in STRIPS if width >= min(stage.outer[-1].extent, 256)), 256)
+    return replace(design, order="strips", strip=strip)
 
 
-def _windows(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """Windows have short loops, and at edges leave elements out: vector loops go along their neighbours."""
-    guarded = stage.outer and any(reduce.guards for reduce in stage.reductions)
-    return replace(how, order="strips", strip=_strip(stage)) if guarded else None
+def _use_strips(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return _in_strips(stage, design) if design.order == "rows" and _reads_across_rows(stage) else None
 
 
-def _strip(stage: Stage) -> int:
-    """256 rows, or as many as there are."""
-    return next((width for width in STRIPS if width >= min(stage.outer[-1].extent, 256)), 256)
+def _windows_in_strips(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """Windows have short loops and skip elements at the edges: the vector loop runs over neighbouring
+    windows."""
+    return _in_strips(stage, design) if stage.outer and _has_guards(stage) else None
 
 
-def _across(stage: Stage) -> bool:
-    if not stage.outer or stage.product or not stage.reductions + _scanning(stage):
-        return False
-    last, along, across = stage.outer[-1], 0, 0
-    for step in stage.steps:
-        inner = step.loops[-1] if step.loops else None
-        for node in step.value.walk():
-            if inner and node.op == "load" and node.data[1].is_affine and inner in node.variables:
-                along += abs(node.data[1].coefficient(inner)) == 1
-                across += (
-                    abs(node.data[1].coefficient(inner)) > 1 and abs(node.data[1].coefficient(last)) == 1
-                )
-    return across > along
+def _use_rows(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.order != "strips" or _has_guards(stage) or _reads_across_rows(stage):
+        return None
+    return replace(design, order="rows", lanes=max(design.lanes, LANES))
 
 
-def _scanning(stage: Stage) -> tuple[Any, ...]:
-    return tuple(step for step in stage.steps if any(node.op == "scan" for node in step.value.walk()))
-
-
-def _tiles(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """Stores alone, of what lies across the rows."""
-    if how.order != "rows" or not stage.outer or stage.totals or not _only_stores(stage):
+def _use_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """For stages that only store, and load across the rows."""
+    if design.order != "rows" or not stage.outer or stage.totals or stage.product:
+        return None
+    if stage.reductions or _has_scans(stage) or not all(step.loops for step in stage.steps):
         return None
     last = stage.outer[-1]
     for step in stage.steps:
-        inner = step.loops[-1]
-        for node in step.value.walk():
-            if (
-                node.op == "load"
-                and node.data[1].coefficient(last) == 1
-                and node.data[1].coefficient(inner) > 1
-            ):
-                return replace(how, order="tiles")
+        for node in nodes_of([step.value], "load"):
+            if node.data[1].coefficient(last) == 1 and node.data[1].coefficient(step.loops[-1]) > 1:
+                return replace(design, order="tiles")
     return None
 
 
-def _only_stores(stage: Stage) -> bool:
-    return not (stage.product or stage.reductions or _scanning(stage)) and all(
-        step.loops for step in stage.steps
-    )
+def _prefetch(stage: Stage, design: StageDesign) -> StageDesign | None:
+    reads_rows = stage.outer and any(reduction.loops for reduction in stage.reductions) and not stage.product
+    suits = reads_rows and design.order == "rows" and design.lanes > 1 and not design.prefetch
+    return replace(design, prefetch=True) if suits else None
 
 
-def _ahead(stage: Stage, how: StageDesign) -> StageDesign | None:
-    reads_rows = stage.outer and any(reduce.loops for reduce in stage.reductions) and not stage.product
-    return (
-        replace(how, prefetch=True)
-        if reads_rows and how.order == "rows" and how.lanes > 1 and not how.prefetch
-        else None
-    )
-
-
-def _join(stage: Stage, how: StageDesign) -> StageDesign | None:
-    """With one pass less there is little left to keep, and writing it down slows the pass that is left."""
-    suits = how.order == "rows" and how.lanes > 1 and not how.online and not stage.product
-    return (
-        replace(how, online=True, cache_row=False)
-        if suits and fuse_variance(split_into_passes(stage))[1]
-        else None
-    )
-
-
-def _rows(stage: Stage, how: StageDesign) -> StageDesign | None:
-    if how.order != "strips" or _windows(stage, how) or _across(stage):
+def _online_variance(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """With one pass less there is little left to cache, and writing to the cache would slow the pass that is
+    left."""
+    suits = design.order == "rows" and design.lanes > 1 and not design.online and not stage.product
+    if not suits or not fuse_variance(split_into_passes(stage))[1]:
         return None
-    return replace(how, order="rows", lanes=max(how.lanes, LANES))
+    return replace(design, online=True, cache_row=False)
 
 
-def _keep(stage: Stage, how: StageDesign) -> StageDesign | None:
-    if how.cache_row or how.order != "rows":
+def _cache_row(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.cache_row or design.order != "rows":
         return None
-    made = split_into_passes(stage)
-    choose_cached(made)
-    return replace(how, cache_row=True) if any(one.cached for one in made) else None
+    passes = split_into_passes(stage)
+    choose_cached(passes)
+    return replace(design, cache_row=True) if any(row_pass.cached for row_pass in passes) else None
 
 
-def _recompute(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return replace(how, cache_row=False) if how.cache_row else None
+def _recompute(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return replace(design, cache_row=False) if design.cache_row else None
 
 
-def _balance(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return replace(how, schedule="dynamic") if how.schedule == "static" and how.parallel else None
+def _dynamic_schedule(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return replace(design, schedule="dynamic") if design.schedule == "static" and design.parallel else None
 
 
-def _spread(stage: Stage, how: StageDesign) -> StageDesign | None:
-    return None if how.parallel else replace(how, parallel=True)
+def _parallelize(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return None if design.parallel else replace(design, parallel=True)
 
 
 MOVES = (
     Move(
-        "vectorise",
-        "Work on a vector of elements at a time, with independent partial results in lanes instead of one chain of additions.",
+        "vectorize",
+        "Process a vector of elements at a time, with independent partial results in lanes instead of one "
+        "chain of additions.",
         ("cpu_scalar_code", "cpu_dependency_chain", "cpu_double_precision"),
-        per_stage(_vectorise),
+        per_stage(_vectorize),
     ),
     Move(
         "pack",
@@ -190,69 +190,69 @@ MOVES = (
         per_stage(_pack),
     ),
     Move(
-        "own mathematics",
-        "Replace calls into libm by polynomials that vectorise.",
+        "fast math",
+        "Replace calls of libm with polynomials that vectorize.",
         ("cpu_math_calls", "cpu_scalar_code"),
         use_fast_math(frozenset(FAST_FUNCTIONS)),
     ),
     Move(
         "strips",
-        "Swap the loops: neighbouring rows side by side in strips, so that memory is read along its lines.",
+        "Interchange the loops: process strips of neighbouring rows, so that memory is read contiguously.",
         ("cpu_strided_access", "cpu_scalar_code"),
-        per_stage(_strips),
+        per_stage(_use_strips),
     ),
     Move(
         "tiles",
-        "Work in tiles, so that lines of memory that go across the rows are used up while they are in cache.",
+        "Process tiles, so that cache lines that cross the rows are used up while they are cached.",
         ("cpu_strided_access", "cpu_scalar_code"),
-        per_stage(_tiles),
+        per_stage(_use_tiles),
     ),
     Move(
-        "join",
-        "Sum up values and their squares in one pass, about a number near the mean: one pass over the row less.",
+        "online variance",
+        "Sum values and their squares in one pass, shifted by an estimate of the mean: one pass less.",
         ("cpu_repeated_passes", "cpu_dependency_chain"),
-        per_stage(_join),
+        per_stage(_online_variance),
     ),
     Move(
-        "fetch ahead",
-        "Fetch the next row while this one is gone over for the last time, so that memory does not rest.",
+        "prefetch",
+        "Prefetch the next row during the last pass over this one, so that memory is not idle.",
         ("cpu_repeated_passes",),
-        per_stage(_ahead),
+        per_stage(_prefetch),
     ),
     Move(
-        "spread over cores",
+        "parallelize",
         "Share the rows between all cores.",
         ("cpu_single_thread",),
-        per_stage(_spread),
+        per_stage(_parallelize),
     ),
     Move(
-        "keep",
-        "Keep what several passes over a row compute in a buffer that stays in the first-level cache.",
+        "cache rows",
+        "Keep values that several passes over a row compute in a buffer that stays in the L1 cache.",
         ("cpu_repeated_passes", "cpu_divisions"),
-        per_stage(_keep),
+        per_stage(_cache_row),
     ),
     Move(
-        "balance",
-        "Hand out rows as cores become free.",
+        "dynamic schedule",
+        "Assign rows to cores as they become free.",
         ("cpu_imbalance",),
-        per_stage(_balance),
+        per_stage(_dynamic_schedule),
     ),
     Move(
         "more lanes",
-        "Twice as many independent partial results, so that an operation need not wait for the one before it.",
+        "Twice as many independent partial results, so that operations do not wait for each other.",
         ("cpu_dependency_chain",),
         per_stage(_more_lanes),
     ),
     Move(
         "recompute",
-        "Compute again what a buffer kept: arithmetic may be cheaper than the trip through the cache.",
+        "Compute values again instead of caching them: arithmetic may be cheaper than the cache.",
         (),
         per_stage(_recompute),
     ),
     Move(
         "rows",
-        "Row by row in place of strips.",
+        "Process rows one by one instead of in strips.",
         (),
-        per_stage(_rows),
+        per_stage(_use_rows),
     ),
 )

@@ -60,8 +60,8 @@ class _Fuser:
         """Places all values, stores the outputs, and simplifies the loops."""
         graph = self._graph
         outputs = [self._output(name) for name in graph.outputs]
-        for value in _stage_values(outputs):
-            self._place(value)
+        for stage_value in _stage_values(outputs):
+            self._place(stage_value)
         given = [
             Tensor(node.name, node.shape, node.dtype, node.op, node.where)  # type: ignore[arg-type]
             for node in graph.nodes
