@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,8 +15,19 @@ import torch
 from kernelpro import runtime
 from kernelpro.lab.languages.cpp import command
 from kernelpro.lab.profile import cpu, cpu_code, cpu_operators, cpu_remarks
+from kernelpro.lab.profile.cpu_shares import build_profile
 from kernelpro.lab.profile.perf_counters import PerfCounters
 from kernelpro.lab.profile.profiling_server import ProfilingServer
+from kernelpro.records.cpu_profile import (
+    CpuCode,
+    CpuFunction,
+    CpuLoop,
+    CpuProfile,
+    CpuRun,
+    CpuSamples,
+    MachineLoop,
+    VectorizationRemark,
+)
 
 SOURCE = r"""
 #include <cmath>
@@ -62,46 +72,45 @@ extern "C" int counted(const int64_t* index, double* bins, int64_t n) {
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict[str, Any]:
+def profile() -> CpuProfile:
     library = runtime.cpp(SOURCE).path
-    static = cpu.analyze({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
-    assert not static["skipped"]
-    return cpu.build_profile(static, {}, {"kernel.cpp": SOURCE})
+    code, skipped = cpu.analyze({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
+    assert not skipped
+    return build_profile(code, CpuRun(), {"kernel.cpp": SOURCE})
 
 
-def loops(facts: dict[str, Any], function: str) -> list[dict[str, Any]]:
-    return [loop for loop in facts["loops"] if loop["function"].split(".")[0] == function]
+def loops(profile: CpuProfile, function: str) -> list[CpuLoop]:
+    return [loop for loop in profile.loops if loop.function.split(".")[0] == function]
 
 
-def test_vector_code_is_told_from_its_scalar_rest(facts: dict[str, Any]) -> None:
-    vector = [loop for loop in loops(facts, "scaled") if loop["bits"]]
-    assert vector and vector[0]["bits"] >= 128 and vector[0]["mix"]["vector_float"]
-    assert all(loop["remainder"] for loop in loops(facts, "scaled") if not loop["bits"])
-    assert vector[0]["where"] == "kernel.cpp:5" and vector[0]["text"].endswith("y[i] = x[i] * by;")
+def test_vector_code_is_told_from_its_scalar_rest(profile: CpuProfile) -> None:
+    vector = [loop for loop in loops(profile, "scaled") if loop.bits]
+    assert vector and vector[0].bits >= 128 and vector[0].mix["vector_float"]
+    assert all(loop.remainder for loop in loops(profile, "scaled") if not loop.bits)
+    assert vector[0].where == "kernel.cpp:5" and vector[0].text.endswith("y[i] = x[i] * by;")
 
 
-def test_each_fault_leaves_its_mark_in_the_loop(facts: dict[str, Any]) -> None:
-    assert any(loop["fixed_divisors"] for loop in loops(facts, "divided"))
-    assert not any(loop["fixed_divisors"] for loop in loops(facts, "scaled"))
-    assert any(loop["chain"] and loop["accumulators"] == 1 for loop in loops(facts, "summed"))
-    assert any(loop["strided"] for loop in loops(facts, "column"))
-    assert not any(loop["strided"] for loop in loops(facts, "summed"))
-    assert [loop["math"] for loop in loops(facts, "powers")] == [["expf"]]
-    assert any(loop["mix"].get("double") and loop["mix"].get("convert") for loop in loops(facts, "doubled"))
-    assert any(loop["mix"].get("atomic") and loop["parallel"] for loop in loops(facts, "counted"))
+def test_each_fault_leaves_its_mark_in_the_loop(profile: CpuProfile) -> None:
+    assert any(loop.fixed_divisors for loop in loops(profile, "divided"))
+    assert not any(loop.fixed_divisors for loop in loops(profile, "scaled"))
+    assert any(loop.chain and loop.accumulators == 1 for loop in loops(profile, "summed"))
+    assert any(loop.strided for loop in loops(profile, "column"))
+    assert not any(loop.strided for loop in loops(profile, "summed"))
+    assert [loop.math for loop in loops(profile, "powers")] == [("expf",)]
+    assert any(loop.mix.get("double") and loop.mix.get("convert") for loop in loops(profile, "doubled"))
+    assert any(loop.mix.get("atomic") and loop.parallel for loop in loops(profile, "counted"))
 
 
-def test_the_compiler_says_why_a_loop_is_scalar(facts: dict[str, Any]) -> None:
-    assert "it calls expf (line 25)" in loops(facts, "powers")[0]["reasons"]
+def test_the_compiler_says_why_a_loop_is_scalar(profile: CpuProfile) -> None:
+    assert "it calls expf (line 25)" in loops(profile, "powers")[0].reasons
 
 
 def test_a_library_built_with_other_flags_keeps_its_facts_and_says_what_is_missing() -> None:
     library = runtime.cpp(SOURCE, flags=["-O1"]).path
     files = {library.name: library.read_bytes()}
-    static = cpu.analyze(files, {"kernel.cpp": SOURCE})
-    assert static["functions"] and not static["remarks"]
-    assert "usual flags" in static["skipped"][0]["why"]
-    assert not cpu.analyze(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})["skipped"]
+    code, skipped = cpu.analyze(files, {"kernel.cpp": SOURCE})
+    assert code.functions and not code.remarks and "default flags" in skipped[0].why
+    assert not cpu.analyze(files, {"kernel.cpp": SOURCE}, {"kernel.cpp": command(["-O1"])})[1]
 
 
 def test_remarks_are_made_with_the_flags_that_the_candidate_gave(
@@ -110,22 +119,22 @@ def test_remarks_are_made_with_the_flags_that_the_candidate_gave(
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     source = 'extern "C" void scaled(const float* x, float* y, long n) { for (long i = 0; i < n; ++i) y[i] = x[i] * SCALE; }'
     runtime.cpp(source, flags=["-DSCALE=2", "-O2"])
-    subject = ProfilingServer([])
-    subject._device = "cpu"
-    static = subject.disassemble({}, b"")[0]["static"]
-    assert not static["skipped"] and any(loop["lines"] for f in static["functions"] for loop in f["loops"])
+    server = ProfilingServer([])
+    answer, _ = server.disassemble({}, b"")
+    code = CpuCode.from_json(answer["code"])
+    assert not answer["skipped"] and any(loop.lines for f in code.functions for loop in f.loops)
 
 
 def test_a_compiler_that_refuses_says_why_and_is_not_asked_to_be_installed() -> None:
     source = 'extern "C" void scaled(float* y) { y[0] = SCALE; }'
-    (skipped,) = cpu.analyze({}, {"kernel.cpp": source})["skipped"]
-    assert "kernel.cpp:1" in skipped["why"] and "SCALE" in skipped["why"] and not skipped["enable"]
+    _, (skipped,) = cpu.analyze({}, {"kernel.cpp": source})
+    assert "kernel.cpp:1" in skipped.why and "SCALE" in skipped.why and not skipped.enable
 
 
 def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own() -> None:
-    def function(name: str, begin: int, calls: dict[str, int]) -> dict[str, Any]:
-        loop = {"begin": begin, "end": begin + 9, "innermost": False, "bits": 0, "calls": calls, "lines": {}}
-        return {"file": "k.so", "name": name, "begin": begin, "end": begin + 20, "loops": [loop]}
+    def function(name: str, begin: int, calls: dict[str, int]) -> CpuFunction:
+        loop = MachineLoop(begin, begin + 9, calls=calls)
+        return CpuFunction("k.so", name, begin, begin + 20, loops=(loop,))
 
     names = [
         ("outer", 0, {"block": 1, "gates": 1}),
@@ -135,30 +144,29 @@ def test_a_loop_that_is_called_from_a_loop_is_no_walk_over_the_data_of_its_own()
         ("apart", 400, {}),
     ]
     addresses = {str(begin + 5): 20 for _, begin, _ in names}
-    samples = {"count": 100, "modules": {"k.so": 100}, "addresses": {"k.so": addresses}}
-    found = cpu.build_profile(
-        {"functions": [function(*of) for of in names], "remarks": []}, {"samples": samples}
-    )
-    assert {sweep["function"]: sweep["share"] for sweep in found["sweeps"]} == pytest.approx(
+    samples = CpuSamples(100, {"k.so": 100}, addresses={"k.so": addresses})
+    code = CpuCode(tuple(function(*arguments) for arguments in names))
+    profile = build_profile(code, CpuRun(samples=samples))
+    assert {sweep.function: sweep.share for sweep in profile.sweeps} == pytest.approx(
         {"outer": 0.8, "apart": 0.2}
     )
-    assert [f["share"] for f in found["functions"]] == [0.2] * 5
+    assert [function.share for function in profile.functions] == [0.2] * 5
 
 
 def test_what_the_machine_lacks_is_skipped_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "unknown kind" in cpu.analyze({"x.so": b"\x7fELF" + bytes(60)}, {})["skipped"][0]["why"]
+    assert "unknown machine type" in cpu.analyze({"x.so": b"\x7fELF" + bytes(60)}, {})[1][0].why
     library = runtime.cpp(SOURCE).path
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("CXX", raising=False)
-    static = cpu.analyze({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
-    assert [entry["enable"] for entry in static["skipped"]] == ["install binutils", "install g++ or clang++"]
-    assert cpu.build_profile(static, {})["loops"] == []
+    code, skipped = cpu.analyze({library.name: library.read_bytes()}, {"kernel.cpp": SOURCE})
+    assert [note.enable for note in skipped] == ["install binutils", "install g++ or clang++"]
+    assert build_profile(code, CpuRun()).loops == ()
 
 
 WATCHED = r"""
 import json, torch
 from kernelpro import runtime
-from kernelpro.lab.profile import cpu
+from kernelpro.lab.profile import cpu, cpu_shares
 SOURCE = '''
 #include <cstdint>
 extern "C" int work(const float* x, float* y, int64_t n, int64_t threads) {
@@ -172,9 +180,9 @@ x = torch.randn(1 << 20)
 y = torch.empty_like(x)
 result = {}
 for threads in (1, 2):
-    seen = cpu.observe(lambda: lib.work(x, y, x.numel(), threads), 0.5)
-    static = cpu.analyse({lib.path.name: lib.path.read_bytes()}, {'kernel.cpp': SOURCE})
-    result[threads] = cpu.join(static, seen, {'kernel.cpp': SOURCE})
+    run, _ = cpu.observe_calls(lambda: lib.work(x, y, x.numel(), threads), 0.5)
+    code, _ = cpu.analyze({lib.path.name: lib.path.read_bytes()}, {'kernel.cpp': SOURCE})
+    result[threads] = cpu_shares.build_profile(code, run, {'kernel.cpp': SOURCE}).to_json()
 print(json.dumps(result))
 """
 
@@ -183,18 +191,16 @@ print(json.dumps(result))
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_threads_and_the_hot_line_are_seen() -> None:
     done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=True)
-    seen = json.loads(done.stdout)
-    assert seen["1"]["dynamic"]["effective_threads"] < 1.2 < 1.4 < seen["2"]["dynamic"]["effective_threads"]
-    for facts in seen.values():
-        assert facts["sampled"] and facts["shares"]["native"] > 0.5
-        assert facts["loops"][0]["where"] == "kernel.cpp:5" and facts["loops"][0]["share"] > 0.5
-        assert (
-            facts["dynamic"]["native_calls"] == 1
-            and facts["dynamic"]["native_ms"] <= facts["dynamic"]["call_ms"]
-        )
-        assert (
-            facts["dynamic"]["calls"] > 3 and facts["dynamic"]["call_ms"] >= facts["dynamic"]["best_ms"] > 0
-        )
+    one, two = (CpuProfile.from_json(data) for data in json.loads(done.stdout).values())
+    assert one.dynamic.effective_threads and two.dynamic.effective_threads
+    assert one.dynamic.effective_threads < 1.2 < 1.4 < two.dynamic.effective_threads
+    for profile in (one, two):
+        assert profile.sampled and profile.shares.native > 0.5
+        assert profile.loops[0].where == "kernel.cpp:5" and profile.loops[0].share > 0.5
+        run = profile.dynamic
+        assert run.native_ms and run.call_ms and run.best_ms
+        assert run.native_calls == 1 and run.native_ms <= run.call_ms
+        assert run.calls > 3 and run.call_ms >= run.best_ms > 0
 
 
 def test_fresh_memory_shows_as_page_faults() -> None:
@@ -205,9 +211,9 @@ def test_fresh_memory_shows_as_page_faults() -> None:
             for page in range(0, size, mmap.PAGESIZE):
                 fresh[page] = 1
 
-    seen = cpu.observe_calls(call, 0.2)
-    assert seen["minor_faults"] >= size >> 21  # at the least one for each huge page of 2 MiB
-    assert seen["system_ms"] > 0
+    run, _ = cpu.observe_calls(call, 0.2)
+    assert run.minor_faults and run.minor_faults >= size >> 21  # at least one for each huge page of 2 MiB
+    assert run.system_ms and run.system_ms > 0
 
 
 def test_counters_count_or_say_how_to_enable_them() -> None:
@@ -250,24 +256,16 @@ kernel._omp_fn.0():
 
 def test_x86_code_is_read_like_arm() -> None:
     code = cpu_code.parse(X86, arm=False)
-    function = cpu_code.analyze_function("kernel._omp_fn.0", code["kernel._omp_fn.0"])
-    vector, column, doubles = function["loops"]
+    function = cpu_code.analyze_function("kernel.so", "kernel._omp_fn.0", code["kernel._omp_fn.0"])
+    vector, column, doubles = function.loops
+    assert vector.bits == 256 and vector.fixed_divisors == 1 and not vector.strided and vector.streamed == 3
+    assert vector.mix == {"vector_float": 2, "fma": 1, "division": 1, "load": 2, "store": 1, "branch": 1}
     assert (
-        vector["bits"] == 256
-        and vector["fixed_divisors"] == 1
-        and not vector["strided"]
-        and vector["streamed"] == 3
+        column.strided == 1 and column.strided_bytes == 4 and column.chain == 1 and column.accumulators == 1
     )
-    assert vector["mix"] == {"vector_float": 2, "fma": 1, "division": 1, "load": 2, "store": 1, "branch": 1}
-    assert (
-        column["strided"] == 1
-        and column["strided_bytes"] == 4
-        and column["chain"] == 1
-        and column["accumulators"] == 1
-    )
-    assert doubles["mix"]["double"] == doubles["mix"]["convert"] == doubles["mix"]["atomic"] == 1
-    assert doubles["calls"] == {"expf": 1}
-    assert list(column["lines"]) == ["kernel.cpp:9"]
+    assert doubles.mix["double"] == doubles.mix["convert"] == doubles.mix["atomic"] == 1
+    assert doubles.calls == {"expf": 1}
+    assert list(column.lines) == ["kernel.cpp:9"]
 
 
 def test_blocks_out_of_line_are_not_loops() -> None:
@@ -283,8 +281,8 @@ def test_blocks_out_of_line_are_not_loops() -> None:
  120:\tadd\tx0, x0, #0x1
  124:\tb\t108 <f+0x8>
 """
-    found = cpu_code.find_loops(cpu_code.parse(text, arm=True)["f"])
-    assert [(body[0].address, body[-1].address) for body, _ in found] == [(0x108, 0x114)]
+    result = cpu_code.find_loops(cpu_code.parse(text, arm=True)["f"])
+    assert [(body[0].address, body[-1].address) for body, _ in result] == [(0x108, 0x114)]
 
 
 def test_remarks_of_clang_are_understood() -> None:
@@ -293,27 +291,22 @@ allow reordering by specifying '#pragma clang loop vectorize(enable)' [-Rpass-an
 kernel.cpp:5:5: remark: loop not vectorized [-Rpass-missed=loop-vectorize]
 kernel.cpp:9:12: remark: loop not vectorized: call instruction cannot be vectorized [-Rpass-analysis=loop-vectorize]
 """
-    found = cpu_remarks.parse(text, "kernel.cpp")
-    assert found == [
-        cpu_remarks.Remark(5, "the order of a floating-point sum must be kept"),
-        cpu_remarks.Remark(9, "it calls a function"),
+    result = cpu_remarks.parse(text, "kernel.cpp")
+    assert result == [
+        VectorizationRemark("kernel.cpp", 5, "the order of a floating-point sum must be kept"),
+        VectorizationRemark("kernel.cpp", 9, "it calls a function"),
     ]
-
-
-def test_the_docstring_names_every_key_of_a_loop(facts: dict[str, Any]) -> None:
-    text = Path(cpu.__file__).read_text()
-    assert all(f'"{key}"' in text for key in facts["loops"][0])
 
 
 @pytest.mark.alone
 def test_operators_of_torch_are_counted_and_timed_but_not_what_calling_them_costs() -> None:
     large, small = torch.randn(512, 512), torch.randn(4)
-    found = {
-        one["name"]: one
-        for one in cpu_operators.measure_operators(
+    operators = {
+        operator.name: operator
+        for operator in cpu_operators.measure_operators(
             lambda: ((large @ large).tanh_().t(), small * 2, small * 3)
         )
     }
-    assert set(found) == {"mm", "tanh_", "mul"} and found["mul"]["count"] == 2, "views are no work"
-    assert found["mul"]["ms"] < 0.1 * found["tanh_"]["ms"]
-    assert cpu_operators.measure_operators(lambda: None) == []
+    assert set(operators) == {"mm", "tanh_", "mul"} and operators["mul"].count == 2, "views are no work"
+    assert operators["mul"].ms < 0.1 * operators["tanh_"].ms
+    assert cpu_operators.measure_operators(lambda: None) == ()

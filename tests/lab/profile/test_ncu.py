@@ -1,4 +1,4 @@
-"""What ncu prints becomes counters of the right kernels; what it does not give is said. Pages as version 2025.3 writes them."""
+"""ncu's output becomes counters of the right kernels; what is missing is reported. Pages as of version 2025.3."""
 
 from __future__ import annotations
 
@@ -13,8 +13,22 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import collect, ncu
 from kernelpro.lab.profile.collect import Collector
+from kernelpro.lab.profile.profiler_sandbox import CommandResult, ProfilerSandbox
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.records import Candidate, Kernel, Options, Profile, ProfileRequest, Status, Timeline
+from kernelpro.records import (
+    Candidate,
+    Ceilings,
+    DeviceProperties,
+    Kernel,
+    KernelCode,
+    Options,
+    PowerReadings,
+    Profile,
+    ProfileRequest,
+    Status,
+    Timeline,
+    Work,
+)
 
 GELU, ADD = "_Z11elementwiseILi4E4GeluEvPfT0_", "_Z11elementwiseILi4E3AddEvPfT0_"
 NAMES = {GELU: "void elementwise<4, Gelu>(float*, Gelu)", ADD: "void elementwise<4, Add>(float*, Add)"}
@@ -56,41 +70,36 @@ def page(*rows: tuple[str, float, float]) -> str:
 
 def traced(*names: str) -> Profile:
     kernels = tuple(Kernel(name, 10.0, 1, 1 / len(names)) for name in names)
-    work = dict.fromkeys(("read_bytes", "written_bytes", "matrix_flops", "vector_flops"), 1e6)
-    ceilings = {"bandwidth": 4e12, "rates": {"fp32": 5e13}}
+    work, ceilings = Work(1_000_000, 1_000_000, 1e6), Ceilings(4e12, 8e12, 50 << 20, {"fp32": 5e13})
     line = Timeline("cupti", 5, 30.0, 20.0, 0.0, 2.0)
     return Profile(
-        "cuda",
-        0.02,
-        0.01,
-        work,
-        ceilings,
-        {},
-        "fp32",
-        kernels=kernels,
-        timeline=line,
-        compiler={"sources": {}},
+        "cuda", 0.02, 0.01, work, ceilings, DeviceProperties(), "fp32", kernels=kernels, timeline=line
     )
 
 
-class Watched(Collector):
-    """A collector whose commands print what was recorded; it keeps what it was asked for."""
+class RecordedRuns(ProfilerSandbox):
+    """A sandbox whose commands print recorded output; it records the commands."""
+
+    def __init__(self, *runs: str | tuple[int, str]):
+        self._runs, self.commands = list(runs), list[list[list[str]]]()
+
+    def run(self, commands: list[list[str]], *args: Any, **kwargs: Any) -> tuple[list[CommandResult], bytes]:
+        self.commands.append(commands)
+        run = self._runs.pop(0)
+        if isinstance(run, str):
+            return [CommandResult(0), CommandResult(0, run)], b""
+        return [CommandResult(*run)], b""
+
+
+class RecordedCollector(Collector):
+    """A collector over recorded output of ncu."""
 
     def __init__(self, *runs: str | tuple[int, str]):
         super().__init__(cast(Bench, SimpleNamespace(target="cuda")), Candidate("", "k.py"), lambda _: None)
-        self._runs, self.asked = list(runs), list[list[list[str]]]()
+        self.sandbox = self.recorded = RecordedRuns(*runs)
 
-    def _run_commands(
-        self, commands: list[list[str]], references: tuple[str, ...], collect: tuple[str, ...] = ()
-    ) -> tuple[Any, bytes]:
-        self.asked.append(commands)
-        run = self._runs.pop(0)
-        if isinstance(run, str):
-            return [{"code": 0, "out": "", "err": ""}, {"code": 0, "out": run, "err": ""}], b""
-        return [{"code": run[0], "out": run[1], "err": ""}], b""
-
-    def _sustain(self, participant: Participant) -> dict[str, float]:
-        return {}  # no GPU whose power could be read
+    def _measure_power(self, participant: Participant) -> PowerReadings | None:
+        return None  # no GPU whose power could be read
 
 
 @pytest.fixture(autouse=True)
@@ -161,15 +170,15 @@ def test_all_reasons_and_parts_come_without_naming_them() -> None:
 
 def test_a_metric_that_the_device_does_not_have_is_left_out() -> None:
     asked = ProfileRequest(("a__known.sum", "a__unknown.sum"))
-    collector = Watched(
+    collector = RecordedCollector(
         (1, "==ERROR== Failed to find metric a__unknown.sum\n"), page((MARKER, 1, 0), (GELU, 4000, 100))
     )
     profile = collector.collect(asked, traced(NAMES[GELU]))
     first, second = (
-        commands[0][commands[0].index("--metrics") + 1].split(",") for commands in collector.asked
+        commands[0][commands[0].index("--metrics") + 1].split(",") for commands in collector.recorded.commands
     )
     assert set(first) - set(second) == {"a__unknown.sum"} and profile.kernels[0].metrics
-    assert notes(profile)["counters"] == "ncu cannot read a__unknown.sum here"
+    assert notes(profile)["counters"] == "ncu does not support a__unknown.sum here"
 
 
 # --- beside a reference ------------------------------------------------------------------------------------------------
@@ -177,7 +186,7 @@ def test_a_metric_that_the_device_does_not_have_is_left_out() -> None:
 
 def test_a_reference_has_its_launch_and_its_time_under_ncu() -> None:
     told = page((MARKER, 1, 0), (GELU, 4000, 100), (MARKER, 1, 0), (ADD, 1000, 700))
-    profile = Watched(told).collect(replace(COUNTED, references=("compile",)), traced(NAMES[GELU]))
+    profile = RecordedCollector(told).collect(replace(COUNTED, references=("compile",)), traced(NAMES[GELU]))
     [beside] = profile.references["compile"].kernels
     assert (beside.grid, beside.block, beside.registers) == ((512, 2, 1), (256, 1, 1), 40)
     assert (beside.static_shared, beside.dynamic_shared) == (16, 1024)
@@ -192,15 +201,15 @@ def test_a_reference_has_its_launch_and_its_time_under_ncu() -> None:
 def test_a_candidate_of_many_launches_leaves_room_or_it_is_said() -> None:
     asked = replace(COUNTED, references=("compile",))
     crowd = page((MARKER, 1, 0), *[(GELU, 10, 1)] * (2 * ncu.MAX_LAUNCHES - 1))
-    collector = Watched(crowd)
+    collector = RecordedCollector(crowd)
     told = notes(collector.collect(asked, traced(NAMES[GELU])))
-    command = collector.asked[0][0]
+    command = collector.recorded.commands[0][0]
     assert command[command.index("--launch-count") + 1] == str(2 * ncu.MAX_LAUNCHES)
     assert "stops after 80 launches" in told["ncu"] and "used up" in told["compare compile"]
 
 
 def test_a_reference_that_takes_ncu_down_is_left_out() -> None:
-    collector = Watched((124, "timed out"), page((MARKER, 1, 0), (GELU, 4000, 100)))
+    collector = RecordedCollector((124, "timed out"), page((MARKER, 1, 0), (GELU, 4000, 100)))
     profile = collector.collect(replace(COUNTED, references=("compile",)), traced(NAMES[GELU]))
     assert profile.kernels[0].metrics and not profile.references and "timed out" in notes(profile)["compare"]
 
@@ -209,12 +218,14 @@ def test_a_reference_that_takes_ncu_down_is_left_out() -> None:
 
 
 def test_without_a_timeline_kernels_are_those_that_were_counted() -> None:
-    facts = {"mix": {"fma32": 1}, "signature": NAMES[GELU]}
+    code = KernelCode(mix={"fma32": 1}, signature=NAMES[GELU])
     known = replace(traced(NAMES[GELU]), timeline=None)
-    known = replace(known, kernels=(replace(known.kernels[0], code=facts),))
-    profile = Watched(page((MARKER, 1, 0), (GELU, 3000, 100), (ADD, 1000, 700))).collect(COUNTED, known)
+    known = replace(known, kernels=(replace(known.kernels[0], code=code),))
+    profile = RecordedCollector(page((MARKER, 1, 0), (GELU, 3000, 100), (ADD, 1000, 700))).collect(
+        COUNTED, known
+    )
     gelu, add = profile.kernels
-    assert (gelu.name, gelu.microseconds, gelu.share, gelu.code) == (NAMES[GELU], 3.0, 0.75, facts)
+    assert (gelu.name, gelu.microseconds, gelu.share, gelu.code) == (NAMES[GELU], 3.0, 0.75, code)
     assert gelu.metrics and add.share == 0.25 and gelu.grid == (512, 2, 1)
     assert "under ncu" in notes(profile)["times of the kernels"]
 
@@ -235,11 +246,13 @@ class Untraceable:
 
 
 def test_without_a_timeline_the_machine_code_is_not_lost() -> None:
-    collector = Watched()
+    collector = RecordedCollector()
     collector._bench.options = Options()
-    known = replace(traced(), timeline=None, compiler={})
+    known = replace(traced(), timeline=None)
     profile = collector._profile_gpu(cast(Participant, Untraceable()), known, ProfileRequest())
     assert [kernel.name for kernel in profile.kernels] == list(NAMES.values()) and profile.timeline is None
-    assert all(kernel.code["mix"] == {"fma32": 1} and kernel.share == 0.5 for kernel in profile.kernels)
+    assert all(
+        kernel.code and kernel.code.mix == {"fma32": 1} and kernel.share == 0.5 for kernel in profile.kernels
+    )
     told = {note.what: note.why for note in collector._skipped}
     assert told["timeline"] == "CUPTI is not here" and "equal part" in told["times of the kernels"]

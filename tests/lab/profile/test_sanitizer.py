@@ -1,4 +1,4 @@
-"""What compute-sanitizer says of a kernel that the GPU stopped, in a line: reports from NVIDIA's manual and a user's log."""
+"""compute-sanitizer's output in one line: reports from NVIDIA's manual and a user's log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 
 from kernelpro.lab.jobs import Worker
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.profile import collect, sanitizer
+from kernelpro.lab.profile import sanitizer
+from kernelpro.lab.profile.profiler_sandbox import parse_results
 from kernelpro.records import Candidate, Job, Options, Status, Task, Verdict
 
 MANUAL = """========= COMPUTE-SANITIZER
@@ -53,8 +54,8 @@ def test_the_first_error_is_told_in_a_line() -> None:
         "compute-sanitizer: Invalid __global__ write of size 4 bytes; at unaligned_kernel():0x160 in memcheck_demo.cu:6; "
         "by thread (0,0,0) in block (0,0,0); Address 0x7f6510c00001 is misaligned"
     )
-    told = sanitizer.first_error(NEWER)
-    assert "at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9" in told and told.endswith(
+    error = sanitizer.first_error(NEWER)
+    assert "at oob_write(int *, int, int)+0xd0 in oob_demo.cu:9" in error and error.endswith(
         "of size 448 bytes"
     )
 
@@ -109,49 +110,57 @@ def test_it_is_found_by_name_and_can_be_forbidden(tmp_path: Path, monkeypatch: p
 
 
 def test_its_command_line_runs_the_target_on_the_bundle(tmp_path: Path) -> None:
-    """The stand-in takes options as the manual has them: each with a value, then the program and its arguments."""
-    stand_in = tmp_path / "compute-sanitizer"
-    stand_in.write_text('#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do echo "$1=$2"; shift 2; done\necho "$@"\n')
-    stand_in.chmod(0o755)
-    said = subprocess.run(
-        sanitizer.command(str(stand_in)), capture_output=True, text=True, check=True
+    """The fake takes options as the manual has them: each with a value, then the program and its arguments."""
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text('#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do echo "$1=$2"; shift 2; done\necho "$@"\n')
+    fake.chmod(0o755)
+    lines = subprocess.run(
+        sanitizer.command(str(fake)), capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert {"--tool=memcheck", "--print-limit=3", "--show-backtrace=device", "--report-api-errors=no"} == set(
-        said[:-1]
+        lines[:-1]
     )
-    assert said[-1] == f"{sys.executable} -m kernelpro.lab.profile.profiled_program bundle.pt memcheck"
+    assert lines[-1] == f"{sys.executable} -m kernelpro.lab.profile.profiled_program bundle.pt memcheck"
 
 
 def test_it_works_in_a_cell_that_holds_the_candidate(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stand-in, in CUDA's folder, says what a sanitizer would, if the bundle is there."""
+    """The fake, in CUDA's folder, says what a sanitizer would, if the bundle is there."""
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    stand_in = tmp_path / "compute-sanitizer"
-    stand_in.write_text(f"#!/bin/sh\ntest -s bundle.pt && printf '{MANUAL}'\n")
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("KERNELPRO_SANITIZER", str(stand_in))
+    fake = tmp_path / "compute-sanitizer"
+    fake.write_text(f"#!/bin/sh\ntest -s bundle.pt && printf '{MANUAL}'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("KERNELPRO_SANITIZER", str(fake))
     bench = Bench(TASK, "cpu", Options(disabled_tripwires=("all",)), worker._launcher, worker._builds)
     bench.open(lambda stage: None)
     stages: list[str] = []
     try:
-        told = sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).locate_error()
+        error = sanitizer.locate_error(bench, Candidate(CANDIDATE), stages.append)
     finally:
         bench.close()
-    assert told == sanitizer.first_error(MANUAL) and stages == ["looking for the access that failed"]
+    assert error == sanitizer.first_error(MANUAL) and stages == [
+        "locating the failed access with compute-sanitizer"
+    ]
     monkeypatch.setenv("KERNELPRO_SANITIZER", "")
-    assert sanitizer.Sanitizer(bench, Candidate(CANDIDATE), stages.append).locate_error() == "", (
+    assert sanitizer.locate_error(bench, Candidate(CANDIDATE), stages.append) == "", (
         "without it nothing is done"
     )
 
 
 @pytest.mark.parametrize(
-    "told",
-    [{}, {"ended": 7}, {"ended": []}, {"ended": [{"code": 0, "out": None, "err": ""}]}, {"ended": [1]}],
+    "answer",
+    [
+        {},
+        {"results": 7},
+        {"results": []},
+        {"results": [{"code": 0, "out": None, "err": ""}]},
+        {"results": [1]},
+    ],
 )
-def test_an_answer_that_a_candidate_forged_says_nothing(told: dict[str, object]) -> None:
-    (ended,) = collect._parse_results(told)
-    assert ended["code"] == 1 and sanitizer.first_error(ended["out"] + ended["err"]) == ""
+def test_an_answer_that_a_candidate_forged_says_nothing(answer: dict[str, object]) -> None:
+    (result,) = parse_results(answer)
+    assert result.code == 1 and sanitizer.first_error(result.output) == ""
 
 
 @pytest.mark.gpu

@@ -1,17 +1,16 @@
-"""Collecting a profile: times, timeline and static facts always; counters by ncu where they are asked for.
+"""Collects a profile: times, timeline and static facts always; hardware counters by ncu on request.
 
-1. a subject in a cell: load, time a few calls under the judge's protocol, trace, hold under load while
-   clocks and power are read, disassemble what its compilers left;
-2. where counters are asked for: a second cell in which ncu runs the target program over the candidate and
-   the references that are wanted for comparison;
-3. everything that failed is in `skipped`, with the reason; a profile always comes back.
+1. A sandboxed process loads the candidate. The collector times a few calls under the judge's protocol, traces
+   calls, reads clocks and power under load, and disassembles the build artifacts.
+2. If the request has metrics, ncu runs the candidate, and the references to compare with, in a second
+   process.
+3. Every step that failed is in `skipped`, with the reason; a profile is returned in any case.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import os
+import math
 import statistics
 import sys
 import tarfile
@@ -20,9 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, TypeVar
 
 from kernelpro.lab.archive import unpack
 from kernelpro.lab.languages import authored_kernels, detect
@@ -30,17 +27,16 @@ from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.stopwatch import Stopwatch
-from kernelpro.lab.profile import cpu, ncu, nsys, sass, timeline
+from kernelpro.lab.profile import cpu_shares, ncu, nsys, sass, timeline
 from kernelpro.lab.profile.device_properties import device_properties
+from kernelpro.lab.profile.kernel_names import matching_names, plain_name
+from kernelpro.lab.profile.profiler_sandbox import BUNDLE, CommandResult, ProfilerSandbox
 from kernelpro.lab.profile.trace import Trace
 from kernelpro.lab.sandbox import gpu
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
-from kernelpro.lab.sandbox.wire import MalformedMessage, ChannelClosed, ReplyTimeout
 from kernelpro.records import (
     Candidate,
     CompilerReport,
-    CpuProfile,
     Kernel,
     KernelCode,
     Line,
@@ -50,37 +46,33 @@ from kernelpro.records import (
     Skipped,
     Timeline,
 )
+from kernelpro.records.cpu_profile import CpuCode, CpuRun
 
 _TIMED_CALLS = 12
 _TRACED_CALLS = 5
 _LOAD_SECONDS = 0.5
 _OBSERVE_SECONDS = 0.5
 _MIN_SHARE = 0.03
-"""Of the device time: kernels below are not worth a counter."""
+"""Of the device time: kernels below this are not worth a counter."""
 _MAX_KERNELS = 6
-_NCU_SECONDS = 240.0
-_REPLY_SECONDS = 10.0
-"""That a cell has to tell of a command that took too long."""
 _KERNEL_TIMES = "times of the kernels"
-_PROFILER_SYSCALLS = (
-    "ptrace",
-    "process_vm_readv",
-    "process_vm_writev",
-    "perf_event_open",
-    "timer_create",
-    "socket",
-)
-"""What ncu and nsys need to watch their target, in a cell whose other processes are theirs."""
+_PROGRAM = [sys.executable, "-m", "kernelpro.lab.profile.profiled_program", BUNDLE]
+
+Parsed = TypeVar("Parsed")
 
 
 class Collector:
+    """Collects profiles of one candidate."""
+
     def __init__(self, bench: Bench, candidate: Candidate, report: Callable[[str], None]):
         self._bench, self._candidate, self._report = bench, candidate, report
+        self.sandbox = ProfilerSandbox(bench, candidate)
         self._skipped: list[Skipped] = []
         self._clock = Stopwatch()
 
     def collect(self, request: ProfileRequest, previous: Profile | None = None) -> Profile:
-        """`known`: a profile of this candidate to which counters are added. Raises the verdict of one that cannot run."""
+        """Return a profile, or `previous` with counters added. Raises CandidateRejected if the candidate
+        fails."""
         if previous is not None:
             self._skipped += previous.skipped
         profile = previous or self._profile_candidate(request)
@@ -90,15 +82,14 @@ class Collector:
         seconds = before | seconds | {"total": before.get("total", 0.0) + seconds["total"]}
         return replace(profile, skipped=tuple(self._skipped), seconds=seconds)
 
-    # --- in the candidate's own cell -----------------------------------------------------------------
+    # --- in the candidate's own process --------------------------------------------------------------
 
-    def _profile_candidate(self, counters: ProfileRequest) -> Profile:
+    def _profile_candidate(self, request: ProfileRequest) -> Profile:
         bench = self._bench
         self._report("loading")
         with self._clock("load"):
-            participant = bench.start_candidate(
-                "profile", allowed_syscalls=("perf_event_open", "timer_create")
-            )  # the sampler's
+            sampler_syscalls = ("perf_event_open", "timer_create")
+            participant = bench.start_candidate("profile", allowed_syscalls=sampler_syscalls)
         try:
             with self._clock("load"):
                 bench.load_candidate(participant, self._candidate)
@@ -119,20 +110,17 @@ class Collector:
                 source=self._candidate.source,
             )
             participant.process.thaw()
-            return (
-                self._profile_cpu(participant, profile)
-                if bench.target == "cpu"
-                else self._profile_gpu(participant, profile, counters)
-            )
+            if bench.target == "cpu":
+                return self._profile_cpu(participant, profile)
+            return self._profile_gpu(participant, profile, request)
         finally:
             participant.close()
 
     def _time_calls(self, participant: Participant) -> float:
-        """Median of a few calls with cold caches, under the judge's protocol.
+        """Return the median time of a few calls with cold caches, under the judge's protocol.
 
-        All on the same values: making others for each call, as the judge does, costs up to a second on the CPU, and a
-        candidate that answers from memory spoils no profile but its own.
-        """
+        All calls use the same inputs: generating new ones for each call, as the judge does, takes up to a
+        second on the CPU, and a candidate that caches its outputs spoils only its own profile."""
         seconds = self._bench.options.build_timeout
         inputs = self._bench.inputs(self._bench.new_seed())
         samples = []
@@ -142,71 +130,75 @@ class Collector:
         return statistics.median(samples[2:])
 
     def _request(self, participant: Participant, what: str, request: dict[str, Any]) -> dict[str, Any] | None:
-        """An answer, or a note on why there is none. A dead child is the end of the profile."""
+        """Return the candidate's answer, or None with a note. Raises CandidateRejected if its process has
+        ended."""
         try:
-            return participant.request(request, self._bench.options.build_timeout)
+            answer = participant.request(request, self._bench.options.build_timeout)
         except CandidateRejected as error:
             if participant.process.has_ended():
                 raise
             self._skipped.append(Skipped(what, error.reason.splitlines()[0][:300]))
             return None
+        notes = self._parse(what, lambda: [Skipped.from_json(note) for note in answer.get("skipped", ())])
+        self._skipped += notes or []
+        return answer
 
-    def _profile_gpu(self, participant: Participant, profile: Profile, counters: ProfileRequest) -> Profile:
+    def _parse(self, what: str, parse: Callable[[], Parsed]) -> Parsed | None:
+        """Return what `parse` returns, or None with a note: the candidate's process may send anything."""
+        try:
+            return parse()
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            self._skipped.append(Skipped(what, f"malformed answer ({type(error).__name__}: {error})"[:300]))
+            return None
+
+    def _profile_gpu(self, participant: Participant, profile: Profile, request: ProfileRequest) -> Profile:
         self._report("tracing")
         kernels: list[Kernel] = []
-        line: Timeline | None = None
+        summary: Timeline | None = None
         with self._clock("timeline"):
-            trace = self._trace(participant, counters)
+            trace = self._trace(participant, request)
             if trace is not None:
                 try:
-                    line, kernels = timeline.summarize(trace.events, trace.calls, trace.source)
+                    summary, kernels = timeline.summarize(trace.events, trace.calls, trace.source)
                 except ValueError as error:
                     self._skipped.append(Skipped("timeline", str(error)))
                 if trace.note:
                     self._skipped.append(Skipped("timeline by CUPTI", trace.note))
         with self._clock("power"):
             power = self._measure_power(participant)
-        self._report("reading the machine code")
+        self._report("disassembling")
         with self._clock("code"):
-            request = {"op": "disassemble", "source": self._candidate.source}
-            static = self._request(participant, "machine code", request) or {}
-        self._skipped += [Skipped.from_json(note) for note in static.get("skipped", ())]
-        code = sass.StaticAnalysis(static.get("kernels", {}))
-        own = authored_kernels(self._candidate.source)
-        if line is None and (kernels := _kernels_from_code(code, profile.time_ms)):
-            why = "not known without a timeline: until they are counted, each kernel in the machine code is given an equal part"
+            disassemble = {"op": "disassemble", "source": self._candidate.source}
+            answer = self._request(participant, "machine code", disassemble) or {}
+        analysis = self._parse("machine code", lambda: _analysis(answer)) or sass.StaticAnalysis()
+        compiler = self._parse("compiler", lambda: _compiler_report(answer)) or CompilerReport()
+        if summary is None and (kernels := _kernels_from_code(analysis, profile.time_ms)):
+            why = "unknown without a timeline: until ncu measures them, all kernels get an equal part"
             self._skipped.append(Skipped(_KERNEL_TIMES, why))
+        authored = authored_kernels(self._candidate.source)
         kernels = [
             replace(
                 kernel,
-                code=_code(
-                    sass.find_variant(
-                        code, kernel.name, kernel.registers, _threads(kernel), kernel.dynamic_shared
-                    )
+                code=sass.find_variant(
+                    analysis, kernel.name, kernel.registers, math.prod(kernel.block), kernel.dynamic_shared
                 ),
-                authored=sass.plain_name(kernel.name) in own,
+                authored=plain_name(kernel.name) in authored,
             )
             for kernel in kernels
         ]
-        sources = {f"kernel{Path(name).suffix}": text for name, text in static.get("sources", {}).items()}
-        compiler = CompilerReport(tuple(static.get("warnings", ())), sources, static.get("configuration", {}))
-        return replace(profile, kernels=tuple(kernels), timeline=line, compiler=compiler, power=power)
+        return replace(profile, kernels=tuple(kernels), timeline=summary, compiler=compiler, power=power)
 
-    def _trace(self, participant: Participant, counters: ProfileRequest) -> Trace | None:
-        if counters.tracer == "nsys":
-            found = self._trace_with_nsys()
-            if isinstance(found, Trace):
-                return found
-            self._skipped.append(found)
+    def _trace(self, participant: Participant, request: ProfileRequest) -> Trace | None:
+        if request.tracer == "nsys":
+            trace = self._trace_with_nsys()
+            if isinstance(trace, Trace):
+                return trace
+            self._skipped.append(trace)
         answer = self._request(participant, "timeline", {"op": "trace", "set": 0, "calls": _TRACED_CALLS})
-        try:
-            return Trace.from_json(answer["trace"]) if answer else None
-        except ValueError as error:
-            self._skipped.append(Skipped("timeline", str(error)))
-            return None
+        return self._parse("timeline", lambda: Trace.from_json(answer["trace"])) if answer else None
 
     def _measure_power(self, participant: Participant) -> PowerReadings | None:
-        """Clock and power while calls follow each other."""
+        """Read clock and power while calls run back to back."""
         sensors = environment.sensors()
         participant.send({"op": "sustain", "set": 0, "seconds": _LOAD_SECONDS})
         end, readings = time.monotonic() + _LOAD_SECONDS, []
@@ -218,277 +210,201 @@ class Collector:
             participant.receive("sustain", self._bench.options.build_timeout)
         except CandidateRejected as error:
             self._skipped.append(Skipped("power", error.reason[:300]))
-        found: dict[str, float] = {}
-        for name, unit in (("sm_mhz", 1.0), ("power_mw", 1e-3)):
-            values = [value * unit for reading in readings if (value := reading[name]) is not None]
-            if values:
-                found["watts" if name == "power_mw" else name] = statistics.median(values)
-        reasons = [reading["throttle"] for reading in readings if reading["throttle"] is not None]
-        if reasons:
-            found["capped"] = sum(bool(reason & gpu.POWER_CAP) for reason in reasons) / len(reasons)
-        for name, limit in (("limit_watts", sensors.power_limit_watts()), ("max_sm_mhz", sensors.max_mhz())):
-            if limit is not None:
-                found[name] = limit
-        if "watts" not in found:
+
+        def values(name: str) -> list[int]:
+            return [value for reading in readings if (value := reading[name]) is not None]
+
+        clocks, milliwatts, reasons = values("sm_mhz"), values("power_mw"), values("throttle")
+        if not milliwatts:
             self._skipped.append(
-                Skipped("power", "NVML gives no reading here", "install the driver's libnvidia-ml")
+                Skipped("power", "NVML reports no power", "install the driver's libnvidia-ml")
             )
-        return PowerReadings(**found) if found else None
+        power = PowerReadings(
+            watts=statistics.median(milliwatts) / 1e3 if milliwatts else None,
+            limit_watts=sensors.power_limit_watts(),
+            sm_mhz=statistics.median(clocks) if clocks else None,
+            max_sm_mhz=sensors.max_mhz(),
+            capped=sum(bool(bits & gpu.POWER_CAP) for bits in reasons) / len(reasons) if reasons else None,
+        )
+        return power if power != PowerReadings() else None
 
     def _profile_cpu(self, participant: Participant, profile: Profile) -> Profile:
-        self._report("reading the machine code")
-        with self._clock("code"):  # before watching, which builds a sampler of its own
-            static = self._request(participant, "machine code", {"op": "disassemble"}) or {}
-        self._report("watching threads and counters")
+        self._report("disassembling")
+        with self._clock("code"):  # first, because observing builds a sampler, which is machine code too
+            static = self._request(participant, "machine code", {"op": "disassemble"})
+        self._report("observing threads and counters")
         with self._clock("watch"), self._bench.quiet():
-            watched = (
-                self._request(participant, "threads", {"op": "watch", "set": 0, "seconds": _OBSERVE_SECONDS})
-                or {}
-            )
-        dynamic, code = watched.get("watched", {}), static.get("static", {})
-        for part in (dynamic, code):
-            self._skipped += [Skipped.from_json(note) for note in part.pop("skipped", ())]
-        joined = cpu.build_profile(code, dynamic, static.get("sources", {})) if code and dynamic else None
-        return replace(profile, cpu=CpuProfile.from_json(joined) if joined else None)
-
-    # --- external profilers, in a cell of their own --------------------------------------------------
-
-    def make_bundle(self, references: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What the target program loads: the task, the candidate, and references beside it."""
-        bench = self._bench
-        request, tail = bench.load_request(self._candidate)
-        entries = [{"request": request, "tail": tail}, *({"variant": name} for name in references)]
-        return {"task": bench.task, "seed": bench.seed, "tf32": bench.precision == "tf32", "entries": entries}
-
-    def _pack_bundle(self, references: tuple[str, ...]) -> bytes:
-        data, archive = io.BytesIO(), io.BytesIO()
-        torch.save([self.make_bundle(references)], data)
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            member = tarfile.TarInfo("bundle.pt")
-            member.size = data.tell()
-            tar.addfile(member, io.BytesIO(data.getvalue()))
-        return archive.getvalue()
-
-    def _run_commands(
-        self,
-        commands: list[list[str]],
-        references: tuple[str, ...],
-        collect: tuple[str, ...] = (),
-        seconds: float = _NCU_SECONDS,
-    ) -> tuple[list[dict[str, Any]], bytes]:
-        """Run commands, for so many seconds each, in a cell that holds the bundle; what they printed, a tar of what they left."""
-        memory = int(0.75 * _host_bytes())
-        cell: SandboxedProcess = self._bench.launcher.start(
-            "profile",
-            ResourceLimits(memory, address_space=False),
-            environment={"PYTHONPATH": _here()},
-            allowed_syscalls=_PROFILER_SYSCALLS,
-            private_tmp=True,  # nsys writes there, whatever TMPDIR says
+            observe = {"op": "observe", "set": 0, "seconds": _OBSERVE_SECONDS}
+            dynamic = self._request(participant, "threads", observe)
+        if not static or not dynamic:
+            return profile
+        cpu = self._parse(
+            "CPU profile",
+            lambda: cpu_shares.build_profile(
+                CpuCode.from_json(static["code"]), CpuRun.from_json(dynamic["run"]), static["sources"]
+            ),
         )
-        try:
-            request = {"op": "execute", "commands": commands, "seconds": seconds, "collect": collect}
-            cell.channel.send(request, self._pack_bundle(references))
-            answer, blob = cell.channel.receive(len(commands) * seconds + _REPLY_SECONDS)
-            return _parse_results(answer), blob
-        except (ChannelClosed, ReplyTimeout, MalformedMessage) as error:
-            return [{"code": 1, "out": "", "err": f"the cell was lost: {type(error).__name__}"}], b""
-        finally:
-            cell.kill()
+        return replace(profile, cpu=cpu)
 
-    def _add_counters(self, profile: Profile, counters: ProfileRequest) -> Profile:
-        """The profile with what ncu counted, and the references beside it."""
+    # --- external profilers, in a process of their own -----------------------------------------------
+
+    def _add_counters(self, profile: Profile, request: ProfileRequest) -> Profile:
+        """Return the profile with ncu's counters, and the references."""
         program = ncu.find_ncu()
         if program is None:
             enable = "install Nsight Compute, or put ncu on the PATH"
-            self._skipped.append(Skipped("ncu", "ncu was not found or is forbidden", enable))
+            self._skipped.append(Skipped("ncu", "ncu was not found or is disabled", enable))
             return profile
         self._report("counting with ncu")
-        main_kernels = [k for k in profile.kernels if k.share >= _MIN_SHARE][:_MAX_KERNELS]
-        all_of_them = counters.references or profile.timeline is None
-        names = () if all_of_them else tuple(dict.fromkeys(sass.plain_name(k.name) for k in main_kernels))
+        names: tuple[str, ...] = ()
+        if profile.timeline and not request.references:
+            main_kernels = [k for k in profile.kernels if k.share >= _MIN_SHARE][:_MAX_KERNELS]
+            names = tuple(dict.fromkeys(plain_name(kernel.name) for kernel in main_kernels))
         with self._clock("ncu"):
-            ended = self._run_ncu(program, counters, names)
-        if len(ended) < 2 or ended[1]["code"]:
-            failure = ncu.explain_failure(ended[-1]["out"] + ended[-1]["err"])
-            if (
-                counters.references and failure.enable != ncu.PERMISSION
-            ):  # they may be what failed, or took too long
+            results = self._run_ncu(program, request, names)
+        if len(results) < 2 or results[1].code:
+            failure = ncu.explain_failure(results[-1].output)
+            if request.references and failure.enable != ncu.PERMISSION:  # a reference may have failed or hung
                 self._skipped.append(Skipped("compare", failure.why))
-                return self._add_counters(profile, replace(counters, references=()))
+                return self._add_counters(profile, replace(request, references=()))
             self._skipped.append(failure)
             return profile
-        found = ncu.parse_raw_page(ended[1]["out"], 1 + len(counters.references))
+        raw_page = results[1].out
+        counters, *reference_counters = ncu.parse_raw_page(raw_page, 1 + len(request.references))
         sources = profile.compiler.sources | {"candidate.py": self._candidate.source}
-        lines = (
-            ncu.parse_source_page(ended[2]["out"], sources) if len(ended) > 2 and not ended[2]["code"] else {}
-        )
-        room = _max_launches(counters)
-        cut = f"it stops after {room} launches" if ncu.count_launches(ended[1]["out"]) >= room else ""
-        if not found[0]:
+        has_lines = len(results) > 2 and not results[2].code
+        lines = ncu.parse_source_page(results[2].out, sources) if has_lines else {}
+        limit = _max_launches(request)
+        cut = f"it stops after {limit} launches" if ncu.count_launches(raw_page) >= limit else ""
+        if not counters:
             self._skipped.append(Skipped("ncu", "it counted no kernel of the candidate"))
         elif cut:
-            self._skipped.append(Skipped("ncu", f"{cut}: later ones are not counted"))
-        for name, counted in zip(counters.references, found[1:], strict=True):
-            if not counted:
-                why = (
-                    f"{cut}, which the kernels before it used up"
-                    if cut
-                    else "it did not run under ncu, or has no kernel"
-                )
-                self._skipped.append(Skipped(f"compare {name}", why))
+            self._skipped.append(Skipped("ncu", f"{cut}: later launches are not counted"))
         bare = replace(profile, timeline=None, source="", compiler=CompilerReport(), power=None)
-        references = {
-            name: replace(bare, kernels=kernels_from_counters(counted), time_ms=_total_ms(counted))
-            for name, counted in zip(counters.references, found[1:], strict=True)
-            if counted
-        }
-        if profile.timeline is None and found[0]:
-            profile = self._with_ncu_times(profile, found[0])
-        return replace(add_counters(profile, found[0], lines), references=references)
+        references: dict[str, Profile] = {}
+        for name, kernels in zip(request.references, reference_counters, strict=True):
+            if kernels:
+                time_ms = sum(kernel.nanoseconds for kernel in kernels.values()) / 1e6
+                references[name] = replace(bare, kernels=kernels_from_counters(kernels), time_ms=time_ms)
+            else:
+                why = "it did not run under ncu, or has no kernel"
+                if cut:
+                    why = f"{cut}, which earlier kernels used up"
+                self._skipped.append(Skipped(f"compare {name}", why))
+        if profile.timeline is None and counters:
+            profile = self._with_ncu_times(profile, counters)
+        return replace(add_counters(profile, counters, lines), references=references)
 
-    def _run_ncu(
-        self, program: str, counters: ProfileRequest, names: tuple[str, ...]
-    ) -> list[dict[str, Any]]:
-        """What its commands printed; run once more without the metrics that this device turns out not to have."""
-        target = [sys.executable, "-m", "kernelpro.lab.profile.profiled_program", "bundle.pt", "ncu"]
+    def _run_ncu(self, program: str, request: ProfileRequest, names: tuple[str, ...]) -> list[CommandResult]:
+        """Run ncu's commands; run them again without metrics that this device does not support."""
 
-        def run(without: frozenset[str]) -> list[dict[str, Any]]:
+        def run(unsupported: frozenset[str]) -> list[CommandResult]:
             commands = ncu.commands(
                 program,
-                target,
-                counters.metrics,
-                counters.sample_lines,
+                [*_PROGRAM, "ncu"],
+                request.metrics,
+                request.sample_lines,
                 names,
-                _max_launches(counters),
-                without,
+                _max_launches(request),
+                unsupported,
             )
-            ended: list[dict[str, Any]] = self._run_commands(commands, counters.references)[0]
-            return ended
+            return self.sandbox.run(commands, request.references)[0]
 
-        ended = run(frozenset())
-        if missing := ncu.unsupported_metrics(
-            "\n".join(one["out"] + one["err"] for one in ended), counters.metrics
-        ):
-            self._skipped.append(Skipped("counters", f"ncu cannot read {', '.join(sorted(missing))} here"))
-            ended = run(missing)
-        return ended
+        results = run(frozenset())
+        output = "\n".join(result.output for result in results)
+        if missing := ncu.unsupported_metrics(output, request.metrics):
+            self._skipped.append(
+                Skipped("counters", f"ncu does not support {', '.join(sorted(missing))} here")
+            )
+            results = run(missing)
+        return results
 
-    def _with_ncu_times(self, profile: Profile, counted: dict[str, ncu.KernelCounters]) -> Profile:
-        """The kernels that ran, with their times under ncu; those in the machine code give their facts."""
-        own, code = (
-            authored_kernels(self._candidate.source),
-            {kernel.name: kernel.code for kernel in profile.kernels},
-        )
+    def _with_ncu_times(self, profile: Profile, counters: dict[str, ncu.KernelCounters]) -> Profile:
+        """Return the profile with the kernels and times that ncu measured; known machine code is kept."""
+        authored = authored_kernels(self._candidate.source)
+        code = {kernel.name: kernel.code for kernel in profile.kernels}
         kernels = [
             replace(
                 kernel,
-                code=next((code[name] for name in sass.matching_names(kernel.name, code)), None),
-                authored=sass.plain_name(kernel.name) in own,
+                code=next((code[name] for name in matching_names(kernel.name, code)), None),
+                authored=plain_name(kernel.name) in authored,
             )
-            for kernel in kernels_from_counters(counted)
+            for kernel in kernels_from_counters(counters)
         ]
         self._skipped = [note for note in self._skipped if note.what != _KERNEL_TIMES]
-        self._skipped.append(Skipped(_KERNEL_TIMES, "without a timeline, those under ncu are used"))
+        self._skipped.append(Skipped(_KERNEL_TIMES, "measured under ncu, because there is no timeline"))
         return replace(profile, kernels=tuple(kernels))
 
     def _trace_with_nsys(self) -> Trace | Skipped:
-        """The timeline by nsys, in a cell of its own."""
         program = nsys.find_nsys()
         if program is None:
             return nsys.not_found()
-        target = [sys.executable, "-m", "kernelpro.lab.profile.profiled_program", "bundle.pt", "nsys"]
         report, database = Path("trace.nsys-rep"), Path("trace.sqlite")
         commands = [
-            nsys.profile_command(program, report, target),
+            nsys.profile_command(program, report, [*_PROGRAM, "nsys"]),
             nsys.export_command(program, report, database),
         ]
-        ended, blob = self._run_commands(commands, (), (str(database), str(report), "trace.qdstrm"))
+        results, files = self.sandbox.run(commands, (), (str(database), str(report), "trace.qdstrm"))
         with tempfile.TemporaryDirectory(prefix="kernelpro-nsys-") as folder:
-            with contextlib.suppress(tarfile.TarError, OSError):  # one that was forged says nothing
-                unpack(blob, folder)
-            said = "".join(step["out"] + step["err"] for step in ended)
-            return nsys.load_trace(Path(folder), ended[-1]["code"], said)
+            with contextlib.suppress(tarfile.TarError, OSError):  # a forged archive is ignored
+                unpack(files, folder)
+            output = "".join(result.output for result in results)
+            return nsys.load_trace(Path(folder), results[-1].code, output)
 
 
 def add_counters(
-    profile: Profile, counted: dict[str, ncu.KernelCounters], lines: dict[str, tuple[Line, ...]]
+    profile: Profile, counters: dict[str, ncu.KernelCounters], lines: dict[str, tuple[Line, ...]]
 ) -> Profile:
-    """The profile with each kernel's counters and worst lines."""
+    """Return the profile with each kernel's counters and worst lines."""
     kernels = []
     for kernel in profile.kernels:
-        found = ncu.merge_counters(counted[name] for name in sass.matching_names(kernel.name, counted))
-        worst = next((lines[name] for name in sass.matching_names(kernel.name, lines)), ())
-        kernels.append(replace(kernel, metrics=found.metrics if found else {}, lines=worst))
+        merged = ncu.merge_counters(counters[name] for name in matching_names(kernel.name, counters))
+        worst = next((lines[name] for name in matching_names(kernel.name, lines)), ())
+        kernels.append(replace(kernel, metrics=merged.metrics if merged else {}, lines=worst))
     return replace(profile, kernels=tuple(kernels))
 
 
-def _parse_results(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """How commands ended. A candidate ran in that cell and may have answered in its place."""
-    told = answer.get("ended")
-    form = {"code": int, "out": str, "err": str}
-    lines = told if isinstance(told, list) else []
-    if lines and all(
-        isinstance(one, dict) and all(isinstance(one.get(k), kind) for k, kind in form.items())
-        for one in lines
-    ):
-        return lines
-    return [{"code": 1, "out": "", "err": str(answer.get("error"))}]
-
-
-def _code(facts: dict[str, Any]) -> KernelCode | None:
-    """The record of the facts that `sass.match` returns; None where it found no variant."""
-    return KernelCode.from_json(facts) if facts else None
-
-
-def _threads(kernel: Kernel) -> int:
-    product = 1
-    for extent in kernel.block:
-        product *= extent
-    return product
-
-
-def _total_ms(counted: dict[str, ncu.KernelCounters]) -> float:
-    return sum(one.nanoseconds for one in counted.values()) / 1e6
-
-
-def kernels_from_counters(counted: dict[str, ncu.KernelCounters]) -> tuple[Kernel, ...]:
-    """Kernels as ncu alone knows them, by share."""
-    total = sum(one.nanoseconds for one in counted.values()) or 1.0
-    made = [
+def kernels_from_counters(counters: dict[str, ncu.KernelCounters]) -> tuple[Kernel, ...]:
+    """Return the kernels that ncu measured, by share."""
+    total = sum(kernel.nanoseconds for kernel in counters.values()) or 1.0
+    kernels = [
         Kernel(
-            name=one.name,
-            microseconds=one.nanoseconds / 1e3,
-            launches=one.launches,
-            share=one.nanoseconds / total,
-            grid=one.grid,
-            block=one.block,
-            registers=int(one.metrics.get("launch__registers_per_thread", 0)),
-            static_shared=int(one.metrics.get("launch__shared_mem_per_block_static", 0)),
-            dynamic_shared=int(one.metrics.get("launch__shared_mem_per_block_dynamic", 0)),
+            name=kernel.name,
+            microseconds=kernel.nanoseconds / 1e3,
+            launches=kernel.launches,
+            share=kernel.nanoseconds / total,
+            grid=kernel.grid,
+            block=kernel.block,
+            registers=int(kernel.metrics.get("launch__registers_per_thread", 0)),
+            static_shared=int(kernel.metrics.get("launch__shared_mem_per_block_static", 0)),
+            dynamic_shared=int(kernel.metrics.get("launch__shared_mem_per_block_dynamic", 0)),
             authored=False,
-            metrics=one.metrics,
+            metrics=kernel.metrics,
         )
-        for one in counted.values()
+        for kernel in counters.values()
     ]
-    return tuple(sorted(made, key=lambda kernel: -kernel.share))
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.share))
 
 
-def _kernels_from_code(code: sass.StaticAnalysis, time_ms: float) -> list[Kernel]:
-    """Kernels of which only the machine code is known: one for each symbol, in equal parts of a call."""
-    names = list(
-        dict.fromkeys(facts["signature"] for variants in code.kernels.values() for facts in variants)
+def _analysis(answer: dict[str, Any]) -> sass.StaticAnalysis:
+    kernels = answer.get("kernels", {}).items()
+    return sass.StaticAnalysis(
+        {name: [KernelCode.from_json(v) for v in variants] for name, variants in kernels}
     )
+
+
+def _compiler_report(answer: dict[str, Any]) -> CompilerReport:
+    sources = {f"kernel{Path(name).suffix}": text for name, text in answer.get("sources", {}).items()}
+    return CompilerReport(tuple(answer.get("warnings", ())), sources, answer.get("configuration", {}))
+
+
+def _kernels_from_code(analysis: sass.StaticAnalysis, time_ms: float) -> list[Kernel]:
+    """Return one kernel per symbol in the machine code, each with an equal part of a call."""
+    names = list(dict.fromkeys(code.signature for codes in analysis.kernels.values() for code in codes))
     return [Kernel(name, 1e3 * time_ms / len(names), 1, 1 / len(names)) for name in names]
 
 
-def _max_launches(counters: ProfileRequest) -> int:
-    """How many ncu counts: so that a candidate of many kernels leaves room for what is beside it."""
-    return ncu.MAX_LAUNCHES * (1 + len(counters.references))
-
-
-def _here() -> str:
-    return str(Path(__file__).resolve().parents[3])
-
-
-def _host_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _max_launches(request: ProfileRequest) -> int:
+    """Return how many launches ncu counts, so that a candidate with many kernels leaves some for the
+    references."""
+    return ncu.MAX_LAUNCHES * (1 + len(request.references))

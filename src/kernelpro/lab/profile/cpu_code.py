@@ -1,10 +1,9 @@
-"""Machine code of a shared library as facts: functions, their loops, what the loops do and how they walk through memory.
+"""Facts from the machine code of a shared library: functions, their loops, and how the loops access memory.
 
-1. `functions` disassembles `.text` with objdump.
-2. A backward branch closes a loop; the innermost ones are where time goes.
-3. Of each loop: the mix of instructions, functions called, accesses by their stride (from the steps of the
-   address registers), sums that wait for themselves, divisors that never change, values updated in memory.
-"""
+1. `disassemble` runs objdump over `.text`.
+2. A backward branch closes a loop; the innermost loops take the time.
+3. For each loop: the instruction mix, functions called, accesses by stride (from the increments of the
+   address registers), dependent chains of additions, loop-invariant divisors, values updated in memory."""
 
 from __future__ import annotations
 
@@ -12,18 +11,19 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kernelpro.lab.profile.cpu_instructions import CpuInstruction, registers
+from kernelpro.records.cpu_profile import CpuFunction, MachineLoop
 
 KINDS = (
     *("scalar_float", "vector_float", "fma", "double", "convert", "division", "integer_division"),
     *("load", "store", "gather", "atomic", "branch", "call"),
 )
 FAR_BYTES = 1024
-"""Steps from which an access counts as far from the one before. Rows of a tile that is held in cache are shorter; rows of a
-matrix in memory are longer, and hardware prefetchers, which stay within a page, lose them."""
+"""Stride from which an access counts as strided. Rows of a tile in cache are shorter; rows of a matrix in
+memory are longer, and hardware prefetchers, which stay within a page, cannot follow them."""
 _LINKER_FUNCTIONS = {
     "call_weak_fn",
     "deregister_tm_clones",
@@ -39,10 +39,10 @@ _LINE = re.compile(r"^(/.*):(\d+)(?: \(discriminator \d+\))?$")
 
 
 def disassemble(library: Path) -> dict[str, list[CpuInstruction]]:
-    """Functions of the library by name. Raises OSError where objdump is missing or cannot read this machine's code."""
+    """Return the functions of a library by name. Raises OSError if objdump is missing or fails."""
     machine = int.from_bytes(library.read_bytes()[18:20], "little")
     if machine not in (_X86, _ARM):
-        raise OSError(f"machine code of an unknown kind (e_machine {machine})")
+        raise OSError(f"unknown machine type (e_machine {machine}): only x86-64 and aarch64 are supported")
     command = [
         "objdump",
         "-d",
@@ -59,7 +59,7 @@ def disassemble(library: Path) -> dict[str, list[CpuInstruction]]:
 
 
 def parse(text: str, arm: bool) -> dict[str, list[CpuInstruction]]:
-    """objdump's text as instructions by function."""
+    """Parse objdump's text into instructions by function."""
     functions: dict[str, list[CpuInstruction]] = {}
     current: list[CpuInstruction] = []
     line = ""
@@ -81,30 +81,37 @@ def parse(text: str, arm: bool) -> dict[str, list[CpuInstruction]]:
 
 
 def _split(text: str) -> Iterable[str]:
-    """Operands: split at commas outside brackets."""
+    """Split operands at commas outside brackets."""
     return (part.strip() for part in re.split(r",(?![^\[{]*[\]}])", text) if part.strip())
 
 
-def analyze_function(name: str, instructions: Sequence[CpuInstruction]) -> dict[str, Any]:
-    """A function: size, mix, functions it calls, loops (innermost ones with all that is known of them)."""
-    return {
-        "name": name,
-        "begin": instructions[0].address if instructions else 0,
-        "end": instructions[-1].address if instructions else 0,
-        "instructions": len(instructions),
-        "mix": count_kinds(instructions),
-        "calls": dict(Counter(filter(None, map(callee, instructions)))),
-        "loops": [_analyze_loop(part, inner) for part, inner in find_loops(instructions)],
-    }
+def analyze_function(file: str, name: str, instructions: Sequence[CpuInstruction]) -> CpuFunction:
+    """Return the facts of a function; innermost loops have all fields set."""
+    return CpuFunction(
+        file=file,
+        name=name,
+        begin=instructions[0].address,
+        end=instructions[-1].address,
+        instructions=len(instructions),
+        mix=count_kinds(instructions),
+        calls=_count_calls(instructions),
+        loops=tuple(_analyze_loop(body, innermost) for body, innermost in find_loops(instructions)),
+    )
+
+
+def _count_calls(instructions: Iterable[CpuInstruction]) -> dict[str, int]:
+    return dict(Counter(filter(None, map(callee, instructions))))
 
 
 def count_kinds(body: Iterable[CpuInstruction]) -> dict[str, int]:
+    """Count instructions by kind."""
     counts = Counter(kind for instruction in body for kind in instruction.kinds)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
 def callee(instruction: CpuInstruction) -> str:
-    """The function that is called, without the linker's suffixes; `?` for a call through a pointer."""
+    """Return the called function without the linker's suffixes; `?` for a call through a pointer; empty if
+    none."""
     if "call" not in instruction.kinds:
         return ""
     match = re.search(r"<([^>@+]+)", " ".join(instruction.operands))
@@ -117,7 +124,7 @@ def _branch_target(instruction: CpuInstruction) -> int:
 
 
 def find_loops(body: Sequence[CpuInstruction]) -> list[tuple[list[CpuInstruction], bool]]:
-    """Instructions of each loop and whether it contains no other."""
+    """Return the instructions of each loop, and whether the loop is innermost."""
     ends: dict[int, int] = {}
     for instruction in body:
         target = _branch_target(instruction)
@@ -136,7 +143,7 @@ def find_loops(body: Sequence[CpuInstruction]) -> list[tuple[list[CpuInstruction
 def _reaches_end(span: Sequence[CpuInstruction]) -> bool:
     """Whether the last instruction can be reached from the first inside the span.
 
-    A block that the compiler moved out of line also jumps back, but nothing in between leads to it.
+    A block that the compiler moved out of line also branches back, but cannot be reached from the target.
     """
     index = {instruction.address: i for i, instruction in enumerate(span)}
     visited, pending = set(), [0]
@@ -154,36 +161,38 @@ def _reaches_end(span: Sequence[CpuInstruction]) -> bool:
     return False
 
 
-def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> dict[str, Any]:
+def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> MachineLoop:
     written = Counter(register for instruction in body for register in instruction.writes)
-    found: dict[str, Any] = {
-        "begin": body[0].address,
-        "end": body[-1].address,
-        "innermost": innermost,
-        "instructions": len(body),
-        "mix": count_kinds(body),
-        "bits": max((i.bits for i in body), default=0),
-        "calls": dict(Counter(filter(None, map(callee, body)))),
-        "lines": dict(Counter(i.line for i in body if i.line).most_common()),
-    }
-    if innermost:
-        strided, strided_bytes, streamed, streamed_bytes = _classify_accesses(body, written)
-        chains = _accumulation_chains(body, written)
-        found |= {
-            "strided": strided,
-            "strided_bytes": strided_bytes,
-            "streamed": streamed,
-            "streamed_bytes": streamed_bytes,
-            "chain": max(chains.values(), default=0),
-            "accumulators": len(chains),
-            "fixed_divisors": sum(_has_invariant_divisor(i, written) for i in body),
-            "updates": _count_updates(body),
-        }
-    return found
+    loop = MachineLoop(
+        begin=body[0].address,
+        end=body[-1].address,
+        innermost=innermost,
+        instructions=len(body),
+        mix=count_kinds(body),
+        bits=max((i.bits for i in body), default=0),
+        calls=_count_calls(body),
+        lines=dict(Counter(i.line for i in body if i.line).most_common()),
+    )
+    if not innermost:
+        return loop
+    strided, strided_bytes, streamed, streamed_bytes = _classify_accesses(body, written)
+    chains = _accumulation_chains(body, written)
+    return replace(
+        loop,
+        strided=strided,
+        strided_bytes=strided_bytes,
+        streamed=streamed,
+        streamed_bytes=streamed_bytes,
+        chain=max(chains.values(), default=0),
+        accumulators=len(chains),
+        fixed_divisors=sum(_has_invariant_divisor(i, written) for i in body),
+        updates=_count_updates(body),
+    )
 
 
 def _classify_accesses(body: Sequence[CpuInstruction], written: Counter[str]) -> tuple[int, int, int, int]:
-    """Accesses of single numbers that jump far (or by a step held in a register) and their bytes; those that stream and theirs."""
+    """Count strided and streamed accesses and their bytes. Strided: a scalar with a large stride, or one in a
+    register."""
     steps: dict[str, int | str | None] = {}
     for register in written:
         moves = [i.step(register) for i in body if register in i.writes]
@@ -220,7 +229,8 @@ def _classify_accesses(body: Sequence[CpuInstruction], written: Counter[str]) ->
 
 
 def _has_register_stride(gather: CpuInstruction, body: Sequence[CpuInstruction]) -> bool:
-    """Whether the address of one lane comes from adding a register: a step that is not a constant, or a table of indices."""
+    """Whether the address of one lane is computed from a register: a variable stride, or a table of
+    indices."""
     address_registers = registers(gather.memory)
     if len(address_registers) > 1:
         return True
@@ -229,24 +239,24 @@ def _has_register_stride(gather: CpuInstruction, body: Sequence[CpuInstruction])
         for i in body
         if i.name == "mov" and i.operands[-1].startswith(("#", "0x"))
     }
-    found = (
+    additions = (
         i for i in body if address_registers and address_registers[0] in i.writes and i.name in ("add", "lea")
     )
     return any(
-        len({r for operand in i.operands[1:] for r in registers(operand)} - constants) > 1 for i in found
+        len({r for operand in i.operands[1:] for r in registers(operand)} - constants) > 1 for i in additions
     )
 
 
 def _index_scale(address: str, register: str) -> int:
-    """The factor of an index register: `[x1, x2, lsl #2]`, `[rax+rcx*4]`."""
-    if found := re.search(r"lsl #(\d+)", address):
-        return 1 << int(found[1]) if registers(address)[-1] == register else 1
-    found = re.search(rf"\b{register}\*(\d)", address)
-    return int(found[1]) if found else 1
+    """Return the scale of an index register: `[x1, x2, lsl #2]`, `[rax+rcx*4]`."""
+    if shift := re.search(r"lsl #(\d+)", address):
+        return 1 << int(shift[1]) if registers(address)[-1] == register else 1
+    scale = re.search(rf"\b{register}\*(\d)", address)
+    return int(scale[1]) if scale else 1
 
 
 def _accumulation_chains(body: Sequence[CpuInstruction], written: Counter[str]) -> dict[str, int]:
-    """Scalar sums that wait for themselves: register -> additions to it in one turn of the loop."""
+    """Return dependent chains of scalar additions: by register, the additions in one iteration."""
     additions: Counter[str] = Counter()
     for instruction in body:
         if "scalar_float" not in instruction.kinds or not instruction.writes:
@@ -265,14 +275,14 @@ def _accumulation_chains(body: Sequence[CpuInstruction], written: Counter[str]) 
 
 
 def _has_invariant_divisor(instruction: CpuInstruction, written: Counter[str]) -> bool:
-    """A division (not a square root) whose divisor does not change in the loop."""
+    """Whether this is a division (not a square root) by a loop-invariant value."""
     if "division" not in instruction.kinds or "sqrt" in instruction.name:
         return False
     return not any(register in written for register in registers(instruction.operands[-1]))
 
 
 def _count_updates(body: Sequence[CpuInstruction]) -> int:
-    """Floating-point values that are loaded from, changed and stored to one and the same address off the stack."""
+    """Count floating-point values that are loaded from and stored to the same address outside the stack."""
 
     def addresses(kind: str) -> set[str]:
         return {

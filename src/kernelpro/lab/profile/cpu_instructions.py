@@ -1,7 +1,7 @@
-"""Machine instructions of x86-64 and aarch64 in one vocabulary: what each does, which registers it touches.
+"""Machine instructions of x86-64 and aarch64 in one vocabulary: their kinds, and the registers they use.
 
-Operands come destination first (objdump's Intel syntax on x86-64), so both machines read alike:
-`vfmadd231ps ymm0,ymm1,YMMWORD PTR [rax]` and `fmla v0.4s, v1.4s, v2.4s` are one kind of thing.
+Operands come destination first (objdump's Intel syntax on x86-64), so both machines are handled alike:
+`vfmadd231ps ymm0,ymm1,YMMWORD PTR [rax]` and `fmla v0.4s, v1.4s, v2.4s` have the same kinds.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ class CpuInstruction:
     name: str
     operands: tuple[str, ...]
     line: str = ""
-    """`kernel.cpp:12`, empty without line information."""
+    """`kernel.cpp:12`; empty without line information."""
     arm: bool = True
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """All that applies of: scalar_float, vector_float, fma, double, convert, division, integer_division, load, store, gather,
-        atomic, branch, call."""
+        """All applicable kinds of cpu_code.KINDS."""
         return frozenset(self._arm_kinds() if self.arm else self._x86_kinds())
 
     def _arm_kinds(self) -> set[str]:
@@ -117,7 +116,7 @@ class CpuInstruction:
 
     @cached_property
     def bits(self) -> int:
-        """Width of the vector that arithmetic works on; 0 for anything else. Scalable vectors count as 128, the least there is."""
+        """Width of the vector operands of arithmetic, else 0. Scalable vectors count as 128, the minimum."""
         if "vector_float" not in self.kinds:
             return 0
         text = " ".join(self.operands)
@@ -128,13 +127,13 @@ class CpuInstruction:
 
     @cached_property
     def memory(self) -> str:
-        """The address operand without its brackets; empty where there is none."""
+        """The address operand without its brackets; empty if there is none."""
         match = re.search(r"\[([^\]]*)\]", _LANE.sub("}", " ".join(self.operands)))
         return match[1] if match and self.name not in ("lea", "nop", "nopw") else ""
 
     @cached_property
     def size(self) -> int:
-        """Bytes that a memory access moves."""
+        """Bytes that a memory access moves; 0 without one."""
         if not self.memory:
             return 0
         text = " ".join(self.operands)
@@ -148,12 +147,12 @@ class CpuInstruction:
 
     @cached_property
     def floats(self) -> bool:
-        """Whether it moves or computes floating-point registers."""
+        """Whether it uses floating-point registers."""
         return any(register.startswith("v") for operand in self.operands for register in registers(operand))
 
     @cached_property
     def writes(self) -> frozenset[str]:
-        """Registers that it changes."""
+        """Registers that it writes."""
         if not self.operands:
             return frozenset()
         written: set[str] = set()
@@ -170,7 +169,8 @@ class CpuInstruction:
         return frozenset(written)
 
     def step(self, register: str) -> int | str | None:
-        """By how much it moves `register` where it adds to it: bytes, the name of a register, or None for anything else."""
+        """Return the increment that it adds to `register`: bytes, the name of a register, or None if
+        unknown."""
         if self.memory and self.arm and registers(self.memory)[:1] == (register,):
             last = self.operands[-1]
             if last.endswith("!"):
@@ -188,7 +188,7 @@ class CpuInstruction:
 
 
 def registers(text: str) -> tuple[str, ...]:
-    """Registers in an operand under one name for all their widths: x1 and w1 are x1; s0, q0 and ymm0 are v0."""
+    """Return the registers in an operand by their full name: w1 as x1; s0, q0 and ymm0 as v0."""
     return tuple(
         _full_register(name)
         for name in _REGISTER.findall(re.sub(r"(?<=[vz]\d)\.\w+|(?<=[vz]\d\d)\.\w+", "", text))

@@ -1,9 +1,8 @@
-"""Torch's operators in a call on the CPU: which, how often, and how long they compute.
+"""torch operators in a call on the CPU: which, how often, and how long they compute.
 
-What an operator costs before it computes anything (dispatch, our watching, the result's memory) is what one on a single number
-takes, more where one of its arguments is a plain number, and is not counted: many operators on little data are the host's work,
-not the library's.
-"""
+The fixed overhead of an operator (dispatch, this timer, allocation of the result) is the time of an operator
+on a single number, and is subtracted; it is larger if an argument is a Python number. So many operators on
+little data count as host time, not as library time."""
 
 from __future__ import annotations
 
@@ -15,16 +14,17 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelpro.lab.watcher import Watcher
+from kernelpro.records.cpu_profile import OperatorTime
 
 _SECONDS, _MIN_CALLS, _MAX_CALLS = 0.1, 3, 20
-"""Calls go on for so long; the best of them counts."""
+"""Duration and number of the timed calls, of which the best counts."""
 _OVERHEAD_CALLS = 50
 
 
 class _OperatorCall(NamedTuple):
     name: str
     has_scalar: bool
-    """Whether one of its arguments is a plain number."""
+    """Whether an argument is a Python number."""
     seconds: float
 
 
@@ -34,9 +34,9 @@ class _OperatorTimer(Watcher):
         self.calls: list[_OperatorCall] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         result = function(*args, **(kwargs or {}))
-        spent = time.perf_counter() - begun
+        spent = time.perf_counter() - started
         name = function._overloadpacket.__name__
         if not function.is_view and not name.startswith("empty"):
             self.calls.append(
@@ -45,25 +45,22 @@ class _OperatorTimer(Watcher):
         return result
 
 
-def measure_operators(call: Callable[[], object]) -> list[dict[str, Any]]:
-    """By name, longest first: `name`, `count` and `ms` of one call, the fastest of several."""
+def measure_operators(call: Callable[[], object]) -> tuple[OperatorTime, ...]:
+    """Return the operators of one call, the fastest of several, by name, longest first."""
     overhead_calls = _time_operators(_call_on_scalars)
     overhead = {
-        scaled: statistics.median(one.seconds for one in overhead_calls if one.has_scalar is scaled)
-        for scaled in (False, True)
+        has_scalar: statistics.median(op.seconds for op in overhead_calls if op.has_scalar is has_scalar)
+        for has_scalar in (False, True)
     }
-    best, begun, calls = _time_operators(call), time.perf_counter(), 1
-    while calls < _MIN_CALLS or (calls < _MAX_CALLS and time.perf_counter() - begun < _SECONDS):
-        best, calls = (
-            min(best, _time_operators(call), key=lambda run: sum(one.seconds for one in run)),
-            calls + 1,
-        )
-    by_name: dict[str, dict[str, Any]] = {}
-    for one in best:
-        entry = by_name.setdefault(one.name, {"name": one.name, "count": 0, "ms": 0.0})
-        entry["count"] += 1
-        entry["ms"] += 1e3 * max(0.0, one.seconds - overhead[one.has_scalar])
-    return sorted(by_name.values(), key=lambda entry: -entry["ms"])
+    best, started, calls = _time_operators(call), time.perf_counter(), 1
+    while calls < _MIN_CALLS or (calls < _MAX_CALLS and time.perf_counter() - started < _SECONDS):
+        best = min(best, _time_operators(call), key=lambda run: sum(op.seconds for op in run))
+        calls += 1
+    times: dict[str, list[float]] = {}
+    for op in best:
+        times.setdefault(op.name, []).append(1e3 * max(0.0, op.seconds - overhead[op.has_scalar]))
+    operators = [OperatorTime(name, len(ms), sum(ms)) for name, ms in times.items()]
+    return tuple(sorted(operators, key=lambda operator: -operator.ms))
 
 
 def _time_operators(call: Callable[[], object]) -> list[_OperatorCall]:

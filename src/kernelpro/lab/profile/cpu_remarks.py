@@ -1,33 +1,34 @@
-"""What the compiler says of a source: which loops it did not turn into vector code, and why.
+"""Vectorization remarks: the loops that the compiler did not vectorize, and why.
 
-The source is compiled once more with line tables and remarks switched on; neither changes the code that is
-generated, so addresses and lines hold for the library that ran, as long as both were built with the same flags.
-"""
+The source is compiled again with line tables and remarks enabled. Neither changes the generated code, so
+addresses and lines are valid for the library that ran, as long as both were built with the same flags."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernelpro.lab.languages.cpp import command
 from kernelpro.lab.languages.native import BuildError
+from kernelpro.records.cpu_profile import VectorizationRemark
 
 _GCC = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: missed:\s*(?P<text>.*)$")
 _CLANG = re.compile(
-    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: (?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$"
+    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):\d+: remark: "
+    r"(?:loop not vectorized: )?(?P<text>.*?)(?: \[-Rpass.*)?$"
 )
 _IGNORED = re.compile(
-    r"couldn't vectorize loop|statement clobbers memory: __builtin_GOMP|vectorization is not profitable|loop not vectorized$"
-    r"|Loop costings|statement clobbers memory: .*omp_get|^failed:? *$"
+    r"couldn't vectorize loop|statement clobbers memory: __builtin_GOMP|vectorization is not profitable"
+    r"|loop not vectorized$|Loop costings|statement clobbers memory: .*omp_get|^failed:? *$"
 )
 _EXPLANATIONS = (
     (r"control flow in loop|control flow cannot be substituted", "control flow in the loop"),
     (r"clobbers memory: .*?(?:__builtin_)?(\w+) \(|call instruction cannot be vectorized", "it calls {0}"),
     (
-        r"possible (?:alias|dependence)|versioning for alias|bad data dependence|unsafe dependent|cannot identify array bounds",
+        r"possible (?:alias|dependence)|versioning for alias|bad data dependence|unsafe dependent"
+        r"|cannot identify array bounds",
         "it may write what it reads",
     ),
     (r"not consecutive access|complicated access pattern|strided|gather", "its accesses are not consecutive"),
@@ -36,33 +37,29 @@ _EXPLANATIONS = (
         "the order of a floating-point sum must be kept",
     ),
     (
-        r"number of iterations cannot be computed|could not determine number of loop iterations|multiple exits",
-        "its number of turns is not known",
+        r"number of iterations cannot be computed|could not determine number of loop iterations"
+        r"|multiple exits",
+        "its trip count is not known",
     ),
     (
         r"relevant stmt not supported|no vectype|op not supported|unsupported",
         "an operation has no vector form",
     ),
 )
-"""Phrases of g++ and clang++ in words that a person knows; others are passed on as they are."""
+"""Messages of g++ and clang++ in plain words; others are reported unchanged."""
 
 
 class NoCompiler(OSError):
-    """There is none on this machine."""
+    """No C++ compiler was found."""
 
 
-@dataclass(frozen=True)
-class Remark:
-    line: int
-    reason: str
+def parse(text: str, name: str) -> list[VectorizationRemark]:
+    """Parse the remarks of g++ (-fopt-info-vec-missed) or clang++ (-Rpass-missed, -Rpass-analysis) on the
+    file `name`.
 
-
-def parse(text: str, name: str) -> list[Remark]:
-    """Reasons of g++ (-fopt-info-vec-missed) or clang++ (-Rpass-missed, -Rpass-analysis) by line of the source `name`.
-
-    g++ names the loop first and then the statement in its way, which may lie in a header: such a reason counts for the loop.
-    """
-    remarks: dict[Remark, None] = {}
+    g++ names the loop first and then the statement that prevents vectorization. That may be in a header: such
+    a reason is attributed to the loop."""
+    remarks: dict[VectorizationRemark, None] = {}
     loop = 0
     for row in text.splitlines():
         match = _GCC.match(row) or _CLANG.match(row)
@@ -72,7 +69,8 @@ def parse(text: str, name: str) -> list[Remark]:
         if in_source:
             loop = int(match["line"])
         if loop and match["text"] and not _IGNORED.search(match["text"]):
-            remarks[Remark(int(match["line"]) if in_source else loop, _explain(match["text"]))] = None
+            line = int(match["line"]) if in_source else loop
+            remarks[VectorizationRemark(name, line, _explain(match["text"]))] = None
     return list(remarks)
 
 
@@ -87,11 +85,10 @@ def _explain(text: str) -> str:
 def compile_with_remarks(
     source: str, name: str, build_command: Sequence[str], folder: Path
 ) -> tuple[Path, str]:
-    """The library with line tables, and the compiler's remarks.
+    """Return the library with line tables, and the compiler's output with its remarks.
 
-    `built`: the command that the library was built with; empty: the usual one. Raises NoCompiler, and OSError with the
-    first error where the compiler refuses.
-    """
+    `build_command` is the command that the library was built with; empty: the default. Raises NoCompiler, or
+    OSError with the first error if compilation fails."""
     try:
         base_command = list(build_command) or command()
     except BuildError as error:
@@ -103,20 +100,15 @@ def compile_with_remarks(
         [base_command[0], "--version"], capture_output=True, text=True, errors="replace"
     ).stdout
     clang = "clang" in version
-    remark_flags = (
-        ["-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"]
+    flags = (
+        ["-gline-tables-only", "-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize"]
         if clang
-        else ["-fopt-info-vec-missed"]
+        else ["-g1", "-fopt-info-vec-missed"]
     )
-    line_table_flag = "-gline-tables-only" if clang else "-g1"
-    full_command = [*base_command, line_table_flag, *remark_flags, str(source_path), "-o", str(library)]
+    full_command = [*base_command, *flags, str(source_path), "-o", str(library)]
     done = subprocess.run(full_command, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        error = next(
-            (row.replace(str(source_path), name) for row in done.stderr.splitlines() if "error" in row), ""
-        )
-        raise OSError(
-            f"{Path(base_command[0]).name} ended with code {done.returncode}"
-            + (f": {error.strip()[:200]}" if error else "")
-        )
+        first = next((row for row in done.stderr.splitlines() if "error" in row), "no message")
+        message = first.replace(str(source_path), name).strip()[:200]
+        raise OSError(f"{Path(base_command[0]).name} failed with exit code {done.returncode}: {message}")
     return library, done.stderr

@@ -1,11 +1,12 @@
-"""Where time goes in this process: a timer for each thread interrupts it, and the handler notes where it was.
+"""Samples of where this process spends CPU time: a timer per thread interrupts it, and the handler records
+its address.
 
-It needs no permission, unlike hardware counters: POSIX timers that signal the process's own threads, and a
-handler in native code. A sample weighs as much as the CPU time that its thread has used since the one before,
-so that sleeping costs nothing; one that finds the thread asleep counts as waiting, because it spun before.
-Timers on CPU time would do without weights, but fire only at the kernel's tick, 100 to 1000 times a second, and
-calls that take a few ticks fall into step with them. Threads that begin after `running` was entered are not sampled.
-"""
+It needs no permission, unlike hardware counters: it uses POSIX timers that signal the process's own threads,
+and a handler in native code. A sample is weighted by the CPU time that its thread has used since its previous
+sample, so sleeping costs nothing; a sample that finds the thread asleep counts as waiting, because the thread
+spun before. Timers on CPU time would need no weights, but they fire only at the kernel's tick, 100 to 1000
+times a second, and calls of a few ticks synchronize with them. Threads that start after `running` was entered
+are not sampled."""
 
 from __future__ import annotations
 
@@ -17,21 +18,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from kernelpro.lab.languages.cpp import cpp
+from kernelpro.records.cpu_profile import CpuSamples
 
 MARKER_SYMBOL = "kernelpro_sampling_begin"
-"""A function of the sampler's own library, by which it is told from a candidate's."""
+"""A function of the sampler's own library, which distinguishes it from a candidate's."""
 _STATES = ("work", "host", "wait")
 _MAX_SAMPLES = 1 << 16
 _PERIOD_NS = 1_000_003
-"""About a millisecond for up to eight threads, more in proportion, and no divisor of what a kernel might do periodically."""
+"""About 1 ms for up to eight threads, proportionally more for others; not a divisor of likely periods of a
+kernel."""
 _OPENMP_LIBRARY = re.compile(r"lib(g|i)?omp[\d.-]")
 _HOST_LIBRARY = re.compile(r"python|libffi|_ctypes|vdso|unknown")
-"""The interpreter and what it calls through: work, but none that threads could share."""
+"""The interpreter and its foreign-function layer: work that threads cannot share."""
 _SOURCE = r"""
 #include <signal.h>
 #include <stdint.h>
@@ -56,17 +58,18 @@ static int64_t cpu_time(clockid_t clock) {
 
 static void note(int, siginfo_t* info, void* context) {
     ucontext_t* state = (ucontext_t*)context;
-    // Asleep on a futex: the call is about to be made again, with its number still in its register.
+    // Asleep on a futex: the system call will be restarted, and its number is still in its register.
 #if defined(__aarch64__)
     const uint32_t* code = (const uint32_t*)state->uc_mcontext.pc;
-    const bool asleep = (code[0] == 0xd4000001 || code[-1] == 0xd4000001) && state->uc_mcontext.regs[8] == SYS_futex;
+    const bool in_syscall = code[0] == 0xd4000001 || code[-1] == 0xd4000001;
+    const bool asleep = in_syscall && state->uc_mcontext.regs[8] == SYS_futex;
 #else
     const uint8_t* code = (const uint8_t*)state->uc_mcontext.gregs[REG_RIP];
     const bool asleep = code[0] == 0x0f && code[1] == 0x05 && state->uc_mcontext.gregs[REG_RAX] == SYS_futex;
 #endif
     const int64_t now = cpu_time(CLOCK_THREAD_CPUTIME_ID);
     int64_t* previous = last + info->si_value.sival_int;
-    if (now - *previous < 1000) return;  // it slept all the time
+    if (now - *previous < 1000) return;  // the thread slept all the time
     const int64_t i = __atomic_fetch_add(&used, 1, __ATOMIC_RELAXED), me = syscall(SYS_gettid);
     if (i >= most) return;
     places[i] = (int64_t)code;
@@ -90,8 +93,8 @@ extern "C" int kernelpro_sampling_begin(int64_t* where, int64_t* who, int64_t* c
         event.sigev_signo = SIGPROF;
         event._sigev_un._tid = (int)tids[i];
         event.sigev_value.sival_int = started;
-        last[started] = cpu_time((clockid_t)((~(unsigned)tids[i]) << 3 | 6));  // the clock of that thread's CPU time
-        if (timer_create(CLOCK_MONOTONIC, &event, &timers[started])) continue;  // it has ended
+        last[started] = cpu_time((clockid_t)((~(unsigned)tids[i]) << 3 | 6));  // that thread's CPU-time clock
+        if (timer_create(CLOCK_MONOTONIC, &event, &timers[started])) continue;  // the thread has ended
         struct itimerspec every = {{0, period}, {0, period}};
         timer_settime(timers[started++], 0, &every, 0);
     }
@@ -105,7 +108,7 @@ extern "C" int kernelpro_sampling_count(int64_t* count) {
 
 extern "C" int kernelpro_sampling_end() {
     while (started) timer_delete(timers[--started]);
-    // A last signal may be under way: it must not find the default action, which would end the process.
+    // A last signal may be pending: its default action would end the process.
     if (before.sa_handler == SIG_DFL) before.sa_handler = SIG_IGN;
     return sigaction(SIGPROF, &before, 0);
 }
@@ -113,7 +116,8 @@ extern "C" int kernelpro_sampling_end() {
 
 
 class CpuSampler:
-    """Builds its native half (a tenth of a second); raises BuildError where there is no compiler."""
+    """Samples the threads of this process. Building its native part takes 0.1 s; raises BuildError without a
+    compiler."""
 
     def __init__(self) -> None:
         self._library = cpp(_SOURCE)
@@ -124,6 +128,7 @@ class CpuSampler:
 
     @contextmanager
     def running(self, threads: Sequence[str]) -> Iterator[None]:
+        """Sample these threads until the block ends. Raises LaunchError if no timer can be created."""
         tids = torch.tensor([int(name) for name in threads], dtype=torch.int64)
         period = _PERIOD_NS * max(1, len(threads) // 8)
         self._library.kernelpro_sampling_begin(
@@ -135,13 +140,13 @@ class CpuSampler:
             self._library.kernelpro_sampling_end()
 
     def count(self) -> int:
+        """Return the number of samples so far."""
         self._library.kernelpro_sampling_count(self._count)
         return int(self._count)
 
-    def summary(self) -> dict[str, Any]:
-        """`count` of samples; the rest in nanoseconds of CPU time. `modules`: by file, without waiting in OpenMP's runtime;
-        `threads`: at work, in the interpreter (host) and waiting; `addresses`: in libraries that are neither the system's
-        nor Python's."""
+    def summary(self) -> CpuSamples:
+        """Return CPU time by module, thread and address; addresses only in libraries outside the system and
+        Python."""
         sample_count = self.count()
         mappings = _memory_mappings()
         starts = [image[0] for image in mappings]
@@ -167,18 +172,18 @@ class CpuSampler:
                 modules[name] += spent
             if path.endswith(".so") and not path.startswith(system_prefixes):
                 addresses.setdefault(name, Counter())[str(address - base)] += spent
-        return {
-            "count": sample_count,
-            "modules": dict(modules.most_common()),
-            "threads": {
+        return CpuSamples(
+            count=sample_count,
+            modules=dict(modules.most_common()),
+            threads={
                 str(thread): {state: counts[state] for state in _STATES} for thread, counts in threads.items()
             },
-            "addresses": {name: dict(counts) for name, counts in addresses.items()},
-        }
+            addresses={name: dict(counts) for name, counts in addresses.items()},
+        )
 
 
 def _memory_mappings() -> list[tuple[int, int, int, str]]:
-    """Mappings of this process: begin, end, where the file's first page lies, path."""
+    """Return the mappings of this process: begin, end, address of the file's first page, path."""
     mappings = []
     base: dict[str, int] = {}
     for row in Path("/proc/self/maps").read_text().splitlines():

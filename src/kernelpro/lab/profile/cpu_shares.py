@@ -1,4 +1,4 @@
-"""Static facts and samples together: what share of the time each loop has. The result is described in cpu.py."""
+"""Combines machine code and samples: the share of the time that each loop takes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import mmap
 import os
 import platform
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+from kernelpro.lab import machine
+from kernelpro.records.cpu_profile import (
+    CpuCode,
+    CpuLoop,
+    CpuProfile,
+    CpuRun,
+    CpuSamples,
+    CpuShares,
+    FunctionShare,
+    MachineLoop,
+    Sweep,
+    VectorizationRemark,
+)
 
 _MIN_SAMPLES = 30
-"""With fewer, shares are guesses and the static cost of loops is the better one."""
+"""With fewer samples, the static cost of loops is a better estimate."""
 _DIVISION_COST, _CALL_COST = 8, 40
-"""In simple instructions, to weigh loops where nothing was sampled: throughput of a division, length of a scalar libm function."""
+"""Cost in simple instructions, for loops that were not sampled: a division's throughput, a scalar libm
+function."""
 _LIBM_FUNCTION = re.compile(
     r"(a?(sin|cos|tan)h?|atan2|exp(2|10|m1)?|log(2|10|1p)?|pow|erfc?|cbrt|hypot|fmod|[lt]gamma|sqrt|round|floor|ceil|f(min|max))f?"
 )
@@ -29,133 +45,120 @@ _LIBRARIES = (
 
 
 def vector_bits() -> int:
-    """The widest vector of this machine, as /proc/cpuinfo knows it."""
-    flags = next(
-        (
-            row
-            for row in Path("/proc/cpuinfo").read_text().splitlines()
-            if row.lower().startswith(("flags", "features"))
-        ),
-        "",
-    )
-    words = flags.split()
-    if "sve" in words:
+    """Return the width of this machine's widest vector register, from /proc/cpuinfo."""
+    facts = machine.cpu_facts()
+    flags = (facts.get("flags") or facts.get("features", "")).split()
+    if "sve" in flags:
         length = Path("/proc/sys/abi/sve_default_vector_length")
         return 8 * int(length.read_text()) if length.exists() else 128
-    return 512 if "avx512f" in words else 256 if "avx" in words else 128
+    return 512 if "avx512f" in flags else 256 if "avx" in flags else 128
 
 
-def build_profile(
-    static: Mapping[str, Any], dynamic: Mapping[str, Any], sources: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """`Profile.cpu`: loops with their share of the time that was not spent waiting. `sources` give the text of each loop's line."""
+def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None = None) -> CpuProfile:
+    """Combine code and observed calls; `sources` give the text of each loop's line."""
     source_lines = {Path(name).name: text.splitlines() for name, text in (sources or {}).items()}
-    samples = dynamic.get("samples", {})
+    samples = run.samples or CpuSamples()
     addresses = {
-        f: {int(a): n for a, n in counts.items()} for f, counts in samples.get("addresses", {}).items()
+        file: {int(address): time_ns for address, time_ns in times.items()}
+        for file, times in samples.addresses.items()
     }
-    work_ns = sum(samples.get("modules", {}).values())
-    own_files = {function["file"] for function in static["functions"]}
-    sampled = samples.get("count", 0) >= _MIN_SAMPLES and work_ns > 0 and bool(own_files & addresses.keys())
+    work_ns = sum(samples.modules.values())
+    own_files = {function.file for function in code.functions}
+    sampled = samples.count >= _MIN_SAMPLES and work_ns > 0 and bool(own_files & addresses.keys())
 
     def share(file: str, begin: int, end: int) -> float:
-        inside = sum(n for a, n in addresses.get(file, {}).items() if begin <= a <= end)
-        return float(inside / work_ns)
+        if not sampled:
+            return 0.0
+        return sum(ns for address, ns in addresses.get(file, {}).items() if begin <= address <= end) / work_ns
 
-    loops, sweeps, functions = [], [], []
-    for function in static["functions"]:
-        if sampled and (part := share(function["file"], function["begin"], function["end"])):
-            functions.append({"name": function["name"], "share": part})
-        vector = [set(loop["lines"]) for loop in function["loops"] if loop["innermost"] and loop["bits"]]
-        for loop in function["loops"]:
-            where = _main_line(loop["lines"], source_lines)
-            entry = {
-                "file": function["file"],
-                "function": function["name"],
-                "where": where,
-                "text": _line_text(where, source_lines),
-            }
+    loops: list[CpuLoop] = []
+    sweeps: list[tuple[Sweep, set[str]]] = []
+    functions: list[FunctionShare] = []
+    for function in code.functions:
+        if part := share(function.file, function.begin, function.end):
+            functions.append(FunctionShare(function.name, part))
+        vector_lines = [set(loop.lines) for loop in function.loops if loop.innermost and loop.bits]
+        for loop in function.loops:
+            where = _main_line(loop.lines, source_lines)
+            loop_share = share(function.file, loop.begin, loop.end)
             if not any(
-                o is not loop and o["begin"] <= loop["begin"] and loop["end"] <= o["end"]
-                for o in function["loops"]
+                other is not loop and other.begin <= loop.begin and loop.end <= other.end
+                for other in function.loops
             ):
-                own = share(function["file"], loop["begin"], loop["end"]) if sampled else 0.0
-                sweeps.append((entry | {"share": own}, set(loop["calls"])))
-            if loop["innermost"]:
-                lines = set(loop["lines"])
-                entry |= {key: value for key, value in loop.items() if key not in ("innermost", "lines")}
-                entry["parallel"] = "_omp_fn" in function["name"] or ".omp_outlined" in function["name"]
-                entry["remainder"] = not loop["bits"] and any(lines & other for other in vector)
-                entry["math"] = sorted(name for name in loop["calls"] if _LIBM_FUNCTION.fullmatch(name))
-                entry["reasons"] = _reasons(lines, static["remarks"])
-                entry["share"] = (
-                    share(function["file"], loop["begin"], loop["end"]) if sampled else _static_cost(entry)
+                sweeps.append((Sweep(where, function.name, loop_share), set(loop.calls)))
+            if loop.innermost:
+                lines = set(loop.lines)
+                remainder = not loop.bits and any(lines & other for other in vector_lines)
+                loops.append(
+                    CpuLoop(
+                        **vars(loop),
+                        file=function.file,
+                        function=function.name,
+                        where=where,
+                        text=_line_text(where, source_lines),
+                        share=loop_share if sampled else _static_cost(loop, remainder),
+                        math=tuple(sorted(name for name in loop.calls if _LIBM_FUNCTION.fullmatch(name))),
+                        remainder=remainder,
+                        parallel="_omp_fn" in function.name or ".omp_outlined" in function.name,
+                        reasons=_reasons(lines, code.remarks),
+                    )
                 )
-                loops.append(entry)
-    if not sampled and (total := sum(loop["share"] for loop in loops)) > 0:
-        for loop in loops:
-            loop["share"] /= total
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "vector_bits": vector_bits(),
-        "machine": platform.machine(),
-        "page_bytes": mmap.PAGESIZE,
-        "static": dict(static),
-        "dynamic": dict(dynamic),
-        "sampled": sampled,
-        "shares": _shares(samples.get("modules", {}), own_files),
-        "functions": sorted(functions, key=lambda function: -function["share"]),
-        "loops": sorted(loops, key=lambda loop: -loop["share"]),
-        "sweeps": sorted(_merge_called_loops(sweeps), key=lambda sweep: -sweep["share"]),
-    }
-
-
-def _merge_called_loops(sweeps: Sequence[tuple[dict[str, Any], set[str]]]) -> list[dict[str, Any]]:
-    """Loops of functions that are called in a loop belong to that one: they walk over a block of the data, again and again."""
-    caller_loops = {
-        name: index
-        for index, (sweep, calls) in enumerate(sweeps)
-        for name in calls
-        if name != sweep["function"]
-    }
-    merged: dict[int, dict[str, Any]] = {}
-    for index, (sweep, _) in enumerate(sweeps):
-        outermost, seen = index, {index}
-        while (
-            caller := caller_loops.get(sweeps[outermost][0]["function"])
-        ) is not None and caller not in seen:
-            outermost = caller
-            seen.add(outermost)
-        target = merged.setdefault(outermost, sweeps[outermost][0] | {"share": 0.0})
-        target["share"] += sweep["share"]
-    return list(merged.values())
-
-
-def _static_cost(loop: Mapping[str, Any]) -> float:
-    """Static weight of a loop; the scalar rest of a vector loop hardly runs."""
-    mix = loop["mix"]
-    divisions = mix.get("division", 0) + mix.get("integer_division", 0)
-    return (
-        0.0
-        if loop["remainder"]
-        else loop["instructions"] + _DIVISION_COST * divisions + _CALL_COST * mix.get("call", 0)
+    if not sampled and (total := sum(loop.share for loop in loops)) > 0:
+        loops = [replace(loop, share=loop.share / total) for loop in loops]
+    return CpuProfile(
+        cores=len(os.sched_getaffinity(0)),
+        vector_bits=vector_bits(),
+        machine=platform.machine(),
+        page_bytes=mmap.PAGESIZE,
+        static=code,
+        dynamic=run,
+        sampled=sampled,
+        shares=_shares(samples.modules, own_files),
+        functions=_by_share(functions),
+        loops=_by_share(loops),
+        sweeps=_by_share(_merge_called_loops(sweeps)),
     )
 
 
-def _shares(modules: Mapping[str, int], own_files: set[str]) -> dict[str, float]:
-    total = sum(modules.values())
-    time_by_kind: Counter[str] = Counter()
-    for name, count in modules.items():
-        kind = (
-            "native"
-            if name in own_files
-            else next((k for k, names in _LIBRARIES if name.startswith(names)), "host")
-        )
-        time_by_kind[kind] += count
-    return {
-        kind: time_by_kind[kind] / total if total else 0.0
-        for kind in ("native", "math", "torch", "memory", "host")
+Shared = TypeVar("Shared", FunctionShare, CpuLoop, Sweep)
+
+
+def _by_share(items: Iterable[Shared]) -> tuple[Shared, ...]:
+    return tuple(sorted(items, key=lambda item: -item.share))
+
+
+def _merge_called_loops(sweeps: Sequence[tuple[Sweep, set[str]]]) -> Iterable[Sweep]:
+    """Add the share of loops in a called function to the loop that calls it: they process a part of its
+    data."""
+    caller_loops = {
+        name: index for index, (sweep, calls) in enumerate(sweeps) for name in calls if name != sweep.function
     }
+    shares: dict[int, float] = defaultdict(float)
+    for index, (sweep, _) in enumerate(sweeps):
+        outermost, visited = index, {index}
+        while (
+            caller := caller_loops.get(sweeps[outermost][0].function)
+        ) is not None and caller not in visited:
+            outermost = caller
+            visited.add(caller)
+        shares[outermost] += sweep.share
+    return (replace(sweeps[index][0], share=share) for index, share in shares.items())
+
+
+def _static_cost(loop: MachineLoop, remainder: bool) -> float:
+    """Return the static weight of a loop; the scalar remainder of a vector loop hardly runs."""
+    divisions = loop.count("division", "integer_division")
+    cost = loop.instructions + _DIVISION_COST * divisions + _CALL_COST * loop.count("call")
+    return 0.0 if remainder else cost
+
+
+def _shares(modules: Mapping[str, int], own_files: set[str]) -> CpuShares:
+    total = sum(modules.values()) or 1
+    shares: dict[str, float] = defaultdict(float)
+    for name, time_ns in modules.items():
+        library = next((kind for kind, names in _LIBRARIES if name.startswith(names)), "host")
+        shares["native" if name in own_files else library] += time_ns / total
+    return CpuShares(**shares)
 
 
 def _main_line(lines: Mapping[str, int], texts: Mapping[str, Sequence[str]]) -> str:
@@ -169,9 +172,6 @@ def _line_text(where: str, texts: Mapping[str, Sequence[str]]) -> str:
     return rows[int(line) - 1].strip() if line.isdigit() and 0 < int(line) <= len(rows) else ""
 
 
-def _reasons(lines: set[str], remarks: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(
-        dict.fromkeys(
-            f"{r['reason']} (line {r['line']})" for r in remarks if f"{r['file']}:{r['line']}" in lines
-        )
-    )
+def _reasons(lines: set[str], remarks: Sequence[VectorizationRemark]) -> tuple[str, ...]:
+    reasons = (f"{r.reason} (line {r.line})" for r in remarks if f"{r.file}:{r.line}" in lines)
+    return tuple(dict.fromkeys(reasons))

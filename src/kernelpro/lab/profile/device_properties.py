@@ -1,4 +1,4 @@
-"""Properties of the device that thresholds derive from."""
+"""Device properties that the thresholds of diagnostics derive from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kernelpro.lab.profile import cpu_shares
 from kernelpro.records import Ceilings, DeviceProperties
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}
-"""By compute capability; 32 on all others since 5.0."""
+"""By compute capability; 32 for all others since 5.0."""
 _FAST_FP64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
-"""Chips whose FP64 rate is half of FP32's; a 32nd or 64th elsewhere."""
+"""Compute capabilities whose FP64 rate is half the FP32 rate; elsewhere it is a 32nd or 64th."""
 
 
 def device_properties(target: str, ceilings: Ceilings) -> DeviceProperties:
-    """Properties of the device that the target names."""
+    """Return the properties of the target's device."""
     if target == "cpu":
         clock = machine.clock_mhz(machine.cpu_facts())
         return DeviceProperties(
@@ -28,7 +28,7 @@ def device_properties(target: str, ceilings: Ceilings) -> DeviceProperties:
             threads=torch.get_num_threads(),
             vector_bits=cpu_shares.vector_bits(),
             vector_extensions=machine.vector_extensions(machine.cpu_facts()),
-            caches=machine.caches() or f"{ceilings.cache_bytes >> 10} KiB in all",
+            caches=machine.caches() or f"{ceilings.cache_bytes >> 10} KiB in total",
             clock_mhz=clock or None,
         )
     properties: Any = torch.cuda.get_device_properties(0)

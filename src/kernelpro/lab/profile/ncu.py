@@ -1,9 +1,9 @@
-"""Nsight Compute: hardware counters and stalls by line, through its command line and CSV.
+"""Nsight Compute: hardware counters, and stalls by source line, through its command line and CSV.
 
-`commands` says what to run (in a cell), `read_raw` and `read_lines` take what it printed. Only the metrics that were asked for
-are collected; kernels of several entries are told apart by the marker kernel that `target` launches before
-each; the launches of one kernel (one instance of a template) are merged, weighted by time.
-"""
+`commands` returns what to run in a sandbox; `parse_raw_page` and `parse_source_page` parse the output. Only
+the requested metrics are collected. A marker kernel, which `profiled_program` launches before each entry,
+separates the kernels of several entries. The launches of one kernel (one instance of a template) are merged,
+weighted by time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kernelpro.lab.profile.profiled_program import MARKER_KERNEL
 from kernelpro.lab.profile.kernel_names import demangle
+from kernelpro.lab.profile.profiled_program import MARKER_KERNEL
 from kernelpro.records import Line, Skipped
 
 TIME_METRIC = "gpu__time_duration.sum"
@@ -30,22 +30,24 @@ BASE_METRICS = (
     "dram__bytes_write.sum",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
 )
-"""The speed of light, bytes and occupancy: what stage 1 holds against the roofline. Launch properties come with every kernel."""
+"""Speed of light, bytes and occupancy, which stage 1 compares with the roofline. Launch properties come with
+every kernel."""
 BREAKDOWN_METRICS = (
     "breakdown:sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "breakdown:gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
 )
-"""What the speed of light is made of: each pipe of the SMs, each part of L1, L2 and DRAM that this chip has. They are what the two
-throughputs are computed from: they should cost no pass more."""
+"""The parts of the speed of light: each pipe of the SMs, each unit of L1, L2 and DRAM of this chip. Both
+throughputs are computed from them, so they should need no further pass."""
 SOURCE_SECTIONS = ("SourceCounters", "WarpStateStats")
-"""Sections for where and why warps wait. The first samples stalls by line; the same metrics by name give no columns on the source
-page. The second counts every reason that this chip knows; names of reasons differ from chip to chip."""
+"""Sections on where and why warps stall. The first samples stalls by line; the same metrics by name give no
+columns on the source page. The second counts every stall reason of this chip; their names differ from chip to
+chip."""
 _REPORT = "kernels.ncu-rep"
 MAX_LAUNCHES = 40
-"""For each entry."""
+"""Per entry."""
 _MAX_LINES = 20
 _MIN_STALL_SHARE, _MIN_INSTRUCTION_SHARE = 0.05, 0.10
-"""Of a line's samples: for a reason to be told, for an instruction to be shown."""
+"""Of a line's samples: minimum for a stall reason to be listed, and for an instruction to be shown."""
 _MAX_INSTRUCTIONS = 4
 PERMISSION = (
     "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module, or run as root (CAP_SYS_ADMIN)"
@@ -53,7 +55,7 @@ PERMISSION = (
 
 
 def find_ncu() -> str | None:
-    """ncu's path: KERNELPRO_NCU (empty forbids it), the PATH, CUDA's folder, Nsight's own."""
+    """Return ncu's path: KERNELPRO_NCU (empty disables it), the PATH, the CUDA toolkit, or Nsight Compute."""
     configured = os.environ.get("KERNELPRO_NCU")
     if configured is not None:
         return configured or None
@@ -75,7 +77,10 @@ def commands(
     launches: int = MAX_LAUNCHES,
     unsupported: frozenset[str] = frozenset(),
 ) -> list[list[str]]:
-    """Collect, then print the raw page, then (with `lines`) the source page. `without`: metrics that this device does not have."""
+    """Return the commands that collect, print the raw page and (with `lines`) print the source page.
+
+    `unsupported` are metrics that this device does not have.
+    """
     collected = dict.fromkeys(
         name for name in (*BASE_METRICS, *BREAKDOWN_METRICS, *metrics) if name not in unsupported
     )
@@ -93,7 +98,7 @@ def commands(
         collect += ["--section", section]
     if kernels:
         collect += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, (MARKER_KERNEL, *kernels)))})$"]
-    # Mangled, because every demangler writes template arguments in its own way: this name is demangled as the timeline's are.
+    # mangled, because demanglers differ; this name is demangled like those of the timeline
     show = [ncu, "--import", _REPORT, "--csv", "--print-units", "base", "--print-kernel-base", "mangled"]
     commands = [[*collect, *target], [*show, "--page", "raw"]]
     if lines:
@@ -102,7 +107,7 @@ def commands(
 
 
 def unsupported_metrics(text: str, metrics: tuple[str, ...]) -> frozenset[str]:
-    """Metrics that were asked for and that ncu's errors name: it then counts nothing at all."""
+    """Return the requested metrics that ncu's errors name; ncu then collects nothing at all."""
     named = {
         word for line in text.splitlines() if "==ERROR==" in line for word in re.findall(r"[\w.:]+", line)
     }
@@ -111,36 +116,36 @@ def unsupported_metrics(text: str, metrics: tuple[str, ...]) -> frozenset[str]:
 
 @dataclass
 class KernelCounters:
-    """One kernel of one entry."""
+    """Counters of one kernel of one entry."""
 
     name: str
-    """In full, template arguments and parameters included."""
+    """With template arguments and parameters."""
     nanoseconds: float = 0.0
     launches: int = 0
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
-    """Of the first launch, as `grid`."""
+    """Grid and block are those of the first launch."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 def explain_failure(text: str) -> Skipped:
-    """Why ncu gave nothing, in words."""
+    """Explain why ncu collected nothing."""
     if "ERR_NVGPUCTRPERM" in text:
         return Skipped(
             "ncu",
-            "the driver does not let this user read performance counters (ERR_NVGPUCTRPERM)",
+            "this user may not read performance counters (ERR_NVGPUCTRPERM)",
             PERMISSION,
         )
     if "No kernels were profiled" in text:
-        return Skipped("ncu", "it saw no kernel", "")
+        return Skipped("ncu", "no kernel was launched")
     error_lines = [line for line in text.splitlines() if "==ERROR==" in line or "Error" in line]
-    last = (error_lines or text.strip().splitlines() or ["it ended without a word"])[-1]
+    last = (error_lines or text.strip().splitlines() or ["it failed without a message"])[-1]
     return Skipped("ncu", last.strip()[:300], "run `kernelpro doctor`")
 
 
 def parse_raw_page(text: str, entries: int) -> list[dict[str, KernelCounters]]:
-    """The raw page: for each entry its kernels by name, launches merged."""
-    entries_kernels: list[dict[str, KernelCounters]] = [{} for _ in range(entries)]
+    """Parse the raw page: for each entry, its kernels by name, with launches merged."""
+    kernels_by_entry: list[dict[str, KernelCounters]] = [{} for _ in range(entries)]
     entry = -1
     for row in _rows(text):
         name = demangle(row.get("Kernel Name", ""))
@@ -156,33 +161,33 @@ def parse_raw_page(text: str, entries: int) -> list[dict[str, KernelCounters]]:
         }
         grid, block = (_parse_extents(row.get(column)) for column in ("Grid Size", "Block Size"))
         _merge(
-            entries_kernels[entry].setdefault(name, KernelCounters(name)),
+            kernels_by_entry[entry].setdefault(name, KernelCounters(name)),
             KernelCounters(name, values.get(TIME_METRIC, 0.0), 1, grid, block, values),
         )
-    return entries_kernels
+    return kernels_by_entry
 
 
 def count_launches(text: str) -> int:
-    """How many launches the raw page tells of, markers included."""
+    """Return the number of launches in the raw page, markers included."""
     return sum(1 for _ in _rows(text))
 
 
-def merge_counters(counted: Iterable[KernelCounters]) -> KernelCounters | None:
-    """Several kernels as one; None where there is none."""
+def merge_counters(counters: Iterable[KernelCounters]) -> KernelCounters | None:
+    """Merge the counters of several kernels; None if there are none."""
     total = None
-    for one in counted:
-        total = total or KernelCounters(one.name)
-        _merge(total, one)
+    for kernel in counters:
+        total = total or KernelCounters(kernel.name)
+        _merge(total, kernel)
     return total
 
 
 def _parse_extents(cell: str | None) -> tuple[int, ...]:
-    """`(8192, 1, 1)` as numbers."""
+    """Parse `(8192, 1, 1)`."""
     return tuple(map(int, re.findall(r"\d+", cell or "")))
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:
-    """CSV after whatever ncu printed before it; the row of units is left out."""
+    """Yield the rows of the CSV after ncu's messages, without the row of units."""
     start = text.find('"ID"')
     if start < 0:
         return
@@ -200,7 +205,7 @@ def _parse_number(cell: str | None) -> float | None:
 
 
 def _merge(into: KernelCounters, more: KernelCounters) -> None:
-    """All are averages over launches: of sums the plain one, of rates and shares the one weighted by time."""
+    """Merge averages over launches: of sums by launch, of rates and shares by time."""
     total, launches = into.nanoseconds + more.nanoseconds, into.launches + more.launches
     for key, value in more.metrics.items():
         before = into.metrics.get(key, value)
@@ -215,7 +220,8 @@ def _merge(into: KernelCounters, more: KernelCounters) -> None:
 
 
 def parse_source_page(text: str, sources: dict[str, str]) -> dict[str, tuple[Line, ...]]:
-    """The source page: for each kernel its worst lines by stall samples. `sources`: text of native sources by name."""
+    """Parse the source page: the worst lines of each kernel, by stall samples. `sources`: source texts by
+    file name."""
     lines_by_kernel: dict[str, list[Line]] = {}
     for block in re.split(r'(?m)^(?="(?:File Path|Kernel Name)",)', text):
         kernel, lines = _parse_source_block(block, sources)
@@ -241,7 +247,7 @@ _STALL_NAMES = {
     "dispatch": "dispatch_stall",
     "sleep": "sleeping",
 }
-"""The source page's short names -> those of the counters."""
+"""Short names on the source page -> names of the counters."""
 
 
 _STALL_COLUMN = re.compile(r"(?:stall_|smsp__pcsamp_warps_issue_stalled_)(\w+?)(?<!_not_issued)")
@@ -252,7 +258,8 @@ def _reason(name: str) -> str:
 
 
 def _parse_source_block(block: str, sources: dict[str, str]) -> tuple[str, list[Line]]:
-    """One file's lines of one kernel, each with its worst instructions; `share` is still a count of samples."""
+    """Parse the lines of one kernel in one file, each with its worst instructions; `share` is a count of
+    samples here."""
     rows = list(csv.reader(io.StringIO(block)))
     header = {row[0]: row[1] for row in rows[:3] if len(row) >= 2}
     file = os.path.basename(header.get("File Path", ""))

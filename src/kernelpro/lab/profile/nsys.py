@@ -17,8 +17,8 @@ from typing import Any
 
 from kernelpro.lab.profile.trace import (
     COPY_KINDS,
-    TraceEvent,
     Trace,
+    TraceEvent,
     api_name,
     calls_from_ranges,
     run_traced_calls,
@@ -122,7 +122,7 @@ def _missing_report(folder: Path, status: int, output: str) -> Skipped:
     if missing or any(folder.glob("*.qdstrm")):
         library = missing[1] if missing else "libdw.so.1"
         certainty = "" if missing else "perhaps "
-        why = f"nsys recorded, but its importer (QdstrmImporter) left no report: {library} is {certainty}missing"
+        why = f"nsys's importer (QdstrmImporter) wrote no report: {library} is {certainty}missing"
         package = (
             "libdw1 (Debian, Ubuntu) or elfutils-libs (Fedora)"
             if library.startswith("libdw")

@@ -1,4 +1,5 @@
-"""Hardware counters of this process and all its threads, through perf_event_open: what `perf stat` would show, without perf."""
+"""Hardware counters of this process and all its threads, through perf_event_open: as `perf stat`, without
+perf."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ EVENTS = {
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 1, 1 << 5, 1 << 6
 _READ_TIMES = 3
-"""read_format: also the time enabled and the time counted, for counters that take turns."""
+"""read_format: also the time enabled and the time counted, for counters that are multiplexed."""
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _ENABLE_HINT = "sudo sysctl kernel.perf_event_paranoid=2 (or lower); in a container also --cap-add PERFMON"
 
 
 class PerfCounters:
-    """Counts while `running`; `values` are sums over threads, `skipped` says why there are none."""
+    """Counts while `running`; `values` are sums over threads, `skipped` is the reason why there are none."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -38,6 +39,7 @@ class PerfCounters:
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Count until the block ends."""
         descriptors: dict[str, list[int]] = {}
         threads = [int(name) for name in os.listdir("/proc/self/task")]
         for name, config in EVENTS.items():
@@ -66,7 +68,7 @@ class PerfCounters:
         number = _SYSCALL_NUMBERS.get(platform.machine())
         if number is None:
             self.skipped = Skipped(
-                "hardware counters", f"perf_event_open is not known on {platform.machine()}"
+                "hardware counters", f"perf_event_open is not supported on {platform.machine()}"
             )
             return -1
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR
@@ -78,12 +80,12 @@ class PerfCounters:
             if code in (errno.EACCES, errno.EPERM, errno.ENOSYS):
                 self.skipped = Skipped(
                     "hardware counters",
-                    f"the kernel refuses perf_event_open ({os.strerror(code)})",
+                    f"the kernel denies perf_event_open ({os.strerror(code)})",
                     _ENABLE_HINT,
                 )
             else:
-                why = f"this machine offers none ({os.strerror(code)}), as virtual machines often do"
+                why = f"this machine has none ({os.strerror(code)}), as is common for virtual machines"
                 self.skipped = Skipped(
-                    "hardware counters", why, "run on the bare machine, or give the virtual one its PMU"
+                    "hardware counters", why, "run on bare metal, or enable the virtual PMU"
                 )
         return int(descriptor)

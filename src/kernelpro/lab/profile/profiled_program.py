@@ -1,14 +1,15 @@
-"""The program that external profilers run: it calls what a bundle holds, inside the profiler's range.
+"""The program that external profilers run: it calls the entries of a bundle inside the profiler's range.
 
     python -m kernelpro.lab.profile.profiled_program BUNDLE ncu|nsys|memcheck
 
-The file holds a list of bundles (torch.save): each a task, a seed and entries, which are candidates and variants of
-the reference. Each entry is loaded and warmed up outside the profiler's range. For ncu, every entry is called once, with a marker
-kernel before it: one start of Python, torch and the profiler serves all entries, and the marker tells them
-apart. A variant that fails leaves its marker alone: what was counted before it is not lost. For nsys, the first entry is called
-several times, each call in a range. For compute-sanitizer it is called once, with every tensor in an allocation of its own, so
-that a step beyond one is not a step into the next.
-"""
+The file holds a list of bundles (torch.save): each has a task, a seed and entries, which are candidates and
+variants of the reference. Each entry is loaded and warmed up outside the profiler's range.
+
+ncu       Every entry is called once, with a marker kernel before it, so one start of Python, torch and the
+          profiler serves all entries. A variant that fails leaves only its marker: earlier counters are not
+          lost. nsys      The first entry is called several times, each call in a range. memcheck  The first
+          entry is called once, with every tensor in its own allocation, so that an access beyond one tensor
+          does not hit the next."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ MARKER_KERNEL = "spin_kernel"
 """The kernel behind torch.cuda._sleep."""
 _WARM_CALLS = 3
 _MEMCHECK_SECONDS = 60
-"""For compute-sanitizer: importing torch takes about ten, and a kernel that is checked runs ten to a hundred times as long."""
+"""For compute-sanitizer: importing torch takes about 10 s, and a checked kernel is 10 to 100 times slower."""
 
 
 def run_once(bundle: dict[str, Any]) -> None:
-    """One call of the first entry. The alarm ends a candidate that does not."""
-    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # read when the first tensor is made
+    """Call the first entry once. An alarm ends a candidate that hangs."""
+    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # read when the first tensor is allocated
     signal.alarm(_MEMCHECK_SECONDS)
     form, leaves = Reference(bundle["task"], "cuda", bundle["seed"]).inputs(bundle["seed"] + 1)
     with torch.no_grad():
@@ -45,6 +46,7 @@ def run_once(bundle: dict[str, Any]) -> None:
 
 
 def run(bundle: dict[str, Any], profiler: str) -> None:
+    """Call the entries of a bundle under ncu or nsys."""
     reference = Reference(bundle["task"], "cuda", bundle["seed"])
     form, leaves = reference.inputs(bundle["seed"] + 1)
     arguments = tree.unpack(form, leaves)
@@ -56,10 +58,10 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
                 for _ in range(_WARM_CALLS):
                     call()
                 torch.cuda.synchronize()
-            except Exception as error:  # whatever a compiler raises
+            except Exception as error:  # compilers raise anything
                 if "variant" not in entry:
                     raise
-                print(f"{entry['variant']} does not run: {error}", file=sys.stderr)
+                print(f"{entry['variant']} failed: {error}", file=sys.stderr)
                 call = None
             if call and profiler == "nsys":
                 nsys.run_under_nsys(call, torch.cuda.synchronize)
@@ -90,8 +92,8 @@ def _load_model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
-    for one in torch.load(sys.argv[1], weights_only=False):
+    for loaded in torch.load(sys.argv[1], weights_only=False):
         if sys.argv[2] == "memcheck":
-            run_once(one)
+            run_once(loaded)
         else:
-            run(one, sys.argv[2])
+            run(loaded, sys.argv[2])

@@ -1,14 +1,13 @@
-"""The subject of a profile: a child that holds one candidate and can be watched at work.
+"""The server in the sandboxed process of a profile: it holds one candidate and answers these requests.
 
-It runs in a cell like any candidate. What it reports is advice's raw material, not a verdict: a candidate
-that falsifies its own profile fools nobody but its author.
+    trace        buffer set, calls       -> events on the device and the host
+    sustain      buffer set, seconds     -> number of calls; meanwhile the parent reads clocks and power
+    disassemble  source                  -> facts of the machine code, compiler output
+    observe      buffer set, seconds     -> (CPU) threads, page faults, counters and samples of calls
+    execute      commands, files         -> (external profilers) their output and files
 
-    trace      which buffer set, calls      -> what the device and the host did, event by event
-    sustain    which buffer set, seconds    -> calls made; the parent reads clocks and power meanwhile
-    disassemble the source                  -> static facts of the machine code, the compilers' remarks
-    watch      seconds                      -> (CPU) threads, faults, counters while calls are made
-    execute    commands, files              -> (tools) what they printed and left
-"""
+Like any candidate, it runs in a sandbox. Its answers feed advice, not a verdict: a candidate that falsifies
+its own profile misleads only its author."""
 
 from __future__ import annotations
 
@@ -34,6 +33,8 @@ _CODE_SUFFIXES = (".so", ".cubin", ".log", ".json", ".cu", ".cpp", ".command", "
 
 
 class ProfilingServer(CandidateServer):
+    """Serves the requests of a profile."""
+
     def _call(self, index: int) -> Any:
         with torch.no_grad():
             return self._model(*self._arguments[index])
@@ -45,15 +46,16 @@ class ProfilingServer(CandidateServer):
             torch.cuda.synchronize()
 
     def trace(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        from kernelpro.lab.profile import tracers
+        """Trace a few calls."""
+        from kernelpro.lab.profile.tracers import trace_calls
 
         index = request["set"]
         self._warm(index)
-        return {
-            "trace": tracers.trace_calls(lambda: self._call(index), torch.cuda.synchronize, request["calls"])
-        }, b""
+        trace = trace_calls(lambda: self._call(index), torch.cuda.synchronize, request["calls"])
+        return {"trace": trace}, b""
 
     def sustain(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        """Call the candidate back to back."""
         self._warm(request["set"])
         end, count = time.monotonic() + request["seconds"], 0
         while time.monotonic() < end:
@@ -64,14 +66,16 @@ class ProfilingServer(CandidateServer):
         torch.cuda.synchronize()
         return {"calls": count}, b""
 
-    def watch(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        from kernelpro.lab.profile import cpu
+    def observe(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
+        """Measure calls on the CPU."""
+        from kernelpro.lab.profile.cpu import observe_calls
 
         self._warm(request["set"])
-        return {"watched": cpu.observe_calls(lambda: self._call(request["set"]), request["seconds"])}, b""
+        run, skipped = observe_calls(lambda: self._call(request["set"]), request["seconds"])
+        return {"run": run.to_json(), "skipped": [note.to_json() for note in skipped]}, b""
 
     def disassemble(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """Facts from what compilers left in the cell's folders, and what autotuners chose."""
+        """Analyze the build artifacts in the sandbox, and report what autotuners chose."""
         files = _code_files()
         if self._device.name == "cpu":
             from kernelpro.lab.profile import cpu
@@ -82,30 +86,34 @@ class ProfilingServer(CandidateServer):
                 short = "kernel.cpp" if index == 0 else f"kernel{index}.cpp"
                 sources[short] = files[name].decode(errors="replace")
                 commands[short] = json.loads(files.get(name.removesuffix(".cpp") + ".command", b"[]"))
-            return {"static": cpu.analyze(libraries, sources, commands), "sources": sources}, b""
-        from kernelpro.lab.profile import sass
+            code, skipped = cpu.analyze(libraries, sources, commands)
+            answer: dict[str, Any] = {"code": code.to_json(), "sources": sources}
+        else:
+            from kernelpro.lab.profile import sass
 
-        static = sass.analyze(files, request["source"])
-        answer = {
-            "kernels": static.kernels,
-            "warnings": static.warnings,
-            "skipped": [skipped.to_json() for skipped in static.skipped],
-            "sources": {
-                name: data.decode(errors="replace")
-                for name, data in files.items()
-                if name.endswith((".cu", ".cpp"))
-            },
-            "configuration": _autotuned_configurations(),
-        }
-        return answer, b""
+            analysis = sass.analyze(files, request["source"])
+            skipped = analysis.skipped
+            answer = {
+                "kernels": {
+                    name: [code.to_json() for code in variants] for name, variants in analysis.kernels.items()
+                },
+                "warnings": analysis.warnings,
+                "sources": {
+                    name: data.decode(errors="replace")
+                    for name, data in files.items()
+                    if name.endswith((".cu", ".cpp"))
+                },
+                "configuration": _autotuned_configurations(),
+            }
+        return answer | {"skipped": [note.to_json() for note in skipped]}, b""
 
     def execute(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """Run commands one after the other in the cell; `files` in `tail` (a tar) are there first."""
+        """Unpack `tail` (a tar), run commands until one fails, and return their output and the files to
+        collect."""
         if tail:
             unpack(tail, ".")
-        ended = []
+        results = []
         for argv in request["commands"]:
-            begun = time.monotonic()
             try:
                 done = subprocess.run(
                     argv, capture_output=True, timeout=request["seconds"], stdin=subprocess.DEVNULL
@@ -116,9 +124,7 @@ class ProfilingServer(CandidateServer):
             except OSError as error:
                 code, out, err = 127, b"", str(error).encode()
             texts = [text[-_MAX_OUTPUT_BYTES:].decode(errors="replace") for text in (out, err)]
-            ended.append(
-                {"code": code, "out": texts[0], "err": texts[1], "seconds": time.monotonic() - begun}
-            )
+            results.append({"code": code, "out": texts[0], "err": texts[1]})
             if code:
                 break
         buffer = io.BytesIO()
@@ -126,11 +132,11 @@ class ProfilingServer(CandidateServer):
             for name in request.get("collect", ()):
                 if Path(name).is_file():
                     archive.add(name)
-        return {"ended": ended}, buffer.getvalue()
+        return {"results": results}, buffer.getvalue()
 
 
 def _code_files() -> dict[str, bytes]:
-    """What compilers left: libraries, cubins with their metadata, logs, sources."""
+    """Return the build artifacts: libraries, cubins with their metadata, logs, sources."""
     files = {}
     for variable in ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"):
         root = Path(os.environ.get(variable, "/nonexistent"))
@@ -141,12 +147,9 @@ def _code_files() -> dict[str, bytes]:
 
 
 def _autotuned_configurations() -> dict[str, str]:
-    """What Triton's autotuners in the candidate's module decided."""
-    configurations = {}
-    for name, value in (
-        vars(sys.modules.get("candidate", object())).items() if "candidate" in sys.modules else ()
-    ):
-        best = getattr(value, "best_config", None)
-        if best is not None:
-            configurations[name] = str(best)
-    return configurations
+    """Return the configurations that Triton's autotuners in the candidate's module chose, by kernel."""
+    module = sys.modules.get("candidate")
+    values = vars(module).items() if module else ()
+    return {
+        name: str(best) for name, value in values if (best := getattr(value, "best_config", None)) is not None
+    }

@@ -1,7 +1,7 @@
-"""compute-sanitizer: where a kernel reads or writes memory that it does not own.
+"""compute-sanitizer: where a kernel accesses memory that it does not own.
 
-A candidate that the GPU stopped is run once more, in a cell like those of other profilers, by the same target program; `digest`
-takes what was printed. NVIDIA's manual: docs.nvidia.com/compute-sanitizer. The first error looks like
+A candidate that the GPU stopped runs once more in the sandbox of external profilers; `first_error` parses the
+output. NVIDIA's manual: docs.nvidia.com/compute-sanitizer. The first error looks like
 
     ========= Invalid __global__ write of size 4 bytes
     =========     at unaligned_kernel():0x160 in memcheck_demo.cu:6
@@ -15,20 +15,23 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 
-from kernelpro.lab.profile.collect import Collector
-from kernelpro.records import Status, Verdict
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.profile.profiler_sandbox import BUNDLE, ProfilerSandbox
+from kernelpro.records import Candidate, Status, Verdict
 
 _MEMORY_FAULT = re.compile(
     r"illegal memory access|illegal address|misaligned address|invalid address space|invalid program counter"
     r"|unspecified launch failure|hardware stack error"
 )
-"""What the driver says of a kernel that it stopped for its accesses: errors 700, 714 and 716 to 719."""
+"""The driver's messages for kernels that it stopped for their memory accesses: errors 700, 714 and 716 to
+719."""
 _PREFIX = "========= "
 _ERROR = re.compile(r"Invalid |Malloc/Free error|.*\b(misaligned|out of bounds|exception)\b", re.IGNORECASE)
 _MAX_LINES = 6
 _TIMEOUT_SECONDS = 90.0
-"""Enough for a kernel that fails early; one that does not is not worth a device's time."""
+"""Enough for a kernel that fails early; others are not worth the device's time."""
 _OPTIONS = (
     "--tool",
     "memcheck",
@@ -42,7 +45,7 @@ _OPTIONS = (
 
 
 def find_sanitizer() -> str | None:
-    """Its path: KERNELPRO_SANITIZER (empty forbids it), the PATH, CUDA's folder."""
+    """Return its path: KERNELPRO_SANITIZER (empty disables it), the PATH, or the CUDA toolkit."""
     configured = os.environ.get("KERNELPRO_SANITIZER")
     if configured is not None:
         return configured or None
@@ -55,24 +58,25 @@ def find_sanitizer() -> str | None:
 
 
 def is_memory_fault(verdict: Verdict) -> bool:
-    """Did the GPU stop the candidate for what it did to memory?"""
+    """Whether the GPU stopped the candidate for a memory access."""
     return verdict.status is Status.CRASHED and bool(_MEMORY_FAULT.search(verdict.reason))
 
 
 def command(program: str) -> list[str]:
+    """Return the command that checks the bundle's candidate."""
     return [
         program,
         *_OPTIONS,
         sys.executable,
         "-m",
         "kernelpro.lab.profile.profiled_program",
-        "bundle.pt",
+        BUNDLE,
         "memcheck",
     ]
 
 
 def first_error(text: str) -> str:
-    """The first error in one line; empty where none was reported."""
+    """Return the first error in one line; empty if none was reported."""
     lines = [
         line.removeprefix(_PREFIX.rstrip()) for line in text.splitlines() if line.startswith(_PREFIX.rstrip())
     ]
@@ -89,12 +93,12 @@ def first_error(text: str) -> str:
     return f"compute-sanitizer: {'; '.join(error_lines)}"
 
 
-class Sanitizer(Collector):
-    def locate_error(self) -> str:
-        """The first error that it reports of the candidate; empty where it is not here, or finds none."""
-        program = find_sanitizer()
-        if program is None:
-            return ""
-        self._report("looking for the access that failed")
-        results, _ = self._run_commands([command(program)], (), seconds=_TIMEOUT_SECONDS)
-        return first_error(results[-1]["out"] + results[-1]["err"])
+def locate_error(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> str:
+    """Run a candidate under compute-sanitizer; return the first error, empty if it is not installed or finds
+    none."""
+    program = find_sanitizer()
+    if program is None:
+        return ""
+    report("locating the failed access with compute-sanitizer")
+    results, _ = ProfilerSandbox(bench, candidate).run([command(program)], seconds=_TIMEOUT_SECONDS)
+    return first_error(results[-1].output)

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from kernelpro.lab.languages.machine_code import gpu_images
 from kernelpro.lab.profile import compiler_log, sass_flow
@@ -107,7 +108,10 @@ def analyze(files: dict[str, bytes], source: str = "") -> StaticAnalysis:
     # nvdisasm takes 0.6 s to start, and an autotuner leaves dozens of cubins
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         kernels_by_cubin = threads.map(
-            lambda item: _disassemble(*item, _sibling_text(files, item[0], ".ptx"), analysis.skipped), cubins
+            lambda item: _disassemble(
+                item[0], item[1], _sibling_text(files, item[0], ".ptx"), analysis.skipped
+            ),
+            cubins,
         )
     for (name, _), kernels in zip(cubins, kernels_by_cubin, strict=True):
         matching_logs = [logs[_stem(name)]] if _stem(name) in logs else list(logs.values())
@@ -127,7 +131,7 @@ def _add_kernel(
 ) -> None:
     """Add a kernel with what the logs say about it."""
     name = plain_name(symbol)
-    resources = dict(ChainMap(*(log.resources.get(symbol, {}) for log in logs)))
+    resources: dict[str, Any] = dict(ChainMap(*(log.resources.get(symbol, {}) for log in logs)))
     code = replace(
         code,
         warnings=tuple(text for log in logs for text in log.kernel_warnings.get(symbol, [])),
@@ -198,7 +202,7 @@ def _disassemble(name: str, cubin: bytes, ptx: str, skipped: list[Skipped]) -> d
         usage = _run("cuobjdump", ["--dump-resource-usage", "code.cubin"], scratch, name, skipped) or ""
     architecture = _ARCHITECTURE.search(text)
     reserved = _RESERVED_SHARED_BYTES if architecture and int(architecture[1] or architecture[2]) >= 90 else 0
-    resources = {
+    resources: dict[str, dict[str, Any]] = {
         symbol: {
             "registers": int(registers),
             "stack": int(stack),

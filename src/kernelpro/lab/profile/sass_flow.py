@@ -126,7 +126,8 @@ def inline_call_sites(ptx: str) -> dict[str, str]:
 
 
 def _own_line(inline_chain: list[tuple[str, str]]) -> str:
-    """Return the innermost line of an inlining chain in the author's file; the first one if all are headers."""
+    """Return the innermost line of an inlining chain in the author's file; the first one if all are
+    headers."""
     own_file = next((file for file, _ in reversed(inline_chain) if file.endswith((".cu", ".py"))), None)
     own_file = own_file or inline_chain[0][0]
     line = next(line for file, line in inline_chain if file == own_file)

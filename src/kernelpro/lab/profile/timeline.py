@@ -7,7 +7,7 @@ others are means.
 
 API calls count once: the driver calls inside a runtime call are part of it. The tracer's own wait at the end
 of each call is ignored. A copy that blocks the host until data has arrived (cudaMemcpy from the device)
-counts as a synchronization and as a copy. """
+counts as a synchronization and as a copy."""
 
 from __future__ import annotations
 

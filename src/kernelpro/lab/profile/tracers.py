@@ -3,7 +3,7 @@
 CUPTI starts in a fraction of a second; torch.profiler takes four. `LAYOUT` holds the offset and struct code
 of each field that is read from CUPTI's records. They were computed with offsetof from the headers of CUDA
 12.8 (Kernel9), 13.0 (Kernel10) and 13.2 (Kernel11), where they are the same; a test computes them again with
-the installed headers. """
+the installed headers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 
 from kernelpro.lab.profile.trace import (
     COPY_KINDS,
+    Trace,
     TracedCall,
     TraceEvent,
-    Trace,
     api_name,
-    group_by_call,
     calls_from_ranges,
+    group_by_call,
     run_traced_calls,
 )
 from kernelpro.lab.sandbox import cupti
