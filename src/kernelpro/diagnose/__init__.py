@@ -1,8 +1,9 @@
-"""From counters to words: the roofline's class (stage 1), micro-profiling tools (stage 2), guidance.
+"""From a profile to a diagnosis: roofline classification (stage 1), diagnostics (stage 2), guidance.
 
-Comes in: a Profile. Goes out: a Diagnosis, and the text that an author or a person reads.
+Input: a Profile. Output: a Diagnosis, and the text that an author or a person reads.
 """
 
-from kernelpro.diagnose.diagnostic import ALL_BOUNDS, Diagnostic, DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.counters import ALL_BOUNDS
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 
-__all__ = ["ALL_BOUNDS", "Match", "MissingData", "DiagnosticContext", "Diagnostic"]
+__all__ = ["ALL_BOUNDS", "Diagnostic", "DiagnosticContext", "Match", "MissingData", "percent"]

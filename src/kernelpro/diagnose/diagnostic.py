@@ -1,203 +1,284 @@
-"""What a micro-profiling tool is: trigger -> analysis -> recommendation, over a scene.
+"""The interface of a diagnostic: trigger -> analysis -> recommendation.
 
-A tool is one small file with `TOOL = Tool(...)`. Its `look` gets a `Scene` (the profile, one kernel of it,
-the class of the bottleneck) and returns what it found, or None where its trigger is not met. It says by
-which share of the kernel's time a remedy would shorten it (`saved`); the scene turns that into the gain of
-a whole call, by Amdahl's law and never beyond the floor.
+A diagnostic is one small file with `DIAGNOSTIC = Diagnostic(...)`. Its `analyze` function receives a
+`DiagnosticContext` (the profile, one kernel of it, the class of the bottleneck) and returns a `Match`,
+or None where its trigger is not met. The match states which share of the kernel's time a fix would save;
+the context turns that into the gain of a whole call, by Amdahl's law and never beyond the floor.
 
-`scene.metric` and `scene.code` raise Missing where the profile lacks what was asked for: the tool then
-counts as skipped, with the reason. A tool that can do with less asks with `scene.get` first.
+`context.metric`, `context.code`, `context.timeline` and `context.cpu` raise MissingData where the profile
+lacks the data: the diagnostic is then reported as skipped, with the reason. A diagnostic with a fallback
+asks `context.metric_or_none` or `context.has_counters` first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
 
+from kernelpro.diagnose.counters import (
+    ALL_BOUNDS,
+    ATTAINABLE,
+    MEMORY_THROUGHPUT,
+    SM_THROUGHPUT,
+    WARP_CYCLES,
+    stall_metric,
+)
 from kernelpro.diagnose.kernel_names import display_name
 from kernelpro.records import (
     Bound,
+    CpuProfile,
+    DeviceProperties,
     Evidence,
     Finding,
+    FindingObjective,
     Gain,
     Kernel,
+    KernelCode,
     Level,
     Profile,
     Severity,
     Target,
     Timeline,
+    Work,
 )
 
-ALL_BOUNDS = frozenset(Bound)
 HIGH, MEDIUM = 1.25, 1.08
-"""Gains from which a finding is severe or noticeable: a quarter is worth a rewrite, less than 8 % is within reach of tuning."""
-_MOST_SAVED = 0.98
+"""Smallest gains of high and medium severity: a quarter is worth a rewrite; less than 8 % is within reach
+of tuning."""
+_MAX_SAVED_SHARE = 0.98
 ANY = "*"
-"""In `symptom_of`: whatever a tool that looks into the kernel has found there."""
-FLOOR_HOLDS = 1.05
-"""Times as fast as the floor: beyond, the floor is wrong. Ceilings are known to a few percent."""
-REPLACE = "this kernel is a library's and cannot be changed: replace it by one of your own that also does the steps beside it"
+"""In `symptom_of`: every finding inside the same kernel."""
+FLOOR_TOLERANCE = 1.05
+"""A call may be this many times faster than its floor before the floor counts as wrong: ceilings are known
+to a few percent."""
+REPLACE = (
+    "replace this library kernel, which you cannot edit, by your own kernel that also fuses its neighbors"
+)
 
 
 class MissingData(Exception):
-    """A fact that a tool needs is not in the profile; the text names it: `a timeline`."""
+    """The profile lacks data that a diagnostic needs; the message names the data: `a timeline`."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """What a tool returns."""
+    """What a diagnostic returns when its trigger is met."""
 
     evidence: tuple[Evidence, ...]
     cause: str
-    advice: tuple[str, ...]
     saved_share: float
-    """Share of the subject's time (the kernel's; for system tools the call's) that a remedy would save, 0 to 1."""
+    """Share of the time (of the kernel; for system diagnostics of the call) that a fix would save, 0 to 1."""
     basis: str
-    """How `saved` was derived, in words with numbers."""
+    """How `saved_share` was estimated, with numbers."""
     where: str = ""
+    """The source line, where known."""
+    advice: tuple[str, ...] = ()
+    """Best first; empty: the diagnostic's own advice."""
     kernel: str = ""
-    """Of which kernel a system tool speaks, where it is one."""
+    """The kernel that a system diagnostic refers to, if it is one."""
 
 
 @dataclass(frozen=True)
 class Diagnostic:
+    """One known performance problem: how to recognize it, what to do about it, what a fix would save."""
+
     name: str
     level: Level
     target: Target
     analyze: Callable[[DiagnosticContext], Match | None]
     trigger: str
-    """When it speaks, with the threshold and why it is there. For the reference page."""
+    """When it matches, with the thresholds. For the reference page."""
     remedy: str
     """What it recommends, in a sentence. For the reference page."""
     gain_basis: str
-    """How the expected gain is derived. For the reference page."""
+    """How the expected gain is estimated. For the reference page."""
+    advice: tuple[str, ...] = ()
+    """Advice of matches that bring none of their own; best first."""
     bounds: frozenset[Bound] = ALL_BOUNDS
+    """Classes of bottleneck in which its counters are worth collecting."""
     metrics: tuple[str, ...] = ()
-    """Hardware counters that it asks ncu for."""
+    """Hardware counters to collect with ncu."""
     sample_lines: bool = False
-    """Whether it wants stalls by source line."""
+    """Whether it uses stall samples by source line."""
     symptom_of: tuple[str, ...] = ()
-    """Tools whose finding on the same kernel explains this one's, or ANY: it then ranks after them."""
-    objective: Literal["speed", "energy"] = "speed"
-    """What `saved` is a share of: the subject's time, or its energy. Energy tools are asked only where energy is an objective."""
+    """Diagnostics whose finding on the same kernel explains this one's, or ANY: it then ranks after them."""
+    objective: FindingObjective = "speed"
+    """`saved_share` is a share of the time, or of the energy. Energy diagnostics run only where energy is
+    an objective."""
 
 
 @dataclass(frozen=True)
 class DiagnosticContext:
-    """What a tool looks at."""
+    """The input of a diagnostic: a profile, and one of its kernels."""
 
     profile: Profile
     bound: Bound
     subject: Kernel | None = None
-    """The kernel in question; None for system tools."""
-    device: dict[str, Any] = field(init=False)
+    """The kernel to analyze; None for system diagnostics."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", self.profile.device)
-        if (
-            self.subject is not None and "mix" not in self.subject.code
-        ):  # the compiler's report alone is no machine code
-            object.__setattr__(self, "kernel", replace(self.subject, code={}))
+        code = self.subject.code if self.subject else None
+        if self.subject and code and code.mix is None:  # the compiler's log alone is no machine code
+            object.__setattr__(self, "subject", replace(self.subject, code=None))
+
+    @property
+    def device(self) -> DeviceProperties:
+        """Properties of the device."""
+        return self.profile.device
+
+    @property
+    def work(self) -> Work:
+        """The least work of the task."""
+        return self.profile.work
 
     @property
     def kernel(self) -> Kernel:
+        """The kernel to analyze."""
         if self.subject is None:
             raise MissingData("a kernel")
         return self.subject
 
     @property
     def timeline(self) -> Timeline:
+        """The timeline of a call."""
         if self.profile.timeline is None:
             raise MissingData("a timeline")
         return self.profile.timeline
 
     @property
-    def code(self) -> dict[str, Any]:
-        if not self.kernel.code:
+    def code(self) -> KernelCode:
+        """The disassembled kernel."""
+        if self.kernel.code is None:
             raise MissingData("machine code of this kernel")
         return self.kernel.code
 
     @property
-    def cpu(self) -> dict[str, Any]:
-        if not self.profile.cpu:
+    def cpu(self) -> CpuProfile:
+        """The profile of the CPU."""
+        if self.profile.cpu is None:
             raise MissingData("a profile of the CPU")
         return self.profile.cpu
 
     def metric(self, name: str) -> float:
+        """A hardware counter of the kernel."""
         if name not in self.kernel.metrics:
             raise MissingData(f"counter {name}")
         return self.kernel.metrics[name]
 
     def metric_or_none(self, name: str) -> float | None:
+        """A hardware counter of the kernel, if it was collected."""
         return self.kernel.metrics.get(name)
 
-    def count_instructions(self, *kinds: str, hot: bool = True) -> int:
-        """Static count of instructions of these kinds: in innermost loops where there are any (`hot`), else in the whole kernel."""
-        loops = [loop for loop in self.code.get("loops", ()) if loop.get("innermost")] if hot else []
-        mixes = [loop["mix"] for loop in loops] or [self.code["mix"]]
-        return sum(mix.get(kind, 0) for mix in mixes for kind in kinds)
+    @property
+    def has_counters(self) -> bool:
+        """Whether hardware counters of the kernel were collected."""
+        return SM_THROUGHPUT in self.kernel.metrics
+
+    @property
+    def launch_caveat(self) -> str:
+        """Marks a cause that was computed from the launch configuration; empty where counters confirm it."""
+        return "" if self.has_counters else " (from the launch configuration; no counters)"
+
+    def stall_share(self, *reasons: str) -> float:
+        """Share of the warp cycles stalled for these reasons, 0 to 1."""
+        cycles = self.metric(WARP_CYCLES)
+        stalled = sum(self.metric(stall_metric(reason)) for reason in reasons)
+        return min(1.0, stalled / cycles) if cycles > 0 else 0.0
+
+    @property
+    def peak_utilization(self) -> float:
+        """Utilization of the busiest unit (an SM pipe, L1, L2 or DRAM), 0 to 1 of its nominal peak."""
+        return max(self.metric(SM_THROUGHPUT), self.metric(MEMORY_THROUGHPUT)) / 100
+
+    @property
+    def latency_headroom(self) -> float:
+        """Largest share of the time that hiding latency can save: until the busiest unit saturates.
+
+        By Little's law the rate of a latency-bound kernel is (warps) / (warp cycles per instruction):
+        removing a share s of those cycles shortens the kernel by s.
+        """
+        return max(0.0, 1 - self.peak_utilization / ATTAINABLE)
+
+    @property
+    def memory_share(self) -> float:
+        """How far memory determines the time, 0 to 1: utilization of its busiest part, or stalls on it.
+
+        Where the SM pipes are busier than memory, only the stalls count.
+        """
+        memory = self.metric(MEMORY_THROUGHPUT)
+        busy = memory if memory >= self.metric(SM_THROUGHPUT) else 0.0
+        return min(1.0, max(busy / 100 / ATTAINABLE, self.stall_share("long_scoreboard", "lg_throttle")))
+
+    def hottest_line(self, *reasons: str) -> str:
+        """The source line with the most samples stalled for these reasons; empty without samples."""
+        weights = {
+            line.where: line.share * sum(line.stalls.get(reason, 0.0) for reason in reasons)
+            for line in self.kernel.lines
+        }
+        where = max(weights, key=lambda name: weights[name], default="")
+        return where if weights.get(where, 0.0) > 0 else ""
+
+    def line_of(self, *kinds: str) -> str:
+        """The source line of the first instruction of the first of these kinds that has one; else empty."""
+        where = self.subject.code.where if self.subject and self.subject.code else {}
+        return next((where[kind] for kind in kinds if where.get(kind)), "")
+
+    @property
+    def launches(self) -> float:
+        """Launches of the kernel in a call; counters are those of one launch."""
+        return max(1.0, self.kernel.launches)
 
     @property
     def headroom(self) -> float:
         """How many times faster than now the floor is."""
-        return (
-            max(1.0, self.profile.time_ms / self.profile.floor_ms)
-            if self.profile.floor_ms > 0
-            else float("inf")
-        )
+        floor = self.profile.floor_ms
+        return max(1.0, self.profile.time_ms / floor) if floor > 0 else float("inf")
 
     @property
     def floor_is_valid(self) -> bool:
-        """Whether the floor can be believed: what runs faster than it proves it wrong."""
-        return self.profile.floor_ms <= FLOOR_HOLDS * self.profile.time_ms
+        """Whether the floor can be trusted: a call that is faster proves it wrong."""
+        return self.profile.floor_ms <= FLOOR_TOLERANCE * self.profile.time_ms
 
     @property
     def share_of_call(self) -> float:
-        """The subject's share of a call's time."""
+        """The kernel's share of a call's time."""
         if self.subject is None or self.profile.target == "cpu":
             return 1.0
-        return (
-            min(1.0, self.subject.microseconds / (1e3 * self.profile.time_ms))
-            if self.profile.time_ms > 0
-            else self.subject.share
-        )
+        time_us = 1e3 * self.profile.time_ms
+        return min(1.0, self.subject.microseconds / time_us) if time_us > 0 else self.subject.share
 
-    def gain(self, found: Match, objective: str = "speed") -> Gain:
-        """Amdahl's law over the subject's share of the call, never beyond a floor that holds. Energy is shared as time is."""
-        saved = min(max(found.saved_share, 0.0), _MOST_SAVED) * self.share_of_call
-        factor = 1 / (1 - saved)
-        how = found.basis
+    def gain(self, match: Match, objective: str = "speed") -> Gain:
+        """Amdahl's law over the kernel's share of the call (of time or energy), capped by a valid floor."""
+        factor = 1 / (1 - min(max(match.saved_share, 0.0), _MAX_SAVED_SHARE) * self.share_of_call)
+        basis = match.basis
         if self.share_of_call < 0.95:
-            how += f"; the kernel is {self.share_of_call:.0%} of a call"
+            basis += f"; the kernel takes {self.share_of_call:.0%} of a call"
         if objective == "speed" and self.floor_is_valid and factor > self.headroom:
             factor = self.headroom
-            how += f"; no more than the floor allows ({self.headroom:.2f}x)"
-        return Gain(round(factor, 3), how)
+            basis += f"; capped by the floor ({self.headroom:.2f}x)"
+        return Gain(round(factor, 3), basis)
 
-    def to_finding(self, tool: Diagnostic, found: Match) -> Finding:
-        gain = self.gain(found, tool.objective)
-        severity = (
-            Severity.HIGH
-            if gain.factor >= HIGH
-            else Severity.MEDIUM
-            if gain.factor >= MEDIUM
-            else Severity.LOW
-        )
-        kernel = display_name(self.subject, self.profile.kernels) if self.subject else found.kernel
-        advice = found.advice
+    def to_finding(self, diagnostic: Diagnostic, match: Match) -> Finding:
+        """The finding of a match, with its gain for the whole call and its severity."""
+        gain = self.gain(match, diagnostic.objective)
+        levels = ((HIGH, Severity.HIGH), (MEDIUM, Severity.MEDIUM))
+        advice = match.advice or diagnostic.advice
         if self.subject is not None and not self.subject.authored:
-            advice = (REPLACE, *(f"in that kernel, {text}" for text in advice[:1]))
-        evidence, where = found.evidence, found.where
+            advice = (REPLACE, *(f"in your kernel, {text}" for text in advice[:1]))
         return Finding(
-            tool.name,
-            tool.level,
-            severity,
-            evidence,
-            found.cause,
+            diagnostic.name,
+            diagnostic.level,
+            next((severity for least, severity in levels if gain.factor >= least), Severity.LOW),
+            match.evidence,
+            match.cause,
             advice,
             gain,
-            kernel,
-            where,
-            objective=tool.objective,
+            display_name(self.subject, self.profile.kernels) if self.subject else match.kernel,
+            match.where,
+            objective=diagnostic.objective,
         )
+
+
+def percent(metric: str, share: float, threshold: float | None = None) -> Evidence:
+    """Evidence for a share of 0 to 1, in percent."""
+    return Evidence(metric, round(100 * share), None if threshold is None else 100 * threshold, "%")

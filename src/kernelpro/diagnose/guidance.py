@@ -1,89 +1,83 @@
-"""Guidance: findings in words, for an author or a person. At most five directives; numbers never without a meaning."""
+"""Guidance: the findings in words, for an author or a person, in at most five directives."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.diagnostic import FLOOR_HOLDS
+from kernelpro.diagnose.diagnostic import FLOOR_TOLERANCE
 from kernelpro.diagnose.runner import ENERGY
 from kernelpro.records import Diagnosis, Evidence, Finding
 
-MOST_DIRECTIVES = 5
-"""Those for energy among them: one at least where there is one."""
-_MOST_ENERGY = 3
-_NEAR = 0.8
-"""Of the floor: few kernels come closer."""
-_MOST_NAMES = 6
-_MOST_EVIDENCE = 3
-_MOST_ADVICE = 2
-_SCALED = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
-"""Units that come in millions, and how they are written after a prefix."""
+MAX_DIRECTIVES = 5
+"""Including those for energy, of which there is at least one if there is a finding."""
+_MAX_ENERGY = 3
+_NEAR_FLOOR = 0.8
+"""Share of the floor that few kernels exceed."""
+_MAX_NAMES = 6
+_MAX_EVIDENCE = 3
+_MAX_ADVICE = 2
+_SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
+"""Units with large values, and how they are written after a prefix."""
 
 
-def write(diagnosis: Diagnosis, most: int = MOST_DIRECTIVES) -> str:
-    """Deterministic text: the class, the directives, best first, and a line for each symptom that goes with them."""
+def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
+    """Deterministic text: the class, the directives, best first, and a line for each symptom."""
     lines = [
-        f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
-        _reached(diagnosis),
+        f"Bound by {diagnosis.bound} ({diagnosis.confidence} confidence): {diagnosis.why}.",
+        _distance_to_floor(diagnosis),
     ]
-    distinct = _distinct(diagnosis.findings)
-    told = [f for f in distinct if f.objective == "speed"]
-    saving = (
-        [f for f in distinct if f.objective == "energy" and not f.explained_by] if diagnosis.energy else []
-    )
-    saving = saving[: min(_MOST_ENERGY, max(1, most - len(told)))]
-    told = told[: most - len(saving)]
-    directives, symptoms = [f for f in told if not f.explained_by], [f for f in told if f.explained_by]
-    if not told:
-        lines.append(_nothing(diagnosis))
+    distinct = _first_of_each(diagnosis.findings)
+    speed = [f for f in distinct if f.objective == "speed"]
+    energy = [f for f in distinct if f.objective == "energy" and not f.explained_by and diagnosis.energy]
+    energy = energy[: min(_MAX_ENERGY, max(1, max_directives - len(speed)))]
+    speed = speed[: max_directives - len(energy)]
+    directives, symptoms = [f for f in speed if not f.explained_by], [f for f in speed if f.explained_by]
+    if not speed:
+        lines.append(_no_findings(diagnosis))
     for number, finding in enumerate(directives, 1):
         lines += ["", *_directive(number, finding)]
     if symptoms:
-        lines += ["", "Symptoms, which should go with their causes:"]
-        lines += [f"- {f.diagnostic}{_place(f)}, from {f.explained_by}: {f.cause}." for f in symptoms]
+        lines += ["", "Symptoms, which should disappear with their root causes:"]
+        lines += [f"- {f.diagnostic}{_place(f)}, caused by {f.explained_by}: {f.cause}." for f in symptoms]
     if diagnosis.energy:
-        lines += ["", *_energy(diagnosis, saving, len(directives))]
+        lines += ["", *_energy_section(diagnosis, energy, len(directives))]
     return "\n".join(lines)
 
 
-def _reached(diagnosis: Diagnosis) -> str:
-    place = diagnosis.roofline
-    taken, floor = f"It takes {place['time_ms']:.4f} ms in its profile", f"{place['floor_ms']:.4f} ms"
-    if place["of_floor"] > FLOOR_HOLDS:
-        return f"{taken}, less than the floor of {floor}: that floor is wrong here, and gains are not held against it."
-    return f"{taken}; the floor is {floor} ({place['of_floor']:.0%} reached)."
+def _distance_to_floor(diagnosis: Diagnosis) -> str:
+    roofline = diagnosis.roofline
+    time, floor = f"Profiled time {roofline.time_ms:.4f} ms", f"{roofline.floor_ms:.4f} ms"
+    if roofline.of_floor > FLOOR_TOLERANCE:
+        return f"{time}, below the floor of {floor}: the floor is wrong here and does not cap the gains."
+    return f"{time}; floor {floor} ({roofline.of_floor:.0%} of the floor's speed)."
 
 
-def _nothing(diagnosis: Diagnosis) -> str:
-    """Nothing was found: what that means, by how far it is from the floor and by what was looked at."""
-    reached = diagnosis.roofline["of_floor"]
-    if _NEAR <= reached <= FLOOR_HOLDS:
-        return (
-            "Nothing stands out, so close to the floor. What is left lies in tuning, or in another algorithm."
-        )
+def _no_findings(diagnosis: Diagnosis) -> str:
+    """What the absence of findings means, by the distance to the floor and by what was skipped."""
+    if _NEAR_FLOOR <= diagnosis.roofline.of_floor <= FLOOR_TOLERANCE:
+        return "No findings, this close to the floor. Tune parameters, or try another algorithm."
     names = list(dict.fromkeys(item.what for item in diagnosis.skipped))
     if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        return f"No tool says why. Not all could look: {', '.join(names[:_MOST_NAMES])}{more}."
-    return "No tool says why: the cause is one that none of them knows. Compare with another algorithm or a library's kernel."
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        return f"No diagnostic matched. Some did not run: {', '.join(names[:_MAX_NAMES])}{more}."
+    return "No diagnostic matched: the cause is none that they cover. Try another algorithm, or compare with "
+    "a library kernel."
 
 
-def _energy(diagnosis: Diagnosis, told: list[Finding], before: int) -> list[str]:
-    if not told:
-        unseen = next((item.why for item in diagnosis.skipped if item.what == ENERGY), "")
-        return [
-            f"Energy counts here as well; {f'no waste was found, but {unseen}' if unseen else 'nothing that wastes it stands out'}."
-        ]
-    lines = ["Energy counts here as well. Without losing speed:"]
-    for number, finding in enumerate(told, before + 1):
+def _energy_section(diagnosis: Diagnosis, findings: list[Finding], offset: int) -> list[str]:
+    if not findings:
+        reason = next((item.why for item in diagnosis.skipped if item.what == ENERGY), "")
+        return [f"Energy is an objective too: no findings{f' ({ENERGY}: {reason})' if reason else ''}."]
+    lines = ["Energy is an objective too. Without losing speed:"]
+    for number, finding in enumerate(findings, offset + 1):
         lines += _directive(number, finding)
     return lines
 
 
-def _distinct(findings: tuple[Finding, ...]) -> list[Finding]:
-    """One of each tool: the first, which is its best; symptoms last."""
-    found: dict[str, Finding] = {}
+def _first_of_each(findings: tuple[Finding, ...]) -> list[Finding]:
+    """The first, and best, finding of each diagnostic; symptoms last."""
+    best: dict[str, Finding] = {}
     for finding in findings:
-        found.setdefault(finding.diagnostic, finding)
-    return sorted(found.values(), key=lambda finding: bool(finding.explained_by))
+        best.setdefault(finding.diagnostic, finding)
+    return sorted(best.values(), key=lambda finding: bool(finding.explained_by))
 
 
 def _place(finding: Finding) -> str:
@@ -94,37 +88,35 @@ def _place(finding: Finding) -> str:
 def _directive(number: int, finding: Finding) -> list[str]:
     lines = [f"{number}. [{finding.severity}] {finding.diagnostic}{_place(finding)}: {finding.cause}."]
     if finding.evidence:
-        lines.append(f"   Evidence: {'; '.join(map(evidence, finding.evidence[:_MOST_EVIDENCE]))}.")
+        lines.append(f"   Evidence: {'; '.join(map(evidence, finding.evidence[:_MAX_EVIDENCE]))}.")
     lines += [
-        f"   {'Try' if i == 0 else 'Or'}: {text}." for i, text in enumerate(finding.advice[:_MOST_ADVICE])
+        f"   {'Try' if i == 0 else 'Or'}: {text}." for i, text in enumerate(finding.advice[:_MAX_ADVICE])
     ]
     factor = finding.gain.factor
-    promise = (
-        f"up to {factor:.2f}x" if finding.objective == "speed" else f"up to {1 - 1 / factor:.0%} less energy"
-    )
-    lines.append(f"   Expected: {promise} ({finding.gain.basis}).")
+    gain = f"{factor:.2f}x" if finding.objective == "speed" else f"{1 - 1 / factor:.0%} less energy"
+    lines.append(f"   Expected: up to {gain} ({finding.gain.basis}).")
     return lines
 
 
 def evidence(item: Evidence) -> str:
-    """`sectors a request 32 (vs 17)`: the value, and what it is held against. Against nothing at all, the value speaks alone."""
-    limit = f" (vs {_measure(item.threshold, item.unit)})" if item.threshold else ""
-    return f"{item.metric} {_measure(item.value, item.unit)}{limit}"
+    """`sectors per request 32 (vs 17)`: the value and its threshold; a threshold of zero is left out."""
+    limit = f" (vs {_with_unit(item.threshold, item.unit)})" if item.threshold else ""
+    return f"{item.metric} {_with_unit(item.value, item.unit)}{limit}"
 
 
-def _measure(value: float, unit: str) -> str:
+def _with_unit(value: float, unit: str) -> str:
     """A number with its unit; millions of bytes and operations with a prefix."""
-    if unit in _SCALED and abs(value) >= 1e6:
+    if unit in _SCALED_UNITS and abs(value) >= 1e6:
         for prefix in ("M", "G", "T"):
             value /= 1e3 if prefix != "M" else 1e6
             if abs(value) < 1e3:
                 break
-        return f"{number(value)} {prefix}{_SCALED[unit]}"
+        return f"{number(value)} {prefix}{_SCALED_UNITS[unit]}"
     return number(value) + ("" if not unit else unit if unit in ("%", "x") else f" {unit}")
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent where a person would not write one."""
+    """Three significant digits, without an exponent."""
     if abs(value) < 999.5 and value != int(value):
         return f"{value:.3g}"
     return f"{value:.0f}" if abs(value) < 1e5 else f"{value:,.0f}".replace(",", " ")

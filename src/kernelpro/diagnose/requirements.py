@@ -1,4 +1,4 @@
-"""What a tool looks at, read off its code: which facts of the scene its `look`, and what that calls, ask for."""
+"""The data that a diagnostic uses, read off the bytecode of `analyze` and of the functions that it calls."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from typing import Any
 
 from kernelpro.diagnose.diagnostic import Diagnostic
 
-_FACTS = {"timeline": "timeline", "code": "code", "mix": "code", "power": "power", "cpu": "cpu"}
-"""Names by which a scene or a profile gives a fact. A tool may do with less; what it lacked is in `skipped`."""
+_ATTRIBUTES = ("timeline", "code", "power", "cpu")
+"""Attributes of a context or a profile that hold optional data. A diagnostic may have a fallback without
+them."""
 
 
-def required_data(tool: Diagnostic) -> tuple[str, ...]:
-    """`timeline`, `code` (machine code), `power`, `cpu` (the CPU's profile), and `lines` (stalls by source line)."""
-    asked = {_FACTS[name] for name in _names(tool.analyze, set()) if name in _FACTS}
-    return tuple(fact for fact in dict.fromkeys(_FACTS.values()) if fact in asked) + ("lines",) * tool.sample_lines
+def required_data(diagnostic: Diagnostic) -> tuple[str, ...]:
+    """`timeline`, `code` (machine code), `power`, `cpu` (the CPU profile), `lines` (stalls by line)."""
+    used = set(_names_used(diagnostic.analyze, set()))
+    return tuple(name for name in _ATTRIBUTES if name in used) + ("lines",) * diagnostic.sample_lines
 
 
-def _names(look: Callable[..., Any], seen: set[Any]) -> Iterator[str]:
-    """Names that a function uses, and those that its neighbours and ours which it calls use."""
-    if not isinstance(look, FunctionType) or look in seen:
+def _names_used(function: Callable[..., Any], visited: set[Any]) -> Iterator[str]:
+    """Names that a function uses, and those of the functions it calls in its module and in this package."""
+    if not isinstance(function, FunctionType) or function in visited:
         return
-    seen.add(look)
-    for name in _of(look.__code__):
+    visited.add(function)
+    for name in _names_in(function.__code__):
         yield name
-        called = look.__globals__.get(name)
-        home = getattr(called, "__module__", None)
-        if callable(called) and (home == look.__module__ or str(home).startswith("kernelpro.diagnose.")):
-            yield from _names(called, seen)
+        callee = function.__globals__.get(name)
+        module = getattr(callee, "__module__", None)
+        if callable(callee) and (
+            module == function.__module__ or str(module).startswith("kernelpro.diagnose.")
+        ):
+            yield from _names_used(callee, visited)
 
 
-def _of(code: CodeType) -> Iterator[str]:
+def _names_in(code: CodeType) -> Iterator[str]:
     yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _of(inner)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

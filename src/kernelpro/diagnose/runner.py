@@ -1,8 +1,7 @@
-"""Stage 2: which tools run, what they need counted, and what they find.
+"""Stage 2: selects diagnostics, requests the counters they need, runs them, and ranks their findings.
 
-Tools whose evidence is free (timeline, machine code) run always; those that need counters run where the
-class of the bottleneck is in their affinity, and only their counters are collected. All selected tools run,
-every time: nobody chooses among them.
+Diagnostics that need no counters (timeline, machine code) always run. The others run where the class of
+the bottleneck is among their `bounds`, and only their counters are collected. All selected diagnostics run.
 """
 
 from __future__ import annotations
@@ -16,156 +15,177 @@ from kernelpro.diagnose.kernel_names import display_name
 from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.records import Bound, Diagnosis, Finding, Profile, ProfileRequest, Skipped
 
-_LEAST_SHARE = 0.05
-"""Of device time: a kernel below is not looked at; removing it entirely would not be felt."""
-_LEAST_GAIN = 1.03
-"""A finding that promises less is not worth a line: repeated measurements differ by as much."""
-ENERGY = "wasted energy"
-"""What was not looked at, where tools for energy could not."""
+_MIN_SHARE = 0.05
+"""Of the device time: removing a smaller kernel entirely would not be noticeable."""
+_MIN_GAIN = 1.03
+"""Smaller predicted gains are dropped: repeated measurements differ by as much."""
+ENERGY = "energy diagnostics"
+"""The name under which skipped energy diagnostics are reported."""
 
 
-def select(tools: Iterable[Diagnostic], bound: Bound, target: str, energy: bool = False) -> list[Diagnostic]:
-    """The affinity filter; tools that look for energy only where it is an objective."""
-    return [tool for tool in _fitting(tools, target, energy) if not tool.metrics or bound in tool.bounds]
+def select(
+    diagnostics: Iterable[Diagnostic], bound: Bound, target: str, energy: bool = False
+) -> list[Diagnostic]:
+    """Diagnostics that run for this class; energy diagnostics only where energy is an objective."""
+    return [d for d in _applicable(diagnostics, target, energy) if not d.metrics or bound in d.bounds]
 
 
-def _fitting(tools: Iterable[Diagnostic], target: str, energy: bool) -> list[Diagnostic]:
-    """Those for this target and for what counts."""
-    return [tool for tool in tools if tool.target == target and (energy or tool.objective == "speed")]
+def _applicable(diagnostics: Iterable[Diagnostic], target: str, energy: bool) -> list[Diagnostic]:
+    return [d for d in diagnostics if d.target == target and (energy or d.objective == "speed")]
 
 
 def request_for(
-    tools: Iterable[Diagnostic],
+    diagnostics: Iterable[Diagnostic],
     profile: Profile,
     bound: Bound,
     references: tuple[str, ...] = (),
     energy: bool = False,
 ) -> ProfileRequest:
-    """What to collect for the tools that this class selects. A device that mostly idles needs no counters at all."""
+    """The counters of the diagnostics that this class selects; none where the device mostly idles."""
     if bound is Bound.LAUNCH or profile.target == "cpu":
         return ProfileRequest()
-    chosen = select(tools, bound, profile.target, energy)
-    metrics = dict.fromkeys(metric for tool in chosen for metric in tool.metrics)
-    return ProfileRequest(tuple(metrics), any(tool.sample_lines for tool in chosen), references)
+    selected = select(diagnostics, bound, profile.target, energy)
+    return ProfileRequest(_metrics(selected), any(d.sample_lines for d in selected), references)
 
 
-def request_all(tools: Iterable[Diagnostic], target: str, references: tuple[str, ...] = ()) -> ProfileRequest:
-    """All counters that any tool knows of: what two stages save."""
-    metrics = dict.fromkeys(metric for tool in tools if tool.target == target for metric in tool.metrics)
-    return ProfileRequest(tuple(metrics), True, references)
+def request_all(
+    diagnostics: Iterable[Diagnostic], target: str, references: tuple[str, ...] = ()
+) -> ProfileRequest:
+    """The counters of all diagnostics, whatever the class."""
+    return ProfileRequest(_metrics(d for d in diagnostics if d.target == target), True, references)
+
+
+def _metrics(diagnostics: Iterable[Diagnostic]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(metric for d in diagnostics for metric in d.metrics))
 
 
 def diagnose(
     profile: Profile,
-    tools: Iterable[Diagnostic],
+    diagnostics: Iterable[Diagnostic],
     record: TrackRecord | None = None,
     energy: bool = False,
-    every: bool = False,
+    run_all: bool = False,
 ) -> Diagnosis:
-    """Class, findings (what the author can change first, causes before symptoms, then by gain), and what could not be looked at.
+    """The class of the bottleneck, ranked findings, and what was skipped.
 
-    `every`: also ask tools that the class does not select, where their counters were read all the same.
+    `run_all`: also run diagnostics that the class does not select.
     """
-    classified = roofline.classify(profile)
-    fitting = _fitting(tools, profile.target, energy)
-    chosen = fitting if every else select(fitting, classified.bound, profile.target, energy)
+    classification = roofline.classify(profile)
+    applicable = _applicable(diagnostics, profile.target, energy)
+    selected = applicable if run_all else select(applicable, classification.bound, profile.target, energy)
     findings: list[Finding] = []
     skipped = list(profile.skipped)
-    looked = []
-    for tool in chosen:
-        scenes = _scenes(profile, classified.bound, tool)
-        found, kept = _asked(tool, scenes)
-        findings += found
-        skipped += kept
-        if len(kept) < len(scenes):
-            looked.append(tool)
-    foreign = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
-    ranked = _ranked(findings, {tool.name: tool for tool in chosen}, foreign, record or TrackRecord())
-    if unasked := [tool.name for tool in fitting if tool not in chosen]:
-        why = f"not asked in class {classified.bound}: {', '.join(unasked)}"
-        skipped.append(Skipped("tools for other classes", why, "ask all with --all-counters"))
-    saving = [tool for tool in fitting if tool.objective == "energy"]
-    if energy and (unseen := _unseen(profile, classified.bound, saving, looked)):
-        skipped.append(Skipped(ENERGY, unseen))
-    once = tuple(dict.fromkeys(skipped))
-    place = roofline.position(profile)
+    completed = []
+    for diagnostic in selected:
+        contexts = _contexts(profile, classification.bound, diagnostic)
+        new_findings, failures = _run(diagnostic, contexts)
+        findings += new_findings
+        skipped += failures
+        if len(failures) < len(contexts):
+            completed.append(diagnostic)
+    if left_out := [d.name for d in applicable if d not in selected]:
+        why = f"not run in class {classification.bound}: {', '.join(left_out)}"
+        skipped.append(Skipped("diagnostics for other classes", why, "run all with --all-counters"))
+    for_energy = [d for d in applicable if d.objective == "energy"]
+    if energy and (why := _energy_skip_reason(profile, classification.bound, for_energy, completed)):
+        skipped.append(Skipped(ENERGY, why))
     return Diagnosis(
-        classified.bound, classified.confidence, classified.why, place, tuple(ranked), once, energy
+        classification.bound,
+        classification.confidence,
+        classification.why,
+        roofline.position(profile),
+        tuple(_rank(findings, {d.name: d for d in selected}, profile, record or TrackRecord())),
+        tuple(dict.fromkeys(skipped)),
+        energy,
     )
 
 
-def _asked(tool: Diagnostic, scenes: list[DiagnosticContext]) -> tuple[list[Finding], list[Skipped]]:
-    """What a tool found, and what kept it from looking. One of a third party may raise anything: that costs its own word alone."""
+def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[list[Finding], list[Skipped]]:
+    """Findings, and why it was skipped. An error in a third-party diagnostic skips that one only."""
     findings, skipped = [], []
-    for scene in scenes:
+    for context in contexts:
         try:
-            found = tool.analyze(scene)
-            finding = scene.to_finding(tool, found) if found is not None else None
+            match = diagnostic.analyze(context)
+            finding = context.to_finding(diagnostic, match) if match is not None else None
         except MissingData as missing:
-            skipped.append(Skipped(tool.name, f"it lacks {missing}"))
+            skipped.append(Skipped(diagnostic.name, f"the profile lacks {missing}"))
         except Exception as error:
-            skipped.append(Skipped(tool.name, f"it failed: {type(error).__name__}: {error}".splitlines()[0]))
+            why = f"it failed: {type(error).__name__}: {error}".splitlines()[0]
+            skipped.append(Skipped(diagnostic.name, why))
         else:
-            if finding is not None and finding.gain.factor >= _LEAST_GAIN:
+            if finding is not None and finding.gain.factor >= _MIN_GAIN:
                 findings.append(finding)
     return findings, skipped
 
 
-def _unseen(profile: Profile, bound: Bound, saving: list[Diagnostic], looked: list[Diagnostic]) -> str:
-    """Why tools that look for wasted energy could not; empty where all could."""
-    blind = sum(tool not in looked for tool in saving)
-    if not saving:
-        return "no tool looks for it on this target"
-    if not blind:
+def _energy_skip_reason(
+    profile: Profile, bound: Bound, for_energy: list[Diagnostic], completed: list[Diagnostic]
+) -> str:
+    """Why energy diagnostics could not run; empty where all ran."""
+    missing = sum(diagnostic not in completed for diagnostic in for_energy)
+    if not for_energy:
+        return "there are none for this target"
+    if not missing:
         return ""
-    counted = any(kernel.metrics for kernel in profile.kernels)
-    why = "counters are not read in class launch" if bound is Bound.LAUNCH else "counters were not read"
-    return f"{blind} of {len(saving)} tools for it could not look, as {'the profile lacks what they need' if counted else why}"
+    if any(kernel.metrics for kernel in profile.kernels):
+        why = "the profile lacks their data"
+    elif bound is Bound.LAUNCH:
+        why = "counters are not collected in class launch"
+    else:
+        why = "counters were not collected"
+    return f"{missing} of {len(for_energy)} did not run: {why}"
 
 
-def _scenes(profile: Profile, bound: Bound, tool: Diagnostic) -> list[DiagnosticContext]:
-    if tool.level == "system" or profile.target == "cpu":
+def _contexts(profile: Profile, bound: Bound, diagnostic: Diagnostic) -> list[DiagnosticContext]:
+    if diagnostic.level == "system" or profile.target == "cpu":
         return [DiagnosticContext(profile, bound)]
-    return [DiagnosticContext(profile, bound, kernel) for kernel in profile.kernels if kernel.share >= _LEAST_SHARE]
+    return [DiagnosticContext(profile, bound, k) for k in profile.kernels if k.share >= _MIN_SHARE]
 
 
-def _ranked(
-    findings: list[Finding], tools: dict[str, Diagnostic], foreign: set[str], record: TrackRecord
+def _rank(
+    findings: list[Finding], diagnostics: dict[str, Diagnostic], profile: Profile, record: TrackRecord
 ) -> list[Finding]:
-    """Causes by gain (weighted by what the tool's advice has been worth so far), then symptoms; energy after time.
+    """Root causes by discounted gain, then symptoms; energy after speed.
 
-    What goes on inside a library's kernel comes last: nobody can mend it there, and what says that the kernel should not
-    be called at all comes before it.
+    Findings inside library kernels rank last: you cannot edit them. A finding that the kernel should not be
+    called at all ranks before them.
     """
+    library = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
 
-    def closed(finding: Finding) -> bool:
-        return finding.level != "system" and finding.kernel in foreign
+    def in_library(finding: Finding) -> bool:
+        return finding.level != "system" and finding.kernel in library
 
     def explains(cause: Finding, finding: Finding) -> bool:
         if (
             cause.diagnostic == finding.diagnostic
             or cause.kernel not in (finding.kernel, "")
-            or closed(cause) > closed(finding)
+            or in_library(cause) > in_library(finding)
+            or cause.objective != finding.objective  # speed and energy are reported apart
         ):
             return False
-        if cause.objective != finding.objective:
-            return False  # what costs time and what costs energy are told apart, even where one change would mend both
-        known = tools[finding.diagnostic].symptom_of
-        looks_inside = cause.level != "system" and ANY not in tools[cause.diagnostic].symptom_of
-        return cause.diagnostic in known or (ANY in known and looks_inside)
+        causes = diagnostics[finding.diagnostic].symptom_of
+        inside = cause.level != "system" and ANY not in diagnostics[cause.diagnostic].symptom_of
+        return cause.diagnostic in causes or (ANY in causes and inside)
 
-    def worth(finding: Finding) -> float:
+    def gain(finding: Finding) -> float:
         return record.discounted_gain(finding.diagnostic, finding.gain.factor)
 
-    causes = [[cause for cause in findings if explains(cause, finding)] for finding in findings]
-    roots = [finding for finding, its in zip(findings, causes, strict=True) if not its]
-    marked = [
-        replace(finding, explained_by=max(its, key=lambda cause: (cause in roots, worth(cause))).diagnostic)
-        if its
+    causes_of = [[cause for cause in findings if explains(cause, finding)] for finding in findings]
+    roots = [finding for finding, causes in zip(findings, causes_of, strict=True) if not causes]
+    explained = [
+        replace(finding, explained_by=max(causes, key=lambda c: (c in roots, gain(c))).diagnostic)
+        if causes
         else finding
-        for finding, its in zip(findings, causes, strict=True)
+        for finding, causes in zip(findings, causes_of, strict=True)
     ]
     return sorted(
-        marked,
-        key=lambda f: (f.objective == "energy", closed(f), bool(f.explained_by), -worth(f), f.diagnostic, f.kernel),
+        explained,
+        key=lambda f: (
+            f.objective == "energy",
+            in_library(f),
+            bool(f.explained_by),
+            -gain(f),
+            f.diagnostic,
+            f.kernel,
+        ),
     )

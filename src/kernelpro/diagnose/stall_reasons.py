@@ -1,4 +1,4 @@
-"""Reasons for which warps wait, in words, with what helps against each."""
+"""Warp stall reasons of Nsight Compute: what a warp waits for, and what helps."""
 
 from __future__ import annotations
 
@@ -6,92 +6,95 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Reason:
-    words: str
+class StallReason:
+    """A reason with a known remedy."""
+
+    description: str
     avoidable: float
-    """Share of this waiting that the remedy takes away: prefetching hides most of a load's latency, nothing hides all of it."""
+    """Share of these stalls that the remedy removes: prefetching hides most of a load's latency, never all
+    of it."""
     advice: tuple[str, ...]
 
 
 REASONS = {
-    "long_scoreboard": Reason(
-        "a load from global or local memory (L1 missed)",
+    "long_scoreboard": StallReason(
+        "a global or local memory load (L1 miss)",
         0.6,
         (
-            "issue loads earlier: unroll so that several are in flight, prefetch the next step into registers or by cp.async",
+            "issue loads earlier: unroll to keep several in flight, prefetch into registers or with cp.async",
             "load wider vectors, so that each wait brings more bytes",
-            "put more warps on an SM: fewer registers or less shared memory a block",
+            "raise occupancy: fewer registers per thread or less shared memory per block",
         ),
     ),
-    "short_scoreboard": Reason(
+    "short_scoreboard": StallReason(
         "shared memory, a special function or a conversion",
         0.5,
         (
-            "read shared memory in wider vectors and into registers before the loop",
-            "reduce within the warp in fewer steps, interleaving independent rows",
-            "use cheaper special functions (__expf, rsqrtf) where the tolerance allows it",
+            "read shared memory in wider vectors, into registers before the loop",
+            "use fewer steps per warp reduction, and interleave independent rows",
+            "use cheaper special functions (__expf, rsqrtf) where the tolerance allows",
         ),
     ),
-    "mio_throttle": Reason(
-        "a full queue of shared-memory, shuffle and special-function instructions",
+    "mio_throttle": StallReason(
+        "the full MIO queue (shared memory, shuffles, special functions)",
         0.5,
         (
-            "use fewer, wider accesses to shared memory",
+            "use fewer, wider shared memory accesses",
             "replace shuffles by work that a thread does on its own data",
-            "mix in arithmetic",
+            "interleave arithmetic",
         ),
     ),
-    "lg_throttle": Reason(
-        "a full queue of global-memory instructions",
+    "lg_throttle": StallReason(
+        "the full local/global memory queue",
         0.6,
         (
             "use fewer, wider loads and stores (float4)",
-            "combine neighbouring accesses of a thread",
-            "remove spills to local memory",
+            "combine neighboring accesses of a thread",
+            "remove register spills",
         ),
     ),
-    "math_pipe_throttle": Reason(
-        "an arithmetic pipe that is full for the moment",
+    "math_pipe_throttle": StallReason(
+        "a saturated math pipe",
         0.3,
         (
-            "interleave instructions of different kinds",
-            "spread the load over pipes, or use tensor cores where the precision allows it",
+            "interleave instructions of different pipes",
+            "balance the load over the pipes, or use tensor cores where the precision allows",
         ),
     ),
-    "wait": Reason(
+    "wait": StallReason(
         "fixed latencies between dependent instructions",
         0.4,
         (
-            "give each thread several independent chains (unroll, more accumulators)",
-            "put more warps on an SM",
+            "give each thread several independent dependency chains (unroll, more accumulators)",
+            "raise occupancy",
         ),
     ),
-    "no_instruction": Reason(
-        "instructions not yet fetched: code larger than the instruction cache, or jumps",
+    "no_instruction": StallReason(
+        "instruction fetch: an instruction cache miss or a jump",
         0.6,
         (
             "unroll less, so that the hot loop fits the instruction cache",
             "avoid large inlined functions in rare branches",
         ),
     ),
-    "drain": Reason(
-        "stores to be finished before a block can end",
+    "drain": StallReason(
+        "outstanding stores at the end of a block",
         0.5,
-        ("let blocks live longer and store earlier", "store in full, contiguous lines"),
+        ("make blocks do more work and store earlier", "store full, contiguous cache lines"),
     ),
 }
 
-WORDS = {reason: known.words for reason, known in REASONS.items()} | {
+DESCRIPTIONS = {name: reason.description for name, reason in REASONS.items()} | {
     "barrier": "other warps of the block at a barrier",
     "membar": "a memory fence",
-    "gmma": "the matrix unit (wgmma) to take or to give back operands",
-    "not_selected": "its turn: it was ready, and another warp issued",
+    "gmma": "the tensor cores (wgmma operands)",
+    "not_selected": "the scheduler: eligible, but another warp issued",
     "selected": "nothing: it issued",
-    "branch_resolving": "the target of a branch",
-    "dispatch_stall": "the dispatcher, which held the instruction back",
-    "imc_miss": "a constant that is not in its cache",
+    "branch_resolving": "a branch target",
+    "dispatch_stall": "the dispatcher",
+    "imc_miss": "a constant cache miss",
     "sleeping": "the end of a nanosleep",
-    "tex_throttle": "a full queue of texture instructions",
-    "misc": "something that has no name",
+    "tex_throttle": "the full texture queue",
+    "misc": "a reason without a name",
 }
-"""What a warp waits for, of every reason that ncu knows."""
+"""What a warp waits for, for every stall reason of ncu."""

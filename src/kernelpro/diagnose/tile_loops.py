@@ -1,58 +1,61 @@
-"""Loops over tiles in shared memory, and how much of a tile's latency shows."""
+"""Loops over tiles in shared memory, and how much of a tile's load latency is exposed."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any
 
-from kernelpro.diagnose import occupancy
-from kernelpro.diagnose.counters import has_counters, latency_headroom, stall_metrics, stall_share
+from kernelpro.diagnose.counters import stall_metrics
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
+from kernelpro.diagnose.occupancy import kernel_occupancy
 from kernelpro.diagnose.pipes import MATRIX, HotCode
+from kernelpro.records import KernelLoop
 
 REASONS = ("long_scoreboard", "barrier")
 METRICS = stall_metrics(*REASONS)
 _LATENCY_CLOCKS = 800
-"""From asking for a tile to having it in shared memory: DRAM's latency under moderate load, and a barrier."""
-_WAITING = 0.3
-"""Share of the warps' time spent waiting for memory and barriers from which on overlap is missing."""
+"""From requesting a tile to having it in shared memory: DRAM latency under moderate load, and a barrier."""
+_MIN_STALL_SHARE = 0.3
+"""Share of warp cycles stalled on memory and barriers from which overlap is missing."""
 _COMPUTE = ("fma32", "half", *MATRIX)
 
 
-def tile_loop(scene: DiagnosticContext, *brings: str) -> dict[str, Any] | None:
-    """The smallest loop that brings tiles to shared memory by such instructions, meets at a barrier and computes on them."""
-    fits = [
+def tile_loop(context: DiagnosticContext, *copies: str) -> KernelLoop | None:
+    """The smallest loop that fills tiles with these instructions, has a barrier, and computes on them."""
+    loops = [
         loop
-        for loop in scene.code.get("loops", ())
-        if _computes_on_tiles(loop) and all(map(loop["mix"].get, brings))
+        for loop in context.code.loops
+        if _computes_on_tiles(loop) and all(loop.count(kind) for kind in copies)
     ]
-    return min(fits, key=lambda loop: int(loop["instructions"]), default=None)
+    return min(loops, key=lambda loop: loop.instructions, default=None)
 
 
-def _computes_on_tiles(loop: dict[str, Any]) -> bool:
-    mix, moved = loop["mix"], HotCode(loop["mix"], loop.get("widths", {}), True).bytes_moved
-    stored, loaded = moved("shared_store"), moved("global_load")
-    if not mix.get("async_copy") and not loaded / 2 <= stored <= 2 * loaded:
+def _computes_on_tiles(loop: KernelLoop) -> bool:
+    hot = HotCode.of_loop(loop)
+    stored, loaded = hot.bytes_moved("shared_store"), hot.bytes_moved("global_load")
+    if not loop.count("async_copy") and not loaded / 2 <= stored <= 2 * loaded:
         return False  # what is stored is not what was loaded: a reduction, say
-    from_shared = mix.get("shared_load") or mix.get("hgmma")  # wgmma reads its operands there itself
-    return bool(mix.get("barrier") and from_shared and any(map(mix.get, _COMPUTE)))
+    from_shared = loop.count("shared_load", "hgmma")  # wgmma reads its operands from shared memory
+    return bool(loop.count("barrier") and from_shared and loop.count(*_COMPUTE))
 
 
-def exposed_latency(scene: DiagnosticContext, loop: dict[str, Any]) -> tuple[float, str]:
-    """Share of the time in which a tile's latency shows, and how that was derived.
+def exposed_latency(context: DiagnosticContext, loop: KernelLoop) -> tuple[float, str]:
+    """Share of the time in which a tile's latency is exposed, and the basis of that estimate.
 
-    Measured: time of the warps waiting for memory and at barriers, as far as the units have room. Else a model of one
-    step: blocks on an SM hide each other's latency, so that b blocks of work w with latency L take max(b w, L + w).
-    """
-    if has_counters(scene) and all(scene.metric_or_none(name) is not None for name in METRICS):
-        waiting = stall_share(scene, *REASONS)
-        how = f"warps wait {waiting:.0%} of their time for tiles and barriers, and the busiest unit has room for {latency_headroom(scene):.0%}"
-        return min(waiting, latency_headroom(scene)) if waiting >= _WAITING else 0.0, how
-    blocks, threads = 1, math.prod(scene.kernel.block) if scene.kernel.block else 256
-    with contextlib.suppress(MissingData):  # one block then: what large tiles leave room for
-        blocks = occupancy.kernel_occupancy(scene).blocks
-    work = threads * HotCode(loop["mix"], loop.get("widths", {}), True).clocks()
-    plural = "s" if blocks > 1 else ""
-    how = f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes {work:.0f}, with {blocks} block{plural} on an SM"
-    return 1 - blocks * work / max(blocks * work, _LATENCY_CLOCKS + work), how
+    With counters: stalls on memory and barriers, limited by the headroom of the units. Else a model of one
+    step: blocks on an SM hide each other's latency, so that b blocks of work w with latency L take max(b
+    w, L + w)."""
+    if context.has_counters and all(context.metric_or_none(name) is not None for name in METRICS):
+        stalled, headroom = context.stall_share(*REASONS), context.latency_headroom
+        basis = f"warps stall {stalled:.0%} of their cycles on tiles and barriers; the busiest unit has "
+        f"{headroom:.0%} headroom"
+        return min(stalled, headroom) if stalled >= _MIN_STALL_SHARE else 0.0, basis
+    blocks, threads = 1, math.prod(context.kernel.block) if context.kernel.block else 256
+    with contextlib.suppress(MissingData):  # one block, as for large tiles
+        blocks = kernel_occupancy(context).blocks
+    work = threads * HotCode.of_loop(loop).clocks()
+    basis = (
+        f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes for {work:.0f}, "
+        f"with {blocks} block{'s' if blocks > 1 else ''} per SM"
+    )
+    return 1 - blocks * work / max(blocks * work, _LATENCY_CLOCKS + work), basis

@@ -1,12 +1,12 @@
-"""Track record: what followed a tool's advice, against what it had promised.
+"""Track record: the speedup that followed a diagnostic's advice, against the gain it had predicted.
 
-For each tool the mean of log(gain that followed) / log(gain expected) over its advice that was tried, shrunk
-towards 1 while there is little of it:
+For each diagnostic, the mean of log(achieved gain) / log(predicted gain) over the advice that was tried,
+shrunk towards 1 while there are few trials:
 
-    worth = expected ** ((prior + sum of ratios) / (prior + count))
+    discounted gain = predicted ** ((prior + sum of ratios) / (prior + count))
 
-So a tool that promises too much sinks, one that keeps its word stays. One JSON line a trial, appended: a
-killed process loses nothing that was written.
+A diagnostic that overestimates its gains ranks lower over time. The file holds one JSON line per trial and
+is only appended to, so a killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from pathlib import Path
 
 from kernelpro.records import folders
 
-_PRIOR = 5.0
-"""As if so many trials had turned out as promised."""
-_LEAST_EXPECTED = 1.02
-_MOST_RATIO = 3.0
-"""One lucky trial must not carry a tool for ever."""
+_PRIOR_TRIALS = 5.0
+"""Weight of the prior, in trials that turned out as predicted."""
+_MIN_PREDICTED = 1.02
+_MAX_RATIO = 3.0
+"""Limits the weight of one lucky trial."""
 
 
 def default_path() -> Path:
+    """The track record of this user."""
     return folders.data("track-record.jsonl")
 
 
 @dataclass
 class TrackRecord:
+    """The trials of all diagnostics."""
+
     trials: dict[str, list[float]] = field(default_factory=dict)
-    """By tool: kept share of the promise, in logarithms."""
+    """By diagnostic: achieved over predicted gain, in logarithms."""
     path: Path | None = None
 
     @classmethod
     def load(cls, path: Path | None = None) -> TrackRecord:
-        """From a file; lines that cannot be read are left out."""
+        """Reads a file, and ignores lines that cannot be parsed."""
         path = path or default_path()
         record = cls(path=path)
         try:
@@ -46,35 +49,32 @@ class TrackRecord:
         except OSError:
             return record
         for line in lines:
-            try:
+            with suppress(ValueError, KeyError, TypeError):
                 trial = json.loads(line)
-                record._count(str(trial["tool"]), float(trial["expected"]), float(trial["followed"]))
-            except (ValueError, KeyError, TypeError):
-                continue
+                record._count(str(trial["diagnostic"]), float(trial["predicted"]), float(trial["achieved"]))
         return record
 
-    def add(self, tool: str, expected: float, followed: float) -> None:
-        """A candidate that took this advice ran `followed` times as fast as its parent."""
-        self._count(tool, expected, followed)
+    def add(self, diagnostic: str, predicted: float, achieved: float) -> None:
+        """Records that a candidate which took this advice ran `achieved` times as fast as its parent."""
+        self._count(diagnostic, predicted, achieved)
         if self.path is None:
             return
-        with suppress(
-            OSError
-        ):  # a home that cannot be written costs what would have been learnt, not the run
+        trial = {"diagnostic": diagnostic, "predicted": predicted, "achieved": achieved}
+        with suppress(OSError):  # a read-only home loses this trial, not the run
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"tool": tool, "expected": expected, "followed": followed}) + "\n")
+                file.write(json.dumps(trial) + "\n")
 
-    def _count(self, tool: str, expected: float, followed: float) -> None:
-        if expected >= _LEAST_EXPECTED and followed > 0:
-            ratio = math.log(followed) / math.log(expected)
-            self.trials.setdefault(tool, []).append(max(-1.0, min(_MOST_RATIO, ratio)))
+    def _count(self, diagnostic: str, predicted: float, achieved: float) -> None:
+        if predicted >= _MIN_PREDICTED and achieved > 0:
+            ratio = math.log(achieved) / math.log(predicted)
+            self.trials.setdefault(diagnostic, []).append(max(-1.0, min(_MAX_RATIO, ratio)))
 
-    def trust(self, tool: str) -> float:
-        """1: gains have been as promised; 0: nothing ever followed."""
-        trials = self.trials.get(tool, [])
-        return max(0.0, (_PRIOR + sum(trials)) / (_PRIOR + len(trials)))
+    def trust(self, diagnostic: str) -> float:
+        """1: the gains were as predicted; 0: no gain ever followed."""
+        trials = self.trials.get(diagnostic, [])
+        return max(0.0, (_PRIOR_TRIALS + sum(trials)) / (_PRIOR_TRIALS + len(trials)))
 
-    def discounted_gain(self, tool: str, expected: float) -> float:
-        """The gain to be expected in the light of what followed before."""
-        return float(max(expected, 1.0) ** self.trust(tool))
+    def discounted_gain(self, diagnostic: str, predicted: float) -> float:
+        """The predicted gain, corrected by the track record of its diagnostic."""
+        return float(max(predicted, 1.0) ** self.trust(diagnostic))

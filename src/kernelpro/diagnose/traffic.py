@@ -1,19 +1,22 @@
-"""Bytes: how well a kernel's requests use the sectors they fetch, and what it moves beyond what the task needs."""
+"""Memory traffic: how well a kernel uses the sectors it requests, and what it moves in excess."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from kernelpro.diagnose.counters import ATTAINABLE, DRAM_THROUGHPUT
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.records import Kernel
 
 SECTOR = 32
-"""Bytes that caches and DRAM move at least."""
+"""Bytes: the granularity of transfers between L1, L2 and DRAM."""
 SCATTERED = 17
-"""Sectors a request: packed 4-byte accesses need 4, packed 16-byte ones 16; 32 is one for each thread."""
+"""Sectors per request: coalesced 4-byte accesses need 4, 16-byte accesses 16; 32 is one sector per thread."""
 STRIDED = 4.0
-"""Times the sectors: the most that strides and structures of up to four elements cost; complete scatter costs up to eight."""
+"""Times the sectors: the most that strides and structures of up to four elements cost; full scatter costs
+up to eight."""
 FEW_BYTES = 7.5
 """Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
@@ -21,67 +24,64 @@ L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 L1_STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 LOADED_BYTES_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
 L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
-_OPERATIONS = {"loads": "ld", "stores": "st"}
 
-ACCESS_METRICS = tuple(
-    name
-    for op in _OPERATIONS.values()
-    for name in (
-        f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum",
-        f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum",
-        f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio",
+Kind = Literal["loads", "stores"]
+
+
+def _access_metrics(operation: str) -> tuple[str, str, str]:
+    """Requests, sectors, and bytes used per sector of global loads (ld) or stores (st)."""
+    return (
+        f"l1tex__t_requests_pipe_lsu_mem_global_op_{operation}.sum",
+        f"l1tex__t_sectors_pipe_lsu_mem_global_op_{operation}.sum",
+        f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{operation}.ratio",
     )
-)
+
+
+_KINDS: dict[Kind, tuple[str, str, str]] = {"loads": _access_metrics("ld"), "stores": _access_metrics("st")}
+ACCESS_METRICS = (*_KINDS["loads"], *_KINDS["stores"])
 
 
 @dataclass(frozen=True)
 class GlobalAccess:
     """The global loads, or the global stores, of a kernel."""
 
-    kind: str
-    """loads or stores"""
+    kind: Kind
     per_request: float
-    """Sectors that a warp's request touches."""
+    """Sectors per request."""
     used: float
-    """Bytes used of each sector of 32."""
+    """Bytes used of each 32-byte sector."""
     excess: float
-    """Share of this kind's sectors that packed accesses would not need."""
-    part: float
-    """Sectors of this kind among those of all global accesses."""
+    """Share of these sectors that coalesced accesses would not need."""
+    share: float
+    """Of the sectors of all global accesses."""
 
 
-def global_accesses(scene: DiagnosticContext) -> list[GlobalAccess]:
-    """Loads and stores of the kernel, those that happen.
+def global_accesses(context: DiagnosticContext) -> list[GlobalAccess]:
+    """Loads and stores of the kernel, as far as it has any.
 
-    A request needs at least one sector, and (used bytes) / 32 of them: one value for all threads of a warp uses few
-    bytes of its one sector, and wastes nothing. The counter of used bytes knows plain loads only, while those of requests
-    and sectors also see asynchronous copies: for these the width of the copies tells what is used.
-    """
-    counts = {
-        kind: (
-            scene.metric(f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"),
-            scene.metric(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"),
-            scene.metric(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio"),
-        )
-        for kind, op in _OPERATIONS.items()
-    }
+    A request needs at least one sector, and (used bytes) / 32 of them: a broadcast uses few bytes of its
+    one sector and wastes nothing. The counter of used bytes sees plain loads only, while requests and
+    sectors also count asynchronous copies: where there are any, the width of the copies gives the used
+    bytes."""
+    counts = {kind: tuple(map(context.metric, metrics)) for kind, metrics in _KINDS.items()}
     total = sum(sectors for _, sectors, _ in counts.values())
-    found = []
+    accesses = []
     for kind, (requests, sectors, used) in counts.items():
-        if requests > 0 and sectors > 0:
-            per_request = sectors / requests
-            if kind == "loads" and (width := _copied(scene)):
-                used = min(float(SECTOR), width * int(scene.device.get("warp", 32)) / per_request)
-            if used == 0:  # asynchronous copies in code that could not be read: a library's
-                continue
+        if requests <= 0 or sectors <= 0:
+            continue
+        per_request = sectors / requests
+        if kind == "loads" and (width := _async_copy_width(context)):
+            used = min(float(SECTOR), width * context.device.warp_size / per_request)
+        if used > 0:  # 0: asynchronous copies in a library kernel that could not be disassembled
             needed = max(1.0, per_request * used / SECTOR)
-            found.append(GlobalAccess(kind, per_request, used, max(0.0, 1 - needed / per_request), sectors / total))
-    return found
+            excess = max(0.0, 1 - needed / per_request)
+            accesses.append(GlobalAccess(kind, per_request, used, excess, sectors / total))
+    return accesses
 
 
-def _copied(scene: DiagnosticContext) -> float:
-    """Bytes that an asynchronous copy, or a load beside it, brings for a thread on average; 0 in code without such copies."""
-    widths = scene.kernel.code.get("widths", {})
+def _async_copy_width(context: DiagnosticContext) -> float:
+    """Mean bytes per thread of asynchronous copies and of the loads beside them; 0 without such copies."""
+    widths = context.kernel.code.widths if context.kernel.code else {}
     if not widths.get("async_copy"):
         return 0.0
     counts = [
@@ -94,51 +94,83 @@ def _copied(scene: DiagnosticContext) -> float:
 
 @dataclass(frozen=True)
 class ExcessTraffic:
-    """What a call reads from DRAM and writes to it, against the fewest bytes of the task."""
+    """DRAM traffic of a call, against the least bytes of the task."""
 
     moved: float
     """Bytes of all kernels of a call."""
-    fewest: float
-    own: float
-    """This kernel's part of what is moved, 0 to 1."""
-    bound: float
-    """How far DRAM sets this kernel's time, 0 to 1."""
+    required: float
+    kernel_share: float
+    """This kernel's share of the traffic, 0 to 1."""
+    dram_share: float
+    """How far DRAM determines this kernel's time, 0 to 1."""
 
     @property
     def factor(self) -> float:
-        return self.moved / self.fewest
+        """Moved over required bytes."""
+        return self.moved / self.required
 
     @property
-    def saved(self) -> float:
-        return max(0.0, 1 - self.fewest / self.moved) * self.bound if self.moved > 0 else 0.0
+    def saved_share(self) -> float:
+        """Share of the kernel's time that goes with the excess bytes."""
+        return max(0.0, 1 - self.required / self.moved) * self.dram_share if self.moved > 0 else 0.0
 
 
 def dram_bytes(kernel: Kernel) -> float:
-    """What a kernel moves in a call; counters are those of one launch."""
-    return (kernel.metrics.get(DRAM_READ, 0.0) + kernel.metrics.get(DRAM_WRITTEN, 0.0)) * max(
-        1.0, kernel.launches
-    )
+    """DRAM traffic of a kernel in a call; counters are those of one launch."""
+    metrics = kernel.metrics
+    return (metrics.get(DRAM_READ, 0.0) + metrics.get(DRAM_WRITTEN, 0.0)) * max(1.0, kernel.launches)
 
 
-def required_bytes(scene: DiagnosticContext) -> float:
+def required_bytes(context: DiagnosticContext) -> float:
     """Bytes that the task itself must read and write."""
-    work = scene.profile.work
-    fewest = work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)
-    if fewest <= 0:
-        raise MissingData("the fewest bytes of the task")
-    return fewest
+    required = context.work.total_bytes
+    if required <= 0:
+        raise MissingData("the least bytes of the task")
+    return required
 
 
-def excess_traffic(scene: DiagnosticContext) -> ExcessTraffic:
-    scene.metric(DRAM_READ)
-    moved = sum(map(dram_bytes, scene.profile.kernels))
-    own = dram_bytes(scene.kernel) / moved if moved > 0 else 0.0
-    return ExcessTraffic(moved, required_bytes(scene), own, min(1.0, scene.metric(DRAM_THROUGHPUT) / 100 / ATTAINABLE))
+def excess_traffic(context: DiagnosticContext) -> ExcessTraffic:
+    """DRAM traffic of the call against the least bytes of the task."""
+    context.metric(DRAM_READ)
+    moved = sum(map(dram_bytes, context.profile.kernels))
+    kernel_share = dram_bytes(context.kernel) / moved if moved > 0 else 0.0
+    dram_share = min(1.0, context.metric(DRAM_THROUGHPUT) / 100 / ATTAINABLE)
+    return ExcessTraffic(moved, required_bytes(context), kernel_share, dram_share)
 
 
-def dram_bandwidth(scene: DiagnosticContext) -> float:
-    """The measured ceiling, bytes a second."""
-    ceiling = scene.device.get("dram_bandwidth") or scene.profile.ceilings.get("bandwidth")
-    if not ceiling:
+def dram_bandwidth(context: DiagnosticContext) -> float:
+    """The measured peak DRAM bandwidth, in bytes per second."""
+    bandwidth = context.device.dram_bandwidth or context.profile.ceilings.bandwidth
+    if not bandwidth:
         raise MissingData("the bandwidth of the device")
-    return float(ceiling)
+    return bandwidth
+
+
+@dataclass(frozen=True)
+class WastedSectors:
+    """Global accesses that request more sectors than coalesced accesses would need."""
+
+    accesses: tuple[GlobalAccess, ...]
+
+    @property
+    def worst(self) -> GlobalAccess:
+        """The kind of access that wastes the most sectors."""
+        return max(self.accesses, key=lambda access: access.excess * access.share)
+
+    @property
+    def share(self) -> float:
+        """Share of all requested sectors that is wasted."""
+        return sum(access.excess * access.share for access in self.accesses)
+
+    @property
+    def kinds(self) -> str:
+        """`loads and stores`"""
+        return " and ".join(access.kind for access in self.accesses)
+
+
+def wasted_sectors(
+    context: DiagnosticContext, is_wasteful: Callable[[GlobalAccess], bool]
+) -> WastedSectors | None:
+    """The global accesses of the kernel that are wasteful; None where none is."""
+    accesses = tuple(filter(is_wasteful, global_accesses(context)))
+    return WastedSectors(accesses) if accesses else None

@@ -25,6 +25,7 @@ from kernelpro.records.jobs import (
 )
 from kernelpro.records.judging import (
     BASELINES,
+    TRIPWIRES,
     Candidate,
     Effort,
     Mode,
@@ -77,6 +78,7 @@ from kernelpro.records.study import BaselineSeed, Hardware, TaskFacts, Work
 
 __all__ = [
     "BASELINES",
+    "TRIPWIRES",
     "Action",
     "BadInput",
     "BaselineSeed",

@@ -45,8 +45,8 @@ def _reader(kind: Any) -> Reader | None:
         inner = [arm for arm in arms if arm is not type(None)]
         return _optional_reader(inner[0]) if len(inner) == 1 else _union_reader(inner)
     if origin in (list, tuple):
-        item = _reader(arms[0])
-        return (lambda value: origin(map(item, value))) if item else typing.cast(Reader, origin)
+        element = _reader(arms[0])
+        return (lambda value: origin(map(element, value))) if element else typing.cast(Reader, origin)
     if origin is dict:
         item = _reader(arms[1])
         return (lambda value: {k: item(v) for k, v in value.items()}) if item else None

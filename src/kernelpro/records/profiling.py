@@ -1,19 +1,23 @@
-"""Profiles (what was measured of a candidate) and findings (what that means)."""
+"""Profiles (what was measured of a candidate) and diagnoses (what the measurements mean)."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from kernelpro.records.base import Record
+from kernelpro.records.cpu_profile import CpuProfile
 from kernelpro.records.judging import Target
+from kernelpro.records.machine_code import KernelCode
+from kernelpro.records.study import Work
 
 Level = Literal["kernel", "instruction", "system"]
+FindingObjective = Literal["speed", "energy"]
 
 
 class Bound(enum.StrEnum):
-    """What limits a kernel: the classes of stage 1."""
+    """The class of a bottleneck: what limits a call."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -23,6 +27,8 @@ class Bound(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
+    """How much a finding is worth."""
+
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
@@ -30,21 +36,21 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ProfileRequest(Record):
-    """What a profile job is asked to collect. Timeline and static facts are cheap and always there."""
+    """What a profile job collects beyond the timeline and the static facts, which are always collected."""
 
     metrics: tuple[str, ...] = ()
-    """Names of hardware counters for ncu; none: ncu does not run."""
+    """Hardware counters for ncu; empty: ncu does not run."""
     sample_lines: bool = False
-    """Also sample stalls by source line (ncu)."""
+    """Also sample warp stalls by source line (ncu)."""
     references: tuple[str, ...] = ()
-    """Baselines to be profiled in the same way, for the side-by-side table."""
+    """Baselines to profile in the same way, for the comparison table."""
     tracer: Literal["auto", "nsys", "cupti"] = "auto"
-    """Where the timeline comes from; auto is CUPTI, which is faster and needs nothing."""
+    """The source of the timeline; auto is CUPTI, which is faster and needs no installation."""
 
 
 @dataclass(frozen=True)
 class Skipped(Record):
-    """What could not be done, why, and what would enable it."""
+    """A step that could not be done, the reason, and what would enable it."""
 
     what: str
     why: str
@@ -53,21 +59,21 @@ class Skipped(Record):
 
 @dataclass(frozen=True)
 class Line(Record):
-    """One hot line: where it is, what it says, its machine code and why warps wait there."""
+    """A hot source line: its text, its SASS, and the stall reasons of the warps sampled there."""
 
     where: str
-    """`kernel.cu:12`, `candidate.py:30`; empty where the compiler left no line information."""
+    """`kernel.cu:12`, `candidate.py:30`; empty without line information."""
     text: str
     share: float
     """Of the kernel's stall samples."""
     stalls: dict[str, float] = field(default_factory=dict)
-    """Share of this line's samples by reason."""
+    """Share of this line's samples by stall reason."""
     sass: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Kernel(Record):
-    """One kernel of one call; its launches are merged, counters weighted by time."""
+    """One kernel of a call; its launches are merged, and counters are weighted by time."""
 
     name: str
     microseconds: float
@@ -82,16 +88,16 @@ class Kernel(Record):
     static_shared: int = 0
     dynamic_shared: int = 0
     authored: bool = True
-    """Whether the candidate brought it, or a library."""
+    """The candidate defines the kernel; False: a library does."""
     metrics: dict[str, float] = field(default_factory=dict)
-    code: dict[str, Any] = field(default_factory=dict)
-    """Static facts, see lab/profile/sass.py; without `mix` where only the compiler's report was found, empty where nothing was."""
+    """Hardware counters by ncu's names."""
+    code: KernelCode | None = None
     lines: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True)
 class Copy(Record):
-    """Copies of one kind in one call."""
+    """Memory copies of one kind in one call."""
 
     kind: str
     """HtoD, DtoH, DtoD, memset, ..."""
@@ -102,7 +108,7 @@ class Copy(Record):
 
 @dataclass(frozen=True)
 class Timeline(Record):
-    """One call as the system sees it, averaged over the traced calls."""
+    """Device and host activity of one call, averaged over the traced calls."""
 
     source: Literal["nsys", "cupti"]
     calls: int
@@ -111,14 +117,106 @@ class Timeline(Record):
     busy_us: float
     """Time in which at least one kernel or copy ran."""
     gaps_us: float
-    """Idle time of the device between the first and the last thing it did in a call."""
+    """Idle time of the device between its first and last activity in a call."""
     launches: float
-    """Kernels started in a call (a graph counts once)."""
+    """Kernel launches in a call (a CUDA graph counts once)."""
     copies: tuple[Copy, ...] = ()
     syncs: dict[str, float] = field(default_factory=dict)
-    """Synchronising API calls inside a call, by name: how many."""
+    """Synchronizing API calls in a call: count by name."""
     apis: dict[str, dict[str, float]] = field(default_factory=dict)
     """Other API calls by name: `count` and `us` in a call."""
+
+
+@dataclass(frozen=True)
+class Ceilings(Record):
+    """Measured peak rates of a device."""
+
+    bandwidth: float
+    """Bytes per second, read plus written, of a copy far larger than any cache."""
+    cached_bandwidth: float
+    """The same for copies that fit into the last-level cache."""
+    cache_bytes: int
+    rates: dict[str, float]
+    """Operations per second of square matrix products by unit; fp64 and fp16 where a task has needed them."""
+
+    def with_best_of(self, other: Ceilings) -> Ceilings:
+        """The higher of both in each rate."""
+        return replace(
+            self,
+            bandwidth=max(self.bandwidth, other.bandwidth),
+            cached_bandwidth=max(self.cached_bandwidth, other.cached_bandwidth),
+            rates={
+                unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0))
+                for unit in self.rates | other.rates
+            },
+        )
+
+    def rate(self, unit: str) -> float:
+        """Operations per second of a unit; that of fp32 where the unit was not measured."""
+        return self.rates.get(unit, self.rates["fp32"])
+
+
+@dataclass(frozen=True)
+class DeviceProperties(Record):
+    """Properties that thresholds derive from; None: not known, or not a property of this kind of device."""
+
+    name: str = ""
+    capability: str | None = None
+    """CUDA compute capability: `9.0`."""
+    sms: int | None = None
+    warp: int | None = None
+    sector: int | None = None
+    max_threads_per_sm: int | None = None
+    max_warps_per_sm: int | None = None
+    max_blocks_per_sm: int | None = None
+    registers_per_sm: int | None = None
+    shared_per_sm: int | None = None
+    shared_per_block_max: int | None = None
+    l2_bytes: int | None = None
+    fp32_to_fp64: float | None = None
+    """FP32 rate over FP64 rate."""
+    dram_bandwidth: float | None = None
+    cores: int | None = None
+    """CPU cores, OpenMP threads and vector width of a CPU."""
+    threads: int | None = None
+    vector_bits: int | None = None
+    vector_extensions: str | None = None
+    caches: str | None = None
+    clock_mhz: float | None = None
+
+    @property
+    def warp_size(self) -> int:
+        """Threads per warp; 32 where it is not known."""
+        return self.warp or 32
+
+    @property
+    def fp64_slowdown(self) -> float:
+        """How many times slower FP64 is than FP32; 2 where it is not known."""
+        return self.fp32_to_fp64 or 2.0
+
+
+@dataclass(frozen=True)
+class CompilerReport(Record):
+    """What the compilers of a candidate reported."""
+
+    warnings: tuple[str, ...] = ()
+    """Warnings that belong to no kernel."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Compiled source text by file name."""
+    configuration: dict[str, str] = field(default_factory=dict)
+    """By kernel, the configuration that an autotuner chose."""
+
+
+@dataclass(frozen=True)
+class PowerReadings(Record):
+    """Clock and power while calls follow each other; None: no reading."""
+
+    watts: float | None = None
+    limit_watts: float | None = None
+    sm_mhz: float | None = None
+    max_sm_mhz: float | None = None
+    capped: float | None = None
+    """Share of the samples with the clock reduced by the power cap."""
 
 
 @dataclass(frozen=True)
@@ -127,41 +225,37 @@ class Profile(Record):
 
     target: Target
     time_ms: float
-    """A call, untraced: median of the events around it (CUDA) or of the clock (CPU)."""
+    """An untraced call: median of CUDA events, or of the clock on the CPU."""
     floor_ms: float
-    work: dict[str, float]
-    """`read_bytes`, `written_bytes`, `matrix_flops`, `vector_flops` of the reference."""
-    ceilings: dict[str, Any]
-    """`bandwidth`, `cached_bandwidth`, `cache_bytes`, `rates` (operations a second by unit; fp16 and fp64 where needed)."""
-    device: dict[str, Any]
-    """Properties of the device: see lab/profile/facts.py."""
+    work: Work
+    ceilings: Ceilings
+    device: DeviceProperties
     precision: str
     unit: str = ""
-    """Of the ceilings' rates, the one that the task's matrix products may use at best; empty in old profiles."""
+    """The key of `ceilings.rates` that the task's matrix products may use at best; empty: unknown."""
     language: str = ""
     source: str = ""
     kernels: tuple[Kernel, ...] = ()
     """By share, largest first."""
     timeline: Timeline | None = None
-    compiler: dict[str, Any] = field(default_factory=dict)
-    """`warnings` (list), `sources` (by name), `configuration` (what an autotuner chose)."""
-    power: dict[str, float] = field(default_factory=dict)
-    """In a sustained loop: `watts`, `limit_watts`, `sm_mhz`, `max_sm_mhz`, `capped` (share of samples under a power cap)."""
-    cpu: dict[str, Any] = field(default_factory=dict)
-    """CPU target: see lab/profile/cpu.py."""
-    graph: tuple[dict[str, Any], ...] = ()
-    """Operators of the reference: `name`, `flops`, `bytes` (read and written by it alone)."""
+    compiler: CompilerReport = field(default_factory=CompilerReport)
+    power: PowerReadings | None = None
+    cpu: CpuProfile | None = None
+    """Of the CPU target."""
     references: dict[str, Profile] = field(default_factory=dict)
+    """Baselines, by name."""
     skipped: tuple[Skipped, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    """Duration of each step of the profiling."""
 
     @property
     def matrix_unit(self) -> str:
+        """The unit for matrix products."""
         return self.unit or ("bf16" if self.precision == "native" else self.precision)
 
     @property
-    def in_double(self) -> bool:
-        """The task is float64's, so that doubles are meant."""
+    def is_double(self) -> bool:
+        """Whether the task computes in float64, so that FP64 instructions are intended."""
         return self.unit == "fp64" or (
             not self.unit and self.precision == "native" and "float64" in self.source
         )
@@ -169,10 +263,10 @@ class Profile(Record):
 
 @dataclass(frozen=True)
 class Evidence(Record):
-    """One number that speaks."""
+    """One number that supports a finding."""
 
     metric: str
-    """In words, as a person would say it."""
+    """A description, in words."""
     value: float
     threshold: float | None = None
     unit: str = ""
@@ -180,15 +274,17 @@ class Evidence(Record):
 
 @dataclass(frozen=True)
 class Gain(Record):
-    """How many times faster (or, of an energy finding, leaner) a call might become, and how that was computed."""
+    """The estimated improvement of a call."""
 
     factor: float
+    """Times as fast, or for an energy finding times less energy."""
     basis: str
+    """How the factor was estimated."""
 
 
 @dataclass(frozen=True)
 class Finding(Record):
-    """What one tool concluded."""
+    """The conclusion of one diagnostic."""
 
     diagnostic: str
     level: Level
@@ -200,23 +296,56 @@ class Finding(Record):
     gain: Gain
     kernel: str = ""
     where: str = ""
-    """Source line or anchor where known."""
+    """The source line, where known."""
     explained_by: str = ""
-    """The tool whose finding is the cause of this one."""
-    objective: Literal["speed", "energy"] = "speed"
-    """What the gain is in: times as fast, or times less energy at the same speed."""
+    """The diagnostic whose finding is the root cause of this one."""
+    objective: FindingObjective = "speed"
+    """The unit of the gain: speed, or energy at the same speed."""
+
+
+@dataclass(frozen=True)
+class LeastTimes(Record):
+    """Lower bounds of a call's time at the measured ceilings, in milliseconds."""
+
+    memory: float
+    matrix: float
+    vector: float
+
+    @property
+    def arithmetic(self) -> float:
+        """The longer of matrix and other operations."""
+        return max(self.matrix, self.vector)
+
+
+@dataclass(frozen=True)
+class RooflinePosition(Record):
+    """Where a candidate lies under the roofline."""
+
+    intensity: float
+    """Operations per byte of the task."""
+    ridge: float
+    """The intensity at which both roofs meet."""
+    flops_per_second: float
+    bytes_per_second: float
+    roof_flops: float
+    roof_bandwidth: float
+    time_ms: float
+    floor_ms: float
+    of_floor: float
+    """Floor over time: 1 is the floor."""
+    least_ms: LeastTimes
 
 
 @dataclass(frozen=True)
 class Diagnosis(Record):
-    """The answer of `kernelpro profile`."""
+    """The result of `kernelpro profile`."""
 
     bound: Bound
     confidence: Literal["high", "medium", "low"]
     why: str
-    roofline: dict[str, Any]
+    roofline: RooflinePosition
     findings: tuple[Finding, ...] = ()
-    """By gain, symptoms after their causes, energy after time."""
+    """By gain; symptoms after their root causes, energy after speed."""
     skipped: tuple[Skipped, ...] = ()
     energy: bool = False
-    """Whether tools looked for energy as well."""
+    """Whether the energy diagnostics ran."""

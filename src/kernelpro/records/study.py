@@ -21,6 +21,11 @@ class Work(Record):
     vector_flops: float = 0.0
     """One operation for each output element of every other operator."""
 
+    @property
+    def total_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.written_bytes
+
 
 @dataclass(frozen=True)
 class Hardware(Record):

@@ -1,128 +1,111 @@
-"""Warps wait for each other at block-wide barriers."""
+"""Barrier stalls: warps wait for each other at __syncthreads()."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from kernelpro.diagnose.counters import (
-    ATTAINABLE,
-    DRAM_THROUGHPUT,
-    KERNEL_BOUNDS,
-    has_counters,
-    hottest_line,
-    latency_headroom,
-    stall_metrics,
-    stall_share,
-)
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.counters import ATTAINABLE, DRAM_THROUGHPUT, FROM_CODE, KERNEL_BOUNDS, stall_metrics
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.pipes import MATRIX
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, KernelLoop
 
 SHARE = 0.25
-"""Of the warps' time: a healthy row-wise softmax with two block reductions spends 19 %."""
+"""Of warp cycles: a healthy row-wise softmax with two block reductions spends 19 %."""
 AVOIDABLE = 0.8
-"""What rarer barriers take away; some waiting stays as long as warps exchange data."""
-LEAST = 0.04
+"""What fewer barriers save; some waiting stays as long as warps exchange data."""
+_MIN_SAVED = 0.04
 TREE = 12
-"""Instructions of an innermost loop for each of its barriers, below which what lies between them is nothing but the exchange
-they guard: a level of a tree of sums has two loads, an addition, a store and their addresses. The exchange goes with them."""
+"""Instructions per barrier in an innermost loop, below which only the exchange lies between barriers: a
+level of a tree reduction has two loads, an addition, a store and their addresses. The exchange disappears
+with the barriers."""
 DENSE = 30
-"""Instructions of an innermost loop for each of its barriers, below which the loop is suspect without counters."""
-_GUESS = 0.07
-"""What may be claimed from the machine code alone: short loops with a barrier are also how a block reduces its sums."""
+"""Instructions per barrier in an innermost loop, below which the loop is suspicious without counters."""
+_UNPROVEN_GAIN = 0.07
+"""Claimed from the machine code alone: short loops with a barrier are also how a block reduces its sums."""
+
+_SHUFFLES = (
+    "reduce within a warp with shuffles, once after the loop; one barrier then combines the warps' sums"
+)
+_FEWER = "do more work between barriers: larger tiles, double buffering (one barrier per step instead of two)"
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    if not has_counters(scene):
-        return _static(scene)
-    share = stall_share(scene, "barrier")
-    if share < SHARE or _warpgroups_alone(scene):
+def analyze(context: DiagnosticContext) -> Match | None:
+    loop, distance = _densest_loop(context)
+    if not context.has_counters:
+        return _from_code(context, loop, distance)
+    share = context.stall_share("barrier")
+    if share < SHARE or _waits_for_wgmma(context):
         return None
-    apart = _apart(scene)
-    exchange = stall_share(scene, "short_scoreboard", "mio_throttle") if apart < TREE else 0.0
-    # A shared memory that is full is full of that exchange; only DRAM then keeps the kernel from being faster.
-    left = 1 - scene.metric(DRAM_THROUGHPUT) / 100 / ATTAINABLE if exchange else latency_headroom(scene)
-    saved = min(AVOIDABLE * (share + exchange), left)
-    if saved < LEAST:
-        return None
-    evidence = [Evidence("time that warps wait at barriers", round(100 * share), 100 * SHARE, "%")]
-    cause = (
-        f"warps spend {share:.0%} of their time at __syncthreads(), waiting for the slowest of their block"
+    exchange = context.stall_share("short_scoreboard", "mio_throttle") if distance < TREE else 0.0
+    # Shared memory that is saturated by that exchange does not limit the gain; only DRAM does.
+    headroom = (
+        1 - context.metric(DRAM_THROUGHPUT) / 100 / ATTAINABLE if exchange else context.latency_headroom
     )
-    how = f"{AVOIDABLE:.0%} of the {share:.0%} of the time spent at barriers"
+    saved = min(AVOIDABLE * (share + exchange), headroom)
+    if saved < _MIN_SAVED:
+        return None
+    evidence = [percent("warp cycles stalled at barriers", share, SHARE)]
+    cause = f"warps stall {share:.0%} of their cycles at __syncthreads(), waiting for the slowest warp of "
+    "the block"
+    basis = f"{AVOIDABLE:.0%} of the {share:.0%} of cycles stalled at barriers"
     if exchange:
-        evidence.append(Evidence("instructions for each barrier in the loop", round(apart), TREE))
-        evidence.append(Evidence("time that warps wait for shared memory", round(100 * exchange), None, "%"))
-        cause += f", and {exchange:.0%} in the exchange between these: the loop meets a barrier every {apart:.0f} instructions"
-        how += f" and of the {exchange:.0%} in the exchange through shared memory that goes with them"
-    return _found(
-        tuple(evidence),
-        cause,
-        saved,
-        f"{how}, until a unit is full",
-        hottest_line(scene.kernel, "barrier") or scene.kernel.code.get("where", {}).get("barrier", ""),
-        tree=apart < TREE,
-    )
-
-
-def _warpgroups_alone(scene: DiagnosticContext) -> bool:
-    """Whether the waiting is that of warpgroups for their own products, which the device counts as barriers.
-
-    Warps of a wgmma loop meet for each product, without __syncthreads(): 39 % of their time in a product that keeps the
-    tensor cores 90 % busy.
-    """
-    in_loops = any(loop["mix"].get("barrier", 0) for loop in scene.kernel.code.get("loops", ()))
-    return bool(scene.kernel.code) and scene.count_instructions("hgmma", hot=False) > 0 and not in_loops
-
-
-def _with_barriers(scene: DiagnosticContext) -> list[dict[str, Any]]:
-    """Innermost loops with barriers and without tensor cores, the one with the least between two barriers first."""
-    loops = [
-        loop
-        for loop in scene.kernel.code.get("loops", ())
-        if loop.get("innermost") and loop["mix"].get("barrier", 0)
-    ]
-    plain = [loop for loop in loops if not any(loop["mix"].get(kind, 0) for kind in MATRIX)]
-    return sorted(plain, key=lambda loop: float(loop["instructions"] / loop["mix"]["barrier"]))
-
-
-def _apart(scene: DiagnosticContext) -> float:
-    """Instructions for each barrier, in the loop that meets them most often."""
-    return next((loop["instructions"] / loop["mix"]["barrier"] for loop in _with_barriers(scene)), math.inf)
-
-
-def _static(scene: DiagnosticContext) -> Match | None:
-    apart = _apart(scene)
-    if not scene.code or apart >= DENSE or scene.headroom < 1.5:
-        return None
-    worst = _with_barriers(scene)[0]
-    return _found(
-        (Evidence("instructions for each barrier in an innermost loop", round(apart), DENSE),),
-        f"an innermost loop meets a barrier every {apart:.0f} instructions (seen in the machine code; counters were not available)",
-        _GUESS,
-        "a guess from the machine code, without counters",
-        worst.get("where", ""),
-        tree=apart < TREE,
-    )
-
-
-def _found(
-    evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str, tree: bool
-) -> Match:
-    shuffles = "reduce within a warp by shuffles, once after the loop; one barrier then joins the warps' sums"
-    rarer = "do more between two barriers: larger tiles, double buffers (one barrier a step instead of two)"
+        evidence.append(Evidence("instructions per barrier in the loop", round(distance), TREE))
+        evidence.append(percent("warp cycles stalled on shared memory", exchange))
+        cause += (
+            f", and {exchange:.0%} in the exchange between barriers, one every {distance:.0f} instructions"
+        )
+        basis += f" and of the {exchange:.0%} in the shared memory exchange between them"
     return Match(
-        evidence=evidence,
+        evidence=tuple(evidence),
         cause=cause,
-        advice=(
-            *((shuffles, rarer) if tree else (rarer, shuffles)),
-            "let warps that need nothing of each other go on: __syncwarp(), named barriers, one warp a row",
-            "smaller blocks wait for fewer warps, and other blocks fill the gap",
-        ),
         saved_share=saved,
-        basis=how,
-        where=where,
+        basis=f"{basis}, until a unit saturates",
+        where=context.hottest_line("barrier") or context.line_of("barrier"),
+        advice=_advice(distance),
+    )
+
+
+def _waits_for_wgmma(context: DiagnosticContext) -> bool:
+    """Whether the stalls are warpgroups that wait for their own wgmma, which the device counts as barriers.
+
+    Warps of a wgmma loop synchronize for each product, without __syncthreads(): 39 % of their cycles in a
+    product that keeps the tensor cores 90 % busy."""
+    code = context.kernel.code
+    return (
+        code is not None and code.count("hgmma") > 0 and not any(loop.count("barrier") for loop in code.loops)
+    )
+
+
+def _densest_loop(context: DiagnosticContext) -> tuple[KernelLoop | None, float]:
+    """The innermost loop without tensor cores with the fewest instructions per barrier, and their number."""
+    loops = context.kernel.code.innermost_loops if context.kernel.code else ()
+    distances = [
+        (loop.instructions / loop.count("barrier"), loop)
+        for loop in loops
+        if loop.count("barrier") and not loop.count(*MATRIX)
+    ]
+    distance, densest = min(distances, key=lambda pair: pair[0], default=(math.inf, None))
+    return densest, distance
+
+
+def _from_code(context: DiagnosticContext, loop: KernelLoop | None, distance: float) -> Match | None:
+    if not context.code or loop is None or distance >= DENSE or context.headroom < 1.5:
+        return None
+    return Match(
+        evidence=(Evidence("instructions per barrier in an innermost loop", round(distance), DENSE),),
+        cause=f"an innermost loop has a barrier every {distance:.0f} instructions{FROM_CODE}",
+        saved_share=_UNPROVEN_GAIN,
+        basis="an estimate from the machine code, without counters",
+        where=loop.where,
+        advice=_advice(distance),
+    )
+
+
+def _advice(distance: float) -> tuple[str, ...]:
+    return (
+        *((_SHUFFLES, _FEWER) if distance < TREE else (_FEWER, _SHUFFLES)),
+        "let independent warps proceed: __syncwarp(), named barriers, one warp per row",
+        "use smaller blocks: fewer warps wait, and other blocks fill the gap",
     )
 
 
@@ -130,11 +113,15 @@ DIAGNOSTIC = Diagnostic(
     name="barrier_stall",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger=f"warps spend {SHARE:.0%} of their time at barriers, and no unit is full, or only the shared memory in a loop with a "
-    f"barrier every {TREE} instructions; without counters, a suspicion: an innermost loop with a barrier every {DENSE}",
+    analyze=analyze,
+    trigger=f"warps stall {SHARE:.0%} of their cycles at barriers, and no unit is saturated, except shared "
+    "memory in a "
+    f"loop with a barrier every {TREE} instructions; without counters, a suspicion: an innermost loop with a "
+    "barrier "
+    f"every {DENSE} instructions",
     remedy="fewer barriers: warp-level reductions, larger steps, double buffering",
-    gain_basis=f"{AVOIDABLE:.0%} of the time at barriers (and in the exchange that they alone guard), until a unit is full",
+    gain_basis=f"{AVOIDABLE:.0%} of the stalls at barriers (and in the exchange between them), until a unit "
+    "saturates",
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, *stall_metrics("barrier", "short_scoreboard", "mio_throttle")),
     sample_lines=True,

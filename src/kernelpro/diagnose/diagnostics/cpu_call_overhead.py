@@ -1,97 +1,86 @@
-"""Python, ctypes and torch's dispatch around small native calls."""
+"""Call overhead: Python, ctypes and torch's dispatch around small native calls."""
 
 from __future__ import annotations
 
-from typing import Any
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
+from kernelpro.records import CpuRun, Evidence
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
-from kernelpro.records import Evidence
+MIN_SHARE = 0.15
+"""Of the time in the interpreter. A native call costs some microseconds around it, negligible in a call of
+milliseconds."""
+_ONE_CALL = 1.5
+"""Native calls per call, below which there is one."""
+_NO_SPEEDUP = 0.9
+"""Time with all threads over time with one, above which the other threads are hardly worth waking."""
 
-_LEAST = 0.15
-"""Share of the time in the interpreter. One native call costs some microseconds around it, nothing in a call of milliseconds."""
-
-
-_ONE = 1.5
-"""Native calls in a call: below, there is one."""
-_NO_HELP = 0.9
-"""Time with all threads over time with one: above, the others are hardly worth waking."""
-
-
-def look(scene: DiagnosticContext) -> Match | None:
-    dynamic = scene.cpu["dynamic"]
-    if not dynamic.get("samples"):
-        raise MissingData("samples of where time goes")
-    shares, time_ms = scene.cpu["shares"], scene.profile.time_ms
-    if shares["host"] < _LEAST:
-        return None
-    calls = dynamic.get("native_calls")
-    none = calls == 0
-    around = shares["host"] if none else 1 - shares["native"] - shares["math"]
-    single = calls is not None and calls < _ONE
-    evidence = [
-        Evidence("time in the interpreter", shares["host"], _LEAST, "of 1"),
-        Evidence(
-            "time outside native code of the candidate", 1 - shares["native"] - shares["math"], unit="of 1"
-        ),
-        Evidence("time of a call", time_ms, unit="ms"),
-    ]
-    if calls is not None:
-        evidence.insert(1, Evidence("native calls in a call", calls, 1))
-    if none:
-        return Match(
-            evidence=tuple(evidence),
-            cause=f"{around:.0%} of the time is Python's, between torch's operators: the candidate has no native code",
-            advice=_NONE,
-            saved_share=around,
-            basis=f"torch's operators are {1 - around:.0%} of the time and remain",
-        )
-    return Match(
-        evidence=tuple(evidence),
-        cause=f"{around:.0%} of the time is spent around the native code: "
-        + (
-            "Python around its one call"
-            if single
-            else "Python, conversion of arguments, views and allocations"
-        ),
-        advice=_around_one(dynamic, scene.profile.source) if single else _SEVERAL,
-        saved_share=around,
-        basis=f"native code is {1 - around:.0%} of the time and remains",
-    )
-
-
-_NONE = (
+_WITHOUT_NATIVE = (
     "write the work as one native call (C++): pass the sizes and loop inside",
-    "fewer operators: in place where that is allowed, out= into a buffer of your own, one fused operator of torch for several",
+    "use fewer operators: in place where allowed, out= into your own buffer, one fused torch operator for "
+    "several",
 )
-_SEVERAL = (
-    "one native call for the whole work: pass the sizes and loop inside",
-    "no views and no small tensors in forward; keep the output in a buffer of your own",
-    "what does not depend on the inputs belongs into __init__",
+_SEVERAL_CALLS = (
+    "make one native call for the whole work: pass the sizes and loop inside",
+    "avoid views and small tensors in forward; keep the output in your own buffer",
+    "move what does not depend on the inputs to __init__",
 )
 
 
-def _around_one(dynamic: dict[str, Any], source: str) -> tuple[str, ...]:
-    """There is one native call: what is left is what forward does beside it, and threads that are woken for little."""
-    advice = (
-        "strip forward to that call: no contiguous, views, checks or allocations; the output and packed parameters made once, "
-        "the function bound to a name once",
-        "fewer arguments, as each is converted in every call: sizes as -D constants",
+def analyze(context: DiagnosticContext) -> Match | None:
+    run, shares = context.cpu.dynamic, context.cpu.shares
+    if not run.samples:
+        raise MissingData("samples of where time goes")
+    if shares.host < MIN_SHARE:
+        return None
+    calls, outside = run.native_calls, 1 - shares.native - shares.math
+    evidence = (
+        percent("time in the interpreter", shares.host, MIN_SHARE),
+        *(() if calls is None else (Evidence("native calls per call", calls, 1),)),
+        percent("time outside the candidate's native code", outside),
+        Evidence("time of a call", context.profile.time_ms, unit="ms"),
     )
-    alone, best = dynamic.get("alone_ms"), dynamic.get("best_ms")
-    if (
-        alone and best and best > _NO_HELP * alone and "num_threads" not in source
-    ):  # a fixed number was not changed for `alone`
-        woken = f"fewer threads (num_threads, tunable): a call takes {best:.4f} ms with all of them and {alone:.4f} with one"
-        return (advice[0], woken, advice[1])
-    return advice
+    if calls == 0:
+        return Match(
+            evidence=evidence,
+            cause=f"Python takes {shares.host:.0%} of the time between torch operators; the candidate has no "
+            "native code",
+            saved_share=shares.host,
+            basis=f"torch operators take {1 - shares.host:.0%} of the time and remain",
+            advice=_WITHOUT_NATIVE,
+        )
+    single = calls is not None and calls < _ONE_CALL
+    reason = "Python around its one call" if single else "Python, argument conversion, views and allocations"
+    return Match(
+        evidence=evidence,
+        cause=f"{outside:.0%} of the time is spent around the native code: {reason}",
+        saved_share=outside,
+        basis=f"native code takes {1 - outside:.0%} of the time and remains",
+        advice=_single_call_advice(run, context.profile.source) if single else _SEVERAL_CALLS,
+    )
+
+
+def _single_call_advice(run: CpuRun, source: str) -> tuple[str, ...]:
+    """What remains beside one native call: the rest of forward, and threads woken for little work."""
+    strip = (
+        "strip forward to that call: no contiguous, views, checks or allocations; create the output and "
+        "packed parameters "
+        "once, bind the function to a name once"
+    )
+    arguments = "pass fewer arguments, since each is converted in every call: sizes as -D constants"
+    alone, best = run.alone_ms, run.best_ms
+    # With num_threads in the source the number is fixed, and `alone_ms` was not measured with one thread.
+    if alone and best and best > _NO_SPEEDUP * alone and "num_threads" not in source:
+        threads = f"use fewer threads (num_threads, tunable): {best:.4f} ms with all of them, {alone:.4f} ms "
+        "with one"
+        return (strip, threads, arguments)
+    return (strip, arguments)
 
 
 DIAGNOSTIC = Diagnostic(
     name="cpu_call_overhead",
     level="system",
     target="cpu",
-    analyze=look,
-    trigger="at least 15 % of the samples lie in the interpreter and its extension modules",
-    remedy="one native call for all the work; where there is one, less Python around it and no more threads than help",
-    gain_basis="all time outside native code goes; without native code, the interpreter's",
+    analyze=analyze,
+    trigger=f"at least {MIN_SHARE:.0%} of the samples are in the interpreter and its extension modules",
+    remedy="one native call for all the work; less Python around it and no more threads than help",
+    gain_basis="all time outside native code; without native code, the interpreter's",
 )

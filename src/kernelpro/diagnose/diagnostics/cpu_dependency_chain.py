@@ -1,55 +1,56 @@
-"""A sum in one variable: every addition waits for the one before, and the compiler must keep their order."""
+"""Dependency chain: a sum in one variable, where each addition waits for the previous one."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.records import Evidence
+from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.records import CpuLoop, Evidence
 
-_LEAST = 0.1
-_FEW = 2
-"""Sums side by side. An addition takes 2 to 4 cycles and two can start in each: fewer than four sums leave the units idle."""
+MAX_CHAINS = 2
+"""An addition takes 2 to 4 cycles and two can start per cycle: fewer than four independent sums leave the
+units idle."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    lanes = scene.cpu["vector_bits"] // 32
-    hot = [
-        loop
-        for loop in scene.cpu["loops"]
-        if loop["chain"]
-        and loop["accumulators"] <= _FEW
-        and not loop["strided"]
-        and not loop["math"]
-        and not loop["mix"].get("atomic")
-    ]
-    share = sum(loop["share"] for loop in hot)
-    if share < _LEAST:
+def analyze(context: DiagnosticContext) -> Match | None:
+    lanes = context.cpu.lanes
+    loops = hot_loops(context, _has_chain)
+    if loops is None:
         return None
-    worst = hot[0]
     return Match(
         evidence=(
-            Evidence("time in loops with a sum that waits for itself", share, _LEAST, "of 1"),
-            Evidence("sums side by side in the hot loop", worst["accumulators"], _FEW),
-            Evidence("additions in a row to one of them, each turn", worst["chain"]),
+            percent("time in loops with a serial sum", loops.share, MIN_SHARE),
+            Evidence("independent sums in the hot loop", loops.worst.accumulators, MAX_CHAINS),
+            Evidence("dependent additions per iteration", loops.worst.chain),
         ),
-        cause="the loop adds to one floating-point variable: each addition waits for the one before, and without "
+        cause="the loop adds to one floating-point variable: each addition waits for the previous one, and "
+        "without "
         "-ffast-math the compiler may not reorder them into vectors",
+        saved_share=loops.share * (1 - 1 / lanes),
+        basis=f"{loops.share:.0%} of the time is in such loops; a vector of partial sums does {lanes} "
+        "additions in the time of "
+        "one",
+        where=loops.worst.where,
         advice=(
-            f"keep {4 * lanes} partial sums (float part[{4 * lanes}]) in an inner loop of that many turns; add them up at the end",
-            "#pragma omp simd reduction(+ : sum) over the loop lets the compiler do the same",
-            "-ffast-math, or -fassociative-math -fno-signed-zeros -fno-trapping-math, where its other effects do no harm",
+            f"keep {4 * lanes} partial sums (float part[{4 * lanes}]) in an inner loop of that length; add "
+            "them up at the end",
+            "put #pragma omp simd reduction(+ : sum) over the loop",
+            "compile with -ffast-math, or -fassociative-math -fno-signed-zeros -fno-trapping-math, where "
+            "that is harmless",
         ),
-        saved_share=share * (1 - 1 / lanes),
-        basis=f"{share:.0%} of the time is in such loops; a vector of partial sums does {lanes} additions in the time of one",
-        where=worst["where"],
     )
+
+
+def _has_chain(loop: CpuLoop) -> bool:
+    other_cause = loop.strided or loop.math or loop.count("atomic")
+    return loop.chain > 0 and loop.accumulators <= MAX_CHAINS and not other_cause
 
 
 DIAGNOSTIC = Diagnostic(
     name="cpu_dependency_chain",
     level="instruction",
     target="cpu",
-    analyze=look,
-    trigger="a tenth of the time in loops that add, in scalar code, to at most two registers that they also read",
-    remedy="partial sums, by hand or by #pragma omp simd reduction",
-    gain_basis="the loops' share of the time shrinks by the number of floats in a vector",
+    analyze=analyze,
+    trigger="a tenth of the time in loops that accumulate, in scalar code, into at most two registers",
+    remedy="partial sums, by hand or with #pragma omp simd reduction",
+    gain_basis="the loops' share of the time, divided by the floats per vector",
 )

@@ -1,50 +1,44 @@
-"""Several passes over the data where one would do: what one pass writes, the next reads again from memory."""
+"""Excess memory traffic: several passes over the data, with intermediates in memory between them."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.cpu_loops import FAR, MIN_PASS_SHARE, require_samples
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import Bound, Evidence
 
-_LEAST = 0.08
-"""Share of the time from which a loop counts as a pass."""
-_LOOSE = 1.3
-"""Times the floor: closer, passes cannot be going through memory."""
-_HOST = 0.15
+_INTERPRETED = 0.15
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    if not scene.cpu["sampled"]:
-        raise MissingData("samples of where time goes in native code")
+def analyze(context: DiagnosticContext) -> Match | None:
+    require_samples(context)
     if (
-        scene.headroom < _LOOSE or scene.bound is Bound.COMPUTE
-    ):  # there, time beyond the floor is no sign of traffic
+        context.headroom < FAR or context.bound is Bound.COMPUTE
+    ):  # compute-bound: time above the floor is not traffic
         return None
-    shares = scene.cpu["shares"]
-    passes = [sweep for sweep in scene.cpu["sweeps"] if sweep["share"] >= _LEAST]
-    weights = [sweep["share"] for sweep in passes]
-    library = shares["torch"] + shares["memory"]
-    if library >= _LEAST and shares["host"] < _HOST:
+    shares = context.cpu.shares
+    passes = [sweep for sweep in context.cpu.sweeps if sweep.share >= MIN_PASS_SHARE]
+    weights = [sweep.share for sweep in passes]
+    library = shares.torch + shares.memory
+    if library >= MIN_PASS_SHARE and shares.host < _INTERPRETED:
         weights.append(library)
     if len(weights) < 2:
         return None
-    places = ", ".join(dict.fromkeys(sweep["where"] or plain_name(sweep["function"]) for sweep in passes))
+    places = ", ".join(dict.fromkeys(sweep.where or plain_name(sweep.function) for sweep in passes))
+    torch = f"; torch operators and copies take {library:.0%}" if library >= MIN_PASS_SHARE else ""
     return Match(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
-            Evidence("time of the longest of them", max(weights), unit="of 1"),
-            Evidence("time against the fewest bytes over the bandwidth", scene.headroom, _LOOSE, "times"),
+            percent("time of the longest pass", max(weights)),
+            Evidence("time over the time of the least bytes", context.headroom, FAR, "x"),
         ),
-        cause=f"{len(weights)} loops one after the other walk over the data ({places}"
-        + (f"; torch's operators and copies take {library:.0%}" if library >= _LEAST else "")
-        + "): intermediates travel through memory between them",
-        advice=(
-            "fuse: do all steps on a row, or on a block that fits the L1 cache, before going to the next",
-            "keep intermediates in registers or in a small buffer of each thread",
-        ),
+        cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
+        "go through "
+        "memory",
         saved_share=1 - max(weights),
-        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(weights):.0%} of the time",
-        where=passes[0]["where"] if passes else "",
+        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(weights):.0%} "
+        "of the time",
+        where=passes[0].where if passes else "",
     )
 
 
@@ -52,9 +46,14 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_excess_traffic",
     level="kernel",
     target="cpu",
-    analyze=look,
-    trigger="two or more separate outermost loops (or torch's operators) with at least 8 % of the time each, "
-    "and a call over 1.3 times its floor, unless arithmetic bounds the task",
+    analyze=analyze,
+    trigger=f"two or more separate outermost loops (or torch operators) with at least {MIN_PASS_SHARE:.0%} "
+    "of the time each, "
+    f"and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",
-    gain_basis="the longest pass remains, the others go",
+    gain_basis="the longest pass remains",
+    advice=(
+        "fuse: do all steps on a row, or on a block that fits the L1 cache, before the next",
+        "keep intermediates in registers or in a small buffer per thread",
+    ),
 )

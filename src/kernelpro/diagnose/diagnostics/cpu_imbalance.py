@@ -1,39 +1,37 @@
-"""Threads share the work unevenly: the call lasts as long as the busiest."""
+"""Load imbalance: the call lasts as long as its busiest thread."""
 
 from __future__ import annotations
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.records import Evidence
 
-_ALONE, _EVEN = 1.2, 0.8
-"""Below 1.2 threads' worth there is one worker (see cpu_single_thread); above 80 % of the cores the unevenness is that of any run
-on a machine that does other things as well."""
+SINGLE, BALANCED = 1.2, 0.8
+"""Below 1.2 effective threads there is one worker (cpu_single_thread); above 80 % of the cores the
+imbalance is that of any run on a machine that also does other work."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    cores, seen = scene.cpu["cores"], scene.cpu["dynamic"]
-    if "effective_threads" not in seen:
-        raise MissingData("calls that were observed")
-    effective = seen["effective_threads"]
-    if cores < 2 or not _ALONE <= effective < _EVEN * cores:
+def analyze(context: DiagnosticContext) -> Match | None:
+    cpu, cores = context.cpu, context.cpu.cores
+    effective = cpu.dynamic.effective_threads
+    if effective is None:
+        raise MissingData("observed calls")
+    if cores < 2 or not SINGLE <= effective < BALANCED * cores:
         return None
-    works = [thread["work_ms"] for thread in seen["threads"]]
-    host = scene.cpu["shares"]["host"] if scene.cpu["sampled"] else 0.0
+    work = [thread.work_ms for thread in cpu.dynamic.threads]
+    interpreter = cpu.shares.host if cpu.sampled else 0.0
     return Match(
         evidence=(
-            Evidence("threads' worth of work", effective, _EVEN * cores),
-            Evidence("work of the busiest thread", works[0], unit="ms a call"),
-            Evidence("work of the next", works[1] if len(works) > 1 else 0.0, unit="ms a call"),
+            Evidence("effective threads", effective, BALANCED * cores),
+            Evidence("work of the busiest thread", work[0], unit="ms per call"),
+            Evidence("work of the next", work[1] if len(work) > 1 else 0.0, unit="ms per call"),
         ),
-        cause=f"{cores} cores do the work of {effective:.1f}: the busiest thread works {works[0]:.2f} ms a call, others wait",
-        advice=(
-            "rows of different cost: schedule(dynamic, 16), or portions of equal work instead of equal count",
-            "put the serial parts (totals, set-up) into the parallel region, or shorten them",
-            "collapse(2) where the outer loop has few turns",
-        ),
-        saved_share=(1 - host) * (1 - effective / cores),
-        basis=f"evenly shared, {effective:.2f} threads' worth of work takes {effective / cores:.0%} of the busiest thread's time",
-        where=next((loop["where"] for loop in scene.cpu["loops"] if loop["parallel"]), ""),
+        cause=f"{cores} cores do the work of {effective:.1f}: the busiest thread works {work[0]:.2f} ms per "
+        "call, others wait",
+        saved_share=(1 - interpreter) * (1 - effective / cores),
+        basis=f"evenly distributed, the work of {effective:.2f} threads takes {effective / cores:.0%} of the "
+        "busiest thread's "
+        "time",
+        where=next((loop.where for loop in cpu.loops if loop.parallel), ""),
     )
 
 
@@ -41,9 +39,17 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_imbalance",
     level="system",
     target="cpu",
-    analyze=look,
-    trigger="work of all threads over that of the busiest lies between 1.2 and 80 % of the cores",
-    remedy="dynamic scheduling, portions of equal work, no serial parts",
-    gain_basis="the call shrinks to the average thread's work",
+    analyze=analyze,
+    trigger=f"effective threads (work of all threads over that of the busiest) between {SINGLE:g} and "
+    f"{BALANCED:.0%} of the "
+    "cores",
+    remedy="dynamic scheduling, chunks of equal work, no serial parts",
+    gain_basis="the call shrinks to the mean thread's work",
+    advice=(
+        "for rows of different cost use schedule(dynamic, 16), or chunks of equal work instead of equal "
+        "count",
+        "move serial parts (totals, set-up) into the parallel region, or shorten them",
+        "use collapse(2) where the outer loop has few iterations",
+    ),
     symptom_of=("cpu_call_overhead", "cpu_excess_traffic"),
 )

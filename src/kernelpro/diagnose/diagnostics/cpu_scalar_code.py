@@ -1,64 +1,65 @@
-"""Floating-point loops that work on one number at a time although the machine has vectors."""
+"""Scalar loops: floating-point code that the compiler did not vectorize."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.records import Evidence
-
-_LEAST = 0.1
-"""Share of the time from which such loops are worth a word."""
+from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.records import CpuLoop, Evidence
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    lanes = scene.cpu["vector_bits"] // 32
-    hot = [
-        loop
-        for loop in scene.cpu["loops"]
-        if loop["mix"].get("scalar_float") and not loop["bits"] and not _another_cause(loop)
-    ]
-    share = sum(loop["share"] for loop in hot)
-    if share < _LEAST:
+def analyze(context: DiagnosticContext) -> Match | None:
+    lanes = context.cpu.lanes
+    loops = hot_loops(context, _is_scalar)
+    if loops is None:
         return None
-    worst = hot[0]
-    reasons = "; ".join(worst["reasons"])
-    if worst["remainder"]:
-        reasons = "its vector form exists, but turns go through the scalar rest (short rows, or pointers that overlap)"
-    saved = share * (1 - 1 / lanes)
+    reasons = "; ".join(loops.worst.reasons) or "the compiler gives no reason"
+    if loops.worst.remainder:
+        reasons = "a vector version exists, but iterations run in the scalar remainder (short rows, or "
+        "overlapping pointers)"
     return Match(
         evidence=(
-            Evidence("time in scalar floating-point loops", share, _LEAST, "of 1"),
-            Evidence("floats that one vector holds", lanes),
+            percent("time in scalar floating-point loops", loops.share, MIN_SHARE),
+            Evidence("floats per vector", lanes),
         ),
-        cause=f"the hot loop computes one number at a time where {lanes} fit: {reasons or 'the compiler gives no reason'}",
-        advice=(
-            "remove what the compiler names: a way out of the loop, a branch with a store, a call, pointers without __restrict__",
-            "write the choice as a select (c ? a : b) on values that are computed anyway, and check for errors after the loop",
-            "put #pragma omp simd over the loop, or use vector types (__attribute__((vector_size)))",
-        ),
-        saved_share=saved,
-        basis=f"{share:.0%} of the time is in scalar loops; {lanes} floats at once leave 1/{lanes} of it",
-        where=worst["where"],
+        cause=f"the hot loop is not vectorized, 1 instead of {lanes} floats at a time: {reasons}",
+        saved_share=loops.share * (1 - 1 / lanes),
+        basis=f"{loops.share:.0%} of the time is in scalar loops; {lanes} floats at once leave 1/{lanes} of "
+        "it",
+        where=loops.worst.where,
     )
 
 
-def _another_cause(loop: dict[str, object]) -> bool:
-    """Loops that other tools explain: their remedy comes before the vectors."""
-    mix = loop["mix"]
-    assert isinstance(mix, dict)
-    special = (
-        mix.get("integer_division") or mix.get("atomic") or 2 * mix.get("double", 0) >= mix["scalar_float"]
+def _is_scalar(loop: CpuLoop) -> bool:
+    """Whether the loop is scalar and no other diagnostic explains why."""
+    if not loop.count("scalar_float") or loop.bits:
+        return False
+    other_cause = (
+        loop.count("integer_division", "atomic")
+        or 2 * loop.count("double") >= loop.count("scalar_float")
+        or loop.updates
+        or loop.chain
+        or loop.strided
+        or loop.math
     )
-    return bool(special or loop["updates"] or loop["chain"] or loop["strided"] or loop["math"])
+    return not other_cause
 
 
 DIAGNOSTIC = Diagnostic(
     name="cpu_scalar_code",
     level="instruction",
     target="cpu",
-    analyze=look,
-    trigger="at least a tenth of the time is in innermost loops whose floating-point arithmetic is all scalar, and no other tool "
-    "(calls, divisions, sums, strides, updates in memory) explains why",
-    remedy="what keeps the compiler from vector code, as it says itself, with the line",
-    gain_basis="the loops' share of the time shrinks by the number of floats in a vector",
+    analyze=analyze,
+    trigger="at least a tenth of the time is in innermost loops with scalar floating-point arithmetic only, "
+    "and no other "
+    "diagnostic (calls, divisions, sums, strides, updates in memory) explains why",
+    remedy="remove what prevents vectorization, as the compiler reports it, with the line",
+    gain_basis="the loops' share of the time, divided by the floats per vector",
+    advice=(
+        "remove what the compiler reports: an early exit, a branch with a store, a call, pointers without "
+        "__restrict__",
+        "write the condition as a select (c ? a : b) on values that are computed anyway, and check for "
+        "errors after the loop",
+        "put #pragma omp simd over the loop, or use vector types (__attribute__((vector_size)))",
+    ),
     symptom_of=("cpu_math_calls", "cpu_dependency_chain", "cpu_strided_access", "cpu_double_precision"),
 )

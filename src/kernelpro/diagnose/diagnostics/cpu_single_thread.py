@@ -1,43 +1,35 @@
-"""One thread does all the work while other cores have nothing to do."""
+"""Single thread: one thread does all the work while other cores idle."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
-ALONE = 1.2
-"""Threads' worth of work up to which the rest are helpers (allocation, a short prologue), not partners."""
+SINGLE = 1.2
+"""Effective threads up to which the others only help (allocation, a short prologue)."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    cores, seen = scene.cpu["cores"], scene.cpu["dynamic"]
-    if "effective_threads" not in seen:
-        raise MissingData("calls that were observed")
-    effective = seen["effective_threads"]
-    if cores < 2 or effective >= ALONE:
+def analyze(context: DiagnosticContext) -> Match | None:
+    cpu, cores, run = context.cpu, context.cpu.cores, context.cpu.dynamic
+    if run.effective_threads is None:
+        raise MissingData("observed calls")
+    if cores < 2 or run.effective_threads >= SINGLE:
         return None
-    shares = scene.cpu["shares"]
-    native = (
-        shares["native"] + shares["math"]
-        if scene.cpu["sampled"]
-        else min(1.0, seen["native_ms"] / seen["call_ms"])
-    )
+    native = cpu.shares.native + cpu.shares.math
+    if not cpu.sampled:
+        native = min(1.0, run.native_ms / run.call_ms) if run.native_ms and run.call_ms else 0.0
     if native <= 0:
         return None
     return Match(
         evidence=(
-            Evidence("threads' worth of work", effective, ALONE),
+            Evidence("effective threads", run.effective_threads, SINGLE),
             Evidence("cores", cores),
-            Evidence("time in native code", native, unit="of 1"),
+            percent("time in native code", native),
         ),
-        cause=f"one thread does the work of a call; {cores - 1} of {cores} cores wait",
-        advice=(
-            "put #pragma omp parallel for schedule(static) over the outermost loop of independent rows",
-            "where there is one long row only, split it and join the parts at the end",
-        ),
+        cause=f"one thread does the work of a call; {cores - 1} of {cores} cores idle",
         saved_share=native * (1 - 1 / cores),
-        basis=f"native code is {native:.0%} of the time and can be shared by {cores} cores",
-        where=next((loop["where"] for loop in scene.cpu["loops"] if not loop["parallel"]), ""),
+        basis=f"native code takes {native:.0%} of the time and can be distributed over {cores} cores",
+        where=next((loop.where for loop in cpu.loops if not loop.parallel), ""),
     )
 
 
@@ -45,9 +37,14 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_single_thread",
     level="system",
     target="cpu",
-    analyze=look,
-    trigger="fewer than 1.2 threads' worth of work (work of all threads over that of the busiest, "
-    "waiting excluded) on two or more cores, some of it in native code of the candidate",
+    analyze=analyze,
+    trigger=f"fewer than {SINGLE:g} effective threads (work of all threads over that of the busiest, without "
+    "waiting) on two "
+    "or more cores, some of it in the candidate's native code",
     remedy="OpenMP over the outermost independent loop",
-    gain_basis="the time in native code is divided by the number of cores",
+    gain_basis="the time in native code, divided by the number of cores",
+    advice=(
+        "put #pragma omp parallel for schedule(static) over the outermost loop of independent rows",
+        "where there is only one long row, split it and combine the parts at the end",
+    ),
 )

@@ -1,66 +1,62 @@
-"""Accesses that jump from row to row: of each cache line that travels, one number is used."""
+"""Strided access: the loop jumps from row to row and uses one number of each cache line."""
 
 from __future__ import annotations
 
-from typing import Any
+from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.records import CpuLoop, Evidence
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.records import Evidence
-
-_LEAST = 0.1
 _LINE = 64
 """Bytes of a cache line."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    hot = [
-        loop
-        for loop in scene.cpu["loops"]
-        if loop["strided"] and loop["strided_bytes"] * 4 >= loop["streamed_bytes"]
-    ]
-    share = sum(loop["share"] for loop in hot)
-    if share < _LEAST:
+def analyze(context: DiagnosticContext) -> Match | None:
+    loops = hot_loops(context, lambda loop: loop.strided and loop.strided_bytes * 4 >= loop.streamed_bytes)
+    if loops is None:
         return None
-    saved = sum(loop["share"] * (1 - 1 / _waste(loop)) for loop in hot)
-    worst = hot[0]
-    counters = scene.cpu["dynamic"].get("counters", {})
-    missed = counters["cache_misses"] * _LINE if "cache_misses" in counters else None
-    work = scene.profile.work.get("read_bytes", 0) + scene.profile.work.get("written_bytes", 0)
-    measured = (
-        (Evidence("bytes fetched on cache misses", missed, work, "a call"),) if missed is not None else ()
-    )
+    worst, misses = loops.worst, context.cpu.dynamic.counters.get("cache_misses")
+    required = context.work.total_bytes
     return Match(
         evidence=(
-            Evidence("time in loops that jump through memory", share, _LEAST, "of 1"),
-            Evidence("jumping accesses in one turn of the hot loop", worst["strided"], 0),
-            Evidence("consecutive accesses in it", worst["streamed"]),
-            *measured,
+            percent("time in loops with strided accesses", loops.share, MIN_SHARE),
+            Evidence("strided accesses per iteration of the hot loop", worst.strided, 0),
+            Evidence("contiguous accesses in it", worst.streamed),
+            *(
+                ()
+                if misses is None
+                else (Evidence("bytes fetched on cache misses per call", misses * _LINE, required, "B"),)
+            ),
         ),
-        cause=f"each turn of the hot loop goes on to another row: it uses {worst['strided_bytes'] // worst['strided']} of the "
-        f"{_LINE} bytes of a cache line, and the compiler cannot load vectors",
-        advice=(
-            "swap the loops, so that the innermost one walks along a row; for column sums keep a row of sums",
-            "work in tiles (32 x 32) through a small buffer where one side must be transposed",
-            "pack the strided operand once into a contiguous buffer where it is used many times",
-        ),
-        saved_share=saved,
-        basis=f"{share:.0%} of the time is in these loops, which move {_waste(worst):.1f} times the bytes that they use",
-        where=worst["where"],
+        cause="each iteration of the hot loop accesses another row: it uses "
+        f"{worst.strided_bytes // worst.strided} of the "
+        f"{_LINE} bytes of a cache line, and the compiler cannot use vector loads",
+        saved_share=loops.weighted(lambda loop: 1 - 1 / _waste(loop)),
+        basis=f"{loops.share:.0%} of the time is in these loops, which move {_waste(worst):.1f}x the bytes "
+        "that they use",
+        where=worst.where,
     )
 
 
-def _waste(loop: dict[str, Any]) -> float:
-    used = loop["strided_bytes"] + loop["streamed_bytes"]
-    return float((loop["strided"] * _LINE + loop["streamed_bytes"]) / used)
+def _waste(loop: CpuLoop) -> float:
+    """Moved over used bytes."""
+    used = loop.strided_bytes + loop.streamed_bytes
+    return (loop.strided * _LINE + loop.streamed_bytes) / used
 
 
 DIAGNOSTIC = Diagnostic(
     name="cpu_strided_access",
     level="kernel",
     target="cpu",
-    analyze=look,
-    trigger="loops with at least a tenth of the time whose address registers step by 1 KiB or more, or by a register, between "
-    "accesses to single numbers, or gathers with such steps",
+    analyze=analyze,
+    trigger="loops with at least a tenth of the time that access single numbers with a stride of 1 KiB or "
+    "more, or with a "
+    "stride in a register, or gather with such strides",
     remedy="loop order along rows, tiles, packing",
-    gain_basis="cache lines moved (64 bytes for each jump) shrink to the bytes used",
+    gain_basis="cache lines moved (64 bytes per strided access) shrink to the bytes used",
+    advice=(
+        "interchange the loops, so that the innermost one runs along a row; for column sums keep a row of "
+        "sums",
+        "work in tiles (32 x 32) through a small buffer where one side must be transposed",
+        "pack the strided operand once into a contiguous buffer where it is used many times",
+    ),
 )

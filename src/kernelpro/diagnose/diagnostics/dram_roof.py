@@ -1,44 +1,43 @@
-"""The kernel moves bytes as fast as DRAM can: nothing but fewer bytes will make it faster."""
+"""DRAM roof: the kernel saturates the DRAM bandwidth, and only fewer bytes make it faster."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import DRAM_THROUGHPUT, DURATION, KERNEL_BOUNDS, has_counters
+from kernelpro.diagnose.counters import DRAM_THROUGHPUT, DURATION, KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, dram_bandwidth, required_bytes
 from kernelpro.records import Evidence
 
-NEAR = 0.85
+SATURATED = 0.85
 """Of the bandwidth of a large copy on the same device."""
-ALONE = 0.95
-"""Share of a call that a kernel must have, for the task's bytes to be its bytes."""
+DOMINANT = 0.95
+"""Share of a call from which the task's bytes can be attributed to one kernel."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    kernel = scene.kernel
-    if has_counters(scene):
-        moved, seconds = scene.metric(DRAM_READ) + scene.metric(DRAM_WRITTEN), 1e-9 * scene.metric(DURATION)
-        source = ""
-    elif kernel.share >= ALONE:
-        moved, seconds = required_bytes(scene), 1e-6 * kernel.microseconds
-        source = " (computed from the task's fewest bytes; counters were not available)"
+def analyze(context: DiagnosticContext) -> Match | None:
+    kernel = context.kernel
+    if context.has_counters:
+        moved, seconds = (
+            context.metric(DRAM_READ) + context.metric(DRAM_WRITTEN),
+            1e-9 * context.metric(DURATION),
+        )
+        caveat = ""
+    elif kernel.share >= DOMINANT:
+        moved, seconds = required_bytes(context), 1e-6 * kernel.microseconds
+        caveat = " (from the task's least bytes; no counters)"
     else:
         return None
-    ceiling = dram_bandwidth(scene)
-    reached = moved / seconds / ceiling if seconds > 0 else 0.0
-    if reached < NEAR:
+    peak = dram_bandwidth(context)
+    achieved = moved / seconds / peak if seconds > 0 else 0.0
+    if achieved < SATURATED:
         return None
     return Match(
         evidence=(
-            Evidence("bandwidth reached", round(moved / seconds / 1e12, 2), round(ceiling / 1e12, 2), "TB/s"),
+            Evidence("DRAM bandwidth", round(moved / seconds / 1e12, 2), round(peak / 1e12, 2), "TB/s"),
         ),
-        cause=f"the kernel runs at {reached:.0%} of the bandwidth of a large copy on this device{source}: tuning its instructions "
-        "will not help any more",
-        advice=(
-            "move fewer bytes: fuse with the neighbours in the model, use a smaller type where the task allows it",
-            "leave this kernel alone: what is left is small",
-        ),
-        saved_share=max(0.0, 1 - reached),
-        basis=f"{1 - min(1.0, reached):.0%} is left to the bandwidth of a copy",
+        cause=f"the kernel runs at {achieved:.0%} of the bandwidth of a large copy on this device{caveat}: "
+        "tuning instructions no longer helps",
+        saved_share=max(0.0, 1 - achieved),
+        basis=f"{1 - min(1.0, achieved):.0%} is left up to the bandwidth of a copy",
     )
 
 
@@ -46,10 +45,14 @@ DIAGNOSTIC = Diagnostic(
     name="dram_roof",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger=f"the kernel reaches {NEAR:.0%} of the bandwidth that a large copy has on the device",
+    analyze=analyze,
+    trigger=f"the kernel reaches {SATURATED:.0%} of the bandwidth that a large copy has on the device",
     remedy="fewer bytes: fusion, smaller types; else stop here",
-    gain_basis="only what is left to the copy's bandwidth",
+    gain_basis="what is left up to the bandwidth of a copy",
+    advice=(
+        "move fewer bytes: fuse with neighboring operators, use a smaller type where the task allows",
+        "leave this kernel as it is: little is left",
+    ),
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN),
     symptom_of=("excess_traffic", "uncoalesced_access", "sector_waste", "l2_thrash", "spills"),

@@ -1,46 +1,38 @@
-"""Values converted to and fro between types: instructions that compute nothing."""
+"""Surplus type conversions: instructions that compute nothing cost energy."""
 
 from __future__ import annotations
 
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.energy_model import METRICS, energy_saved
-from kernelpro.diagnose.pipes import hot_code
+from kernelpro.diagnose.pipes import hot_code, surplus_conversions
 from kernelpro.records import Evidence
 
-_USUAL = 0.05
-"""Share of conversions in the hot code of kernels that convert once at loading and once at storing."""
-_NOTICEABLE = 0.03
+USUAL = 0.05
+"""Share of the hot code in kernels that convert once after loading and once before storing."""
+MIN_SAVED = 0.03
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    hot = hot_code(scene)
-    converts = hot.count("convert")
-    if converts / hot.instructions < _USUAL or hot.count("fp64"):
+def analyze(context: DiagnosticContext) -> Match | None:
+    hot = hot_code(context)
+    if hot.share("convert") < USUAL or hot.count("fp64"):
         return None
-    needed = min(converts, hot.bytes_moved("global_load", "global_store") / 4)
-    surplus = converts - needed
-    share = energy_saved(scene, hot, {"convert": surplus, "alu": min(surplus, hot.count("alu") / 2)})
-    if share < _NOTICEABLE:
+    surplus = surplus_conversions(hot)
+    share = energy_saved(context, hot, surplus)
+    if share < MIN_SAVED:
         return None
     return Match(
         evidence=(
+            Evidence("conversions in the hot code", round(100 * hot.share("convert"), 1), 100 * USUAL, "%"),
             Evidence(
-                "conversions among the hot instructions",
-                round(100 * converts / hot.instructions, 1),
-                100 * _USUAL,
-                "%",
+                "of which loading and storing need", round(hot.count("convert") - surplus["convert"]), None
             ),
-            Evidence("of which loading and storing need", round(needed), None),
         ),
-        cause=f"{surplus:.0f} of {hot.instructions:.0f} hot instructions convert values that are converted back",
-        advice=(
-            "convert once after loading and once before storing, in pairs (__half22float2, __float22half2_rn, bfloat162)",
-            "stay in the narrow type where the tolerance allows: half2 and bfloat162 arithmetic halve the instructions as well",
-        ),
+        cause=f"{surplus['convert']:.0f} of {hot.instructions:.0f} hot instructions convert values that are "
+        "converted back",
         saved_share=share,
-        basis="the energy of the surplus conversions and of the shifts that go with them",
-        where=scene.code.get("where", {}).get("convert", ""),
+        basis="the energy of the surplus conversions and of their shifts",
+        where=context.line_of("convert"),
     )
 
 
@@ -48,11 +40,18 @@ DIAGNOSTIC = Diagnostic(
     name="energy_conversions",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger=f"at least {_USUAL:.0%} of the hot instructions convert between types, and the surplus takes {_NOTICEABLE:.0%} of the "
+    analyze=analyze,
+    trigger=f"at least {USUAL:.0%} of the hot instructions convert between types, and the surplus takes "
+    f"{MIN_SAVED:.0%} of the "
     "kernel's energy",
     remedy="convert once at each end, in pairs; narrow arithmetic",
     gain_basis="the energy of the surplus conversions",
+    advice=(
+        "convert once after loading and once before storing, in pairs (__half22float2, __float22half2_rn, "
+        "bfloat162)",
+        "compute in the narrow type where the tolerance allows: half2 and bfloat162 also halve the "
+        "instructions",
+    ),
     bounds=KERNEL_BOUNDS,
     metrics=METRICS,
     symptom_of=("energy_costly_math",),

@@ -1,113 +1,102 @@
-"""Work that nobody needs: lanes that are switched off, and arithmetic done several times over while memory sets the pace."""
+"""Redundant work: inactive lanes, and arithmetic repeated several times while memory determines the time."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import ISSUE_ACTIVE, KERNEL_BOUNDS
+from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.energy_model import CYCLES, METRICS, EnergyBreakdown, energy_breakdown
+from kernelpro.diagnose.energy_model import METRICS, EnergyBreakdown, energy_breakdown, warp_instructions
 from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code
 from kernelpro.records import Evidence
 
-WORKING = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
-_WORKS = 20.0
-"""Lanes of 32 whose predicate is true: healthy softmax and GELU kernels have 24 to 26."""
-_AGAIN = 8.0
+PREDICATED_ON = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
+MIN_PREDICATED_ON = 20.0
+"""Threads of 32: healthy softmax and GELU kernels have 24 to 26."""
+REPEATED = 8.0
 """Times the task's own arithmetic: scans, reductions and comparisons of good kernels stay below."""
-_SHARE_OF_LANE = 0.6
-"""A lane that is off saves its part of the data path; fetching, decoding and scheduling are the warp's."""
-_NOTICEABLE = 0.05
+_WARP_SHARE = 0.6
+"""Of an instruction's energy that an inactive lane does not save: fetch, decode and scheduling are per
+warp."""
+MIN_SAVED = 0.05
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    working, lanes = scene.metric(WORKING), float(scene.device.get("warp", 32))
-    hot, cost = hot_code(scene), energy_breakdown(scene)
-    if hot.count(*MATRIX) or scene.count_instructions("tma", hot=False):
-        return None if scene.profile.work.get("matrix_flops") else _products(hot, cost)
-    idle = (
-        cost.share(cost.instructions * (1 - working / lanes) * (1 - _SHARE_OF_LANE))
-        if working < _WORKS
-        else 0.0
-    )
-    done = _floating(scene, hot.count("fma32", "half") / hot.instructions, working)
-    needed = scene.profile.work.get("vector_flops", 0.0) + scene.profile.work.get("matrix_flops", 0.0)
-    factor = done / needed if needed else 0.0
-    again = (
-        cost.share(cost.instructions * (1 - _AGAIN / factor))
-        if factor > _AGAIN and not hot.count("special", "fp64")
-        else 0.0
-    )
-    share = max(idle, again)
-    if share < _NOTICEABLE:
+def analyze(context: DiagnosticContext) -> Match | None:
+    working, lanes = context.metric(PREDICATED_ON), context.device.warp_size
+    hot, energy = hot_code(context), energy_breakdown(context)
+    if hot.count(*MATRIX) or context.code.count("tma"):
+        return None if context.work.matrix_flops else _unneeded_products(hot, energy)
+    idle = 0.0
+    if working < MIN_PREDICATED_ON:
+        idle = energy.share(energy.instructions * (1 - working / lanes) * (1 - _WARP_SHARE))
+    # A multiply-add counts as one operation, so nothing is overstated.
+    operations = warp_instructions(context) * working * hot.share("fma32", "half")
+    required = context.work.vector_flops + context.work.matrix_flops
+    factor = operations / required if required else 0.0
+    repeated = 0.0
+    if factor > REPEATED and not hot.count("special", "fp64"):
+        repeated = energy.share(energy.instructions * (1 - REPEATED / factor))
+    share = max(idle, repeated)
+    if share < MIN_SAVED:
         return None
-    if again >= idle:
-        cause = f"the kernel does {factor:.0f} times the arithmetic of the task: the same values are computed again and again"
+    if repeated >= idle:
+        cause = f"the kernel does {factor:.0f}x the arithmetic of the task: the same values are computed "
+        "repeatedly"
         advice = (
-            "compute shared values once for each block and keep them in shared memory, or once for each row and in registers",
-            "drop guesses whose result is thrown away: decide first, then compute",
+            "compute shared values once per block, in shared memory, or once per row, in registers",
+            "drop speculative work whose result is discarded: decide first, then compute",
         )
     else:
-        cause = f"an instruction works for {working:.0f} of the warp's {lanes:.0f} lanes, and is fetched and issued for all of them"
+        cause = f"only {working:.0f} of a warp's {lanes} threads do work, but instructions are issued for "
+        "the whole warp"
         advice = (
-            "fewer threads with more elements each; blocks that fit the rows, so that no lane idles",
-            "let whole warps take the same way: branch on the warp's index, bin the work by kind and length",
+            "use fewer threads with more elements each, and blocks that fit the rows, so that no lane idles",
+            "make branches warp-uniform: branch on the warp index, bin the work by kind and length",
         )
     return Match(
         evidence=(
-            Evidence("lanes of 32 that work", round(working, 1), _WORKS),
-            Evidence("arithmetic done, times the task's own", round(factor, 1), _AGAIN),
+            Evidence("threads predicated on per instruction, of 32", round(working, 1), MIN_PREDICATED_ON),
+            Evidence("arithmetic over the task's own", round(factor, 1), REPEATED, "x"),
         ),
         cause=cause,
-        advice=advice,
         saved_share=share,
-        basis="the energy of the instructions that full warps, or values computed once, would do without",
-        where=scene.code.get("where", {}).get("fma32" if again >= idle else "branch", ""),
+        basis="the energy of the instructions that full warps, or values computed once, do not need",
+        where=context.line_of("fma32" if repeated >= idle else "branch"),
+        advice=advice,
     )
 
 
-def _products(hot: HotCode, cost: EnergyBreakdown) -> Match | None:
-    """Tensor cores at work for a task that multiplies no matrices."""
-    share = cost.share(cost.tensor)
-    if share < _NOTICEABLE:
+def _unneeded_products(hot: HotCode, energy: EnergyBreakdown) -> Match | None:
+    """Tensor cores in use for a task without matrix products."""
+    share = energy.share(energy.tensor)
+    if share < MIN_SAVED:
         return None
     return Match(
         evidence=(
-            Evidence("products of tensor cores in the hot code", hot.count(*MATRIX), 0),
+            Evidence("tensor-core instructions in the hot code", hot.count(*MATRIX), 0),
             Evidence("matrix operations of the task", 0),
         ),
-        cause=f"tensor cores take {share:.0%} of the kernel's energy, and the task multiplies no matrices",
-        advice=(
-            "drop products whose result is thrown away",
-            "where they add up: sums by shuffles and registers take less energy while memory sets the pace",
-        ),
+        cause=f"tensor cores take {share:.0%} of the kernel's energy, and the task has no matrix products",
         saved_share=share,
         basis="the energy of the tensor cores",
+        advice=(
+            "drop products whose result is discarded",
+            "replace sums on tensor cores by shuffles and registers: less energy while memory determines the "
+            "time",
+        ),
     )
-
-
-def _floating(scene: DiagnosticContext, part: float, working: float) -> float:
-    """Operations that the kernel executes on floats: multiply-adds count as one, so nothing is overstated."""
-    issued = (
-        scene.metric(ISSUE_ACTIVE)
-        / 100
-        * 4
-        * scene.metric(CYCLES)
-        * float(scene.device.get("sms", 1))
-        * max(1.0, scene.kernel.launches)
-    )
-    return issued * working * part
 
 
 DIAGNOSTIC = Diagnostic(
     name="energy_excess_threads",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger=f"fewer than {_WORKS:g} of 32 lanes work, {_AGAIN:g} times the task's arithmetic is done, or tensor cores work for a "
-    f"task without products, at {_NOTICEABLE:.0%} of the kernel's energy or more",
+    analyze=analyze,
+    trigger=f"fewer than {MIN_PREDICATED_ON:g} of 32 threads predicated on, {REPEATED:g}x the task's "
+    "arithmetic, or tensor cores "
+    f"in a task without products, at {MIN_SAVED:.0%} of the kernel's energy or more",
     remedy="fewer, fuller warps; shared values computed once",
-    gain_basis="the energy of idle lanes' instructions, of the arithmetic beyond, or of the tensor cores",
+    gain_basis="the energy of idle lanes' instructions, of the repeated arithmetic, or of the tensor cores",
     bounds=KERNEL_BOUNDS,
-    metrics=(*METRICS, WORKING),
+    metrics=(*METRICS, PREDICATED_ON),
     symptom_of=("energy_costly_math", "energy_wide_precision"),
     objective="energy",
 )

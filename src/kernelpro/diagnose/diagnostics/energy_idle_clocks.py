@@ -1,44 +1,39 @@
-"""A device that waits at full clock: it takes a fifth of its power limit for doing nothing."""
+"""Idle at full clock: the device draws a fifth of its power limit while it waits."""
 
 from __future__ import annotations
 
 from kernelpro.diagnose.device_time import idle_us
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.diagnose.energy_model import static_watts
 from kernelpro.records import Bound, Evidence
 
-_IDLE = 0.1
+MIN_IDLE = 0.1
 """Share of a call."""
-_AWAKE = 0.8
-"""Of the highest SM clock: below, the driver has taken the clock back by itself."""
+FULL_CLOCK = 0.8
+"""Of the maximum SM clock: below, the driver has already lowered the clock."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    power, line = scene.profile.power, scene.timeline
-    if not power.get("watts"):
-        raise MissingData("power in a sustained loop")
-    waits = (
-        idle_us(scene) if scene.bound is Bound.LAUNCH else line.gaps_us
-    )  # calls in a row hide what a lone call waits for
-    idle = waits / line.call_us if line.call_us > 0 else 0.0
-    clock, fastest = power.get("sm_mhz", 0.0), power.get("max_sm_mhz", 0.0)
-    if idle < _IDLE or not fastest or clock < _AWAKE * fastest:
+def analyze(context: DiagnosticContext) -> Match | None:
+    power, timeline = context.profile.power, context.timeline
+    if power is None or not power.watts:
+        raise MissingData("power under sustained load")
+    # Consecutive calls hide the idle time around a single call.
+    waiting = idle_us(context) if context.bound is Bound.LAUNCH else timeline.gaps_us
+    idle = waiting / timeline.call_us if timeline.call_us > 0 else 0.0
+    clock, fastest = power.sm_mhz or 0.0, power.max_sm_mhz or 0.0
+    if idle < MIN_IDLE or not fastest or clock < FULL_CLOCK * fastest:
         return None
-    share = min(1.0, static_watts(scene) / max(power["watts"], static_watts(scene))) * idle
+    static = static_watts(context)
     return Match(
         evidence=(
-            Evidence("time of a call in which the device does nothing", round(100 * idle), 100 * _IDLE, "%"),
-            Evidence("clock of the SMs meanwhile", round(clock), round(fastest), "MHz"),
-            Evidence("power drawn, on average", round(power["watts"])),
+            percent("device idle share of a call", idle, MIN_IDLE),
+            Evidence("SM clock meanwhile", round(clock), round(fastest), "MHz"),
+            Evidence("mean power", round(power.watts), unit="W"),
         ),
-        cause=f"the device waits for {idle:.0%} of a call at {clock:.0f} MHz, and takes about {static_watts(scene):.0f} W for it",
-        advice=(
-            "hand the device its work without gaps: one fused kernel, a CUDA graph, no waiting inside a call",
-            "where calls come one by one, batch them: the energy of waiting is shared",
-            "ask whoever runs the machine for a lower clock limit if this is all it does; KernelPro never changes clocks",
-        ),
-        saved_share=share,
-        basis=f"{static_watts(scene):.0f} W for being on, over the {idle:.0%} of a call in which nothing runs",
+        cause=f"the device idles {idle:.0%} of a call at {clock:.0f} MHz, and draws about {static:.0f} W "
+        "meanwhile",
+        saved_share=min(1.0, static / max(power.watts, static)) * idle,
+        basis=f"{static:.0f} W of static power over the {idle:.0%} of a call in which nothing runs",
     )
 
 
@@ -46,10 +41,17 @@ DIAGNOSTIC = Diagnostic(
     name="energy_idle_clocks",
     level="system",
     target="cuda",
-    analyze=look,
-    trigger=f"nothing runs on the device for {_IDLE:.0%} of a call (between its kernels; in the class `launch` at any time) while "
-    f"its SMs are at {_AWAKE:.0%} of their highest clock or more",
+    analyze=analyze,
+    trigger=f"the device idles for {MIN_IDLE:.0%} of a call (between its kernels; in class `launch` at any "
+    "time) while its SMs "
+    f"run at {FULL_CLOCK:.0%} of their maximum clock or more",
     remedy="no gaps: fusion, graphs, batches",
-    gain_basis="the power for being on, over the idle share of a call",
+    gain_basis="static power over the idle share of a call",
+    advice=(
+        "avoid gaps: one fused kernel, a CUDA graph, no synchronization inside a call",
+        "batch calls that arrive one by one: they share the energy of waiting",
+        "ask the machine's operator for a lower clock limit if this is its only load; KernelPro never "
+        "changes clocks",
+    ),
     objective="energy",
 )

@@ -1,42 +1,38 @@
-"""The same bytes asked of L2 again and again: each way across the chip costs more than a third of a way to DRAM."""
+"""Repeated L2 reads: each crossing of the chip costs more than a third of the energy of a DRAM access."""
 
 from __future__ import annotations
 
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.energy_model import L2_PJ, METRICS, energy_breakdown, l2_bytes
 from kernelpro.diagnose.traffic import dram_bytes, required_bytes
 from kernelpro.records import Evidence
 
-_AGAIN = 2.5
-"""Times the bytes that the task needs: one pass asks for 1, a second pass over rows that stay in cache for 2."""
-_PART = 0.25
-"""Of the repetitions: tiles twice as long in one direction, or two blocks that share what they load, halve one operand's."""
-_NOTICEABLE = 0.03
+REPEATED = 2.5
+"""Times the bytes that the task needs: one pass needs 1, a second pass over cached rows 2."""
+_AVOIDABLE = 0.25
+"""Of the repetitions: tiles twice as long in one direction, or two blocks that share loads, halve one
+operand's."""
+MIN_SAVED = 0.03
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    asked, fewest, cost = l2_bytes(scene), required_bytes(scene), energy_breakdown(scene)
-    factor = asked / fewest
-    repeated = asked - max(fewest, dram_bytes(scene.kernel))
-    share = cost.share(_PART * repeated * L2_PJ)
-    if factor < _AGAIN or share < _NOTICEABLE:
+def analyze(context: DiagnosticContext) -> Match | None:
+    moved, required, energy = l2_bytes(context), required_bytes(context), energy_breakdown(context)
+    repeated = moved - max(required, dram_bytes(context.kernel))
+    share = energy.share(_AVOIDABLE * repeated * L2_PJ)
+    if moved < REPEATED * required or share < MIN_SAVED:
         return None
     return Match(
         evidence=(
-            Evidence("bytes between L2 and the SMs in a call", asked, fewest, "B"),
-            Evidence(
-                "energy of this kernel that goes into them", round(100 * cost.share(cost.l2)), None, "%"
-            ),
+            Evidence("bytes between L2 and the SMs in a call", moved, required, "B"),
+            percent("share of the kernel's energy in L2 traffic", energy.share(energy.l2)),
         ),
-        cause=f"each byte of the task crosses from L2 to the SMs {factor:.1f} times: the reuse lies in L2 and not in the SM",
-        advice=(
-            "larger tiles for each block: twice the tile in one direction halves the reads of the other operand",
-            "let a cluster of blocks load shared operands once (TMA multicast, distributed shared memory)",
-            "keep what the block uses again in registers or shared memory instead of loading it anew",
-        ),
+        cause=f"each byte of the task moves from L2 to the SMs {moved / required:.1f} times: data is reused "
+        "in L2 and not in the "
+        "SM",
         saved_share=share,
-        basis=f"{L2_PJ:.0f} pJ a byte, and a quarter of the repetitions go: half of one operand's",
+        basis=f"{L2_PJ:.0f} pJ per byte, and a quarter of the repetitions is avoidable: half of one "
+        "operand's",
     )
 
 
@@ -44,11 +40,17 @@ DIAGNOSTIC = Diagnostic(
     name="energy_l2_traffic",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger=f"the SMs ask L2 for {_AGAIN} times the bytes of the task, and a quarter of the repetitions takes {_NOTICEABLE:.0%} of "
-    "the kernel's energy",
+    analyze=analyze,
+    trigger=f"the SMs request {REPEATED}x the bytes of the task from L2, and a quarter of the repetitions "
+    "takes "
+    f"{MIN_SAVED:.0%} of the kernel's energy",
     remedy="larger tiles, multicast in clusters, reuse in registers and shared memory",
     gain_basis="the energy of a quarter of the repeated bytes",
+    advice=(
+        "use larger tiles per block: twice the tile in one direction halves the reads of the other operand",
+        "let a cluster of blocks load shared operands once (TMA multicast, distributed shared memory)",
+        "keep reused data in registers or shared memory instead of loading it again",
+    ),
     bounds=KERNEL_BOUNDS,
     metrics=METRICS,
     symptom_of=("energy_dram_traffic",),

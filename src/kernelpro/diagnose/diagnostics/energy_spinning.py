@@ -1,73 +1,70 @@
-"""Warps that wait by asking: a loop that reads a flag until it changes issues instructions all the while."""
+"""Spin-waiting: warps poll a flag in a loop and issue instructions all the while."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.energy_model import METRICS, energy_breakdown
 from kernelpro.diagnose.pipes import hot_code
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, KernelLoop
 
 BRANCHES, EXECUTED = "smsp__inst_executed_op_branch.sum", "smsp__inst_executed.sum"
-_DENSER = 0.1
-"""By how much jumps must be more frequent than in the work, so that counts tell one from the other."""
-_SEEN = 0.05
-"""Share of the samples at its line, where lines were sampled: jumps elsewhere are not this loop's."""
-_NOTICEABLE = 0.05
+_MIN_DIFFERENCE = 0.1
+"""By how much branches must be more frequent than in the work, so that the counts separate both."""
+_MIN_SAMPLES = 0.05
+"""Share of the samples at its line, where lines were sampled: with fewer, the branches are not this
+loop's."""
+MIN_SAVED = 0.05
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    loop = next((loop for loop in scene.code.get("loops", ()) if loop.get("asks")), None)
-    if loop is None or not _seen(scene, loop):
+def analyze(context: DiagnosticContext) -> Match | None:
+    loop = next((loop for loop in context.code.loops if loop.asks), None)
+    if loop is None or not _is_sampled(context, loop):
         return None
-    part, cost = _spun(scene, loop), energy_breakdown(scene)
-    share = cost.share(cost.instructions * part)
-    if share < _NOTICEABLE:
+    part, energy = _polling_share(context, loop), energy_breakdown(context)
+    share = energy.share(energy.instructions * part)
+    if share < MIN_SAVED:
         return None
     return Match(
         evidence=(
-            Evidence("instructions that only ask whether it is time", round(100 * part), None, "%"),
-            Evidence("instructions of a look", loop["instructions"]),
+            percent("instructions that only poll", part),
+            Evidence("instructions per poll", loop.instructions),
         ),
-        cause=f"{part:.0%} of all instructions are those of warps that ask in a loop whether they may go on",
-        advice=(
-            "let waiting warps sleep: a barrier or an mbarrier's try_wait stops a warp until it is time, __nanosleep between looks "
-            "spares most of them",
-            "no warps that only wait: launch as many as have work, and let those that did it finish",
-        ),
+        cause=f"{part:.0%} of all instructions are executed by warps that spin on a flag",
         saved_share=share,
-        basis="the energy of the instructions that ask; their number follows from how many jumps were executed",
-        where=loop.get("where", ""),
+        basis="the energy of the polling instructions; their number follows from the executed branches",
+        where=loop.where,
     )
 
 
-def _seen(scene: DiagnosticContext, loop: dict[str, Any]) -> bool:
-    samples = {line.where: line.share for line in scene.kernel.lines}
-    return not samples or samples.get(loop.get("where", ""), 0.0) >= _SEEN
+def _is_sampled(context: DiagnosticContext, loop: KernelLoop) -> bool:
+    samples = {line.where: line.share for line in context.kernel.lines}
+    return not samples or samples.get(loop.where, 0.0) >= _MIN_SAMPLES
 
 
-def _spun(scene: DiagnosticContext, loop: dict[str, Any]) -> float:
-    """Share of the executed instructions: looks and work have different shares of jumps, and their sum was counted."""
-    hot = hot_code(scene)
-    jumps, looks, work = (
-        scene.metric(BRANCHES) / scene.metric(EXECUTED) if scene.metric(EXECUTED) else 0.0,
-        loop["mix"].get("branch", 0) / loop["instructions"],
-        hot.count("branch") / hot.instructions,
-    )
-    return min(1.0, max(0.0, (jumps - work) / (looks - work))) if looks > work + _DENSER else 0.0
+def _polling_share(context: DiagnosticContext, loop: KernelLoop) -> float:
+    """Share of the executed instructions; polling has a higher share of branches than work."""
+    executed = context.metric(EXECUTED)
+    total = context.metric(BRANCHES) / executed if executed else 0.0
+    polling, work = loop.count("branch") / loop.instructions, hot_code(context).share("branch")
+    if polling <= work + _MIN_DIFFERENCE:
+        return 0.0
+    return min(1.0, max(0.0, (total - work) / (polling - work)))
 
 
 DIAGNOSTIC = Diagnostic(
     name="energy_spinning",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger="a loop that only looks at the same places in memory until another thread has changed them, and whose passes take "
-    f"{_NOTICEABLE:.0%} of the kernel's energy",
-    remedy="waiting that suspends a warp, or no warps that only wait",
-    gain_basis="the energy of the instructions that ask",
+    analyze=analyze,
+    trigger="a loop that only polls memory until another thread changes it, and whose iterations take "
+    f"{MIN_SAVED:.0%} of the kernel's energy",
+    remedy="waits that suspend a warp, or no warps that only wait",
+    gain_basis="the energy of the polling instructions",
+    advice=(
+        "suspend waiting warps: use a barrier or an mbarrier's try_wait, or __nanosleep between polls",
+        "launch no warps that only wait: as many as have work, and let those that finish exit",
+    ),
     bounds=KERNEL_BOUNDS,
     metrics=(*METRICS, BRANCHES, EXECUTED),
     objective="energy",

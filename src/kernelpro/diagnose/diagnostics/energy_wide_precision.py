@@ -1,4 +1,4 @@
-"""More bits than the task allows to save: products on multiply-add units, TF32 products of 16-bit values."""
+"""Wider precision than needed: products on the FMA pipe, or TF32 products of 16-bit values."""
 
 from __future__ import annotations
 
@@ -8,50 +8,54 @@ from kernelpro.diagnose.energy_model import METRICS, energy_breakdown
 from kernelpro.diagnose.pipes import MATRIX, hot_code
 from kernelpro.records import Evidence
 
-_PRODUCTS = 0.3
-"""Share of multiply-adds in the hot code from which they are the products."""
-_LEFT = 0.1
-"""Energy that tensor cores take for the same products: 789 TFLOP/s at 700 W against 51 at about 400."""
-_HALVES = 0.5
-"""TF32 against bfloat16: half the rate of the same units."""
-_NOTICEABLE = 0.03
+MIN_FMA_SHARE = 0.3
+"""Of the hot code, from which the multiply-adds are the products."""
+_TENSOR_ENERGY = 0.1
+"""Of the same products on tensor cores: 789 TFLOP/s at 700 W against 51 at about 400."""
+_HALF_ENERGY = 0.5
+"""Of bfloat16 against TF32: twice the rate on the same units."""
+MIN_SAVED = 0.03
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    work, precision = scene.profile.work, scene.profile.precision
-    if not work.get("matrix_flops") or precision not in ("tf32", "native"):
+def analyze(context: DiagnosticContext) -> Match | None:
+    work, precision, source = context.work, context.profile.precision, context.profile.source
+    if not work.matrix_flops or precision not in ("tf32", "native"):
         return None
-    hot, cost = hot_code(scene), energy_breakdown(scene)
+    hot, energy = hot_code(context), energy_breakdown(context)
+    share = 0.0
     advice: tuple[str, ...]
     if hot.count(*MATRIX):
-        halves = any(word in scene.profile.source for word in ("bfloat16", "bf16", "float16", "half"))
-        wide = precision == "native" and halves and "tf32" in scene.profile.source
-        share = cost.share(cost.tensor * (1 - _HALVES)) if wide else 0.0
+        is_half = any(word in source for word in ("bfloat16", "bf16", "float16", "half"))
+        if precision == "native" and is_half and "tf32" in source:
+            share = energy.share(energy.tensor * (1 - _HALF_ENERGY))
         cause = "16-bit values are multiplied as TF32, at twice the energy of a 16-bit product"
         advice = (
-            "use the 16-bit form of the instruction (mma or wgmma with bf16 or f16 operands), accumulating in float32",
+            "use 16-bit tensor-core instructions (mma or wgmma with bf16 or f16 operands), float32 "
+            "accumulation",
         )
     else:
-        part = hot.count("fma32") / hot.instructions
-        share = cost.share(cost.instructions * part * (1 - _LEFT)) if part >= _PRODUCTS else 0.0
+        fma = hot.share("fma32")
+        if fma >= MIN_FMA_SHARE:
+            share = energy.share(energy.instructions * fma * (1 - _TENSOR_ENERGY))
         unit = "tf32" if precision == "tf32" else "bf16"
-        cause = f"the products run as single multiply-adds in float32, which {unit} tensor cores do for a tenth of the energy"
+        cause = f"the products run as float32 multiply-adds; {unit} tensor cores need a tenth of the energy"
         advice = (
-            f"compute the products with tensor cores in {unit} (wgmma, mma.sync, tl.dot), accumulating in float32",
+            f"compute the products with tensor cores in {unit} (wgmma, mma.sync, tl.dot), float32 "
+            "accumulation",
             "keep operands in the narrow type from DRAM to the tensor core",
         )
-    if share < _NOTICEABLE:
+    if share < MIN_SAVED:
         return None
     return Match(
         evidence=(
-            Evidence("matrix operations of the task", work["matrix_flops"], unit="FLOP"),
+            Evidence("matrix operations of the task", work.matrix_flops, unit="FLOP"),
             Evidence("tensor-core instructions in the hot code", hot.count(*MATRIX)),
         ),
         cause=cause,
-        advice=advice,
         saved_share=share,
-        basis="the energy of the products now, less what the narrower unit takes for them",
-        where=scene.code.get("where", {}).get("fma32", ""),
+        basis="the energy of the products now, less that of the narrower unit",
+        where=context.line_of("fma32"),
+        advice=advice,
     )
 
 
@@ -59,8 +63,9 @@ DIAGNOSTIC = Diagnostic(
     name="energy_wide_precision",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger=f"matrix products on multiply-add units ({_PRODUCTS:.0%} of the hot code) where TF32 or 16 bits are allowed, or TF32 "
+    analyze=analyze,
+    trigger=f"matrix products on the FMA pipe ({MIN_FMA_SHARE:.0%} of the hot code) where TF32 or 16 bits "
+    "are allowed, or TF32 "
     "products of 16-bit values",
     remedy="tensor cores in the narrowest type that the tolerance allows",
     gain_basis="nine tenths of the products' energy, half where only the type is too wide",

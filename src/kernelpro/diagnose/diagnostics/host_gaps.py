@@ -1,74 +1,54 @@
-"""The device waits for the host's own work between kernels: Python, allocation, planning."""
+"""Host gaps: the device idles while the host does its own work between launches (Python, allocation)."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.device_time import LAUNCH, short_kernels, untraced_us
+from kernelpro.diagnose.device_time import LAUNCH_US, has_short_kernels, untraced_us
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.records import Evidence
 
-_IDLE = 0.1
-"""Share of a call from which on gaps matter."""
-_LEAD = 100.0
-"""Microseconds before the first kernel that an ordinary forward needs at most, with tracing on."""
+MIN_IDLE = 0.1
+"""Share of a call from which gaps matter."""
+LEAD_US = 100.0
+"""Host time before the first kernel that an ordinary forward needs at most, with tracing on."""
 _ALLOCATING = (
-    "cudaMalloc",
-    "cudaFree",
-    "cudaHostAlloc",
-    "cuMemAlloc",
-    "cuModuleLoad",
-    "cudaStreamCreate",
-    "cudaEventCreate",
+    *("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc"),
+    *("cuModuleLoad", "cudaStreamCreate", "cudaEventCreate"),
+)
+_ADVICE = (
+    "move host work out of forward: prepare indices, masks and constants in __init__, or compute them in a "
+    "kernel",
+    "launch kernels first and do host work while they run; capture the sequence in a CUDA graph",
+)
+_REUSE = (
+    "allocate once and reuse (torch's caching allocator, buffers made in __init__) instead of in each call"
 )
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    line = scene.timeline
-    between = max(0.0, line.gaps_us - LAUNCH * line.launches)
-    before = max(0.0, line.call_us - line.busy_us - line.gaps_us - _LEAD)
-    call = untraced_us(scene.profile, line)
-    lost = min(between + before, max(0.0, call - line.busy_us))
-    if short_kernels(scene) or lost < _IDLE * call:
+def analyze(context: DiagnosticContext) -> Match | None:
+    timeline = context.timeline
+    around = timeline.call_us - timeline.busy_us - timeline.gaps_us
+    between = max(0.0, timeline.gaps_us - LAUNCH_US * timeline.launches)
+    call = untraced_us(context.profile, timeline)
+    lost = min(between + max(0.0, around - LEAD_US), max(0.0, call - timeline.busy_us))
+    if has_short_kernels(context) or lost < MIN_IDLE * call:
         return None
     slow = {
         name: api["us"]
-        for name, api in line.apis.items()
+        for name, api in timeline.apis.items()
         if name.startswith(_ALLOCATING) and api.get("us", 0.0) > 0.1 * lost
     }
-    evidence = [
-        Evidence(
-            "idle time of the device between kernels",
-            round(line.gaps_us, 1),
-            round(LAUNCH * line.launches, 1),
-            "us",
-        ),
-        Evidence(
-            "host time before the first and after the last kernel",
-            round(line.call_us - line.busy_us - line.gaps_us, 1),
-            _LEAD,
-            "us",
-        ),
-    ]
-    evidence += [Evidence(f"time in {name}", round(us, 1), unit="us") for name, us in slow.items()]
-    what = (
-        f"most of it in {', '.join(slow)}"
-        if slow
-        else "beyond what launching needs: Python or other host code runs there"
-    )
-    advice = [
-        "move host work out of forward: prepare indices, masks, plans and constants in __init__, or compute them in a kernel",
-        "start kernels first and do host work while they run; capture the sequence in a CUDA graph",
-    ]
-    if slow:
-        advice.insert(
-            0,
-            "allocate once and reuse (torch's caching allocator, buffers made in __init__) instead of allocating in each call",
-        )
+    launching = round(LAUNCH_US * timeline.launches, 1)
+    reason = f"mostly in {', '.join(slow)}" if slow else "beyond launch overhead: Python or other host code"
     return Match(
-        tuple(evidence),
-        f"the device waits {lost:.0f} of {call:.0f} us for the host, {what}",
-        tuple(advice),
-        lost / call,
-        f"idle time of the device beyond {LAUNCH:.0f} us a launch and {_LEAD:.0f} us around the call",
+        evidence=(
+            Evidence("device idle between kernels", round(timeline.gaps_us, 1), launching, "us"),
+            Evidence("host time before the first and after the last kernel", round(around, 1), LEAD_US, "us"),
+            *(Evidence(f"time in {name}", round(us, 1), unit="us") for name, us in slow.items()),
+        ),
+        cause=f"the device waits {lost:.0f} of {call:.0f} us for the host, {reason}",
+        saved_share=lost / call,
+        basis=f"device idle time beyond {LAUNCH_US:.0f} us per launch and {LEAD_US:.0f} us around the call",
+        advice=(_REUSE, *_ADVICE) if slow else _ADVICE,
     )
 
 
@@ -76,11 +56,11 @@ DIAGNOSTIC = Diagnostic(
     name="host_gaps",
     level="system",
     target="cuda",
-    analyze=look,
-    trigger=(
-        f"the device idles {_IDLE:.0%} of a call or more, beyond {LAUNCH:g} us for each launch and {_LEAD:g} us around the call"
-    ),
-    remedy="host work out of forward, buffers kept, CUDA graphs",
+    analyze=analyze,
+    trigger=f"the device idles {MIN_IDLE:.0%} of a call or more, beyond {LAUNCH_US:g} us per launch and "
+    f"{LEAD_US:g} us "
+    "around the call",
+    remedy="host work out of forward, reused buffers, CUDA graphs",
     gain_basis="idle time beyond what launches explain",
     symptom_of=("host_sync", "launch_overhead", "needless_copies"),
 )

@@ -1,44 +1,41 @@
-"""The host waits for the device inside a call, so the device then waits for the host."""
+"""Host synchronization inside a call: the host waits for the device, then the device for the host."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.device_time import host_round_trips, idle_us
+from kernelpro.diagnose.device_time import host_copies, idle_us
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.records import Evidence
 
-_ROUND_TRIP = 8.0
-"""Microseconds until the device works again after a synchronisation: the host wakes up (3 to 5) and launches anew (3 to 5)."""
+_ROUND_TRIP_US = 8.0
+"""Until the device works again after a synchronization: the host wakes up (3 to 5) and launches anew (3 to
+5)."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    line = scene.timeline
-    by_name = {name: count for name, count in line.syncs.items() if count > 0}
-    read_back = sum(copy.count for copy in line.copies if copy.kind == "DtoH")
-    # A large copy to or from the host waits as well: needless_copies speaks of those.
-    waits = max(sum(by_name.values()), read_back) - host_round_trips(scene)
-    if waits < 0.5 or line.call_us <= 0:
+def analyze(context: DiagnosticContext) -> Match | None:
+    timeline = context.timeline
+    by_name = {name: count for name, count in timeline.syncs.items() if count > 0}
+    read_back = sum(copy.count for copy in timeline.copies if copy.kind == "DtoH")
+    # Large copies to or from the host synchronize as well; needless_copies covers those.
+    large_copies = sum(copy.count for copy in host_copies(context))
+    syncs = max(sum(by_name.values()), read_back) - large_copies
+    if syncs < 0.5 or timeline.call_us <= 0:
         return None
-    lost = min(idle_us(scene), max(line.gaps_us, waits * _ROUND_TRIP))
+    lost = min(idle_us(context), max(timeline.gaps_us, syncs * _ROUND_TRIP_US))
     names = ", ".join(sorted(by_name)) or "copies to the host"
     evidence = [
-        Evidence("synchronisations in a call", round(waits, 1), 0),
-        Evidence("idle time of the device", round(idle_us(scene), 1), unit="us"),
+        Evidence("synchronizations in a call", round(syncs, 1), 0),
+        Evidence("device idle time", round(idle_us(context), 1), unit="us"),
     ]
     if read_back:
         evidence.append(Evidence("values read back by the host", round(read_back, 1), 0))
     return Match(
-        tuple(evidence),
-        f"the host waits for the device {waits:.0f} times in a call ({names}); each time the device runs dry until the next launch",
-        (
-            (
-                "keep decisions on the device: torch.where, masks, or a kernel that reads "
-                "the value itself, instead of .item(), .cpu(), print or if on a tensor"
-            ),
-            "drop torch.cuda.synchronize() from forward: work on one stream is in order already",
-            "where the host must know a value, read it back once at the end",
-        ),
-        lost / line.call_us,
-        f"the device idles {lost:.0f} of {line.call_us:.0f} us around synchronisations (at least {_ROUND_TRIP:.0f} us each)",
+        evidence=tuple(evidence),
+        cause=f"the host synchronizes {syncs:.0f} times in a call ({names}); each time the device idles "
+        "until the "
+        "next launch",
+        saved_share=lost / timeline.call_us,
+        basis=f"the device idles {lost:.0f} of {timeline.call_us:.0f} us around synchronizations "
+        f"(at least {_ROUND_TRIP_US:.0f} us each)",
     )
 
 
@@ -46,8 +43,15 @@ DIAGNOSTIC = Diagnostic(
     name="host_sync",
     level="system",
     target="cuda",
-    analyze=look,
-    trigger="a synchronising API call, or a small copy to the host, inside a call",
-    remedy="decisions on the device, no synchronisation in forward",
-    gain_basis="idle gaps of the device in a call with synchronisations, at least a round trip for each",
+    analyze=analyze,
+    trigger="a synchronizing API call, or a small copy to the host, inside a call",
+    remedy="decisions on the device, no synchronization in forward",
+    gain_basis="idle gaps of the device in a call with synchronizations, at least a round trip for each",
+    advice=(
+        "keep decisions on the device (torch.where, masks, or a kernel that reads the value) instead of "
+        ".item(), "
+        ".cpu(), print or if on a tensor",
+        "remove torch.cuda.synchronize() from forward: work on one stream is already ordered",
+        "where the host needs a value, read it back once at the end",
+    ),
 )

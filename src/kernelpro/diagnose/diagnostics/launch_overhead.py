@@ -1,46 +1,33 @@
-"""Many short kernels: starting them costs more than running them."""
+"""Launch overhead: many short kernels, whose launches cost more than their execution."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.device_time import LAUNCH, MANY, SHORT, idle_us, short_kernels
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.device_time import LAUNCH_US, MANY_LAUNCHES, SHORT_US, has_short_kernels, idle_us
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
-_IDLE = 0.2
-"""Share of a call in which the device waits from which on launches are worth a rewrite."""
+MIN_IDLE = 0.2
+"""Share of a call with an idle device from which launches are worth a rewrite."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    line = scene.timeline
-    idle = idle_us(scene)
-    if not short_kernels(scene) or idle < _IDLE * line.call_us:
+def analyze(context: DiagnosticContext) -> Match | None:
+    timeline = context.timeline
+    idle, call, busy = idle_us(context), timeline.call_us, timeline.busy_us
+    if not has_short_kernels(context) or idle < MIN_IDLE * call:
         return None
-    left = line.busy_us + LAUNCH
+    mean = busy / timeline.launches
     return Match(
-        (
-            Evidence("kernels started in a call", round(line.launches, 1), MANY),
-            Evidence("average time of a kernel", round(line.busy_us / line.launches, 2), SHORT, "us"),
-            Evidence(
-                "share of a call in which the device waits",
-                round(100 * idle / line.call_us),
-                100 * _IDLE,
-                "%",
-            ),
+        evidence=(
+            Evidence("kernel launches in a call", round(timeline.launches, 1), MANY_LAUNCHES),
+            Evidence("mean kernel time", round(mean, 2), SHORT_US, "us"),
+            percent("device idle share of a call", idle / call, MIN_IDLE),
         ),
-        (
-            f"{line.launches:.0f} kernels of {line.busy_us / line.launches:.1f} us "
-            f"each: the device waits {idle:.0f} of {line.call_us:.0f} us for the next one"
-        ),
-        (
-            "fuse the chain into one kernel, or into a few",
-            "where steps depend on each other, run them in one persistent kernel with a barrier across the grid",
-            "capture the sequence in a CUDA graph and replay it: about 1 us a kernel instead of 5 to 10",
-        ),
-        1 - left / line.call_us,
-        (
-            f"one start ({LAUNCH:.0f} us) and the {line.busy_us:.0f} us in "
-            f"which the device works would remain of {line.call_us:.0f} us"
-        ),
+        cause=f"{timeline.launches:.0f} kernels of {mean:.1f} us each: the device waits {idle:.0f} of "
+        f"{call:.0f} us for "
+        "the next launch",
+        saved_share=1 - (busy + LAUNCH_US) / call,
+        basis=f"one launch ({LAUNCH_US:.0f} us) and {busy:.0f} us of device work would remain of {call:.0f} "
+        "us",
     )
 
 
@@ -48,9 +35,15 @@ DIAGNOSTIC = Diagnostic(
     name="launch_overhead",
     level="system",
     target="cuda",
-    analyze=look,
-    trigger=f"{MANY} kernels or more of less than {SHORT:g} us on average, and the device waits {_IDLE:.0%} of a call or more",
+    analyze=analyze,
+    trigger=f"{MANY_LAUNCHES} kernels or more of less than {SHORT_US:g} us on average, and the device idles "
+    f"{MIN_IDLE:.0%} of a call or more",
     remedy="fusion, a persistent kernel, or a CUDA graph",
     gain_basis="busy time and one launch remain",
+    advice=(
+        "fuse the chain into one kernel, or into a few",
+        "run dependent steps in one persistent kernel with a grid-wide barrier",
+        "capture the sequence in a CUDA graph: about 1 us per kernel instead of 5 to 10",
+    ),
     symptom_of=("host_sync",),
 )

@@ -1,91 +1,82 @@
-"""Tiles that are waited for as soon as they are asked for: memory rests while the SM computes, and the SM while memory works."""
+"""Missing software pipelining: loads and computation alternate instead of overlapping."""
 
 from __future__ import annotations
 
 import re
 
-from kernelpro.diagnose.counters import has_counters, latency_headroom, stall_share
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.pipes import hot_code
 from kernelpro.diagnose.tile_loops import METRICS, exposed_latency, tile_loop
 from kernelpro.records import Evidence
 
 _STAGES = re.compile(r"num_stages\D{1,3}(\d+)")
+_MIN_SAVED = 0.03
+_STREAMING_STALLED, _STREAMING_HEADROOM, _LOADS_IN_FLIGHT = 0.5, 0.15, 4
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    configuration = str(scene.profile.compiler.get("configuration", {}).get(scene.kernel.name, ""))
+def analyze(context: DiagnosticContext) -> Match | None:
+    configuration = context.profile.compiler.configuration.get(context.kernel.name, "")
     stages = int(match[1]) if (match := _STAGES.search(configuration)) else None
-    asynchronous = tile_loop(scene, "async_copy")
-    loop = asynchronous or (tile_loop(scene, "global_load", "shared_store") if stages == 1 else None)
+    asynchronous = tile_loop(context, "async_copy")
+    loop = asynchronous or (tile_loop(context, "global_load", "shared_store") if stages == 1 else None)
     if loop is None:
-        return _streaming(scene)
-    barriers = loop["mix"]["barrier"]
+        return _streaming(context)
+    barriers = loop.count("barrier")
     if stages != 1 and (stages is not None or barriers < 2):
-        return None  # with two buffers or more, one barrier a step suffices
-    share, how = exposed_latency(scene, loop)
-    if has_counters(scene) and share < 0.03:
+        return None  # with two buffers or more, one barrier per step is enough
+    share, basis = exposed_latency(context, loop)
+    if context.has_counters and share < _MIN_SAVED:
         return None
-    evidence = [Evidence("barriers in a step of the loop", barriers, 1)]
+    evidence = [Evidence("barriers per step of the loop", barriers, 1)]
     if stages is not None:
-        evidence.append(Evidence("stages of the pipeline", stages, 2))
+        evidence.append(Evidence("pipeline stages", stages, 2))
     copies = (
         "asynchronous copies are waited for in the step that starts them"
         if asynchronous
         else "tiles are loaded and used in the same step"
     )
     return Match(
-        tuple(evidence),
-        f"{copies}: there is one buffer, and loading and computing take turns",
-        (
-            (
-                "keep 2 to 4 tiles in shared memory and start the copy of a later one "
-                "before computing (cp.async with wait_group N-1, TMA with mbarriers)"
-            ),
-            "in Triton raise num_stages to 3 or 4",
-            "let a producer warp load and the others compute",
-        ),
-        share,
-        how,
-        str(loop.get("where", "")),
+        evidence=tuple(evidence),
+        cause=f"{copies}: there is one buffer, and loads and computation alternate",
+        saved_share=share,
+        basis=basis,
+        where=loop.where,
     )
 
 
-def _streaming(scene: DiagnosticContext) -> Match | None:
-    """A loop that loads and uses at once, without shared memory: only counters tell whether other warps hide that."""
-    hot = hot_code(scene)
+def _streaming(context: DiagnosticContext) -> Match | None:
+    """A loop that uses its loads at once, without shared memory; counters show whether warps hide that."""
+    hot = hot_code(context)
     loads = hot.count("global_load")
     if (
-        not has_counters(scene)
+        not context.has_counters
         or not hot.is_loop
         or not 0 < loads <= 2
         or hot.count("barrier", "shared_load", "async_copy", "tma", "atomic", "local_load")
+        or any(context.metric_or_none(name) is None for name in METRICS)
     ):
         return None
-    if any(scene.metric_or_none(name) is None for name in METRICS):
+    stalled, headroom = context.stall_share("long_scoreboard"), context.latency_headroom
+    if stalled < _STREAMING_STALLED or headroom < _STREAMING_HEADROOM:
         return None
-    waiting = stall_share(scene, "long_scoreboard")
-    if waiting < 0.5 or latency_headroom(scene) < 0.15:
-        return None
-    share = min(waiting, latency_headroom(scene), 1 - loads / 4)
     return Match(
-        (
-            Evidence("warps' time spent waiting for loads", round(100 * waiting), 50, "%"),
-            Evidence("loads in flight for a thread", loads, 4),
+        evidence=(
+            percent("warp cycles stalled on loads", stalled, _STREAMING_STALLED),
+            Evidence("loads in flight per thread", loads, _LOADS_IN_FLIGHT),
         ),
-        f"each pass of the loop loads {loads:.0f} value{'s' if loads > 1 else ''} and uses what it loads at once: nothing of a "
-        "later pass is in flight",
-        (
-            "unroll by 4 and load all values before using the first",
-            "load the next pass's values into registers before computing with the current ones",
-            "put more of the rows or columns on separate warps",
+        cause=f"each iteration loads {loads:.0f} value{'s' if loads > 1 else ''} and uses what it loads at "
+        "once: no load of a "
+        "later iteration is in flight",
+        saved_share=min(stalled, headroom, 1 - loads / _LOADS_IN_FLIGHT),
+        basis=f"warps stall {stalled:.0%} of their cycles on loads; {_LOADS_IN_FLIGHT} loads in flight "
+        "instead of "
+        f"{loads:.0f}, and the busiest unit has {headroom:.0%} headroom",
+        where=context.line_of("global_load"),
+        advice=(
+            "unroll by 4 and issue all loads before the first use",
+            "prefetch the next iteration's values into registers before computing with the current ones",
+            "distribute the rows or columns over more warps",
         ),
-        share,
-        (
-            f"warps wait {waiting:.0%} of their time for loads; four in flight "
-            f"instead of {loads:.0f}, and room for {latency_headroom(scene):.0%} on the busiest unit"
-        ),
-        scene.code.get("where", {}).get("global_load", ""),
     )
 
 
@@ -93,14 +84,20 @@ DIAGNOSTIC = Diagnostic(
     name="missing_pipelining",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger=(
-        "one stage (num_stages 1, or asynchronous copies with two barriers a step) in a loop over tiles; "
-        "or, by counters, a loop with at most 2 loads in flight and half of the time spent waiting for them"
-    ),
+    analyze=analyze,
+    trigger="one stage (num_stages 1, or asynchronous copies with two barriers per step) in a loop over "
+    "tiles; or, with "
+    "counters, a loop with at most 2 loads in flight and warps that stall half of their cycles on them",
     remedy="several stages: start the copy of a later tile before computing on this one",
-    gain_basis=(
-        "time spent waiting for tiles as far as the units have room; without counters, latency of a tile against the work of a step"
+    gain_basis="stalls on tiles, limited by the headroom of the units; without counters, the latency of a "
+    "tile against "
+    "the work of a step",
+    advice=(
+        "keep 2 to 4 tiles in shared memory and start the copy of a later one before computing (cp.async "
+        "with "
+        "wait_group N-1, TMA with mbarriers)",
+        "in Triton raise num_stages to 3 or 4",
+        "specialize warps: a producer warp loads, the others compute",
     ),
     metrics=METRICS,
     symptom_of=(

@@ -1,120 +1,111 @@
-"""Loads and stores of few bytes a thread: too little is in flight to fill the memory's pipeline."""
+"""Narrow memory accesses: few bytes per thread, so too few bytes are in flight to saturate memory."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose import memory_latency
 from kernelpro.diagnose.counters import (
     ATTAINABLE,
     DRAM_THROUGHPUT,
     MEMORY_THROUGHPUT,
     SM_THROUGHPUT,
     WARP_CYCLES,
-    has_counters,
     stall_metrics,
-    stall_share,
 )
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.diagnose.memory_latency import bandwidth_share, bytes_in_flight, required_bytes_in_flight
 from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
 from kernelpro.diagnose.traffic import LOADED_BYTES_USED
 from kernelpro.records import Bound, Evidence
 
-_WAITS = ("long_scoreboard", "lg_throttle")
+_STALLS = ("long_scoreboard", "lg_throttle")
 WIDEST = 128
-"""Bits that one access moves at most."""
-_UNMEASURED = 0.5
-"""Part of the gain that is claimed where nothing was measured: warps also overlap loads of different passes."""
-_HEALTHY = 0.85
-"""Share of the bandwidth's ceiling from which on nothing is missing."""
-_WAITING = 0.3
-"""Share of the warps' time in waits for global memory: bytes in flight limit only kernels that wait for them."""
-_PACKED = 28
-"""Bytes used of each sector of 32: with fewer the accesses are scattered, and width is not what is wrong."""
+"""Bits of the widest access."""
+_UNPROVEN = 0.5
+"""Part of the gain that is claimed where nothing was measured: warps also overlap loads of different
+iterations."""
+HEALTHY = 0.85
+"""Share of the peak bandwidth from which nothing is missing."""
+_MIN_STALLED = 0.3
+"""Share of warp cycles stalled on global memory: bytes in flight limit only kernels that wait for them."""
+_COALESCED = 28
+"""Bytes used of each 32-byte sector: below, the accesses are scattered, and width is not the problem."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    hot = hot_code(scene)
-    bits = {
-        int(width): sum(hot.widths.get(kind, {}).get(width, 0) for kind in GLOBAL)
-        for kind in GLOBAL
-        for width in hot.widths.get(kind, {})
-    }
-    moved = sum(width * n for width, n in bits.items())
-    narrow = sum(width * n for width, n in bits.items() if width < WIDEST)
+def analyze(context: DiagnosticContext) -> Match | None:
+    hot = hot_code(context)
+    widths = [(int(bits), n) for kind in GLOBAL for bits, n in hot.widths.get(kind, {}).items()]
+    moved = sum(width * n for width, n in widths)
+    narrow = sum(width * n for width, n in widths if width < WIDEST)
     if (
         not moved
         or narrow < moved / 2
         or hot.count(*MATRIX, "tma", "async_copy", "atomic", "local_load")
-        or _otherwise_limited(scene, hot)
+        or _is_limited_otherwise(context, hot)
     ):
         return None
-    mean = moved / sum(bits.values())
-    needed, flying = memory_latency.required_bytes_in_flight(scene), memory_latency.bytes_in_flight(scene, hot)
-    reached = _reached(scene)
-    now = min(_HEALTHY, flying / needed) if reached is None else reached
-    if now >= _HEALTHY or flying >= needed:
+    mean = moved / sum(n for _, n in widths)
+    required, in_flight = required_bytes_in_flight(context), bytes_in_flight(context, hot)
+    measured = _measured_bandwidth_share(context)
+    now = min(HEALTHY, in_flight / required) if measured is None else measured
+    after = min(HEALTHY, now * WIDEST / mean, in_flight * WIDEST / mean / required)
+    if now >= HEALTHY or in_flight >= required or after <= now:
         return None
-    then = min(_HEALTHY, now * WIDEST / mean, flying * WIDEST / mean / needed)
-    if then <= now:
-        return None
-    where = scene.code.get("where", {})
     return Match(
-        (
-            Evidence("bits moved by a thread's access", round(mean), WIDEST, "bits"),
-            Evidence("bytes in flight on an SM", round(flying), round(needed), "bytes"),
-            Evidence("share of the bandwidth's ceiling", round(100 * now), 100 * _HEALTHY, "%"),
+        evidence=(
+            Evidence("bits per access of a thread", round(mean), WIDEST, "bits"),
+            Evidence("bytes in flight per SM", round(in_flight), round(required), "bytes"),
+            percent("share of the peak bandwidth", now, HEALTHY),
         ),
-        (
-            f"a thread moves {mean:.0f} bits at a time: {flying / 1024:.0f} KiB are in "
-            f"flight on an SM, and filling the bandwidth takes {needed / 1024:.0f} KiB"
-        ),
-        (
-            (
-                "move 128 bits with one access (float4, uint4, eight halves); in "
-                "Triton give each thread neighbouring elements and tell divisibility"
-            ),
-            "let each thread do several independent accesses before it uses the first (unroll by 4)",
-        ),
-        min(1 - now / then, _waiting(scene)) * (1.0 if reached is not None else _UNMEASURED),
-        (
-            f"bytes in flight grow {WIDEST / mean:.1f}-fold; by Little's law "
-            f"the bandwidth goes from {now:.0%} to {then:.0%} of the ceiling"
-        ),
-        where.get("global_load") or where.get("global_store", ""),
+        cause=f"a thread moves {mean:.0f} bits per access: {in_flight / 1024:.0f} KiB are in flight per SM, "
+        "and saturating "
+        f"the bandwidth takes {required / 1024:.0f} KiB",
+        saved_share=min(1 - now / after, _stalled(context)) * (_UNPROVEN if measured is None else 1.0),
+        basis=f"bytes in flight grow {WIDEST / mean:.1f}x; by Little's law the bandwidth goes from {now:.0%} "
+        f"to {after:.0%} "
+        "of the peak",
+        where=context.line_of("global_load", "global_store"),
     )
 
 
-def _waiting(scene: DiagnosticContext) -> float:
-    """Share of the warps' time in waits for global memory; 1 where it was not counted."""
-    return stall_share(scene, *_WAITS) if has_counters(scene) and scene.metric_or_none(WARP_CYCLES) is not None else 1.0
+def _stalled(context: DiagnosticContext) -> float:
+    """Share of warp cycles stalled on global memory; 1 where it was not counted."""
+    known = context.has_counters and context.metric_or_none(WARP_CYCLES) is not None
+    return context.stall_share(*_STALLS) if known else 1.0
 
 
-def _reached(scene: DiagnosticContext) -> float | None:
-    """Share of the bandwidth's ceiling that the kernel reaches: by the counters, else by the task's bytes where it is alone."""
-    used = scene.metric_or_none(DRAM_THROUGHPUT)
-    return used / 100 / ATTAINABLE if used is not None else memory_latency.bandwidth_share(scene)
+def _measured_bandwidth_share(context: DiagnosticContext) -> float | None:
+    """Share of the peak bandwidth: by counters, else by the task's bytes if the kernel dominates."""
+    throughput = context.metric_or_none(DRAM_THROUGHPUT)
+    return throughput / 100 / ATTAINABLE if throughput is not None else bandwidth_share(context)
 
 
-def _otherwise_limited(scene: DiagnosticContext, hot: HotCode) -> bool:
-    if scene.metric_or_none(LOADED_BYTES_USED) is not None and scene.metric(LOADED_BYTES_USED) < _PACKED:
+def _is_limited_otherwise(context: DiagnosticContext, hot: HotCode) -> bool:
+    used = context.metric_or_none(LOADED_BYTES_USED)
+    if used is not None and used < _COALESCED:
         return True
-    if has_counters(scene):
-        return scene.metric(SM_THROUGHPUT) > scene.metric(MEMORY_THROUGHPUT) or _waiting(scene) < _WAITING
-    return hot.clocks(float(scene.device.get("fp32_to_fp64", 2.0))) > dram_clocks(scene, hot)
+    if context.has_counters:
+        busier = context.metric(SM_THROUGHPUT) > context.metric(MEMORY_THROUGHPUT)
+        return busier or _stalled(context) < _MIN_STALLED
+    return hot.clocks(context.device.fp64_slowdown) > dram_clocks(context, hot)
 
 
 DIAGNOSTIC = Diagnostic(
     name="narrow_access",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger=(
-        f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight "
-        f"than latency x bandwidth, less than {_HEALTHY:.0%} of the ceiling is reached, and warps wait for memory"
-    ),
-    remedy="128-bit accesses, several independent ones a thread",
+    analyze=analyze,
+    trigger=f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight than latency x "
+    "bandwidth, less than "
+    f"{HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory",
+    remedy="128-bit accesses, several independent ones per thread",
     gain_basis="Little's law: bandwidth grows with the bytes in flight, up to what good kernels reach",
+    advice=(
+        "use 128-bit accesses (float4, uint4, eight halves); in Triton give each thread contiguous elements "
+        "and declare "
+        "divisibility",
+        "issue several independent accesses per thread before the first use (unroll by 4)",
+    ),
     bounds=frozenset({Bound.MEMORY, Bound.LATENCY, Bound.MIXED}),
-    metrics=(LOADED_BYTES_USED, *stall_metrics(*_WAITS)),
+    metrics=(LOADED_BYTES_USED, *stall_metrics(*_STALLS)),
     symptom_of=(
         "uncoalesced_access",
         "sector_waste",

@@ -1,63 +1,54 @@
-"""Data that is moved without being changed: layout changes, clones, trips to the host."""
+"""Needless copies: data is moved without being changed (layout changes, clones, transfers to the host)."""
 
 from __future__ import annotations
 
 from kernelpro.diagnose.device_time import COPYING, host_copies
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
-_NOTICEABLE = 0.05
+MIN_SHARE = 0.05
+_ADVICE = (
+    "let the kernel read the existing layout: pass strides or swap operands instead of .contiguous(), "
+    "permute or clone",
+    "write results directly into the final tensor at their offset instead of cat, stack or a final copy",
+)
+_STAY = "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; transfer constants once, in "
+"__init__"
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    line = scene.timeline
-    kernels = [
-        kernel for kernel in scene.profile.kernels if not kernel.authored and COPYING.search(kernel.name)
-    ]
-    inside = [copy for copy in line.copies if copy.kind == "DtoD" and copy.count > 0]
-    host = host_copies(scene)
-    copying = sum(kernel.microseconds for kernel in kernels) + sum(
-        copy.microseconds for copy in inside + host
-    )
-    waiting = line.gaps_us if host else 0.0  # the device rests while the host has the data
-    lost = min(line.call_us, copying + waiting)
-    if lost < _NOTICEABLE * line.call_us:
+def analyze(context: DiagnosticContext) -> Match | None:
+    timeline, call = context.timeline, context.timeline.call_us
+    kernels = [k for k in context.profile.kernels if not k.authored and COPYING.search(k.name)]
+    device = [copy for copy in timeline.copies if copy.kind == "DtoD" and copy.count > 0]
+    host = host_copies(context)
+    copying = sum(k.microseconds for k in kernels) + sum(c.microseconds for c in (*device, *host))
+    waiting = timeline.gaps_us if host else 0.0  # the device idles while the host has the data
+    lost = min(call, copying + waiting)
+    if lost < MIN_SHARE * call:
         return None
-    evidence = [
-        Evidence("device time spent copying", round(copying), unit="us"),
-        Evidence("share of a call", round(100 * lost / line.call_us), 5, "%"),
-    ]
-    evidence += [Evidence(f"{copy.kind} bytes in a call", copy.nbytes, 0, "bytes") for copy in inside + host]
-    evidence += [Evidence(f"launches of {_short(kernel.name)}", kernel.launches, 0) for kernel in kernels]
-    advice = [
-        (
-            "let the kernel read the layout that is there: pass strides, swap "
-            "the roles of operands, instead of .contiguous(), permute or clone"
-        ),
-        "write results straight into the final tensor at its offset, instead of cat, stack or a copy at the end",
-    ]
+    cause = f"{copying:.0f} of {call:.0f} us go into copies that change no value"
     if host:
-        advice.insert(
-            0,
-            "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; constants go over once, in __init__",
-        )
         cause = (
-            f"data travels between host and device in each call: {copying:.0f} "
-            f"us of copies, {waiting:.0f} us in which the device waits"
+            f"data is transferred between host and device in each call: {copying:.0f} us of copies, and the "
+            "device waits "
+            f"{waiting:.0f} us"
         )
-    else:
-        cause = f"{copying:.0f} of {line.call_us:.0f} us go into copies that change no value"
     return Match(
-        tuple(evidence),
-        cause,
-        tuple(advice),
-        lost / line.call_us,
-        f"copies take {lost:.0f} of {line.call_us:.0f} us, with the waits they cause",
+        evidence=(
+            Evidence("device time of copies", round(copying), unit="us"),
+            percent("share of a call", lost / call, MIN_SHARE),
+            *(Evidence(f"{c.kind} bytes in a call", c.nbytes, 0, "bytes") for c in (*device, *host)),
+            *(Evidence(f"launches of {_short_name(k.name)}", k.launches, 0) for k in kernels),
+        ),
+        cause=cause,
+        saved_share=lost / call,
+        basis=f"copies take {lost:.0f} of {call:.0f} us, with the waits they cause",
+        advice=(_STAY, *_ADVICE) if host else _ADVICE,
     )
 
 
-def _short(name: str) -> str:
-    """The telling part of a library kernel's name."""
+def _short_name(name: str) -> str:
+    """The characteristic part of a library kernel's name."""
     match = COPYING.search(name)
     return match[0] if match else name
 
@@ -66,11 +57,9 @@ DIAGNOSTIC = Diagnostic(
     name="needless_copies",
     level="system",
     target="cuda",
-    analyze=look,
-    trigger=(
-        "copies within the device, of data to or from the host, or library "
-        f"kernels that only copy, take {_NOTICEABLE:.0%} of a call or more"
-    ),
-    remedy="read the layout that is there, write in place, stay on the device",
+    analyze=analyze,
+    trigger="copies within the device, of data to or from the host, or library kernels that only copy, take "
+    f"{MIN_SHARE:.0%} of a call or more",
+    remedy="read the existing layout, write in place, stay on the device",
     gain_basis="the time of the copies, and the device's waits where the host takes part",
 )

@@ -1,4 +1,4 @@
-"""wgmma made to wait: the compiler could not keep the asynchronous products apart from other uses of their registers."""
+"""Serialized wgmma: other uses of the accumulator registers keep the products from overlapping."""
 
 from __future__ import annotations
 
@@ -12,71 +12,64 @@ from kernelpro.records import Bound, Evidence
 _WARNING = re.compile(
     r"wgmma.*serialized(?: due to (?P<why>.*?))?(?: in (?:the )?function .*)?$", re.IGNORECASE
 )
-_DRAIN, _PRODUCT = 80, 128
-"""Clocks in which the tensor pipe runs empty after each waited-for product, and those of a m64n256k16 one."""
+_DRAIN_CLOCKS, _PRODUCT_CLOCKS = 80, 128
+"""Of the empty tensor pipe after each waited-for product, and of a m64n256k16 product."""
 _FULL = 0.85
-"""Use of the tensor pipe that a loop with products in flight reaches."""
+"""Tensor pipe utilization of a loop with products in flight."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    if not scene.count_instructions("hgmma", hot=False):
+def analyze(context: DiagnosticContext) -> Match | None:
+    count = context.code.count("hgmma")
+    if not count:
         return None
-    warned = [match for text in _remarks(scene) if (match := _WARNING.search(text.strip()))]
-    if not warned:
+    warnings = [match for text in _warnings(context) if (match := _WARNING.search(text.strip()))]
+    if not warnings:
         return None
-    evidence = [
-        Evidence("warnings of the compiler", len(warned), 0),
-        Evidence("wgmma instructions", scene.count_instructions("hgmma", hot=False)),
-    ]
-    share = _DRAIN / (_DRAIN + _PRODUCT)
-    how = f"the pipe runs empty for about {_DRAIN} clocks after each product of about {_PRODUCT}"
-    if (used := scene.metric_or_none(TENSOR)) is not None:
-        evidence.append(Evidence("use of the tensor pipe", used, 100 * _FULL, "%"))
+    evidence = [Evidence("compiler warnings", len(warnings), 0), Evidence("wgmma instructions", count)]
+    share = _DRAIN_CLOCKS / (_DRAIN_CLOCKS + _PRODUCT_CLOCKS)
+    basis = f"the tensor pipe drains for about {_DRAIN_CLOCKS} clocks after each product of about "
+    f"{_PRODUCT_CLOCKS}"
+    if (used := context.metric_or_none(TENSOR)) is not None:
+        evidence.append(Evidence("tensor pipe utilization", used, 100 * _FULL, "%"))
         share = min(share, max(0.0, 1 - used / 100 / _FULL))
-        how = f"the tensor pipe is used {used:.0f}%, with products in flight {_FULL:.0%}; {how}"
-    why = next((match["why"] for match in warned if match["why"]), "")
+        basis = f"the tensor pipe is utilized {used:.0f}%, with products in flight {_FULL:.0%}; {basis}"
+    why = next((match["why"] for match in warnings if match["why"]), "")
     return Match(
-        tuple(evidence),
-        "the compiler waits after each wgmma instead of keeping several in flight"
+        evidence=tuple(evidence),
+        cause="the compiler waits after each wgmma instead of keeping several in flight"
         + (f": {why}" if why else ""),
-        (
-            (
-                "between wgmma.fence and wgmma.wait_group touch no accumulator "
-                "register: no scaling, no copies, no zeroing by hand (use scale-d = 0)"
-            ),
-            (
-                "issue all products of a k tile, commit once, and wait for the "
-                "previous group (wait_group 1), in straight-line code without calls"
-            ),
-            (
-                "keep accumulators in plain registers, indexed at compile "
-                "time, not passed by reference to functions that are not inlined"
-            ),
-        ),
-        share,
-        how,
-        scene.code.get("where", {}).get("hgmma", ""),
+        saved_share=share,
+        basis=basis,
+        where=context.line_of("hgmma"),
     )
 
 
-def _remarks(scene: DiagnosticContext) -> list[str]:
-    """What the compiler said of this kernel, and what it said of none in particular."""
-    general = [
-        text
-        for text in scene.profile.compiler.get("warnings", ())
-        if "function" not in text or plain_name(scene.kernel.name) in text
-    ]
-    return [*scene.code.get("warnings", ()), *general]
+def _warnings(context: DiagnosticContext) -> list[str]:
+    """Compiler warnings about this kernel, and those about no kernel in particular."""
+    name = plain_name(context.kernel.name)
+    general = [t for t in context.profile.compiler.warnings if "function" not in t or name in t]
+    return [*context.code.warnings, *general]
 
 
 DIAGNOSTIC = Diagnostic(
     name="serialized_wgmma",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger="the compiler reports serialised wgmma instructions in a kernel that has them",
+    analyze=analyze,
+    trigger="the compiler reports serialized wgmma instructions in a kernel that has them",
     remedy="no other use of accumulator registers between fence and wait; one commit for several products",
-    gain_basis="the tensor pipe runs empty after each product; no more than its measured use leaves",
+    gain_basis="the tensor pipe drains after each product; limited by what its utilization leaves",
+    advice=(
+        "do not touch accumulator registers between wgmma.fence and wgmma.wait_group: no scaling, copies or "
+        "zeroing (use "
+        "scale-d = 0)",
+        "issue all products of a k tile, commit once, and wait for the previous group (wait_group 1), in "
+        "straight-line code "
+        "without calls",
+        "keep accumulators in plain registers with compile-time indices, not passed by reference to "
+        "functions that are not "
+        "inlined",
+    ),
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),
 )

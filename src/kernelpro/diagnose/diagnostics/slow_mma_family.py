@@ -1,55 +1,52 @@
-"""mma.sync on Hopper: the older, warp-wide instruction reaches about six tenths of what wgmma does."""
+"""mma.sync on Hopper and Blackwell: the warp-wide instruction reaches about six tenths of wgmma's rate."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.pipes import TENSOR, hot_code
 from kernelpro.records import Bound, Evidence
 
-_REACHES = 0.62
-"""Share of wgmma's rate that mma.sync reaches on Hopper, in microbenchmarks of the dense instructions."""
+_RELATIVE_RATE = 0.62
+"""Of mma.sync against wgmma on Hopper, in microbenchmarks of the dense instructions."""
 _ASYNCHRONOUS = range(9, 12)
-"""Major capabilities with asynchronous matrix instructions: wgmma (9), tcgen05 (10, 11). Desktop chips (12) have mma.sync alone."""
+"""Major capabilities with asynchronous tensor-core instructions: wgmma (9), tcgen05 (10, 11). Desktop
+chips (12) have mma.sync alone."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    major = int(str(scene.device.get("capability", "0")).split(".")[0])
-    flops, ceilings = scene.profile.work.get("matrix_flops", 0.0), scene.profile.ceilings
-    products = scene.count_instructions("hmma", hot=False)
-    if major not in _ASYNCHRONOUS or not products or scene.count_instructions("hgmma", hot=False) or not flops:
+def analyze(context: DiagnosticContext) -> Match | None:
+    major = int((context.device.capability or "0").split(".")[0])
+    flops, ceilings = context.work.matrix_flops, context.profile.ceilings
+    count = context.code.count("hmma")
+    if major not in _ASYNCHRONOUS or not count or context.code.count("hgmma") or not flops:
         return None
-    rates, work = ceilings.get("rates", {}), scene.profile.work
-    rate = rates.get(scene.profile.matrix_unit, 0.0)
-    moving = (work.get("read_bytes", 0.0) + work.get("written_bytes", 0.0)) / ceilings["bandwidth"]
-    if rate and moving > flops / rate / _REACHES:
-        return None  # memory is slower than mma.sync: the family does not matter
-    hot = hot_code(scene)
-    operands = hot.count("shared_load") / hot.instructions
-    name, successor = ("wgmma", "Hopper") if major == 9 else ("tcgen05", "Blackwell")
-    evidence = [Evidence("mma.sync instructions", products, 0), Evidence(f"{name} instructions", 0, 1)]
-    evidence.append(Evidence("loads of operands among the hot instructions", round(100 * operands), unit="%"))
-    if (used := scene.metric_or_none(TENSOR)) is not None:
-        evidence.append(Evidence("use of the tensor pipe", used, 80, "%"))
+    rate = ceilings.rates.get(context.profile.matrix_unit, 0.0)
+    if rate and context.work.total_bytes / ceilings.bandwidth > flops / rate / _RELATIVE_RATE:
+        return None  # memory is slower than mma.sync: the instruction does not matter
+    operand_loads = hot_code(context).share("shared_load")
+    name, chip = ("wgmma", "Hopper") if major == 9 else ("tcgen05", "Blackwell")
+    evidence = [
+        Evidence("mma.sync instructions", count, 0),
+        Evidence(f"{name} instructions", 0, 1),
+        percent("operand loads in the hot code", operand_loads),
+    ]
+    if (used := context.metric_or_none(TENSOR)) is not None:
+        evidence.append(Evidence("tensor pipe utilization", used, 80, "%"))
     return Match(
-        tuple(evidence),
-        (
-            f"the products use mma.sync, which on {successor} reaches about "
-            f"{_REACHES:.0%} of {name}'s rate and needs every operand in registers"
+        evidence=tuple(evidence),
+        cause=f"the products use mma.sync, which on {chip} reaches about {_RELATIVE_RATE:.0%} of {name}'s "
+        "rate and needs every "
+        "operand in registers",
+        saved_share=1 - _RELATIVE_RATE * (1 - operand_loads),
+        basis=f"mma.sync reaches {_RELATIVE_RATE:.0%} of {name}'s rate, and the operand loads, "
+        f"{operand_loads:.0%} of the "
+        "loop's instructions, disappear",
+        where=context.line_of("hmma"),
+        advice=(
+            f"use {name}: operands from shared memory, 64 x N tiles per warpgroup, filled by TMA",
+            "in Triton tl.dot becomes wgmma with num_warps of 4 or 8, tiles of at least 64 x 64 and operands "
+            "in shared memory",
+            "use a CuTe / CUTLASS collective for sm_90 and fuse the rest into its epilogue",
         ),
-        (
-            f"use {name}: operands straight from shared memory, 64 x N tiles for a warpgroup, filled by TMA",
-            (
-                "in Triton tl.dot becomes wgmma with num_warps of 4 or 8, tiles "
-                "of at least 64 x 64 and operands that go through shared memory"
-            ),
-            "take a CuTe / CUTLASS collective for sm_90 and fuse the rest into its epilogue",
-        ),
-        1 - _REACHES * (1 - operands),
-        (
-            f"mma.sync reaches {_REACHES:.0%} of {name}'s rate, and {operands:.0%} "
-            "of the loop's instructions, which load operands, disappear"
-        ),
-        scene.code.get("where", {}).get("hmma", ""),
     )
 
 
@@ -57,10 +54,12 @@ DIAGNOSTIC = Diagnostic(
     name="slow_mma_family",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger="capability 9 to 11, mma.sync in the code and no wgmma, in a task whose products outlast its bytes",
+    analyze=analyze,
+    trigger="capability 9 to 11, mma.sync in the code and no wgmma, in a task whose products outlast its "
+    "bytes",
     remedy="wgmma fed by TMA",
-    gain_basis=f"mma.sync reaches {_REACHES:.0%} of wgmma's rate; loads of operands into registers go as well",
+    gain_basis=f"mma.sync reaches {_RELATIVE_RATE:.0%} of wgmma's rate; operand loads into registers "
+    "disappear as well",
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),
 )

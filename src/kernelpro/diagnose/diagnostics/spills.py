@@ -1,13 +1,13 @@
-"""Registers that ran out: values are kept in local memory, which is DRAM behind the caches."""
+"""Register spills and local arrays: values live in local memory, which is DRAM behind the caches."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 
-from kernelpro.diagnose import occupancy
-from kernelpro.diagnose.counters import ATTAINABLE, MEMORY_THROUGHPUT, has_counters
+from kernelpro.diagnose.counters import ATTAINABLE, MEMORY_THROUGHPUT
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.occupancy import kernel_occupancy, registers_per_thread, shared_bytes
 from kernelpro.diagnose.pipes import HotCode, dram_bytes_per_clock, dram_clocks, hot_code
 from kernelpro.diagnose.traffic import required_bytes
 from kernelpro.records import Evidence
@@ -16,98 +16,96 @@ REQUESTS = {
     space: tuple(f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{operation}.sum" for operation in ("ld", "st"))
     for space in ("local", "global")
 }
-_NOTICEABLE = 0.02
-"""Share of local accesses in the hot code below which they are the rarely taken path of a library function."""
+MIN_SHARE = 0.02
+"""Of the hot code: below, local accesses are the rarely taken path of a library function."""
+_LOCAL = ("local_load", "local_store")
+_SPILL_ADVICE = (
+    "raise the register limit: drop or relax __launch_bounds__ and maxrregcount, or use more warps per tile "
+    "(num_warps)",
+    "keep fewer values live: smaller register tiles, shorter live ranges, less unrolling",
+    "keep data that the block shares in shared memory",
+)
+_ARRAY_ADVICE = (
+    "make all indices compile-time constants: full #pragma unroll, constant bounds, templates",
+    "keep a table that must be indexed at run time in shared memory",
+)
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    hot = hot_code(scene)
-    local = hot.count("local_load", "local_store")
-    spilled = float(scene.code.get("spill_stores", 0) + scene.code.get("spill_loads", 0))
-    requests = {space: sum(scene.metric_or_none(name) or 0.0 for name in names) for space, names in REQUESTS.items()}
-    if local / hot.instructions < _NOTICEABLE and not spilled and not requests["local"]:
+def analyze(context: DiagnosticContext) -> Match | None:
+    hot, code = hot_code(context), context.code
+    requests = {
+        space: sum(context.metric_or_none(name) or 0.0 for name in names) for space, names in REQUESTS.items()
+    }
+    if hot.share(*_LOCAL) < MIN_SHARE and not code.spilled_bytes and not requests["local"]:
         return None
-    share, how = _by_the_code(scene, hot)
-    if has_counters(scene) and scene.metric_or_none(REQUESTS["local"][0]) is not None:
-        part = requests["local"] / max(1.0, requests["local"] + requests["global"])
-        bound = min(1.0, scene.metric(MEMORY_THROUGHPUT) / 100 / ATTAINABLE)
-        share = part * bound
-        how = f"{part:.0%} of the memory requests are local, and memory sets {bound:.0%} of the time"
-    registers = scene.kernel.registers or int(scene.code.get("registers", 0))
+    share, basis = _from_code(context, hot)
+    if context.has_counters and context.metric_or_none(REQUESTS["local"][0]) is not None:
+        local = requests["local"] / max(1.0, sum(requests.values()))
+        memory = min(1.0, context.metric(MEMORY_THROUGHPUT) / 100 / ATTAINABLE)
+        share = local * memory
+        basis = f"{local:.0%} of the memory requests are local, and memory takes {memory:.0%} of the time"
+    registers = registers_per_thread(context.kernel)
     evidence = [
-        Evidence("local accesses in the hot code", local, 0),
-        Evidence("registers a thread", registers, 255),
+        Evidence("local memory accesses in the hot code", hot.count(*_LOCAL), 0),
+        Evidence("registers per thread", registers, 255),
     ]
-    if spilled:
-        evidence.append(Evidence("spilled bytes a thread", spilled, 0, "bytes"))
+    if code.spilled_bytes:
+        evidence.append(Evidence("spilled bytes per thread", float(code.spilled_bytes), 0, "bytes"))
     if requests["local"]:
-        evidence.append(Evidence("requests to local memory", requests["local"], 0))
-    if spilled or "spill_stores" not in scene.code:
-        cause = f"values do not fit the {registers} registers of a thread and go through local memory"
-        advice: tuple[str, ...] = (
-            "raise the limit: drop or relax __launch_bounds__ and maxrregcount, or use more warps for a tile (num_warps)",
-            "hold less at a time: smaller tiles for a thread, shorter live ranges, less unrolling",
-            "keep what is shared by the block in shared memory",
-        )
-    else:
-        cause = (
-            "an array is indexed at run time, so it lives in local memory "
-            f"({scene.code.get('stack', 0)} bytes a thread) instead of registers"
-        )
-        advice = (
-            "make all indices known at compile time: full #pragma unroll, constant bounds, templates",
-            "keep a table that must be indexed at run time in shared memory",
-        )
-    where = scene.code.get("where", {})
+        evidence.append(Evidence("local memory requests", requests["local"], 0))
+    spills = code.spilled_bytes > 0 or code.spill_stores is None
     return Match(
-        tuple(evidence), cause, advice, share, how, where.get("local_load") or where.get("local_store", "")
+        evidence=tuple(evidence),
+        cause=f"values do not fit the {registers} registers of a thread and spill to local memory"
+        if spills
+        else f"an array with run-time indices lives in local memory ({code.stack} bytes per thread) instead "
+        "of registers",
+        saved_share=share,
+        basis=basis,
+        where=context.line_of(*_LOCAL),
+        advice=_SPILL_ADVICE if spills else _ARRAY_ADVICE,
     )
 
 
-def _by_the_code(scene: DiagnosticContext, hot: HotCode) -> tuple[float, str]:
-    """What the hot code needs with and without its local accesses, which go as far down as they do not fit."""
-    kinds = ("local_load", "local_store")
+def _from_code(context: DiagnosticContext, hot: HotCode) -> tuple[float, str]:
+    """Time of the hot code with and without local accesses, at the rate of the level that holds them."""
+    device = context.device
     threads = 1024.0
-    with contextlib.suppress(MissingData):  # half of an SM's threads where the launch is not known
-        holds = occupancy.kernel_occupancy(scene)
-        threads = 32.0 * holds.blocks * holds.warps_in_block
-    footprint = threads * float(scene.code.get("stack", 0))
+    with contextlib.suppress(MissingData):  # half of an SM's threads where the launch is unknown
+        occupancy = kernel_occupancy(context)
+        threads = 32.0 * occupancy.blocks * occupancy.warps_per_block
+    footprint = threads * context.code.stack
+    l2_bytes = device.l2_bytes or 60e6
     rate, level = math.inf, "L1"
-    if footprint * scene.device.get("sms", 132) > scene.device.get("l2_bytes", 60e6):
-        rate, level = dram_bytes_per_clock(scene), "DRAM"
-    elif (
-        footprint
-        > scene.device.get("shared_per_sm", 233472) - scene.kernel.static_shared - scene.kernel.dynamic_shared
-    ):
-        rate, level = 2 * dram_bytes_per_clock(scene), "L2"
-    memory = dram_clocks(scene, hot)
-    # L1 writes through: what a thread spills reaches L2, and DRAM where the kernel's own data streams through L2.
-    streams = required_bytes(scene) > scene.device.get("l2_bytes", 60e6)
-    through = (1 if streams else 2) * dram_bytes_per_clock(scene)
-    now = max(
-        hot.clocks(), memory + hot.bytes_moved("local_load") / rate + hot.bytes_moved("local_store") / min(rate, through)
+    if footprint * (device.sms or 132) > l2_bytes:
+        rate, level = dram_bytes_per_clock(context), "DRAM"
+    elif footprint > (device.shared_per_sm or 233472) - shared_bytes(context.kernel):
+        rate, level = 2 * dram_bytes_per_clock(context), "L2"
+    memory = dram_clocks(context, hot)
+    # L1 writes through: spills reach L2, and DRAM where the kernel's own data streams through L2.
+    streams = required_bytes(context) > l2_bytes
+    store_rate = min(rate, (1 if streams else 2) * dram_bytes_per_clock(context))
+    local = hot.bytes_moved("local_load") / rate + hot.bytes_moved("local_store") / store_rate
+    now = max(hot.clocks(), memory + local)
+    after = max(hot.clocks(removed={kind: hot.count(kind) for kind in _LOCAL}), memory)
+    basis = (
+        f"{footprint / 1024:.0f} KiB of local memory per SM are read back from {level}, stores go to "
+        f"{'DRAM' if streams else 'L2'}; a pass takes {now:.1f} clocks per thread, {after:.1f} without"
     )
-    then = max(hot.clocks(gone={kind: hot.count(kind) for kind in kinds}), memory)
-    how = (
-        f"{footprint / 1024:.0f} KiB of local memory an SM are read back from {level}, its stores go on to "
-        f"{'DRAM' if streams else 'L2'}; a pass takes {now:.1f} clocks a thread, {then:.1f} without"
-    )
-    return 1 - then / now, how
+    return 1 - after / now, basis
 
 
 DIAGNOSTIC = Diagnostic(
     name="spills",
     level="instruction",
     target="cuda",
-    analyze=look,
-    trigger=(
-        f"ptxas reports spills, or at least {_NOTICEABLE:.0%} of the hot "
-        "instructions access local memory, or the counters see such requests"
-    ),
-    remedy="more registers for a thread, smaller tiles, indices known at compile time",
-    gain_basis=(
-        "share of local requests times how far memory sets the time; without counters, "
-        "the code with and without them, at the rate of the level they spill to"
-    ),
+    analyze=analyze,
+    trigger=f"ptxas reports spills, or at least {MIN_SHARE:.0%} of the hot instructions access local memory, "
+    "or counters show "
+    "local memory requests",
+    remedy="more registers per thread, smaller tiles, compile-time indices",
+    gain_basis="share of local requests times the share of the time that memory takes; without counters, the "
+    "code with and "
+    "without them, at the rate of the level they spill to",
     metrics=(*REQUESTS["local"], *REQUESTS["global"]),
 )

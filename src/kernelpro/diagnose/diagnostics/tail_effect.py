@@ -1,59 +1,60 @@
-"""The last wave of blocks fills only a part of the device."""
+"""Tail effect: the last wave of blocks fills only part of the device."""
 
 from __future__ import annotations
 
 import math
 
-from kernelpro.diagnose.counters import has_counters, latency_headroom
-from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.occupancy import grid_blocks, kernel_occupancy, waves
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.diagnose.occupancy import grid_blocks, kernel_occupancy, sm_count, waves
 from kernelpro.records import Evidence
 
-CYCLES, BUSY = "sm__cycles_elapsed.avg", "sm__cycles_active.avg"
-SHARE = 0.1
-"""Of the time: what a rest of a wave must cost to be worth another grid. Ten waves and more never reach it."""
+ELAPSED, ACTIVE = "sm__cycles_elapsed.avg", "sm__cycles_active.avg"
+MIN_EMPTY = 0.1
+"""Of the time: what a partial wave must cost to be worth another grid. Ten waves and more never reach it."""
 
 
-def look(scene: DiagnosticContext) -> Match | None:
-    """With w waves, (ceil(w) - w) / ceil(w) of the device's places stay empty.
+def analyze(context: DiagnosticContext) -> Match | None:
+    """With w waves, (ceil(w) - w) / ceil(w) of the block slots stay empty.
 
-    Empty places cost that share where blocks last as long alone as in company (they wait for latency); where an SM
-    is full with work, only SMs that stand still cost time: those were counted, or follow from blocks an SM.
-    """
-    holds = kernel_occupancy(scene)
-    times = waves(scene, holds)
-    empty = (math.ceil(times) - times) / math.ceil(times)
-    if times <= 1 or empty < SHARE:
+    Empty slots cost that share where blocks last as long alone as in company (they are latency-bound);
+    where an SM is saturated, only idle SMs cost time: counters show those, or they follow from the blocks
+    per SM."""
+    occupancy, blocks, sms = kernel_occupancy(context), grid_blocks(context), sm_count(context)
+    count = waves(context, occupancy)
+    empty = (math.ceil(count) - count) / math.ceil(count)
+    if count <= 1 or empty < MIN_EMPTY:
         return None
-    each = grid_blocks(scene) / scene.device["sms"]
-    if has_counters(scene):
-        still = max(0.0, 1 - scene.metric(BUSY) / scene.metric(CYCLES))
-        saved = min(max(still, empty * latency_headroom(scene)), empty, latency_headroom(scene))
-        how = f"SMs stand still {still:.0%} of the time, and {empty:.0%} of the places for blocks stay empty"
+    if context.has_counters:
+        headroom = context.latency_headroom
+        idle = max(0.0, 1 - context.metric(ACTIVE) / context.metric(ELAPSED))
+        saved = min(max(idle, empty * headroom), empty, headroom)
+        basis = f"SMs idle {idle:.0%} of the time, and {empty:.0%} of the block slots stay empty"
     else:
-        still = 1 - each / math.ceil(each)
-        saved = still if scene.headroom >= 1.2 else 0.0
-        how = f"with {each:.2f} blocks for each SM, {still:.0%} of the SMs' time is idle if all blocks last equally long"
-    if saved < SHARE / 2:
+        per_sm = blocks / sms
+        idle = 1 - per_sm / math.ceil(per_sm)
+        saved = idle if context.headroom >= 1.2 else 0.0
+        basis = f"with {per_sm:.2f} blocks per SM, {idle:.0%} of the SM time is idle if all blocks last "
+        "equally long"
+    if saved < MIN_EMPTY / 2:
         return None
-    blocks = grid_blocks(scene)
-    unproven = "" if has_counters(scene) else " (computed from the launch; counters were not available)"
+    at_once = sms * occupancy.blocks
     return Match(
         evidence=(
-            Evidence("waves of blocks", round(times, 2)),
-            Evidence("places for blocks that stay empty", round(100 * empty), 100 * SHARE, "%"),
-            Evidence("time that SMs stand still", round(100 * still), None, "%"),
+            Evidence("waves of blocks", round(count, 2)),
+            percent("empty block slots", empty, MIN_EMPTY),
+            percent("SM idle time", idle),
         ),
-        cause=f"{blocks} blocks are {times:.2f} waves on {scene.device['sms']} SMs with {holds.blocks} block"
-        f"{'s' if holds.blocks > 1 else ''} each: the last wave fills {times - math.floor(times):.0%} of the device{unproven}",
-        advice=(
-            "choose blocks so that their number is just below a multiple of what the device holds at once "
-            f"({scene.device['sms'] * holds.blocks})",
-            "make blocks smaller: many short waves leave a small rest",
-            "a persistent kernel: as many blocks as fit, each taking the next piece of work until none is left (stream-K)",
-        ),
+        cause=f"{blocks} blocks are {count:.2f} waves on {sms} SMs with {occupancy.blocks} "
+        f"block{'s' if occupancy.blocks > 1 else ''} each: the last wave fills "
+        f"{count - math.floor(count):.0%} of the "
+        f"device{context.launch_caveat}",
         saved_share=saved,
-        basis=how,
+        basis=basis,
+        advice=(
+            f"choose a grid just below a multiple of the blocks that the device holds at once ({at_once})",
+            "use smaller blocks: many short waves leave a small tail",
+            "use a persistent kernel: as many blocks as fit, each fetching the next work item (stream-K)",
+        ),
     )
 
 
@@ -61,9 +62,10 @@ DIAGNOSTIC = Diagnostic(
     name="tail_effect",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger=f"more than one wave of blocks, of which {SHARE:.0%} of the places stay empty, while SMs stand still or wait",
+    analyze=analyze,
+    trigger=f"more than one wave of blocks, of which {MIN_EMPTY:.0%} of the slots stay empty, while SMs idle "
+    "or stall",
     remedy="a grid that fits the device, smaller blocks, or a persistent kernel",
-    gain_basis="the time in which SMs stand still; where blocks wait for latency, also the empty places: (ceil(w) - w) / ceil(w)",
-    metrics=(CYCLES, BUSY),
+    gain_basis="SM idle time; where blocks are latency-bound, also the empty slots: (ceil(w) - w) / ceil(w)",
+    metrics=(ELAPSED, ACTIVE),
 )

@@ -1,69 +1,52 @@
-"""Neighbouring threads touch far-away addresses: a warp's request falls apart into one sector for each thread."""
+"""Uncoalesced global memory access: a warp's request touches up to one sector per thread."""
 
 from __future__ import annotations
 
 import math
 
-from kernelpro.diagnose.counters import (
-    KERNEL_BOUNDS,
-    MEMORY_THROUGHPUT,
-    has_counters,
-    hottest_line,
-    memory_share,
-    stall_metrics,
-)
+from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.memory_latency import GUESS, suspected_sector_waste
-from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, global_accesses
+from kernelpro.diagnose.memory_latency import UNPROVEN_GAIN, suspected_sector_waste
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, wasted_sectors
 from kernelpro.records import Evidence
 
+_STALLS = ("long_scoreboard", "lg_throttle")
 
-def look(scene: DiagnosticContext) -> Match | None:
-    if not has_counters(scene) and (suspicion := suspected_sector_waste(scene, STRIDED, math.inf)):
-        return _found(
-            suspicion.evidence,
-            f"the kernel takes {suspicion.factor:.1f} times what its bytes need, and neither its arithmetic nor too few bytes in "
-            "flight explain that: its loads may be scattered (computed; counters were not available)",
-            GUESS,
-            f"a guess without counters: {suspicion.factor:.1f} times what the bytes need",
-            scene.code.get("where", {}).get("global_load", ""),
-        )
-    bad = [
-        a for a in global_accesses(scene) if a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)
-    ]
-    if not bad:
-        return None
-    worst = max(bad, key=lambda a: a.excess * a.part)
-    waste = sum(a.excess * a.part for a in bad)
-    weight = memory_share(scene)
-    return _found(
-        (
-            Evidence(f"sectors a request ({worst.kind})", round(worst.per_request, 1), SCATTERED),
-            Evidence(
-                f"bytes used of each sector of {SECTOR} ({worst.kind})", round(worst.used, 1), SECTOR, "B"
+
+def analyze(context: DiagnosticContext) -> Match | None:
+    if not context.has_counters and (slowdown := suspected_sector_waste(context, STRIDED, math.inf)):
+        return Match(
+            evidence=(
+                slowdown.evidence,
+                Evidence("bits per load of a thread", round(slowdown.bits), None, "bits"),
             ),
-            Evidence("use of the memory system", round(scene.metric(MEMORY_THROUGHPUT)), None, "%"),
-        ),
-        f"the {' and '.join(a.kind for a in bad)} of a warp are scattered: one request touches {worst.per_request:.0f} "
-        f"sectors of {SECTOR} bytes and uses {worst.used:.0f} bytes of each, so {waste:.0%} of the sectors are fetched for nothing",
-        waste * weight,
-        f"{waste:.0%} of the sectors are needless, and memory sets {weight:.0%} of the time",
-        hottest_line(scene.kernel, "long_scoreboard", "lg_throttle"),
+            cause=f"the kernel takes {slowdown.factor:.1f}x the time of its bytes, and neither its "
+            "arithmetic nor the bytes "
+            "in flight explain that: its loads may be uncoalesced (no counters)",
+            saved_share=UNPROVEN_GAIN,
+            basis=slowdown.basis,
+            where=context.line_of("global_load"),
+        )
+    wasted = wasted_sectors(
+        context, lambda a: a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)
     )
-
-
-def _found(evidence: tuple[Evidence, ...], cause: str, saved: float, how: str, where: str) -> Match:
+    if wasted is None:
+        return None
+    worst, weight = wasted.worst, context.memory_share
     return Match(
-        evidence=evidence,
-        cause=cause,
-        advice=(
-            "let neighbouring threads take neighbouring elements: threadIdx.x must run along the contiguous dimension",
-            "where the layout forbids that, load tiles row by row into shared memory (rows padded by one) and read them across",
-            "store a transposed copy only where it is used several times",
+        evidence=(
+            Evidence(f"sectors per request ({worst.kind})", round(worst.per_request, 1), SCATTERED),
+            Evidence(
+                f"bytes used per {SECTOR}-byte sector ({worst.kind})", round(worst.used, 1), SECTOR, "B"
+            ),
+            Evidence("memory throughput", round(context.metric(MEMORY_THROUGHPUT)), None, "%"),
         ),
-        saved_share=saved,
-        basis=how,
-        where=where,
+        cause=f"uncoalesced {wasted.kinds}: a request touches {worst.per_request:.0f} sectors of {SECTOR} "
+        "bytes and uses "
+        f"{worst.used:.0f} bytes of each, so {wasted.share:.0%} of the sectors are wasted",
+        saved_share=wasted.share * weight,
+        basis=f"{wasted.share:.0%} of the sectors are unnecessary, and memory takes {weight:.0%} of the time",
+        where=context.hottest_line(*_STALLS),
     )
 
 
@@ -71,13 +54,24 @@ DIAGNOSTIC = Diagnostic(
     name="uncoalesced_access",
     level="kernel",
     target="cuda",
-    analyze=look,
-    trigger=f"global loads or stores with {SCATTERED} or more sectors a request, or less than {FEW_BYTES} of a sector's 32 bytes "
-    "used, where packed accesses would need at most 60 % of the sectors (one value read by a whole warp is no waste); "
-    f"without counters, a suspicion: {STRIDED:g} times what the bytes need or more, unexplained",
+    analyze=analyze,
+    trigger=f"global loads or stores with {SCATTERED} or more sectors per request, or less than {FEW_BYTES} "
+    "of a sector's 32 "
+    "bytes used, where coalesced accesses would need at most 60 % of the sectors (a broadcast wastes "
+    "nothing); without "
+    f"counters, a suspicion: {STRIDED:g}x the time of the bytes or more, unexplained",
     remedy="threads along the contiguous dimension; transposition through shared memory",
-    gain_basis="the share of needless sectors, times how far memory (its busiest part, or warps waiting for it) sets the time",
+    gain_basis="the share of unnecessary sectors, times the share of the time that memory (its busiest part, "
+    "or stalls on "
+    "it) takes",
+    advice=(
+        "coalesce: let neighboring threads access neighboring elements (threadIdx.x along the contiguous "
+        "dimension)",
+        "where the layout forbids that, load tiles by rows into padded shared memory and read them by "
+        "columns",
+        "store a transposed copy only where it is used several times",
+    ),
     bounds=KERNEL_BOUNDS,
-    metrics=(*ACCESS_METRICS, *stall_metrics("long_scoreboard", "lg_throttle")),
+    metrics=(*ACCESS_METRICS, *stall_metrics(*_STALLS)),
     sample_lines=True,
 )
