@@ -28,15 +28,16 @@ from kernelpro.authors.files import FilesAuthor  # noqa: E402
 from kernelpro.engine import task_facts  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
 from kernelpro.engine.store import RunStore  # noqa: E402
-from kernelpro.pools.local import Pool  # noqa: E402
+from kernelpro.pools.local import LocalPool  # noqa: E402
 from kernelpro.records import Candidate, Job, Limits, Options, Result, RunConfig, Step, Task, Verdict  # noqa: E402
-from kernelpro.search.policy import make  # noqa: E402
+from kernelpro.records.events import RunEvent, StepProgress  # noqa: E402
+from kernelpro.search.policy import make_policy  # noqa: E402
 from kernelpro.search.tree import Tree  # noqa: E402
 
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
-def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[float, list[Verdict]]:
+def judged(pool: LocalPool, task: Task, folder: Path, give_up_ms: float) -> tuple[float, list[Verdict]]:
     """Seconds for all different candidates of the folder, sent at once, hopeless ones given up as a run does it."""
     begun = time.perf_counter()
     options = replace(OPTIONS, give_up_ms=give_up_ms)
@@ -49,7 +50,7 @@ def judged(pool: Pool, task: Task, folder: Path, give_up_ms: float) -> tuple[flo
     return time.perf_counter() - begun, [v for v in verdicts if v]
 
 
-def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, RunStore]:
+def searched(pool: LocalPool, task: Task, folder: Path, home: Path, count: int) -> tuple[float, RunStore]:
     """Seconds for a run over the same candidates. What comes once is left out: probing and studying the task, the compiler's own
     code, final judgements, and the profile of the winner."""
     limits = Limits(candidates=count, stop_at_floor=0.0)
@@ -65,7 +66,12 @@ def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tu
     async def search() -> None:
         await task_facts.measure_task(store, store.config(), ask)
         at["begun"] = time.perf_counter()
-        await Engine(store, pool, FilesAuthor(folder), lambda kind, _: at.update({kind: time.perf_counter()})).run()
+
+        def settled(event: RunEvent) -> None:
+            if isinstance(event, StepProgress) and event.phase == "settled":
+                at["settled"] = time.perf_counter()
+
+        await Engine(store, pool, FilesAuthor(folder), settled).run()
 
     asyncio.run(search())
     return at["settled"] - at["begun"], store
@@ -74,14 +80,14 @@ def searched(pool: Pool, task: Task, folder: Path, home: Path, count: int) -> tu
 def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     """Costs at a tree of this size."""
     store = RunStore.create(home, RunConfig(Task(TASK, "t"), "cpu", "files:x"), f"size{size}")
-    tree, policy, dice = Tree(1.0, 0.1), make("mcts"), random.Random(0)
+    tree, policy, dice = Tree(1.0, 0.1), make_policy("mcts"), random.Random(0)
     chosen = kept = 0.0
     outcomes: list[float | None] = [None]
     for number in range(1, size + 1):
         begun = time.perf_counter()
         choice = policy.choose(tree, dice)
         middle = time.perf_counter()
-        tree.add(choice.parent, choice.action, choice.second)
+        tree.add(choice.parent, choice.action, choice.donor)
         outcomes.append(None if dice.random() < 0.4 else 1.0 - 0.7 * dice.random())
         tree.settle(number, outcomes[-1])
         step = replace(
@@ -89,7 +95,7 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
             number=number,
             parent=choice.parent,
             action=choice.action,
-            second=choice.second or 0,
+            second=choice.donor or 0,
             stage="settled",
         )
         if number > size - 100:
@@ -107,7 +113,7 @@ def growth(template: Step, size: int, home: Path) -> dict[str, float]:
     steps = again.steps()
     rebuilt = Tree(1.0, 0.1)
     for step in steps:
-        rebuilt.add(step.parent, step.action, step.second or None)
+        rebuilt.add(step.parent, step.action, step.donor or None)
         rebuilt.settle(step.number, outcomes[step.number])
     return {
         "size": size,
@@ -124,7 +130,7 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=12)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="engine-overhead-") as name, Pool() as pool:
+    with tempfile.TemporaryDirectory(prefix="engine-overhead-") as name, LocalPool() as pool:
         folder = Path(name) / "candidates"
         write_candidates(folder, chosen.candidates)
         task = Task(TASK, "relu")

@@ -140,7 +140,7 @@ def killed(
 
 
 def _judging(log: Path) -> int:
-    return log.read_text(errors="replace").count('"event":"judging"')
+    return log.read_text(errors="replace").count('"phase":"judging"')
 
 
 def tree(steps: list[Step]) -> list[tuple[Any, ...]]:

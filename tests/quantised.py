@@ -1,4 +1,4 @@
-"""A module as a user has it: weights of its own, some of them whole numbers."""
+"""A user's module with its own weights, some of them integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module with a tensor that no state has: a plain attribute, or a buffer that does not persist."""
+"""A module with a tensor outside its state_dict: a plain attribute, or a non-persistent buffer."""
 
 from __future__ import annotations
 

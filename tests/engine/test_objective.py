@@ -238,6 +238,7 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
     assert show_run(ShowOptions(run=store.id, plot=str(tmp_path / "front.svg"), runs_dir=str(tmp_path))) == 0
     assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
     assert "0.505 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
+    assert "reference, not measured yet" in shown and "0.0000" not in shown, "its task was never measured"
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]
     assert len(circles) == len(HELD) and len({circle.get("fill") for circle in circles}) == 2

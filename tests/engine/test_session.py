@@ -105,9 +105,9 @@ def test_the_same_request_reopens_a_run_as_asked(
 def test_a_task_that_cannot_be_scored_leaves_nothing_behind(request_: RunRequest) -> None:
     lab, written = Lab("its output is random; if that is dropout, use `--mode eval`"), []
     store = open_run(request_, lab)
-    with pytest.raises(BadInput, match="cannot be scored: its output is random.*--mode eval"):
-        with session.closing(store, written.append):
-            work(store, lab)
+    message = r"cannot be scored: its output is random.*--mode eval"
+    with pytest.raises(BadInput, match=message), session.closing(store, written.append):
+        work(store, lab)
     assert not store.folder.exists() and not written
 
 

@@ -13,6 +13,7 @@ still fit.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -139,13 +140,16 @@ class RunMemory:
     def errors(self) -> tuple[RecurringError, ...]:
         """Most frequent first, then latest first."""
         fixes = self._fixes()
-        found: dict[str, list[NodeError]] = {}
+        by_signature: dict[str, list[NodeError]] = {}
         latest: dict[str, int] = {}
         for index, (signature, error) in enumerate(self._errors):
-            found.setdefault(signature, []).append(error)
+            by_signature.setdefault(signature, []).append(error)
             latest[signature] = index
-        order = sorted(found, key=lambda signature: (-len(found[signature]), -latest[signature]))
-        return tuple(RecurringError(s, found[s][-1].message, len(found[s]), fixes.get(s, "")) for s in order)
+        recurring = [
+            RecurringError(signature, errors[-1].message, len(errors), fixes.get(signature, ""))
+            for signature, errors in by_signature.items()
+        ]
+        return tuple(sorted(recurring, key=lambda error: (-error.count, -latest[error.signature])))
 
     def facts(self) -> tuple[Fact, ...]:
         """Latest first, without duplicates."""
@@ -153,21 +157,21 @@ class RunMemory:
 
     def _fixes(self) -> dict[str, str]:
         """Methods by the signature that they fixed; the latest counts."""
-        shown: dict[int, set[str]] = {}
+        signatures: defaultdict[int, set[str]] = defaultdict(set)
         for signature, error in self._errors:
-            shown.setdefault(error.node, set()).add(signature)
+            signatures[error.node].add(signature)
         fixes = {}
         for attempt in self._attempts.values():
             if attempt.failure:
                 continue
             step, parent = attempt, self._attempts.get(attempt.parent)
-            still: set[str] = set()
+            handled: set[str] = set()
             visited = {attempt.node}
             while parent and parent.failure and parent.node not in visited:
                 visited.add(parent.node)
-                left = shown.get(parent.node, set()) - still
-                fixes.update(dict.fromkeys(sorted(left - shown.get(step.node, set())), step.method))
-                still |= shown.get(parent.node, set())
+                fixed = signatures[parent.node] - handled - signatures[step.node]
+                fixes.update(dict.fromkeys(sorted(fixed), step.method))
+                handled |= signatures[parent.node]
                 step, parent = parent, self._attempts.get(parent.parent)
         return fixes
 
@@ -197,12 +201,12 @@ class RunMemory:
             for title, (share, lines) in shares.items()
             for index in range(len(lines))
         )
-        left = int(budget_tokens * _CHARACTERS_PER_TOKEN)
+        characters_left = int(budget_tokens * _CHARACTERS_PER_TOKEN)
         chosen: dict[str, list[int]] = {title: [] for title in sections}
         for _, _, index, title in ranked:
             cost = len(f"- {sections[title][index]}\n") + (0 if chosen[title] else len(f"{title}:\n\n"))
-            if cost <= left:
-                left -= cost
+            if cost <= characters_left:
+                characters_left -= cost
                 chosen[title].append(index)
         blocks = [
             f"{title}:\n" + "\n".join(f"- {sections[title][index]}" for index in sorted(indices))
@@ -213,11 +217,9 @@ class RunMemory:
 
 
 def _group(attempts: Iterable[Attempt]) -> AttemptGroups:
-    known = list(attempts)
-    gains = sorted((a for a in known if a.worth >= _MIN_SPEEDUP), key=lambda a: -a.worth)
-    return AttemptGroups(
-        tuple(gains), tuple(sorted((a for a in known if a.worth < _MIN_SPEEDUP), key=lambda a: a.worth))
-    )
+    ranked = sorted(attempts, key=lambda attempt: -attempt.worth)
+    gains = [attempt for attempt in ranked if attempt.worth >= _MIN_SPEEDUP]
+    return AttemptGroups(tuple(gains), tuple(sorted(ranked[len(gains) :], key=lambda attempt: attempt.worth)))
 
 
 def _lines(attempts: Iterable[Attempt]) -> list[str]:
