@@ -1,4 +1,5 @@
-"""The Python API: judge or find kernels for a KernelBench file, a module with example inputs, or a plain function."""
+"""The Python API: judge or optimize a KernelBench file, a class by name, a module with example inputs, or a
+function."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from kernelpro.records import (
+    BASELINES,
     BadInput,
     Candidate,
+    Interval,
     Job,
     Limits,
     Mode,
@@ -23,67 +26,21 @@ from kernelpro.records import (
     Role,
     RunConfig,
     Target,
-    Task,
     Verdict,
 )
+from kernelpro.tasks import load_task
 
 if TYPE_CHECKING:
-    from kernelpro.engine.store import Store
+    from kernelpro.engine.session import RunRequest
+    from kernelpro.engine.store import RunStore
     from kernelpro.pools.pool import Pool
+    from kernelpro.records.events import RunEvent
 
-Report = Callable[[str, dict[str, Any]], None]
-"""Hears the name of an event, and what there is to it."""
+BUDGET_PRESETS = {"quick": 20, "normal": 75, "max": 300}
+"""Candidates of a run. 75 is STARK's budget: 15 seeds and 30 iterations of 2."""
+OnEvent = Callable[["RunEvent"], None]
 
-
-def task(
-    reference: Any,
-    inputs: Sequence[Any] = (),
-    init_inputs: Sequence[Any] = (),
-    mode: Mode | None = None,
-    precision: Precision | None = None,
-) -> Task:
-    """A task from a path (KernelBench file), an `nn.Module` instance or a function.
-
-    For modules and functions `inputs` are examples: every judged call gets fresh values with the same
-    shapes and the same distribution. A module keeps its own mode and parameters; `init_inputs` are what
-    `ModelNew` is constructed with.
-    """
-    if isinstance(reference, Task):
-        return reference
-    if isinstance(reference, (str, Path)):
-        return Task.from_file(reference, mode or "train", precision)
-    import torch
-
-    from kernelpro.pools import packing
-
-    if isinstance(inputs, (torch.Tensor, dict, str)):
-        raise BadInput(f"inputs: a list of what it is called with is needed, not a {type(inputs).__name__}")
-    if isinstance(reference, type) and issubclass(reference, torch.nn.Module):
-        raise BadInput(f"{reference.__qualname__} is a class: give an instance of it, with its weights")
-    reference = getattr(reference, "_orig_mod", reference)  # of what torch.compile made
-    if isinstance(reference, torch.nn.Module):
-        made = packing.module(reference, inputs, init_inputs)
-        own: Mode = "train" if reference.training else "eval"
-        same = made.outputs if mode in (None, own) else ""
-        return Task(made.source, made.entry, "module", made.entry, made.payload, mode or own, precision, same)
-    if callable(reference):
-        made = packing.function(reference, inputs)
-        return Task(
-            made.source,
-            made.entry,
-            "function",
-            made.entry,
-            made.payload,
-            mode or "eval",
-            precision,
-            made.outputs,
-        )
-    raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
-
-
-def _require_known(target: str | None) -> None:
-    if target not in (None, *get_args(Target)):
-        raise BadInput(f"target {target!r}: there are {' and '.join(get_args(Target))}")
+__all__ = ["BUDGET_PRESETS", "OnEvent", "OptimizationResult", "judge", "load_task", "optimize"]
 
 
 def judge(
@@ -91,107 +48,213 @@ def judge(
     candidates: str | Path | Candidate | Sequence[str | Path | Candidate],
     inputs: Sequence[Any] = (),
     *,
+    init_inputs: Sequence[Any] = (),
+    mode: Mode | None = None,
+    precision: Precision | None = None,
     target: Target | None = None,
+    quick: bool = False,
+    full: bool = False,
+    baselines: Sequence[str] = (),
     options: Options | None = None,
-    **about: Any,
 ) -> list[Verdict]:
-    """One verdict for each candidate (a path, or a Candidate). `about` goes to `task`."""
+    """Judge candidates (paths or Candidates) on this machine; returns a verdict for each.
+
+    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`. `quick`
+    and `full` measure for a shorter or longer time. `baselines` are added to the default ones. `options` sets
+    everything else about judging.
+    """
     from kernelpro.pools import local
 
-    _require_known(target)
-    many = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
-    loaded = [c if isinstance(c, Candidate) else Candidate.from_file(c) for c in many]
-    what = task(reference, inputs, **about)
-    chosen = options or Options()
-    jobs = [Job(str(i), "judge", what, c, target, chosen) for i, c in enumerate(loaded)]
+    _check_target(target)
+    if quick and full:
+        raise BadInput("quick and full exclude each other: give one")
+    several = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
+    loaded = [item if isinstance(item, Candidate) else Candidate.from_file(item) for item in several]
+    task = load_task(reference, inputs, init_inputs, mode, precision)
+    judge_options = _add_baselines(options or Options(), baselines)
+    if quick or full:
+        judge_options = replace(judge_options, effort="quick" if quick else "full")
+    jobs = [Job(str(i), "judge", task, item, target, judge_options) for i, item in enumerate(loaded)]
     verdicts = []
-    for result in local.run(jobs, sandbox=chosen.sandbox):
+    for result in local.run_locally(jobs, sandbox=judge_options.sandbox):
         if result.verdict is None:
-            raise BadInput(result.error or "no verdict")
+            raise BadInput(result.error or "the worker returned no verdict")
         verdicts.append(result.verdict)
     return verdicts
 
 
-@dataclass(frozen=True)
-class Optimized:
-    """How a run ended, and what won."""
+def _check_target(target: str | None) -> None:
+    if target not in (None, *get_args(Target)):
+        raise BadInput(f"target {target!r}: use {' or '.join(map(repr, get_args(Target)))}")
+
+
+def _add_baselines(options: Options, baselines: Sequence[str]) -> Options:
+    if unknown := [name for name in baselines if name not in BASELINES]:
+        raise BadInput(f"baseline {unknown[0]}: not one of {', '.join(BASELINES)}")
+    names = {*options.baselines, *baselines}
+    return replace(options, baselines=tuple(name for name in BASELINES if name in names))
+
+
+@dataclass(frozen=True, repr=False)
+class OptimizationResult:
+    """How a run ended, and its winner."""
 
     run: Path
-    """The run's folder: `kernelpro show NAME --home FOLDER` looks into it."""
+    """The folder of the run; `kernelpro show NAME --runs-dir FOLDER` shows it."""
     outcome: Outcome
     source: str | None
-    """The winner's text, a file with `ModelNew`; None where nothing passed."""
+    """The source of the winner, a file with `ModelNew`; None if no candidate passed."""
+    author: str = ""
+    """Who wrote the winner."""
     report: Path | None = None
-    """The page that tells of the run; None where it could not be written."""
+    """The HTML report; None if it could not be written."""
 
     @property
     def verdict(self) -> Verdict | None:
+        """The final verdict on the winner."""
         return self.outcome.verdict
 
+    @property
+    def speedups(self) -> dict[str, Interval]:
+        """The speedup of the winner over each baseline; empty if there is no winner."""
+        return self.verdict.speedup if self.verdict else {}
 
-def _to_stderr(kind: str, data: dict[str, Any]) -> None:
-    if line := data.get("line"):
-        print(line, file=sys.stderr, flush=True)
+    @property
+    def speedup(self) -> float | None:
+        """The speedup of the winner over the fastest baseline; None if there is no winner."""
+        return min((ratio.value for ratio in self.speedups.values()), default=None)
+
+    def __str__(self) -> str:
+        from kernelpro.report import wording
+
+        if self.verdict is None:
+            return f"no winner: {self.outcome.reason}"
+        return wording.describe_winner(self.verdict, self.outcome.best, self.author)
+
+    def __repr__(self) -> str:
+        return f"OptimizationResult({self}; run {self.run})"
 
 
 def optimize(
     reference: Any,
     inputs: Sequence[Any] = (),
     *,
-    author: str | None = None,
+    init_inputs: Sequence[Any] = (),
+    mode: Mode | None = None,
+    precision: Precision | None = None,
+    target: Target | None = None,
     model: str = "",
+    author: str | None = None,
     roles: dict[str, Role] | None = None,
     prices: dict[str, str] | None = None,
-    compiler: bool = True,
+    budget: str = "normal",
+    candidates: int | None = None,
+    dollars: float | None = None,
+    tokens: int = 0,
+    wall: float = 0.0,
+    device: float = 0.0,
+    stop_at_floor: float = Limits.stop_at_floor,
+    baselines: Sequence[str] = (),
     objective: Objective = "speed",
-    speed_tolerance: float = 0.02,
-    limits: Limits | None = None,
-    target: Target | None = None,
+    speed_tolerance: float = RunConfig.speed_tolerance,
+    compile_seed: bool = True,
     options: Options | None = None,
-    home: str | Path | None = None,
-    report: Report = _to_stderr,
-    **about: Any,
-) -> Optimized:
-    """Search for a faster kernel, as `kernelpro optimize` does; `author` and `model` are named as there, `about` goes to `task`.
+    runs_dir: str | Path | None = None,
+    on_event: OnEvent | None = None,
+) -> OptimizationResult:
+    """Search for a faster kernel, as `kernelpro optimize` does.
 
-    Who writes: the team if there is a model, else the playbook; `compiler`: torch.compile's own code is among the first candidates.
-    `roles` says how design, plan, code and debug are asked for; `prices` what models cost, such as `{"gpt-x": "1.25/10"}`.
-    `objective`: what to look for; `speed_tolerance`: kernels within this share of the fastest one's time count as equally fast.
-    The same call goes on with a run that was stopped, or whose model could not be reached, and returns at once what a finished one
-    found. However it ends, `report.html` is in the run's folder; of a task that does not run, no run is left. `report` hears what
-    goes on, as `--json` tells it; "line" has it in words, where that is worth a line, which goes to stderr unless told otherwise.
-    It can be called where an event loop is running, as in notebooks."""
-    from kernelpro.authors.by_name import absolute
+    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`.
+
+    `model` is the LLM that writes kernels, or `author` names an author without one (`playbook`, `files:DIR`);
+    by default KERNELPRO_MODEL, else a provider whose key is set, else the playbook. `roles` are settings of
+    design, plan, code and debug; `prices` are prices of models, such as `{"gpt-x": "1.25/10"}`.
+
+    `budget` is quick, normal or max (20, 75 or 300 candidates); `candidates` overrides it. `dollars` limits
+    the cost of the models (default 5 for a model with a price; 0: no limit), `tokens` their tokens, `wall`
+    and `device` the seconds.
+
+    `baselines` are added to the default ones. `compile_seed`: start from the code that torch.compile
+    generates. `options` sets everything else about judging. `on_event` receives the events of the run; by
+    default, lines about the progress and the winner go to stderr.
+
+    The same call continues a run that was stopped and returns the result of a finished one at once. It can be
+    called in a notebook, where an event loop is running.
+    """
+    from kernelpro.authors.choice import cap_dollars, choose_author
     from kernelpro.engine import session
-    from kernelpro.engine.store import default_home
-    from kernelpro.pools.local import Pool
+    from kernelpro.engine.store import default_runs_dir
+    from kernelpro.pools.local import LocalPool
+    from kernelpro.records.events import Note
 
-    _require_known(target)
-    what, chosen = task(reference, inputs, **about), options or Options()
-    folder = Path(home) if home else default_home()
-    with Pool(chosen.sandbox) as pool:
-        where = target or session.target_of(pool)
-        if objective != "speed" and (reason := session.no_energy(pool, where)):
-            raise BadInput(f"objective {objective}: {reason}")
-        config = RunConfig(
-            what.for_target(where),
-            where,
-            author or ("team" if model else "playbook"),
-            {"code": model} if model else {},
-            limits=limits or Limits(),
-            options=chosen,
-            compile_seed=compiler,
-            roles=roles or {},
-            prices=prices or {},
-            objective=objective,
-            speed_tolerance=speed_tolerance,
-        )
-        return _beside_any_loop(_search, pool, absolute(config, folder), folder, report)
+    _check_target(target)
+    if budget not in BUDGET_PRESETS:
+        raise BadInput(f"budget {budget!r}: use {', '.join(BUDGET_PRESETS)}, or give candidates=N")
+    choice = choose_author(author, model)
+    limits = Limits(
+        BUDGET_PRESETS[budget] if candidates is None else candidates,
+        cap_dollars(dollars, choice.models, prices or {}),
+        tokens,
+        wall,
+        device,
+        stop_at_floor,
+    )
+    config = RunConfig(
+        load_task(reference, inputs, init_inputs, mode, precision),
+        target or "cpu",
+        choice.author,
+        choice.models,
+        limits=limits,
+        options=_add_baselines(options or Options(), baselines),
+        compile_seed=compile_seed,
+        roles=roles or {},
+        prices=prices or {},
+        objective=objective,
+        speed_tolerance=speed_tolerance,
+    )
+    request = session.RunRequest(
+        config, Path(runs_dir) if runs_dir else default_runs_dir(), target, reuse="always"
+    )
+    session.validate(request)
+    printer = _Printer()
+    notify = on_event or printer.on_event
+    cap = f"; stops at {limits.dollars:g} dollars" if limits.dollars else ""
+    with LocalPool(config.options.sandbox) as pool:
+        result = _beside_any_loop(_search, pool, request, notify, printer, Note(f"{choice.summary}{cap}"))
+    if on_event is None:
+        print(result, file=sys.stderr, flush=True)
+    return result
 
 
-def _beside_any_loop(work: Callable[..., Optimized], *arguments: Any) -> Optimized:
-    """A notebook's cells run in an event loop, and within one no other can be run: then in a thread of its own. Ctrl-C ends it."""
-    stops: list[Callable[[], object]] = []
+class _Printer:
+    """Prints the events of a run that a user wants to read, on stderr."""
+
+    store: RunStore | None = None
+
+    def on_event(self, event: RunEvent) -> None:
+        from kernelpro.records.events import Note, StepProgress, TaskMeasured
+        from kernelpro.report import wording
+
+        line = ""
+        match event:
+            case Note(text):
+                line = text
+            case TaskMeasured():
+                line = wording.describe_baselines(event)
+            case StepProgress(number, "settled"):
+                step = self.store.step(number) if self.store else None
+                line = wording.describe_step(step) if step else ""
+        if line:
+            print(line, file=sys.stderr, flush=True)
+
+
+Stops = list[Callable[[], object]]
+"""Functions that stop a run from another thread."""
+
+
+def _beside_any_loop(work: Callable[..., OptimizationResult], *arguments: Any) -> OptimizationResult:
+    """Run `work` in its own thread if an event loop is running here, as in a notebook. Ctrl-C stops it."""
+    stops: Stops = []
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -205,49 +268,31 @@ def _beside_any_loop(work: Callable[..., Optimized], *arguments: Any) -> Optimiz
             raise
 
 
-async def _stoppable(work: Coroutine[Any, Any, Outcome], stops: list[Callable[[], object]]) -> Outcome:
-    """`stops`: where other threads find how to end it."""
+async def _stoppable(work: Coroutine[Any, Any, Outcome], stops: Stops) -> Outcome:
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     stops.append(lambda: loop.call_soon_threadsafe(task.cancel))
     return await task
 
 
 def _search(
-    pool: Pool, config: RunConfig, folder: Path, report: Report, stops: list[Callable[[], object]]
-) -> Optimized:
+    pool: Pool, request: RunRequest, on_event: OnEvent, printer: _Printer, first: RunEvent, stops: Stops
+) -> OptimizationResult:
     from kernelpro.engine import session
 
-    store = session.store_for(folder, config, config.task.name)
-    stillborn = False
-    try:
-        working = session.work(store, pool, lambda kind, data: report(kind, data | _line(store, kind, data)))
-        outcome = asyncio.run(_stoppable(working, stops))
+    store = session.open_run(request, pool)
+    printer.store = store
+    reports: list[Path | None] = []
+    with session.closing(store, lambda _: reports.append(_write_report(store))):
+        if not store.is_finished:
+            on_event(first)
+        outcome = asyncio.run(_stoppable(session.continue_run(store, pool, on_event), stops))
         winner = store.step(outcome.best) if outcome.best is not None else None
         source = store.source(winner.final_source) if winner else None
-    except BadInput as error:
-        stillborn = session.is_stillborn(store, error)
-        raise
-    finally:
-        if stillborn:
-            store.delete()
-        else:
-            written = _report(store)
-            store.close()
-    return Optimized(store.folder, outcome, source, written)
+    return OptimizationResult(store.folder, outcome, source, winner.author if winner else "", reports[0])
 
 
-def _line(store: Store, kind: str, data: dict[str, Any]) -> dict[str, str]:
-    """An event in words, where it has any."""
-    from kernelpro.report import sentence
-
-    if kind == "ground":
-        return {"line": sentence.laid(data)}
-    step = store.step(data["step"]) if kind == "settled" else None
-    return {"line": sentence.settled(step)} if step else {}
-
-
-def _report(store: Store) -> Path | None:
-    """What a run found does not depend on whether its report could be written."""
+def _write_report(store: RunStore) -> Path | None:
+    """The report, or None: a report that cannot be written does not change the outcome."""
     from kernelpro.report import write
 
     try:

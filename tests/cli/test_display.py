@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from engine.verdicts import verdict as metered
 
-from kernelpro.cli import history
+from kernelpro.cli import runs
 from kernelpro.cli.display import Display
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import Interval, Outcome, RunConfig, Status, Step, Task, Verdict
-from kernelpro.report import gather, sentence
+from kernelpro.report import gather, wording
 
 CONFIG = RunConfig(Task("pass", "t"), "cpu", "playbook")
 VERDICT = Verdict(
@@ -28,19 +28,19 @@ VERDICT = Verdict(
 """By the baselines' own times, taken before, it would be 1.15x."""
 
 
-def finished(home: Path) -> tuple[Store, Outcome]:
-    store = Store.create(home, CONFIG, "t")
-    store.keep_ground({"baselines": {"compile": 0.575}, "baseline_ms": 0.575, "floor_ms": 0.0025})
-    text = store.put_source("a = 1\n")
-    store.keep(Step(1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=VERDICT))
+def finished(home: Path) -> tuple[RunStore, Outcome]:
+    store = RunStore.create(home, CONFIG, "t")
+    store.save_task_facts({"baselines": {"compile": 0.575}, "baseline_ms": 0.575, "floor_ms": 0.0025})
+    text = store.save_source("a = 1\n")
+    store.save_step(Step(1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=VERDICT))
     outcome = Outcome("spent", 1, VERDICT, (1,))
-    store.finish(outcome)
+    store.save_outcome(outcome)
     return store, outcome
 
 
 def test_commands_that_are_printed_find_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, outcome = finished(tmp_path / "my runs")
-    Display(store, CONFIG, False).final(outcome)
+    Display(store, CONFIG, False).print_outcome(outcome)
     told = capsys.readouterr().out
     look, take = told.split("look at it: ")[1].split("; take it: ")
     assert shlex.split(look) == ["kernelpro", "show", "t-1", "1", "--home", str(tmp_path / "my runs")]
@@ -57,20 +57,20 @@ def test_commands_that_are_printed_find_the_run(tmp_path: Path, capsys: pytest.C
 def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store.create(tmp_path, CONFIG, "t")
-    store.keep_ground({"baselines": {"compile": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1})
-    text = store.put_source("a = 1\n")
+    store = RunStore.create(tmp_path, CONFIG, "t")
+    store.save_task_facts({"baselines": {"compile": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1})
+    text = store.save_source("a = 1\n")
     step = Step(
         1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=metered(0.5, 0.8)
     )
-    store.keep(step)
+    store.save_step(step)
     told = "2.00x over torch.compile; 160 mJ, 0.400 of torch.compile's"
-    assert sentence.settled(step) == f"step 1 (seed, by playbook): 0.5 ms, {told}; wider loads"
-    history.show("t-1", None, None, str(tmp_path), False)
+    assert wording.describe_step(step) == f"step 1 (seed, by playbook): 0.5 ms, {told}; wider loads"
+    runs.show("t-1", None, None, str(tmp_path), False)
     assert f"0.5000 ms ({told})" in " ".join(capsys.readouterr().out.split())
     refused = replace(step, verdict=metered(0.5, refused="the device was throttled"))
     assert (
-        sentence.settled(refused)
+        wording.describe_step(refused)
         == "step 1 (seed, by playbook): 0.5 ms, 2.00x over torch.compile; wider loads"
     )
 
@@ -78,10 +78,10 @@ def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(
 def test_a_step_has_one_factor_and_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, _ = finished(tmp_path)
     assert (
-        sentence.settled(store.steps()[0])
+        wording.describe_step(store.steps()[0])
         == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
     )
-    history.show("t-1", None, None, str(tmp_path), False)
+    runs.show("t-1", None, None, str(tmp_path), False)
     assert "0.5000 ms (1.10x over torch.compile)" in capsys.readouterr().out
     (step,) = gather(store)["steps"]
     assert step["against"] == "compile" and step["speedup"]["compile"]["value"] == 1.1

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from engine import verdicts
 
-from kernelpro.cli import history
-from kernelpro.engine.store import Store
+from kernelpro.cli import runs
+from kernelpro.engine.store import RunStore
 from kernelpro.llm.question import Exchange, ModelError, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput, Cost, Interval, Outcome, RunConfig, Status, Step, Task, Verdict
+from kernelpro.records.events import RunFailed, RunPaused, RunStarted
 
 
 class Anything:
@@ -40,9 +41,9 @@ def verdict() -> Verdict:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Store:
-    store = Store.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team"), "t")
-    store.keep_ground(
+def run(tmp_path: Path) -> RunStore:
+    store = RunStore.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team"), "t")
+    store.save_task_facts(
         {
             "baselines": {"compile": 1.0},
             "baseline_ms": 1.0,
@@ -51,9 +52,9 @@ def run(tmp_path: Path) -> Store:
             "no_seeds": "no luck",
         }
     )
-    compiled = store.put_source("# by the compiler\na = 1\n")
-    better = store.put_source("# by a model\na = 2\n")
-    store.keep(
+    compiled = store.save_source("# by the compiler\na = 1\n")
+    better = store.save_source("# by a model\na = 2\n")
+    store.save_step(
         Step(
             1, 0, "seed", "settled", compiled, compiled, "as it is", author="torch.compile", verdict=verdict()
         )
@@ -69,25 +70,25 @@ def run(tmp_path: Path) -> Store:
         "verdict": verdict(),
         "details": details,
     }
-    store.keep(Step(2, 1, "improve", "settled", better, better, **told))  # type: ignore[arg-type]
+    store.save_step(Step(2, 1, "improve", "settled", better, better, **told))  # type: ignore[arg-type]
     for step, prompt, answer in ((2, "make it wider", "a = 2"), (21, "not of step 2", "no")):
         question: Question[Any] = Question(f"step-{step}/plan", "plan", "be terse", prompt, Anything())  # type: ignore[arg-type]
-        exchange = Exchange(text=answer, money=Decimal("0.01"), tokens_in=100, tokens_out=20, calls=1)
+        exchange = Exchange(text=answer, dollars=Decimal("0.01"), tokens_in=100, tokens_out=20, calls=1)
         exchange.add("system", "be terse")
         exchange.add("user", prompt)
         exchange.add("assistant", answer)
         Transcripts(store.folder / FILE, "1-abc").append("m", question, exchange)
-    failed = Exchange(messages=[{"role": "user", "text": "x"}], money=Decimal("0.02"), tokens_in=300, calls=2)
+    failed = Exchange(messages=[{"role": "user", "text": "x"}], dollars=Decimal("0.02"), tokens_in=300, calls=2)
     asked: Question[Any] = Question("step-2/code", "code", "be terse", "write", Anything())  # type: ignore[arg-type]
     Transcripts(store.folder / FILE, "1-abc").append(
         "m", asked, failed, ModelError("it was malformed 3 times")
     )
-    store.finish(Outcome("spent", 2, verdict(), (2,), ("a note",)))
+    store.save_outcome(Outcome("spent", 2, verdict(), (2,), ("a note",)))
     return store
 
 
-def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert history.show(run.id, 2, None, str(run.folder.parent), False) == 0
+def test_a_step_is_shown_with_its_prompts_and_answers(run: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.show(run.id, 2, None, str(run.folder.parent), False) == 0
     shown = capsys.readouterr().out
     for part in (
         "improve of step 1, by m",
@@ -108,25 +109,25 @@ def test_a_step_is_shown_with_its_prompts_and_answers(run: Store, capsys: pytest
 
 
 def test_what_each_role_cost_is_shown_with_what_failed(
-    run: Store, capsys: pytest.CaptureFixture[str]
+    run: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history.show(run.id, None, None, str(run.folder.parent), False)
+    runs.show(run.id, None, None, str(run.folder.parent), False)
     shown = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
     rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in shown}
     assert rows["plan"] == ["2", "200", "40", "0.0200"] and rows["code"] == ["2", "300", "0", "0.0200"]
     assert rows["in all"] == ["4", "500", "40", "0.0400"] and "prompts: 1-abc" in rows
 
 
-def test_what_the_compiler_wrote_is_called_so(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    history.show(run.id, None, None, str(run.folder.parent), False)
+def test_what_the_compiler_wrote_is_called_so(run: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.show(run.id, None, None, str(run.folder.parent), False)
     tree = capsys.readouterr().out
     assert "1 seed by torch.compile" in tree and "note: a note" in tree and "note: no luck" in tree
-    history.show(run.id, 1, None, str(run.folder.parent), False)
+    runs.show(run.id, 1, None, str(run.folder.parent), False)
     assert "seed by torch.compile" in capsys.readouterr().out
 
 
-def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    history.show(run.id, 2, None, str(run.folder.parent), True)
+def test_json_holds_the_exchanges_as_well(run: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.show(run.id, 2, None, str(run.folder.parent), True)
     record = json.loads(capsys.readouterr().out)
     assert [message["text"] for message in record["asked"][0]["messages"]] == [
         "be terse",
@@ -139,12 +140,12 @@ def test_json_holds_the_exchanges_as_well(run: Store, capsys: pytest.CaptureFixt
 def test_speed_against_energy_is_drawn_before_a_run_has_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team", objective="edp"), "t")
+    store = RunStore.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team", objective="edp"), "t")
     picture = tmp_path / "front.svg"
 
     def plot(found: Verdict) -> None:
-        store.keep(Step(1, 0, "seed", "settled", verdict=found))
-        history.show(store.id, None, str(picture), str(tmp_path), False)
+        store.save_step(Step(1, 0, "seed", "settled", verdict=found))
+        runs.show(store.id, None, str(picture), str(tmp_path), False)
 
     with pytest.raises(BadInput, match="has no energies; they are measured with --objective"):
         plot(verdict())
@@ -156,16 +157,17 @@ def test_speed_against_energy_is_drawn_before_a_run_has_ended(
 
 def test_runs_are_told_apart_by_how_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = RunConfig(Task("pass", "t"), "cpu", "team")
-    for events in ((), ("begun",), ("begun", "paused"), ("begun", "paused", "begun", "failed")):
-        store = Store.create(tmp_path, config, "t")
-        for kind in events:
-            store.tell(kind)
+    started, paused, failed = RunStarted(), RunPaused("an answer"), RunFailed("an error")
+    for events in ((), (started,), (started, paused), (started, paused, started, failed)):
+        store = RunStore.create(tmp_path, config, "t")
+        for event in events:
+            store.add_event(event)
         store.close()
-    ended, busy = (Store.create(tmp_path, config, "t") for _ in range(2))
-    ended.finish(Outcome("spent"))
+    ended, busy = (RunStore.create(tmp_path, config, "t") for _ in range(2))
+    ended.save_outcome(Outcome("spent"))
     busy.lock()
-    busy.finish(Outcome("spent, but more is wanted"))
-    assert history.runs(str(tmp_path), json_lines=True) == 0
+    busy.save_outcome(Outcome("spent, but more is wanted"))
+    assert runs.runs(str(tmp_path), json_lines=True) == 0
     told = {line["run"]: line["state"] for line in map(json.loads, capsys.readouterr().out.splitlines())}
     assert [told[f"t-{n}"] for n in range(1, 7)] == [
         "stopped",
@@ -182,14 +184,14 @@ def test_a_run_is_deleted_unless_somebody_works_on_it(
 ) -> None:
     config = RunConfig(Task("pass", "t"), "cpu", "team")
     for _ in range(3):
-        Store.create(tmp_path, config, "t").close()
-    busy = Store.open(tmp_path, "t-2")
+        RunStore.create(tmp_path, config, "t").close()
+    busy = RunStore.open(tmp_path, "t-2")
     busy.lock()
     with pytest.raises(BadInput, match="run t-2 is being worked on by another process"):
-        history.delete(["t-1", "t-2", "t-3"], str(tmp_path))
+        runs.delete(["t-1", "t-2", "t-3"], str(tmp_path))
     assert capsys.readouterr().err == "deleted: t-1\n" and {path.name for path in tmp_path.iterdir()} == {
         "t-2",
         "t-3",
     }
     with pytest.raises(BadInput, match="no run is called t-1"):
-        history.delete(["t-1"], str(tmp_path))
+        runs.delete(["t-1"], str(tmp_path))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli.judging import _print_table
+from kernelpro.cli.judge import _print_table
 from kernelpro.records import Interval, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"
@@ -46,7 +46,7 @@ def test_the_table_shows_what_two_digits_would_hide(capsys: pytest.CaptureFixtur
             faster="yes",
             floor_ms=2e-5,
         )
-        _print_table(Task("", "t"), [Verdict.from_json(passed.to_json() | {"authored_share": 0.006})])
+        _print_table(Task("", "t"), [Verdict.from_json(passed.to_json() | {"own_share": 0.006})])
     narrow, wide = (line.split("│") for line in capsys.readouterr().out.splitlines() if "k.py" in line)
     assert [cell.strip() for cell in narrow[3:5]] == ["0.00271", "1.021 [1.019, 1.024]"]
     assert [cell.strip() for cell in narrow[7:9]] == ["0.74 %", "0.6 %"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli.place import Place
-from kernelpro.engine.store import Store
+from kernelpro.cli.pools import Place
+from kernelpro.engine.store import RunStore
 
 BAD = Path(__file__).parents[1] / "bad"
 
@@ -49,7 +49,7 @@ def test_a_run_with_a_spool_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     )
     first = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options)
     assert first.returncode == 3, first.stderr
-    assert Store.open(tmp_path / "runs", "here-1").config().pool == f"spool:{tmp_path}/jobs"
+    assert RunStore.open(tmp_path / "runs", "here-1").config().pool == f"spool:{tmp_path}/jobs"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     second = kernelpro(elsewhere, "resume", "here-1", "--home", str(tmp_path / "runs"))

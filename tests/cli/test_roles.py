@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelpro.cli.roles import prices, roles
+from kernelpro.cli.parsing import prices, roles
 from kernelpro.records import BadInput, Role
 
 

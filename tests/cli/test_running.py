@@ -13,8 +13,8 @@ pytest.importorskip("pydantic_ai")
 
 from llm.asking import unanswered
 
-from kernelpro.cli import running
-from kernelpro.engine.store import Store
+from kernelpro.cli import optimize
+from kernelpro.engine.store import RunStore
 from kernelpro.lab import machine
 from kernelpro.records import BadInput, Limits, Role, RunConfig, Task
 
@@ -77,11 +77,11 @@ def test_a_gpu_that_is_not_here_may_be_elsewhere(tmp_path: Path) -> None:
 
 def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> None:
     config = RunConfig(Task("class Model: ...", "t"), "cpu", "team", {"code": SERVER})
-    store = Store.create(tmp_path, config, "t")
+    store = RunStore.create(tmp_path, config, "t")
     store.close()
     with pytest.raises(BadInput, match="--price m=INPUT/OUTPUT"):
-        running.resume("t-1", ("dollars=1",), (), None, str(tmp_path), False)
-    assert Store.open(tmp_path, "t-1").config() == config
+        optimize.resume("t-1", ("dollars=1",), (), None, str(tmp_path), False)
+    assert RunStore.open(tmp_path, "t-1").config() == config
 
 
 @pytest.mark.long  # engine/test_team_run.py has a run that is resumed; this is one from another folder
@@ -112,7 +112,7 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     assert first.returncode == 3, first.stderr
     (waiting,) = unanswered(tmp_path / "questions")
     assert waiting.name == "here-1__step-1__design.md"
-    config = Store.open(tmp_path / "runs", "here-1").config()
+    config = RunStore.open(tmp_path / "runs", "here-1").config()
     assert (
         "on the CPU; on a GPU: --target cuda, elsewhere with --pool spool:DIR or --pool ray:\n"
         in first.stderr

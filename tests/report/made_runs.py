@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.verdicts import verdict
 
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import (
     Bound,
     Cost,
@@ -15,17 +15,24 @@ from kernelpro.records import (
     Evidence,
     Finding,
     Gain,
+    Hardware,
     Interval,
     Limits,
+    NoVerdict,
     Outcome,
     RunConfig,
     Severity,
     Skipped,
     Status,
     Step,
+    StepDetails,
     Task,
+    TaskFacts,
     Verdict,
+    Work,
 )
+from kernelpro.records.events import RunFailed, RunStarted, StepProgress
+from kernelpro.records.jobs import Tuning, TuningPoint
 
 SOURCE = """import torch
 
@@ -50,14 +57,13 @@ CONFIG = RunConfig(
     seed=7,
     constants={"seeds": 2.0},
 )
-GROUND = {
-    "baselines": {"eager_fp32": 4.0, "compile": 2.0},
-    "baseline_ms": 2.0,
-    "floor_ms": 0.5,
-    "precision": "fp32",
-    "hardware": {"name": "a chip", "bandwidth": 6e10, "rates": {"fp32": 7e10}, "facts": ["cores: 2"]},
-    "work": {"read_bytes": 1.5e7, "written_bytes": 1.5e7, "matrix_flops": 0.0, "vector_flops": 1e7},
-}
+FACTS = TaskFacts(
+    {"eager_fp32": 4.0, "compile": 2.0},
+    0.5,
+    "fp32",
+    hardware=Hardware("a chip", 6e10, rates={"fp32": 7e10}, facts={"cores": "2"}),
+    work=Work(15_000_000, 15_000_000, 0.0, 1e7),
+)
 FINDING = Finding(
     "cpu_scalar_code",
     "instruction",
@@ -86,7 +92,7 @@ def passed(number: int, ms: float, **more: object) -> Verdict:
         speedup={"eager_fp32": near(4.0 / ms), "compile": near(2.0 / ms)},
         faster="yes" if ms < 1.9 else "no",
         floor_ms=0.5,
-        authored_share=0.97,
+        own_share=0.97,
         sandbox="namespaces",
         language="cpp",
         environment={"kernelpro": "0.1.0", "cpu": "a chip", "torch": "2.13.0", "threads": 2},
@@ -105,24 +111,24 @@ def diagnosis(*findings: Finding) -> Diagnosis:
     return Diagnosis(Bound.MEMORY, "medium", "bytes need 0.5 ms", place, findings, skipped)
 
 
-def begun(home: Path, config: RunConfig = CONFIG, ground: bool = True) -> Store:
-    store = Store.create(home, config, config.task.name)
-    store.tell("begun")
-    if ground:
-        store.keep_ground(GROUND)
+def begun(home: Path, config: RunConfig = CONFIG, measured: bool = True) -> RunStore:
+    store = RunStore.create(home, config, config.task.name)
+    store.add_event(RunStarted())
+    if measured:
+        store.save_task_facts(FACTS)
     return store
 
 
-def settle(store: Store, step: Step, block: int = 1, added: str = "1", remark: str = "as it is") -> Step:
+def settle(store: RunStore, step: Step, block: int = 1, added: str = "1", remark: str = "as it is") -> Step:
     """Keep a step with a source of its own, settled."""
-    key = store.put_source(SOURCE.format(block=block, added=added, remark=remark))
+    key = store.save_source(SOURCE.format(block=block, added=added, remark=remark))
     step = replace(step, stage="settled", source=key, final_source=key)
-    store.keep(step)
-    store.tell("settled", step=step.number)
+    store.save_step(step)
+    store.add_event(StepProgress(step.number, "settled"))
     return step
 
 
-def searched(home: Path) -> Store:
+def searched(home: Path) -> RunStore:
     """A tree with an outcome of most kinds; not finished yet."""
     store = begun(home)
     compiler = Step(
@@ -148,8 +154,8 @@ def searched(home: Path) -> Store:
         author="gpt-x",
         cost=Cost(0.05, 4000, 800, 2),
     )
-    told = {"promised": 2.0, "advice": "cpu_scalar_code", "device_seconds": 12.5}
-    settle(store, replace(lanes, verdict=passed(3, 1.0), details=told, diagnosis=diagnosis(FINDING)), 16)
+    details = StepDetails(expected_speedup=2.0, diagnostic="cpu_scalar_code", device_seconds=12.5)
+    settle(store, replace(lanes, verdict=passed(3, 1.0), details=details, diagnosis=diagnosis(FINDING)), 16)
     wrong = Step(
         4,
         3,
@@ -168,17 +174,14 @@ def searched(home: Path) -> Store:
         verdict=failed(5, Status.BUILD_FAILED, "kernel.cpp:18: error\nexpected ;"),
     )
     settle(store, broken, 64)
-    again = Step(6, 3, "improve", plan="sixteen sums once more", author="gpt-x", note="a duplicate of step 3")
+    again = Step(6, 3, "improve", plan="sixteen sums once more", author="gpt-x", no_verdict=NoVerdict.DUPLICATE, note="the same source as step 3")
     settle(store, again, 16)
-    tuned = {
-        "point": {"BLOCK": 32},
-        "why": "the fastest by more than the interval",
-        "tried": [{"point": {"BLOCK": 32}}] * 3,
-    }
+    point = TuningPoint({"BLOCK": 32}, Status.PASSED, 0.8, "quick")
+    tuning = Tuning({"BLOCK": 32}, "the fastest by more than the interval", (point,) * 3)
     best = Step(
         7, 3, "improve", plan="blocks", hypothesis="the cache", author="gpt-x", cost=Cost(0.02, 1000, 300, 1)
     )
-    details = {"promised": 2.0, "tuned": tuned, "device_seconds": 8.0}
+    details = StepDetails(expected_speedup=2.0, tuning=tuning, device_seconds=8.0)
     settle(
         store,
         replace(
@@ -186,13 +189,13 @@ def searched(home: Path) -> Store:
         ),
         32,
     )
-    store.keep_wall(321.0)
-    store.charge("probe", 12.5)
-    store.charge("candidates", 8.0)
+    store.save_wall_seconds(321.0)
+    store.add_device_seconds("probe", 12.5)
+    store.add_device_seconds("candidates", 8.0)
     return store
 
 
-def metered(home: Path) -> Store:
+def metered(home: Path) -> RunStore:
     """Not finished; the energy of three steps was asked for, and of two it was told."""
     store = searched(home)
     energies = {
@@ -202,13 +205,13 @@ def metered(home: Path) -> Store:
     }
     for step in store.steps():
         if step.verdict and energies.get(step.number):
-            store.keep(replace(step, verdict=replace(step.verdict, energy=energies[step.number])))
+            store.save_step(replace(step, verdict=replace(step.verdict, energy=energies[step.number])))
     return store
 
 
-def won(home: Path) -> Store:
+def won(home: Path) -> RunStore:
     store = searched(home)
-    store.finish(
+    store.save_outcome(
         Outcome(
             "the budget of 8 candidates is spent",
             7,
@@ -220,16 +223,16 @@ def won(home: Path) -> Store:
     return store
 
 
-def compiler_won(home: Path, author: str = "torch.compile") -> Store:
+def compiler_won(home: Path, author: str = "torch.compile") -> RunStore:
     store = begun(home)
     settle(
         store, Step(1, 0, "seed", plan="what the compiler generates", author=author, verdict=passed(1, 1.5))
     )
-    store.finish(Outcome("the author has no further idea", 1, passed(1, 1.5), (1,)))
+    store.save_outcome(Outcome("the author has no further idea", 1, passed(1, 1.5), (1,)))
     return store
 
 
-def lost(home: Path) -> Store:
+def lost(home: Path) -> RunStore:
     """Nothing passed."""
     store = begun(home)
     for number, status in enumerate((Status.WRONG, Status.WRONG, Status.CHEATING, Status.TIMED_OUT), 1):
@@ -242,23 +245,23 @@ def lost(home: Path) -> Store:
             verdict=failed(number, status, f"reason {number}"),
         )
         settle(store, step, number)
-    store.keep(Step(5, 0, "seed", "settled", note="no idea: nothing is left"))
-    store.tell("settled", step=5)
-    store.finish(Outcome("the author has no further idea", notes=("no candidate passed",)))
+    store.save_step(Step(5, 0, "seed", "settled", no_verdict=NoVerdict.NO_IDEA, note="nothing is left"))
+    store.add_event(StepProgress(5, "settled"))
+    store.save_outcome(Outcome("the author has no further idea", notes=("no candidate passed",)))
     return store
 
 
-def refused(home: Path) -> Store:
+def refused(home: Path) -> RunStore:
     """The task could not be scored: it ended before the first candidate."""
-    store = begun(home, ground=False)
-    store.tell("failed", reason="this task cannot be scored: its output is constant")
+    store = begun(home, measured=False)
+    store.add_event(RunFailed("this task cannot be scored: its output is constant"))
     return store
 
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=2'>{{ 7 * 7 }}{% raw %}\"'`|![x](http://x)"
 
 
-def hostile(home: Path) -> Store:
+def hostile(home: Path) -> RunStore:
     """Every text that an author can choose tries to become markup."""
     task = replace(TASK, name="affine", source=f"# {HOSTILE}\n" + TASK.source)
     store = begun(home, replace(CONFIG, task=task, author=f"files:{HOSTILE}", models={"code": HOSTILE}))
@@ -276,8 +279,8 @@ def hostile(home: Path) -> Store:
     settle(
         store, replace(first, verdict=passed(1, 1.0, notes=(HOSTILE,), language=HOSTILE)), 1, remark=HOSTILE
     )
-    point = {"point": {HOSTILE: HOSTILE}, "why": HOSTILE, "tried": []}
+    tuning = Tuning({HOSTILE: HOSTILE}, HOSTILE, ())
     second = Step(2, 1, "improve", plan=HOSTILE, author=HOSTILE, verdict=failed(2, Status.WRONG, HOSTILE))
-    settle(store, replace(second, details={"tuned": point, "advice": HOSTILE}), 2, remark=f"{HOSTILE} again")
-    store.finish(Outcome(HOSTILE, 1, passed(1, 1.0), (1,), (HOSTILE,)))
+    settle(store, replace(second, details=StepDetails(tuning=tuning, diagnostic=HOSTILE)), 2, remark=f"{HOSTILE} again")
+    store.save_outcome(Outcome(HOSTILE, 1, passed(1, 1.0), (1,), (HOSTILE,)))
     return store

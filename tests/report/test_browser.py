@@ -9,7 +9,7 @@ import made_runs
 import pytest
 from browser import PROGRAM, Browser
 
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.report import write
 
 pytestmark = pytest.mark.skipif(
@@ -105,7 +105,7 @@ def test_the_dark_page_is_dark(tmp_path: Path, page: Browser) -> None:
     "kind", [made_runs.searched, made_runs.compiler_won, made_runs.lost, made_runs.refused]
 )
 def test_runs_of_all_kinds_open_without_a_complaint(
-    tmp_path: Path, page: Browser, kind: Callable[[Path], Store]
+    tmp_path: Path, page: Browser, kind: Callable[[Path], RunStore]
 ) -> None:
     store = kind(tmp_path)
     page.open(write(store))

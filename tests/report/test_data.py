@@ -11,14 +11,15 @@ from pathlib import Path
 
 import made_runs
 import pytest
+from answer_formats import Text
 
-from kernelpro.engine.store import Store
-from kernelpro.llm.forms import Text
+from kernelpro.engine.store import RunStore
 from kernelpro.llm.question import Exchange, ModelError, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import Energy, Point, Status, Step
+from kernelpro.records.events import RunStarted, StepProgress
 from kernelpro.report import gather, render, write
-from kernelpro.report.curves import working_seconds
+from kernelpro.report.charts import working_seconds
 
 KINDS = [
     made_runs.won,
@@ -44,7 +45,7 @@ def test_the_headline_names_both_baselines_with_intervals_and_the_harder_of_them
 def test_a_gain_that_one_baseline_denies_is_called_unclear(tmp_path: Path) -> None:
     store = made_runs.searched(tmp_path)
     doubtful = {"eager_fp32": made_runs.near(1.4), "compile": made_runs.near(1.01)}
-    store.finish(made_runs.Outcome("spent", 7, made_runs.passed(7, 0.8, speedup=doubtful), (7,)))
+    store.save_outcome(made_runs.Outcome("spent", 7, made_runs.passed(7, 0.8, speedup=doubtful), (7,)))
     verdict = gather(store)["verdict"]
     assert verdict["result"] == "unclear" and "within the noise (1.01x [0.99, 1.03])" in verdict["headline"]
 
@@ -76,7 +77,7 @@ def test_what_failed_was_paid_for_too_and_each_role_is_named(tmp_path: Path) -> 
         exchange = Exchange(
             [{"role": "user", "text": "p"}],
             text="x",
-            money=Decimal("0.5"),
+            dollars=Decimal("0.5"),
             tokens_in=1000,
             tokens_out=10,
             calls=1,
@@ -129,7 +130,7 @@ def test_the_compilers_work_is_called_so_wherever_it_appears(tmp_path: Path) -> 
     )
     assert data["roofline"]["stops"][-1]["label"] == "step 1 (compiler)"
     assert gather(made_runs.compiler_won(tmp_path, "torch.compile max-autotune"))["steps"][0]["compiler"]
-    store = Store.open(tmp_path, data["run"]["id"])
+    store = RunStore.open(tmp_path, data["run"]["id"])
     assert (
         render(store, "md").startswith("# affine: no candidate beat the compiler\n")
         and render(store, "md").count("compiler") >= 4
@@ -167,10 +168,10 @@ def test_best_so_far_never_rises(tmp_path: Path) -> None:
 
 def test_time_between_two_sittings_does_not_count() -> None:
     events = [
-        (100.0, "begun", {}),
-        (110.0, "settled", {"step": 1}),
-        (9000.0, "begun", {}),
-        (9005.0, "settled", {"step": 2}),
+        (100.0, RunStarted()),
+        (110.0, StepProgress(1, "settled")),
+        (9000.0, RunStarted()),
+        (9005.0, StepProgress(2, "settled")),
     ]
     assert working_seconds(events) == {1: 10.0, 2: 15.0}
 
@@ -204,7 +205,7 @@ def test_notes_hold_what_did_not_hold_up_what_was_skipped_and_what_is_doubtful(t
     store = made_runs.searched(tmp_path)
     noisy = {"a_a": {"value": 1.0, "low": 0.8, "high": 1.2}}
     final = made_runs.passed(7, 0.4, sandbox="process", measurement=noisy)
-    store.finish(made_runs.Outcome("spent", 7, final, (7,), ("step 3 did not hold up: wrong",)))
+    store.save_outcome(made_runs.Outcome("spent", 7, final, (7,), ("step 3 did not hold up: wrong",)))
     notes = "\n".join(gather(store)["notes"])
     assert "did not hold up" in notes and "hardware counters: this machine offers none" in notes
     assert (
@@ -217,18 +218,18 @@ def test_notes_hold_what_did_not_hold_up_what_was_skipped_and_what_is_doubtful(t
 
 def test_a_step_on_its_way_and_a_lost_source_do_not_stop_the_report(tmp_path: Path) -> None:
     store = made_runs.won(tmp_path)
-    store.keep(Step(8, 7, "improve"))
+    store.save_step(Step(8, 7, "improve"))
     lost = store.steps()[3]
     (store.folder / "sources" / f"{lost.final_source}.py").unlink()
     data = gather(store)
     assert data["steps"][7]["state"] == "chosen"
-    assert data["steps"][3]["code"]["kind"] == "lost" and "is lost" in data["steps"][3]["code"]["text"]
-    assert "is lost" in render(store, "html")
+    assert data["steps"][3]["code"]["kind"] == "lost" and "is missing" in data["steps"][3]["code"]["text"]
+    assert "is missing" in render(store, "html")
 
 
 def test_where_nothing_was_found_the_report_says_what_the_guidance_says(tmp_path: Path) -> None:
     store = made_runs.won(tmp_path)
-    store.keep(replace(store.steps()[6], diagnosis=made_runs.diagnosis()))
+    store.save_step(replace(store.steps()[6], diagnosis=made_runs.diagnosis()))
     for form in ("html", "md"):
         text = render(store, form)
         assert (
@@ -239,14 +240,14 @@ def test_where_nothing_was_found_the_report_says_what_the_guidance_says(tmp_path
 
 def test_a_task_without_arithmetic_has_no_roofline(tmp_path: Path) -> None:
     store = made_runs.won(tmp_path)
-    still = made_runs.GROUND["work"] | {"vector_flops": 0.0}  # type: ignore[operator]
-    store.keep_ground(made_runs.GROUND | {"work": still})
+    assert made_runs.FACTS.work
+    store.save_task_facts(replace(made_runs.FACTS, work=replace(made_runs.FACTS.work, vector_flops=0.0)))
     assert gather(store)["roofline"] is None and 'id="roofline"' not in render(store, "html")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_kind_of_run_has_all_three_formats_and_the_same_keys(
-    tmp_path: Path, kind: Callable[[Path], Store]
+    tmp_path: Path, kind: Callable[[Path], RunStore]
 ) -> None:
     store = kind(tmp_path)
     data = json.loads(render(store, "json"))
@@ -283,7 +284,7 @@ def test_energy_is_told_and_drawn_where_it_was_measured(tmp_path: Path) -> None:
         Point(2, 0.8, 0.02, made_runs.near(0.85), "compile", True),
         Point(1, 0.9, 0.03, made_runs.near(1.1), "compile"),
     )
-    store.finish(replace(outcome, verdict=replace(outcome.verdict, energy=energy), front=points))
+    store.save_outcome(replace(outcome, verdict=replace(outcome.verdict, energy=energy), front=points))
     data = gather(store)
     assert (
         data["verdict"]["energy"]["joules"]["candidate"]["value"] == 0.02

@@ -12,9 +12,9 @@ import made_runs
 import pytest
 from typer.main import get_command
 
-from kernelpro.cli import running
+from kernelpro.cli import optimize
 from kernelpro.cli.commands import app
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import Limits, Options, Role, RunConfig, Task
 from kernelpro.report import gather, reproduce
 
@@ -40,15 +40,15 @@ OTHERS: dict[str, Any] = {
     "options": {
         "effort": "quick",
         "baselines": ("compile",),
-        "allow": ("all",),
-        "min_authored": 0.5,
+        "disabled_tripwires": ("all",),
+        "min_own_share": 0.5,
         "sandbox": "process",
         "build_timeout": 1.5,
         "call_timeout": 2.5,
         "memory_gib": 3.0,
         "give_up_ms": 4.0,
         "energy": True,
-        "energy_against": "compile",
+        "energy_baseline": "compile",
     },
     "concurrency": 5,
     "seed": 8,
@@ -65,7 +65,7 @@ OTHERS: dict[str, Any] = {
 """For every field of a run's configuration, another value."""
 
 
-def search(store: Store, config: RunConfig) -> tuple[str, str]:
+def search(store: RunStore, config: RunConfig) -> tuple[str, str]:
     """What is said of the search, and its command."""
     found = reproduce.commands(store, config, config.task.precision, 7, False)
     (line,) = (item for item in found if " optimize " in item["command"])
@@ -97,16 +97,16 @@ def test_commands_hold_everything_that_decided_the_run(
         assert line not in seen, f"{name} decides a run and is not in its command"
         seen.add(line)
         assert command.main(shlex.split(line[1])[1:], standalone_mode=False) == 0
-        assert running.limits(asked[-1][4].budget, Limits()) == config.limits
+        assert optimize.limits(asked[-1][4].budget, Limits()) == config.limits
     wanted = asked[-1][4]
     assert (wanted.tune, wanted.prices, wanted.models) == (12, ("gpt-x=1/2",), {"code": "openai:gpt-x"})
 
 
 def test_what_only_python_can_say_is_named(tmp_path: Path) -> None:
     store = made_runs.won(tmp_path)
-    config = replace(made_runs.CONFIG, options=Options(effort="quick", min_authored=0.5))
+    config = replace(made_runs.CONFIG, options=Options(effort="quick", min_own_share=0.5))
     what, _ = search(store, config)
-    assert what == "Search again; from Python only: effort='quick', min_authored=0.5"
+    assert what == "Search again; from Python only: effort='quick', min_own_share=0.5"
     commands = {item["what"]: item["command"] for item in gather(store)["reproduce"]}
     assert commands["Judge the winner again, at full length"].startswith(
         "kernelpro judge task.py winner.py --full --target cpu"

@@ -12,7 +12,7 @@ import made_runs
 from markupsafe import escape
 
 from kernelpro.report import render
-from kernelpro.report.page import _code, _diff
+from kernelpro.report.html import _code, _diff
 
 
 class Tags(HTMLParser):

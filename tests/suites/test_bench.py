@@ -20,13 +20,13 @@ import torch
 from llm.asking import unanswered
 
 import kernelpro
-from kernelpro.api import Optimized
-from kernelpro.engine.store import Store
-from kernelpro.lab.energy.counter import NoCounter, Rapl
+from kernelpro.api import OptimizationResult
+from kernelpro.engine.store import RunStore
+from kernelpro.lab.energy.counter import NoEnergyCounter, RaplCounter
 from kernelpro.records import BadInput, Limits, Options, Result, Status
 from kernelpro.suites import problems
-from kernelpro.suites.asking import Question
-from kernelpro.suites.ledger import Entry, Ledger
+from kernelpro.suites.judging import BenchJob
+from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 TASK = """import torch
 class Model(torch.nn.Module):
@@ -58,8 +58,8 @@ KERNELS = {"1_square": "x.square()", "2_scale": "torch.tanh(x * 1.01)", "3_rando
 @pytest.fixture(scope="module")
 def no_counter() -> str:
     try:
-        Rapl()
-    except NoCounter as reason:
+        RaplCounter()
+    except NoEnergyCounter as reason:
         return str(reason)
     pytest.skip("this CPU counts energy")
 
@@ -162,10 +162,10 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
 
 
 def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> None:
-    (broken,) = problems.find(str(suite / "tasks"), (), "5", "cpu")
-    question = Question(broken, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
-    with Ledger(suite / "out") as ledger:
-        ledger.add(Entry(question.key, Result(question.key, error="syntax error")))
+    (broken,) = problems.find_problems(str(suite / "tasks"), (), "5", "cpu")
+    question = BenchJob(broken, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
+    with ResultsLog(suite / "out") as ledger:
+        ledger.add(LoggedResult(question.key, Result(question.key, error="syntax error")))
     found = bench(suite, "--probe", "--ids", "5")
     assert found.returncode == 1 and "1 could not be run or judged: --retry asks again" in found.stderr
 
@@ -199,10 +199,10 @@ def test_a_target_that_is_not_there_is_no_answer(suite: Path) -> None:
 def test_sigterm_ends_it_as_an_interrupt_does_and_it_shows_what_is_answered(
     suite: Path, tmp_path: Path
 ) -> None:
-    scale, _ = problems.find(str(suite / "tasks"), (), "2,4", "cpu")
-    question = Question(scale, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
-    with Ledger(tmp_path / "out") as ledger:
-        ledger.add(Entry(question.key, Result(question.key, error="the machine was switched off")))
+    scale, _ = problems.find_problems(str(suite / "tasks"), (), "2,4", "cpu")
+    question = BenchJob(scale, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
+    with ResultsLog(tmp_path / "out") as ledger:
+        ledger.add(LoggedResult(question.key, Result(question.key, error="the machine was switched off")))
     more = (
         "--probe",
         "--ids",
@@ -263,7 +263,7 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     assert [row["by"] for row in rows.values()] == ["a.py", ""], "nobody has won where nothing is right"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
-    assert [(config.concurrency, config.tune_points) for config in (Store(run).config() for run in runs)] == [
+    assert [(config.concurrency, config.tune_points) for config in (RunStore(run).config() for run in runs)] == [
         (1, 3),
         (1, 3),
     ]
@@ -358,7 +358,7 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "written" / "a.py").write_text(KERNEL.format(what="x.square()"))
     told: list[str] = []
 
-    def optimise() -> Optimized:
+    def optimise() -> OptimizationResult:
         return kernelpro.optimize(
             module,
             [torch.randn(1024, 1024)],
@@ -379,7 +379,7 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
         and found.verdict.status is Status.PASSED
         and found.source == KERNEL.format(what="x.square()")
     )
-    assert told.count("settled") == 1 and Store(found.run).config().speed_tolerance == 0.05
+    assert told.count("settled") == 1 and RunStore(found.run).config().speed_tolerance == 0.05
     torch.manual_seed(1)
     again = optimise()
     assert again.run == found.run and again.outcome == found.outcome, "a finished run is not begun again"

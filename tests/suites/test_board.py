@@ -11,37 +11,37 @@ from engine.verdicts import verdict
 
 from kernelpro.records import Hardware, ProbeData, Result, Status, Task, Verdict, Work
 from kernelpro.suites import probe
-from kernelpro.suites.scoreboard import Board, Terms, board, markdown, problem_table, remarks
-from kernelpro.suites.results_log import Entry, Ledger
+from kernelpro.suites.scoreboard import Scoreboard, BenchConditions, make_scoreboard, markdown, problem_table, remarks
+from kernelpro.suites.results_log import LoggedResult, ResultsLog
 from kernelpro.suites.problems import Problem
 
 
-def made(*verdicts: Verdict) -> Board:
+def made(*verdicts: Verdict) -> Scoreboard:
     """A problem for each verdict."""
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(verdicts) + 1)]
     keys = {(1, number): [str(number)] for number in range(1, len(verdicts) + 1)}
     entries = {
-        str(number): Entry(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)
+        str(number): LoggedResult(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)
     }
-    return board("mine", "kernels", "cuda", problems, keys, entries, Terms())
+    return make_scoreboard("mine", "kernels", "cuda", problems, keys, entries, BenchConditions())
 
 
-def answered(*answers: list[Result], authors: tuple[str, ...] = ()) -> Board:
+def answered(*answers: list[Result], authors: tuple[str, ...] = ()) -> Scoreboard:
     """A problem for each list; `authors` names the author of each problem's kernels."""
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(answers) + 1)]
     found = {
-        (1, n): {f"{n}/{i}": Entry(f"{n}/{i}", each, author=dict(enumerate(authors, 1)).get(n, "")) for i, each in enumerate(some)}
+        (1, n): {f"{n}/{i}": LoggedResult(f"{n}/{i}", each, author=dict(enumerate(authors, 1)).get(n, "")) for i, each in enumerate(some)}
         for n, some in enumerate(answers, 1)
     }
     entries = {key: entry for some in found.values() for key, entry in some.items()}
-    return board(
+    return make_scoreboard(
         "mine",
         "kernels",
         "cuda",
         problems,
         {place: list(some) for place, some in found.items()},
         entries,
-        Terms(),
+        BenchConditions(),
     )
 
 
@@ -56,8 +56,8 @@ def probe_result(scorable: bool, name: str = "H200", torch: str = "2.9") -> Resu
 def test_each_row_tells_its_energy_and_against_what() -> None:
     found = made(verdict(0.5, 0.8), verdict(0.8), verdict(1.0, 0.9, against="eager_tf32"))
     titles, lines = problem_table(found)
-    first = titles.index("J a call")
-    assert titles[first : first + 4] == ["J a call", "energy x baseline", "W", "energy against"]
+    first = titles.index("J per call")
+    assert titles[first : first + 4] == ["J per call", "energy vs baseline", "W", "energy against"]
     assert [line[first : first + 4] for line in lines] == [
         ["160 mJ", "0.400 [0.396, 0.404]", "320", "compile"],
         ["", "", "", ""],
@@ -78,7 +78,7 @@ def test_means_are_told_for_each_baseline_by_itself() -> None:
 
 def test_what_was_not_told_is_no_column_but_a_remark() -> None:
     found = made(verdict(0.5, refused="no counter"), verdict(0.5, refused="no counter"), verdict(0.5))
-    assert "J a call" not in problem_table(found)[0] and not found.energy
+    assert "J per call" not in problem_table(found)[0] and not found.energy
     assert remarks(found)[0] == "energy not told of 1/1 task, 1/2 task: no counter"
 
 
@@ -97,7 +97,7 @@ def test_what_a_compiler_wrote_is_called_so() -> None:
 
 def test_where_nobody_asked_nothing_is_said() -> None:
     found = made(verdict(0.5))
-    assert "J a call" not in problem_table(found)[0] and "energy" not in " ".join(remarks(found))
+    assert "J per call" not in problem_table(found)[0] and "energy" not in " ".join(remarks(found))
 
 
 def test_json_carries_it_without_the_windows() -> None:
@@ -108,28 +108,28 @@ def test_json_carries_it_without_the_windows() -> None:
     energy = data["rows"][0]["energy"]
     assert energy["ratio"]["energy"]["value"] == pytest.approx(0.4) and energy["windows"] == []
     assert data["energy"]["compile"]["problems"] == 1
-    assert Board.from_json(data) == found
+    assert Scoreboard.from_json(data) == found
 
 
 def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> None:
-    line = Entry("1", Result("1", verdict=verdict(0.5))).to_json()
+    line = LoggedResult("1", Result("1", verdict=verdict(0.5))).to_json()
     del line["result"]["verdict"]["energy"]
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
-    with Ledger(tmp_path) as ledger:
-        assert not ledger.unreadable
-        found = board(
+    with ResultsLog(tmp_path) as ledger:
+        assert not ledger.unreadable_lines
+        found = make_scoreboard(
             "mine",
             "kernels",
             "cuda",
             [Problem(1, 1, Task("", "1_task"))],
             {(1, 1): ["1"]},
             ledger.entries,
-            Terms(),
+            BenchConditions(),
         )
     assert found.rows[0].status == "passed" and found.rows[0].energy is None
     old = found.to_json()
     del old["energy"], old["rows"][0]["energy"]
-    assert Board.from_json(old) == found
+    assert Scoreboard.from_json(old) == found
 
 
 def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
@@ -151,12 +151,12 @@ def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
 
 def test_only_what_is_unsettled_is_asked_again(tmp_path: Path) -> None:
     crashed = Verdict("k", Status.CRASHED, "it died")
-    with Ledger(tmp_path) as ledger:
-        ledger.add(Entry("lost", Result("", verdict=crashed, lost="killed")))
-        ledger.add(Entry("failed", Result("", error="no memory")))
-        ledger.add(Entry("crashed", Result("", verdict=crashed)))
-        assert [ledger.lacks(key, True) for key in ("lost", "failed", "crashed")] == [True, True, False]
-        assert not ledger.lacks("lost", False)
+    with ResultsLog(tmp_path) as ledger:
+        ledger.add(LoggedResult("lost", Result("", verdict=crashed, lost="killed")))
+        ledger.add(LoggedResult("failed", Result("", error="no memory")))
+        ledger.add(LoggedResult("crashed", Result("", verdict=crashed)))
+        assert [ledger.is_missing(key, True) for key in ("lost", "failed", "crashed")] == [True, True, False]
+        assert not ledger.is_missing("lost", False)
 
 
 def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
@@ -172,17 +172,17 @@ def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
     )
     assert [row.status for row in found.rows] == ["passed", "no kernel", "build_failed"]
     assert [row.samples for row in found.rows] == [1, 0, 1]
-    assert [row.status for row in found.left_out] == ["not_scorable", "not_scorable", "not run"]
-    assert [row.reason for row in found.left_out] == ["random", "random", "no such module"]
-    assert found.summary["best"].problems == 3 and found.places == ("H200, torch 2.9",)
+    assert [row.status for row in found.excluded] == ["not_scorable", "not_scorable", "not run"]
+    assert [row.reason for row in found.excluded] == ["random", "random", "no such module"]
+    assert found.summary["best"].problems == 3 and found.machines == ("H200, torch 2.9",)
     assert "in all: 0 s of the device, no tokens" in remarks(found)
 
 
 def test_a_probe_says_what_it_was_measured_on() -> None:
-    def probed(*results: Result) -> list[probe.Probed]:
+    def probed(*results: Result) -> list[probe.ProbeRow]:
         problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(results) + 1)]
-        entries = {str(number): Entry(str(number), result) for number, result in enumerate(results, 1)}
-        return probe.probed(problems, {(1, int(key)): [key] for key in entries}, entries)
+        entries = {str(number): LoggedResult(str(number), result) for number, result in enumerate(results, 1)}
+        return probe.probe_rows(problems, {(1, int(key)): [key] for key in entries}, entries)
 
     alike, mixed = (
         probed(probe_result(True), probe_result(False)),

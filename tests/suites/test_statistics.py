@@ -10,7 +10,7 @@ import pytest
 from engine.verdicts import verdict
 
 from kernelpro.records import Interval
-from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, savings, summarise
+from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, summarize_energy, summarize
 
 Results = list[Interval | None]
 
@@ -28,28 +28,28 @@ def any_results(count: int = 200) -> Iterator[Results]:
 
 def test_by_hand() -> None:
     results = [Interval(2.0, 1.9, 2.1), Interval(0.5, 0.4, 0.6), None, Interval(1.1, 0.9, 1.3)]
-    found = summarise(results)
+    found = summarize(results)
     assert (found.problems, found.correct, found.correct_rate) == (4, 3, 0.75)
     assert found.fast == {"1": 0.5, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}, (
         "more than p times as fast, not as fast"
     )
-    assert found.sure == {"1": 0.25, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}
+    assert found.surely_fast == {"1": 0.25, "1.2": 0.25, "1.5": 0.25, "2": 0.0, "5": 0.0}
     assert found.geomean and found.geomean.value == pytest.approx((2.0 * 0.5 * 1.1) ** (1 / 3))
 
 
 def test_nothing_right_and_nothing_at_all() -> None:
-    assert summarise([None, None]).geomean is None
-    assert summarise([None, None]).fast["1"] == 0.0
-    assert summarise([]).correct_rate == 0.0
+    assert summarize([None, None]).geomean is None
+    assert summarize([None, None]).fast["1"] == 0.0
+    assert summarize([]).correct_rate == 0.0
 
 
 def test_fast_p_falls_with_p_and_never_exceeds_the_correct_rate() -> None:
     for results in any_results():
-        found = summarise(results)
+        found = summarize(results)
         shares = [found.fast[f"{p:g}"] for p in THRESHOLDS]
         assert shares == sorted(shares, reverse=True)
         assert shares[0] <= found.correct_rate
-        assert all(found.sure[p] <= found.fast[p] for p in found.fast)
+        assert all(found.surely_fast[p] <= found.fast[p] for p in found.fast)
 
 
 def test_a_failure_lowers_fast_p_and_leaves_the_geomean() -> None:
@@ -89,11 +89,11 @@ def test_twice_as_fast_everywhere_doubles_the_geomean() -> None:
 
 def test_energies_beside_different_baselines_have_no_common_mean() -> None:
     told = [verdict(0.5, 0.8), verdict(0.5, 1.25), verdict(1.0, 0.9, against="eager_tf32")]
-    found = savings([v.energy for v in told if v.energy])
+    found = summarize_energy([v.energy for v in told if v.energy])
     assert {name: mean.problems for name, mean in found.items()} == {"compile": 2, "eager_tf32": 1}
     mean = found["compile"]
     assert mean.energy.value == pytest.approx(0.5) and mean.edp.value == pytest.approx(0.25)
     assert math.log(mean.energy.high / mean.energy.value) == pytest.approx(math.log(1.01) / math.sqrt(2)), (
         "known better than each"
     )
-    assert savings([]) == {}
+    assert summarize_energy([]) == {}

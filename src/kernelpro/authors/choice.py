@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelpro.llm.prices import Price
-from kernelpro.llm.providers import PROVIDERS, Tariff, connect
+from kernelpro.llm.providers import PROVIDERS, Pricing, connect
 from kernelpro.records import BadInput
 
 MODEL_VARIABLE = "KERNELPRO_MODEL"
@@ -72,10 +72,10 @@ def _choose_model(model: str, environment: Mapping[str, str]) -> AuthorChoice:
             continue
         if importlib.util.find_spec("pydantic_ai") is None:
             return AuthorChoice("playbook", {}, f"author: playbook; {key} is set: to use it, {_INSTALL}")
-        if not vendor.model:
+        if not vendor.default_model:
             hint = f"{key} is set: to use it, choose a model with --model {name}:MODEL"
             return AuthorChoice("playbook", {}, f"author: playbook; {hint}")
-        spec = f"{name}:{vendor.model}"
+        spec = f"{name}:{vendor.default_model}"
         return AuthorChoice("team", {"code": spec}, f"author: {spec} (because {key} is set); {_NO_LLM}")
     return AuthorChoice("playbook", {}, f"author: playbook; {_USE_LLM}")
 
@@ -97,4 +97,4 @@ def _is_priced(spec: str, prices: Mapping[str, str]) -> bool:
         return False
     model = connect(spec)
     price = prices.get(spec) or prices.get(model.model_name)
-    return Tariff(Price.parse(price) if price else None, model.system, model.model_name).known
+    return Pricing(Price.parse(price) if price else None, model.system, model.model_name).known

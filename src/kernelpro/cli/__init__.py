@@ -1,4 +1,11 @@
-"""The command line: `commands`, and a worker that does without the libraries they need."""
+"""The command line.
+
+commands/      the options and help text of each command    options.py   options that several commands share
+judge.py, profile.py, optimize.py, bench.py, runs.py, knowledge.py, code_search.py, diagnostics.py, spool.py,
+doctor.py, init.py    what each command does
+display.py     the live display of a run                    parsing.py   --budget, --role and --price
+pools.py       --pool                                       errors.py    errors and exit codes
+"""
 
 from __future__ import annotations
 
@@ -8,42 +15,44 @@ _LIBRARIES = ("typer", "rich", "jinja2")
 
 
 def main() -> None:
+    """Run the command in sys.argv. Without the libraries of the command line, only `kernelpro worker`
+    runs."""
     try:
         from kernelpro.cli.commands import app
+        from kernelpro.cli.errors import run_reporting_errors
 
-        app()
-        return
+        sys.exit(run_reporting_errors(lambda: app(standalone_mode=False)))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _LIBRARIES:
             raise
     if sys.argv[1:2] == ["worker"]:
-        sys.exit(_worker())
+        sys.exit(_run_worker())
     print(
         f"kernelpro: {missing} is not installed for {sys.executable}: pip install {' '.join(_LIBRARIES)} "
-        "(`kernelpro worker` alone does without)",
+        "(`kernelpro worker` runs without them)",
         file=sys.stderr,
     )
     sys.exit(2)
 
 
-def _worker() -> int:
-    """`kernelpro worker` where there is Python and torch alone."""
+def _run_worker() -> int:
+    """`kernelpro worker` where only Python and torch are installed."""
     import argparse
 
-    from kernelpro.cli import spooling
-    from kernelpro.pools.spool.main import main as work
+    from kernelpro.cli import spool
+    from kernelpro.pools.spool.main import main as serve_spool
     from kernelpro.records import BadInput
 
     sys.argv = [f"{sys.argv[0]} worker", *sys.argv[2:]]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--pack")
     parser.add_argument("--sandbox", default="auto", choices=("auto", "namespaces", "landlock", "process"))
-    given, rest = parser.parse_known_args()
-    if rest:  # a spool, as the packed worker is given one
-        work()
+    arguments, rest = parser.parse_known_args()
+    if rest:  # a spool and its options, parsed as the packed worker parses them
+        serve_spool()
     try:
-        return spooling.worker(None, False, 0.0, 0.0, "", given.pack, given.sandbox)
+        return spool.run_worker(None, pack=arguments.pack, sandbox=arguments.sandbox)
     except BadInput as error:
         print(f"kernelpro: {error}", file=sys.stderr)
         return 2

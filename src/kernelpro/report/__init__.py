@@ -1,13 +1,14 @@
-"""What people look at: the report of a run, and the roofline of one profile as a picture.
+"""Reports of runs, and plots.
 
-A store comes in, text goes out. `data.gather` makes one plain dictionary of everything that a run knows about itself;
-`page`, `markdown` and JSON are three ways to write it down. Nothing is measured here.
+A store goes in, text comes out. `data.collect_report` reads everything a run knows about itself into one
+record; HTML, Markdown and JSON are three ways to write it. Nothing is measured here.
 
-    data.py      the dictionary, top to bottom          steps.py     a step: plan, verdict, difference, findings
-    sentence.py  verdicts and steps in words            curves.py    what the charts show, as numbers
-    page.py      HTML, with assets/ (templates, style, charts, the chart library)
-    markdown.py  for a pull request                     roofline.py  one profile's roofline, SVG
-    front.py     a run's speed against energy, SVG      reproduce.py the exact commands
+    schema.py    the record and its parts               data.py           collects it from the store
+    steps.py     the steps of a run                     charts.py         the numbers behind the charts
+    wording.py   verdicts and steps in words            reproduce.py      the exact commands
+    html.py      HTML, with assets/ (templates, style, charts, chart library)
+    markdown.py  Markdown, for a pull request           roofline_plot.py  the roofline of one profile, SVG
+    highlight.py source code as HTML                    pareto_plot.py    speed against energy of a run, SVG
 """
 
 from __future__ import annotations
@@ -16,38 +17,37 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput
-from kernelpro.report.data import gather
+from kernelpro.report.data import collect_report
 
 Format = Literal["html", "md", "json"]
-FORMATS: tuple[Format, ...] = ("html", "md", "json")
 
-__all__ = ["FORMATS", "Format", "gather", "render", "write"]
+__all__ = ["Format", "collect_report", "render", "write"]
 
 
-def render(store: Store, form: Format) -> str:
-    """The report's text."""
-    data = gather(store)
+def render(store: RunStore, form: Format) -> str:
+    """The text of the report."""
+    data = collect_report(store)
     if form == "json":
-        return json.dumps(data, indent=1) + "\n"
+        return json.dumps(data.to_json(), indent=1) + "\n"
     if form == "md":
         from kernelpro.report.markdown import markdown
 
         return markdown(data)
-    from kernelpro.report.page import html
+    from kernelpro.report.html import html
 
     return html(data)
 
 
-def write(store: Store, form: Format = "html", path: Path | None = None) -> Path:
-    """To a file, by default `report.FORMAT` in the run's folder; a reader never sees half of it."""
-    place = path or store.folder / f"report.{form}"
+def write(store: RunStore, form: Format = "html", path: Path | None = None) -> Path:
+    """Write the report, by default to `report.FORMAT` in the folder of the run. The file appears complete."""
+    target = path or store.folder / f"report.{form}"
     text = render(store, form)
-    partial = place.with_name(f".{place.name}.partial")
+    partial = target.with_name(f".{target.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
-        partial.replace(place)
+        partial.replace(target)
     except OSError as error:
-        raise BadInput(f"the report cannot be written to {place} ({error.strerror})") from None
-    return place
+        raise BadInput(f"the report cannot be written to {target} ({error.strerror})") from None
+    return target

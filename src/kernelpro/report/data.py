@@ -1,365 +1,325 @@
-"""The report as one plain dictionary: what HTML, Markdown and JSON have in common.
-
-Everything comes from the store; nothing is measured or judged here. Keys are stable: they are added to, never renamed,
-while `schema` stays the same.
-
-    run          what was asked for, and how it ended       steps        every candidate, see steps.py
-    verdict      the headline and the winner's numbers      winner       its source and what is left to find
-    baselines    what it was held against                   environment  where it was measured
-    cost         what it took                               reproduce    the exact commands
-    progress     best so far                                notes        what to keep in mind
-    roofline     the way up under the roof                  reference    the task's source
-    front        speed against energy, where measured
-"""
+"""Collects the contents of a report from the store. Nothing is measured or judged here."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from kernelpro.engine import exchanges
-from kernelpro.engine.store import Store
-from kernelpro.records import Outcome, RunConfig, Step, Verdict
-from kernelpro.report import curves, front, reproduce, sentence, steps
-
-SCHEMA = 1
-_VERDICT = (
-    *(
-        "result",
-        "headline",
-        "sentences",
-        "step",
-        "author",
-        "by",
-        "compiler",
-        "original",
-        "language",
-        "reason",
-        "ms",
-        "speedup",
-        "best_baseline",
-    ),
-    *(
-        "faster",
-        "error",
-        "error_of_limit",
-        "tolerance",
-        "floor_ms",
-        "of_floor",
-        "sandbox",
-        "authored_share",
-        "peak_bytes",
-    ),
-    *("parameters", "rounds", "verified_calls", "control", "energy"),
+from kernelpro.engine import model_costs
+from kernelpro.engine.store import RunStore
+from kernelpro.records import Hardware, Interval, Outcome, RunConfig, Step, TaskFacts, Verdict
+from kernelpro.records.events import RunFailed, RunStarted
+from kernelpro.report import charts, pareto_plot, reproduce, steps, wording
+from kernelpro.report.schema import (
+    BaselineSummary,
+    CostSummary,
+    EnvironmentSummary,
+    ReferenceSource,
+    ReportData,
+    RooflineStop,
+    RunSummary,
+    StepSummary,
+    VerdictSummary,
+    WinnerSummary,
 )
-"""Keys of `verdict`, all of them there in every report."""
+
 _NOISY = 0.1
-"""Width of the A/A control's interval above which a reader should know of it: at 5 % either side small gains drown."""
+"""Width of the A/A control's interval that a reader should know of: at 5 % on either side, small gains
+vanish."""
 
 
 @dataclass(frozen=True)
-class _Read:
-    """What the store says, read once."""
+class _RunData:
+    """The contents of a store, read once."""
 
-    store: Store
+    store: RunStore
     config: RunConfig
-    ground: dict[str, Any]
+    facts: TaskFacts | None
     outcome: Outcome | None
-    known: dict[int, Step]
+    steps: dict[int, Step]
     failure: str
-    """Why the last sitting ended in an error; empty where it did not."""
+    """The error that ended the last session; empty if it ended without one."""
     best: Step | None
-    """The winner; of a run that is not finished, the fastest step so far."""
+    """The winner; in an unfinished run, the fastest step so far."""
     verdict: Verdict | None
-    """The winner's last."""
-    asked: exchanges.Exchanges
+    """The last verdict on `best`."""
+    costs: model_costs.ModelCosts
 
     @property
     def precision(self) -> str | None:
-        return self.ground.get("precision") or self.config.task.precision
+        return self.facts.precision if self.facts else self.config.task.precision
 
     @property
     def counts(self) -> Counter[str]:
-        return Counter(step.state for step in self.known.values())
+        return Counter(step.state for step in self.steps.values())
 
     @property
     def path(self) -> list[Step]:
-        """From the first design to the winner."""
+        """The steps from the first design to the winner."""
         path: list[Step] = []
-        at = self.best
-        while at is not None and at not in path:
-            path.insert(0, at)
-            at = self.known.get(at.parent)
+        step = self.best
+        while step is not None and step not in path:
+            path.insert(0, step)
+            step = self.steps.get(step.parent)
         return path
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether the run is unfinished and its task was accepted."""
+        return self.outcome is None and not (self.failure and not self.facts)
 
-def gather(store: Store) -> dict[str, Any]:
+
+def collect_report(store: RunStore) -> ReportData:
     """Everything about a run, finished or not."""
     run = _read(store)
-    number = run.best.number if run.best else None
-    return {
-        "schema": SCHEMA,
-        "run": _run(run),
-        "verdict": _verdict(run),
-        "baselines": _baselines(run),
-        "floor_ms": run.ground.get("floor_ms"),
-        "cost": _cost(run),
-        "progress": curves.progress(run.known.values(), store),
-        "roofline": curves.roofline(run.ground, _stops(run)),
-        "front": [point.to_json() for point in front.points(run.outcome, run.known.values())],
-        "steps": _steps(run),
-        "winner": _winner(run),
-        "reference": {"name": run.config.task.name, "source": run.config.task.source},
-        "environment": _environment(run),
-        "reproduce": reproduce.commands(store, run.config, run.precision, number, _goes_on(run)),
-        "notes": _notes(run),
-    }
+    baselines = _baselines(run)
+    return ReportData(
+        run=_summarize_run(run),
+        verdict=_summarize_verdict(run),
+        baselines=baselines,
+        floor_ms=run.facts.floor_ms if run.facts else None,
+        cost=_summarize_cost(run),
+        progress=charts.progress(run.steps.values(), store),
+        roofline=charts.roofline(run.facts, _stops(run, baselines)),
+        pareto_front=pareto_plot.points(run.outcome, run.steps.values()),
+        steps=_summarize_steps(run),
+        winner=_summarize_winner(run),
+        reference=ReferenceSource(run.config.task.name, run.config.task.source),
+        environment=_summarize_environment(run),
+        reproduce=reproduce.commands(
+            store, run.config, run.precision, run.best.number if run.best else None, run.can_resume
+        ),
+        notes=_notes(run),
+    )
 
 
-def _goes_on(run: _Read) -> bool:
-    """Not where it has ended, nor where the task was refused before anything was tried."""
-    return run.outcome is None and not (run.failure and not run.ground)
-
-
-def _read(store: Store) -> _Read:
-    outcome, recorded = store.outcome(), store.steps()
-    asked = exchanges.read(store.folder, recorded)
-    known = {step.number: replace(step, cost=asked.steps[step.number]) for step in recorded}
+def _read(store: RunStore) -> _RunData:
+    outcome, stored = store.outcome(), store.steps()
+    costs = model_costs.read(store.folder, stored)
+    all_steps = {step.number: replace(step, cost=costs.steps[step.number]) for step in stored}
     failure = ""
-    for _, kind, data in store.events():
-        if kind in ("begun", "failed"):
-            failure = str(data.get("reason", ""))
+    for _, event in store.events():
+        if isinstance(event, (RunStarted, RunFailed)):
+            failure = event.reason if isinstance(event, RunFailed) else ""
     if outcome is not None:
-        best = known.get(outcome.best) if outcome.best is not None else None
+        best = all_steps.get(outcome.best) if outcome.best is not None else None
         verdict = outcome.verdict if best else None
     else:
-        passed = [step for step in known.values() if step.ms is not None]
+        passed = [step for step in all_steps.values() if step.ms is not None]
         best = min(passed, key=lambda step: step.ms or 0.0, default=None)
         verdict = best.verdict if best else None
-    return _Read(store, store.config(), store.ground() or {}, outcome, known, failure, best, verdict, asked)
+    return _RunData(
+        store, store.config(), store.task_facts(), outcome, all_steps, failure, best, verdict, costs
+    )
 
 
 # --- the run and its verdict -------------------------------------------------------------------------------
 
 
-def _run(run: _Read) -> dict[str, Any]:
+def _summarize_run(run: _RunData) -> RunSummary:
     config, outcome = run.config, run.outcome
-    return {
-        "id": run.store.id,
-        "home": reproduce.home_option(run.store),
-        "task": config.task.name,
-        "target": config.target,
-        "precision": run.precision,
-        "mode": config.task.mode,
-        "author": config.author,
-        "models": config.models,
-        "policy": config.policy,
-        "seed": config.seed,
-        "objective": config.objective,
-        "concurrency": config.concurrency,
-        "limits": config.limits.to_json(),
-        "begun": datetime.fromtimestamp(run.store.created, UTC).isoformat(timespec="seconds"),
-        "state": "finished" if outcome else "failed" if run.failure else "unfinished",
-        "reason": outcome.reason if outcome else run.failure,
-    }
+    return RunSummary(
+        id=run.store.id,
+        runs_dir_option=reproduce.runs_dir_option(run.store),
+        task=config.task.name,
+        target=config.target,
+        precision=run.precision,
+        mode=config.task.mode,
+        author=config.author,
+        models=config.models,
+        policy=config.policy,
+        seed=config.seed,
+        objective=config.objective,
+        concurrency=config.concurrency,
+        limits=config.limits,
+        started=datetime.fromtimestamp(run.store.created, UTC).isoformat(timespec="seconds"),
+        state="finished" if outcome else "failed" if run.failure else "unfinished",
+        reason=outcome.reason if outcome else run.failure,
+    )
 
 
-def _verdict(run: _Read) -> dict[str, Any]:
+def _summarize_verdict(run: _RunData) -> VerdictSummary:
     best, verdict = run.best, run.verdict
     if best is None or verdict is None:
-        result, headline = _without_winner(run)
-        return dict.fromkeys(_VERDICT) | {
-            "result": result,
-            "headline": headline,
-            "sentences": [],
-            "speedup": {},
-            "compiler": False,
-        }
-    headline = sentence.won(verdict, best)
+        return VerdictSummary(*_result_without_winner(run))
+    headline = wording.winner_headline(verdict, best)
     if run.outcome is None:
         headline = f"Not finished; best so far, judged once: {headline}"
-    taken, energy = verdict.times["candidate"], steps.energy(verdict)
-    metered = f"Energy: {sentence.joules(energy)}." if energy else ""
-    told = (sentence.unwrapped(verdict, best), sentence.correct(verdict), sentence.distance(verdict), metered)
-    return {
-        "result": "unfinished" if run.outcome is None else sentence.result(verdict),
-        "headline": headline,
-        "sentences": [text for text in told if text],
-        "step": best.number,
-        "author": best.author,
-        "by": sentence.by(best.author),
-        "compiler": sentence.compiled(best.author),
-        "original": sentence.original(best.author),
-        "language": verdict.language,
-        "reason": verdict.reason,
-        "ms": taken.to_json(),
-        "speedup": {name: ratio.to_json() for name, ratio in verdict.speedup.items()},
-        "best_baseline": sentence.best_of(verdict),
-        "faster": verdict.faster,
-        "error": verdict.error,
-        "error_of_limit": verdict.error_of_limit,
-        "tolerance": verdict.tolerance,
-        "floor_ms": verdict.floor_ms,
-        "of_floor": verdict.floor_ms / taken.value if verdict.floor_ms else None,
-        "sandbox": verdict.sandbox,
-        "authored_share": verdict.authored_share,
-        "peak_bytes": verdict.peak_bytes,
-        "parameters": verdict.parameters,
-        "rounds": verdict.measurement.get("rounds"),
-        "verified_calls": verdict.measurement.get("verified_calls"),
-        "control": verdict.measurement.get("a_a"),
-        "energy": energy,
-    }
+    ms, energy, control = verdict.times["candidate"], verdict.energy, verdict.measurement.get("a_a")
+    sentences = (
+        wording.compiler_note(verdict, best),
+        wording.describe_error(verdict),
+        wording.describe_floor(verdict),
+        f"Energy: {wording.describe_energy(energy)}." if energy else "",
+    )
+    return VerdictSummary(
+        result="unfinished" if run.outcome is None else wording.speed_result(verdict),
+        headline=headline,
+        sentences=tuple(filter(None, sentences)),
+        step=best.number,
+        author=best.author,
+        author_name=wording.author_name(best.author),
+        is_compiler=wording.is_compiler(best.author),
+        is_original=wording.is_original(best.author),
+        language=verdict.language,
+        reason=verdict.reason,
+        ms=ms,
+        speedup=verdict.speedup,
+        hardest_baseline=wording.hardest_baseline(verdict),
+        faster=verdict.faster,
+        error=verdict.error,
+        error_of_limit=verdict.error_of_limit,
+        tolerance=verdict.tolerance,
+        floor_ms=verdict.floor_ms,
+        of_floor=verdict.floor_ms / ms.value if verdict.floor_ms else None,
+        sandbox=verdict.sandbox,
+        own_share=verdict.own_share,
+        peak_bytes=verdict.peak_bytes,
+        parameters=verdict.parameters,
+        rounds=verdict.measurement.get("rounds"),
+        verified_calls=verdict.measurement.get("verified_calls"),
+        control=Interval.from_json(control) if control else None,
+        energy=steps.energy_without_windows(verdict),
+    )
 
 
-def _without_winner(run: _Read) -> tuple[str, str]:
+def _result_without_winner(run: _RunData) -> tuple[str, str]:
+    """The result and the headline."""
     counts = run.counts
     if run.outcome is not None:
-        return "no winner", sentence.lost(run.outcome, counts)
+        return "no winner", wording.no_winner_headline(run.outcome, counts)
     if run.failure:
-        return "failed", f"The run could not go on: {run.failure.rstrip('.')}."
-    tried = (
-        f"{sum(counts.values())} steps, none of which has passed"
-        if counts
-        else "no candidate has been written"
-    )
+        return "failed", f"The run failed: {run.failure.rstrip('.')}."
+    tried = f"{counts.total()} steps, none of which passed" if counts else "no candidate has been written"
     return "unfinished", f"Not finished: {tried} so far."
 
 
-def _baselines(run: _Read) -> list[dict[str, Any]]:
-    """Slowest first. Times are of the winner's own verdict where there is one: they were taken side by side."""
+def _baselines(run: _RunData) -> tuple[BaselineSummary, ...]:
     verdict = run.verdict
-    found: list[dict[str, Any]] = []
-    for name, value in run.ground.get("baselines", {}).items():
-        interval = verdict.times.get(name) if verdict else None
-        ratio = verdict.speedup.get(name) if verdict else None
-        found.append(
-            {
-                "name": name,
-                "label": sentence.baseline(name),
-                "ms": interval.to_json() if interval else {"value": value, "low": None, "high": None},
-                "speedup": ratio.to_json() if ratio else None,
-                "best": False,
-            }
+    times = run.facts.baselines if run.facts else {}
+    intervals = {name: verdict.times.get(name) if verdict else None for name in times}
+    values = {name: interval.value if interval else times[name] for name, interval in intervals.items()}
+    names = sorted(values, key=lambda name: -values[name])
+    hardest = wording.hardest_baseline(verdict) if verdict else names[-1] if names else ""
+    return tuple(
+        BaselineSummary(
+            name,
+            wording.baseline_name(name),
+            values[name],
+            intervals[name],
+            verdict.speedup.get(name) if verdict else None,
+            name == hardest,
         )
-    found.sort(key=lambda row: -row["ms"]["value"])
-    hardest = sentence.best_of(verdict) if verdict else (found[-1]["name"] if found else "")
-    for row in found:
-        row["best"] = row["name"] == hardest
-    return found
+        for name in names
+    )
 
 
-def _cost(run: _Read) -> dict[str, Any]:
-    known, uses = run.known, run.store.device_seconds
-    return {
-        "candidates": sum(bool(step.source) for step in known.values()),
-        "outcomes": dict(run.counts.most_common()),
-        "tuning_points": sum(len(step.details.get("tuned", {}).get("tried", ())) for step in known.values()),
-        **run.asked.total.to_json(),
-        "roles": [{"role": role} | cost.to_json() for role, cost in run.asked.roles.items()],
-        "wall_seconds": run.store.wall_seconds,
-        "device_seconds": sum(uses.values()),
-        "device_uses": uses,
-    }
+def _summarize_cost(run: _RunData) -> CostSummary:
+    all_steps, uses = run.steps.values(), run.store.device_seconds
+    return CostSummary(
+        candidates=sum(bool(step.source) for step in all_steps),
+        outcomes=dict(run.counts.most_common()),
+        tuning_points=sum(len(step.details.tuning.points) for step in all_steps if step.details.tuning),
+        models=run.costs.total,
+        roles=run.costs.roles,
+        wall_seconds=run.store.wall_seconds,
+        device_seconds=sum(uses.values()),
+        device_uses=uses,
+    )
 
 
 # --- steps, charts, winner ---------------------------------------------------------------------------------
 
 
-def _steps(run: _Read) -> list[dict[str, Any]]:
+def _summarize_steps(run: _RunData) -> tuple[StepSummary, ...]:
     path = {step.number for step in run.path}
     finalists = run.outcome.finalists if run.outcome else ()
-    return [
-        steps.describe(step, run.known.get(step.parent), run.store)
-        | {"winner": step is run.best, "on_path": number in path, "finalist": number in finalists}
-        for number, step in run.known.items()
-    ]
+    return tuple(
+        steps.summarize_step(step, run.steps.get(step.parent), run.store, step is run.best, path, finalists)
+        for step in run.steps.values()
+    )
 
 
-def _stops(run: _Read) -> list[dict[str, Any]]:
-    """Baselines, slowest first, then every kernel that works on the way to the winner."""
-    stops: list[dict[str, Any]] = []
-    for row in _baselines(run):
-        stops.append({"label": row["label"], "kind": "baseline", "ms": row["ms"]["value"], "step": None})
+def _stops(run: _RunData, baselines: tuple[BaselineSummary, ...]) -> list[RooflineStop]:
+    """The baselines, slowest first, then every passed step on the path to the winner."""
+    stops = [RooflineStop(baseline.label, "baseline", baseline.ms) for baseline in baselines]
     for step in run.path:
         if step.ms is None:
             continue
-        last = step is run.best
-        ms = run.verdict.times["candidate"].value if run.verdict and last else step.ms
-        kind = "winner" if last else "step"
-        made = f"step {step.number}" + (" (compiler)" if sentence.compiled(step.author) else "")
-        stops.append({"label": made, "kind": kind, "ms": ms, "step": step.number})
+        is_best = step is run.best
+        ms = run.verdict.times["candidate"].value if run.verdict and is_best else step.ms
+        label = f"step {step.number}{' (compiler)' if wording.is_compiler(step.author) else ''}"
+        stops.append(RooflineStop(label, "winner" if is_best else "step", ms, step.number))
     return stops
 
 
-def _winner(run: _Read) -> dict[str, Any] | None:
+def _summarize_winner(run: _RunData) -> WinnerSummary | None:
     best = run.best
     if best is None:
         return None
-    return {
-        "step": best.number,
-        "source": run.store.source(best.final_source),
-        "diagnosis": steps.diagnosis(best.diagnosis) if best.diagnosis else None,
-        "not_profiled": best.details.get("not_profiled", ""),
-    }
+    return WinnerSummary(
+        best.number,
+        run.store.source(best.final_source),
+        steps.summarize_diagnosis(best.diagnosis) if best.diagnosis else None,
+        best.details.profile_error,
+    )
 
 
-def _environment(run: _Read) -> dict[str, Any]:
-    """Of the winner's verdict, else of any; with the ceilings that were measured."""
-    seen = [run.verdict] if run.verdict else [step.verdict for step in run.known.values() if step.verdict]
-    place = dict(seen[-1].environment) if seen else {}
-    hardware = run.ground.get("hardware", {})
-    return {
-        "place": {name: value for name, value in place.items() if value is not None},
-        "device": hardware.get("name", ""),
-        "facts": hardware.get("facts", []),
-        "bandwidth": hardware.get("bandwidth"),
-        "rates": hardware.get("rates", {}),
-        "sandbox": seen[-1].sandbox if seen else "",
-        "prompts": list(run.asked.prompts),
-    }
+def _summarize_environment(run: _RunData) -> EnvironmentSummary:
+    """From the winner's verdict, else from the last one."""
+    verdicts = [run.verdict] if run.verdict else [step.verdict for step in run.steps.values() if step.verdict]
+    software = verdicts[-1].environment if verdicts else {}
+    hardware = run.facts.hardware if run.facts else Hardware()
+    return EnvironmentSummary(
+        software={name: value for name, value in software.items() if value is not None},
+        device=hardware.name,
+        facts=tuple(f"{name}: {value}" for name, value in hardware.facts.items()),
+        bandwidth=hardware.bandwidth or None,
+        rates=hardware.rates,
+        sandbox=verdicts[-1].sandbox if verdicts else "",
+        prompts=run.costs.prompts,
+    )
 
 
 # --- notes -------------------------------------------------------------------------------------------------
 
 
-def _notes(run: _Read) -> list[str]:
-    """What a reader should keep in mind, most important first; each once."""
+def _notes(run: _RunData) -> tuple[str, ...]:
+    """What a reader should keep in mind, most important first, without repetitions."""
     outcome, best, verdict = run.outcome, run.best, run.verdict
-    notes = list(outcome.notes) if outcome else []
+    notes = [f"The last session ended early: {run.failure}"] if run.failure and run.steps else []
+    notes += outcome.notes if outcome else ()
     if outcome is None and verdict is not None:
         notes.append("The final judgement at full length has not been made: numbers may still change.")
-    if run.failure and run.known:
-        notes.insert(0, f"The last sitting ended early: {run.failure}")
     if verdict is not None:
-        notes += verdict.notes
-        notes += _doubts(verdict)
-    if best is not None and best.details.get("not_profiled"):
-        notes.append(f"The winner was not profiled: {best.details['not_profiled']}")
-    for step in run.known.values():
+        notes += (*verdict.notes, *_doubts(verdict))
+    if best is not None and best.details.profile_error:
+        notes.append(f"The winner was not profiled: {best.details.profile_error}")
+    for step in run.steps.values():
         for skipped in step.diagnosis.skipped if step.diagnosis else ():
             enable = f"; to enable it, {skipped.enable}" if skipped.enable else ""
-            notes.append(f"Not looked at, {skipped.what}: {skipped.why}{enable}")
-    notes += [f"Damaged record: {line}" for line in run.store.damaged]
-    return list(dict.fromkeys(notes))
+            notes.append(f"Not examined, {skipped.what}: {skipped.why}{enable}")
+    notes += [f"Damaged record: {line}" for line in run.store.damage]
+    return tuple(dict.fromkeys(notes))
 
 
 def _doubts(verdict: Verdict) -> list[str]:
-    found = []
+    doubts = []
     if verdict.sandbox not in ("", "namespaces"):
-        found.append(
-            f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: trust the candidates' authors that far."
+        doubts.append(
+            f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: "
+            "its isolation depends on the authors of the candidates."
         )
     control = verdict.measurement.get("a_a")
     if control and control["high"] - control["low"] > _NOISY:
-        spread = f"[{control['low']:.2f}, {control['high']:.2f}]"
-        found.append(
-            f"The machine was noisy: the same code timed against itself gave {spread} instead of 1; mind the intervals."
+        interval = f"[{control['low']:.2f}, {control['high']:.2f}]"
+        doubts.append(
+            f"The machine was noisy: the same code timed against itself gave {interval} instead of 1; "
+            "check the intervals."
         )
     if verdict.floor_ms and verdict.times["candidate"].value < verdict.floor_ms:
-        found.append(
-            "The winner is faster than the floor, which counts every byte once at the bandwidth of main memory."
+        doubts.append(
+            "The winner is faster than the floor, which counts every byte once at main memory bandwidth."
         )
-    return found
+    return doubts

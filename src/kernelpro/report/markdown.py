@@ -1,156 +1,153 @@
-"""The report in Markdown, short enough for a pull request: verdict, baselines, the way to the winner, notes, commands."""
+"""The report in Markdown, short enough for a pull request: verdict, baselines, steps, notes and commands."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from kernelpro.records import Interval
-from kernelpro.report import sentence
-from kernelpro.report.steps import told
+from kernelpro.records import Cost, Point
+from kernelpro.report import wording
+from kernelpro.report.schema import ReportData, StepSummary, WinnerSummary
 
-_MOST_STEPS = 40
-_LONGEST_CELL = 120
+_MAX_STEPS = 40
+_MAX_CELL = 120
 
 
-def markdown(data: dict[str, Any]) -> str:
-    verdict = data["verdict"]
+def markdown(data: ReportData) -> str:
+    """The report as Markdown."""
+    verdict = data.verdict
     parts = [
-        f"# {_text(data['run']['task'])}: {sentence.outcome(verdict)}",
-        f"**{_text(verdict['headline'])}** {_text(' '.join(verdict['sentences']))}".strip(),
-        _text(_took(data)),
+        f"# {_text(data.run.task)}: {verdict.short_result}",
+        f"**{_text(verdict.headline)}** {_text(' '.join(verdict.sentences))}".strip(),
+        _text(_describe_run(data)),
     ]
-    if data["baselines"]:
+    if data.baselines:
         parts += ["## Against each baseline", _baselines(data)]
-    if data["front"]:
-        parts += ["## Speed against energy", _front(data["front"])]
-    if data["steps"]:
-        parts += ["## Steps", _steps(data["steps"])]
-    if data["winner"]:
-        parts += ["## What would be next", _next(data["winner"])]
-        parts += [
-            "## The winner",
-            f"<details><summary>step {data['winner']['step']}, by {_text(verdict['by'])}</summary>",
-        ]
-        parts += [_fenced(data["winner"]["source"], "python"), "</details>"]
-    if data["cost"]["roles"]:
-        parts += ["## What the models cost", _roles(data["cost"]["roles"])]
-    if data["notes"]:
-        parts += ["## To keep in mind", "\n".join(f"- {_text(note)}" for note in data["notes"])]
-    commands = "\n".join(f"# {item['what']}\n{item['command']}" for item in data["reproduce"])
+    if data.pareto_front:
+        parts += ["## Speed against energy", _pareto_front(data.pareto_front)]
+    if data.steps:
+        parts += ["## Steps", _steps(data.steps)]
+    if data.winner:
+        summary = f"step {data.winner.step}, by {_text(verdict.author_name)}"
+        parts += ["## What would be next", _next(data.winner)]
+        parts += ["## The winner", f"<details><summary>{summary}</summary>"]
+        parts += [_fenced(data.winner.source, "python"), "</details>"]
+    if data.cost.roles:
+        parts += ["## Cost of the models", _roles(data.cost.roles)]
+    if data.notes:
+        parts += ["## Notes", "\n".join(f"- {_text(note)}" for note in data.notes)]
+    commands = "\n".join(f"# {item.purpose}\n{item.command}" for item in data.reproduce)
     parts += ["## Reproduce", _fenced(commands, "sh")]
     return "\n\n".join(parts) + "\n"
 
 
-def _took(data: dict[str, Any]) -> str:
-    """Where, and what it cost."""
-    run, cost, place = data["run"], data["cost"], data["environment"]
-    device = f" ({place['device']})" if place["device"] else ""
-    outcomes = f" ({sentence.counted(cost['outcomes'])})" if cost["outcomes"] else ""
-    sandbox = f"; sandbox: {place['sandbox']}" if place["sandbox"] else ""
+def _describe_run(data: ReportData) -> str:
+    """Where it ran, and what it cost."""
+    run, cost, environment = data.run, data.cost, data.environment
+    device = f" ({environment.device})" if environment.device else ""
+    outcomes = f" ({wording.describe_counts(cost.outcomes)})" if cost.outcomes else ""
+    sandbox = f"; sandbox: {environment.sandbox}" if environment.sandbox else ""
     uses = ", ".join(
-        f"{use} {sentence.duration(seconds)}" for use, seconds in cost["device_uses"].items() if seconds
+        f"{use} {wording.format_duration(seconds)}" for use, seconds in cost.device_uses.items() if seconds
     )
-    held = f"{sentence.duration(cost['device_seconds'])} on the device{f' ({uses})' if uses else ''}"
+    device_time = (
+        f"{wording.format_duration(cost.device_seconds)} on the device{f' ({uses})' if uses else ''}"
+    )
     return (
-        f"Run {run['id']} on {run['target']}{device}, precision {run['precision'] or 'as the task has it'}; "
-        f"{cost['candidates']} candidates{outcomes}, {sentence.duration(cost['wall_seconds'])} of work, "
-        f"{held}; {sentence.spent(cost)}{sandbox}."
+        f"Run {run.id} on {run.target}{device}, precision {run.precision or 'as the task has it'}; "
+        f"{cost.candidates} candidates{outcomes}, {wording.format_duration(cost.wall_seconds)} of work, "
+        f"{device_time}; {wording.describe_cost(cost.models)}{sandbox}."
     )
 
 
-def _baselines(data: dict[str, Any]) -> str:
+def _baselines(data: ReportData) -> str:
     rows = []
-    for row in data["baselines"]:
-        name = f"**{row['label']}** (hardest to beat)" if row["best"] else row["label"]
-        ratio = row["speedup"]
-        shown = sentence.times(Interval.from_json(ratio)) if ratio else ""
-        rows.append((name, f"{row['ms']['value']:.4g}", shown))
-    verdict = data["verdict"]
-    if verdict["step"] is not None:
-        maker = " (compiler's own work)" if verdict["compiler"] else ""
-        rows.append((f"step {verdict['step']}{maker}", f"{verdict['ms']['value']:.4g}", ""))
-    return _table(("", "ms a call", "speed-up of the winner"), rows)
+    for row in data.baselines:
+        name = f"**{row.label}** (hardest to beat)" if row.is_hardest else row.label
+        rows.append((name, f"{row.ms:.4g}", wording.format_speedup(row.speedup) if row.speedup else ""))
+    verdict = data.verdict
+    if verdict.ms is not None:
+        author = " (compiler's own work)" if verdict.is_compiler else ""
+        rows.append((f"step {verdict.step}{author}", f"{verdict.ms.value:.4g}", ""))
+    return _table(("", "ms per call", "speedup of the winner"), rows)
 
 
-def _front(points: list[dict[str, Any]]) -> str:
-    rows = []
-    for point in points:
-        energy = (sentence.millijoules(point["joules"]), sentence.of(point["energy"], point["against"]))
-        rows.append((f"step {point['step']}", f"{point['ms']:.4g}", *energy, "yes" if point["best"] else ""))
-    return _table(("", "ms a call", "mJ a call", "energy", "on the front"), rows)
-
-
-def _steps(steps: list[dict[str, Any]]) -> str:
-    """All of them where they are few; else those on the way to the winner and the fastest."""
-    chosen = steps
-    if len(steps) > _MOST_STEPS:
-        ranked = sorted(
-            steps, key=lambda s: (not s["on_path"], s["ms"]["value"] if s["ms"] else float("inf"))
+def _pareto_front(points: Sequence[Point]) -> str:
+    rows = [
+        (
+            f"step {point.step}",
+            f"{point.ms:.4g}",
+            wording.format_millijoules(point.joules),
+            wording.format_energy_ratio(point.energy, point.baseline),
+            "yes" if point.best else "",
         )
-        chosen = sorted(ranked[:_MOST_STEPS], key=lambda s: s["number"])
-    metered = any(map(told, steps))
+        for point in points
+    ]
+    return _table(("", "ms per call", "mJ per call", "energy", "on the front"), rows)
+
+
+def _steps(steps: Sequence[StepSummary]) -> str:
+    """All steps if they are few; else those on the path to the winner and the fastest."""
+    selected = list(steps)
+    if len(steps) > _MAX_STEPS:
+        ranked = sorted(steps, key=lambda s: (not s.on_path, s.ms.value if s.ms else float("inf")))
+        selected = sorted(ranked[:_MAX_STEPS], key=lambda s: s.number)
+    has_energy = any(step.measured_energy for step in steps)
     rows = []
-    for step in chosen:
-        mark = " **winner**" if step["winner"] else ""
-        speed = f"{step['speedup'][step['against']]['value']:.2f}x" if step["ms"] else ""
-        kept = {True: "yes", False: "no", None: ""}[step["confirmed"]]
-        made = f"{step['action']} of {step['parent'] or 'reference'}" + (
-            f" and {step['second']}" if step["second"] else ""
+    for step in selected:
+        donor = f" and {step.donor}" if step.donor else ""
+        speedup = (
+            f"{step.speedup[step.hardest_baseline].value:.2f}x" if step.ms and step.hardest_baseline else ""
         )
-        by = step["by"] if step["author"] else ""
-        energy = _energy(step) if metered else ()
         rows.append(
             (
-                f"{step['number']}{mark}",
-                made,
-                by,
-                step["state"],
-                speed,
-                *energy,
-                kept,
-                step["plan"] or step["note"],
+                f"{step.number}{' **winner**' if step.is_winner else ''}",
+                f"{step.action} of {step.parent or 'reference'}{donor}",
+                step.author_name if step.author else "",
+                step.state,
+                speedup,
+                *(_energy_cells(step) if has_energy else ()),
+                {True: "yes", False: "no", None: ""}[step.confirmed],
+                step.plan or step.note,
             )
         )
-    titles = ("mJ a call", "energy") if metered else ()
-    table = _table(("step", "from", "by", "outcome", "speed-up", *titles, "hypothesis held", "plan"), rows)
-    left = len(steps) - len(chosen)
-    return table + (f"\n\n{left} more in the HTML report." if left else "")
-
-
-def _energy(step: dict[str, Any]) -> tuple[str, str]:
-    if not told(step):
-        return "", ""
-    energy = step["energy"]
-    return sentence.millijoules(energy["joules"]["candidate"]["value"]), sentence.of(
-        energy["ratio"]["energy"], energy["against"]
+    energy = ("mJ per call", "energy") if has_energy else ()
+    table = _table(
+        ("step", "from", "by", "outcome", "speedup", *energy, "hypothesis confirmed", "plan"), rows
     )
+    omitted = len(steps) - len(selected)
+    return table + (f"\n\n{omitted} more in the HTML report." if omitted else "")
 
 
-def _roles(roles: list[dict[str, Any]]) -> str:
+def _energy_cells(step: StepSummary) -> tuple[str, str]:
+    energy = step.measured_energy
+    if energy is None:
+        return "", ""
+    joules = wording.format_millijoules(energy.joules["candidate"].value)
+    return joules, wording.format_energy_ratio(energy.ratio["energy"], energy.baseline)
+
+
+def _roles(roles: Mapping[str, Cost]) -> str:
     rows = [
-        (r["role"], str(r["calls"]), str(r["tokens_in"]), str(r["tokens_out"]), f"{r['dollars']:.4f}")
-        for r in roles
+        (role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.dollars:.4f}")
+        for role, cost in roles.items()
     ]
     return _table(("role", "calls", "tokens in", "tokens out", "dollars"), rows)
 
 
-def _next(winner: dict[str, Any]) -> str:
-    found = winner["diagnosis"]
-    if not found:
-        return "The winner was not profiled" + (
-            f": {_text(winner['not_profiled'])}" if winner["not_profiled"] else "."
-        )
-    if not found["findings"]:
-        return "\n".join(_text(line) for line in found["guidance"])
-    lines = [f"Bound by {found['bound']} (confidence {found['confidence']}): {_text(found['why'])}."]
-    for finding in found["findings"]:
-        advice = f" Try: {finding['advice'][0]}." if finding["advice"] else ""
-        said = _text(f"{finding['cause']}.{advice}")
-        lines.append(
-            f"- **{_text(finding['tool'])}** ({finding['severity']}, up to {sentence.promise(finding)}): {said}"
-        )
+def _next(winner: WinnerSummary) -> str:
+    diagnosis = winner.diagnosis
+    if not diagnosis:
+        reason = f": {_text(winner.profile_error)}" if winner.profile_error else "."
+        return f"The winner was not profiled{reason}"
+    if not diagnosis.findings:
+        return "\n".join(_text(line) for line in diagnosis.guidance)
+    lines = [f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {_text(diagnosis.why)}."]
+    for finding in diagnosis.findings:
+        advice = f" Try: {finding.advice[0]}." if finding.advice else ""
+        gain = wording.format_gain(finding.gain, finding.objective)
+        title = f"**{_text(finding.diagnostic)}** ({finding.severity}, up to {gain})"
+        lines.append(f"- {title}: {_text(f'{finding.cause}.{advice}')}")
     return "\n".join(lines)
 
 
@@ -161,13 +158,13 @@ def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line of a table: no bars, no line ends, not endless."""
-    flat = _text(text).replace("|", "\\|")
-    return flat if len(flat) <= _LONGEST_CELL else flat[: _LONGEST_CELL - 1].rstrip("\\") + "…"
+    """One cell of a table: no bars, no line breaks, not too long."""
+    line = _text(text).replace("|", "\\|")
+    return line if len(line) <= _MAX_CELL else line[: _MAX_CELL - 1].rstrip("\\") + "…"
 
 
 def _text(text: str) -> str:
-    """Others' words as plain text: on one line, no tags, no links and pictures."""
+    """Text from others as one plain line, without tags, links and images."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 

@@ -1,13 +1,13 @@
-"""The exact commands: judge the winner again, search again, look closer, go on."""
+"""The exact commands to judge the winner again, search again, look closer, or continue."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import fields
-from typing import Any
 
-from kernelpro.engine.store import Store, default_home
-from kernelpro.records import Limits, Options, RunConfig
+from kernelpro.engine.store import RunStore, default_runs_dir
+from kernelpro.records import BASELINES, Limits, Options, RunConfig
+from kernelpro.report.schema import ReproduceCommand
 
 _BUDGET = {
     "candidates": "candidates",
@@ -15,138 +15,134 @@ _BUDGET = {
     "tokens": "tokens",
     "wall_seconds": "wall",
     "device_seconds": "device",
-    "stop_at_floor": "floor",
 }
-
-_JUDGED = {
-    "min_authored": "--min-authored",
+_JUDGE_OPTIONS = {
+    "min_own_share": "--min-own-share",
     "call_timeout": "--timeout",
     "build_timeout": "--build-timeout",
     "memory_gib": "--memory",
 }
-"""Options of `judge` that `optimize` has not."""
+"""Options of `judge` that `optimize` does not have."""
 
 
 def commands(
-    store: Store, config: RunConfig, precision: str | None, winner: int | None, goes_on: bool
-) -> list[dict[str, str]]:
-    """`what` in words and the `command` for it. Files are named as the report's own buttons save them."""
-    home = _home(store)
-    found: list[dict[str, str]] = []
-    if goes_on:
-        found.append(_line("Go on with this run", "resume", store.id, *home))
+    store: RunStore, config: RunConfig, precision: str | None, winner: int | None, can_resume: bool
+) -> tuple[ReproduceCommand, ...]:
+    """The commands for a run. Files are named as the buttons of the report save them."""
+    runs_dir = _runs_dir_words(store)
+    result = [_command("Continue this run", "resume", store.id, *runs_dir)] if can_resume else []
     if config.task.form == "kernelbench":
-        task = _task(config, precision)
-        place = _place(config)
+        task, where = _task_words(config, precision), _pool_words(config)
         if winner is not None:
-            judged = (*task, *_judge(config), *place)
-            found.append(
-                _line(
-                    "Judge the winner again, at full length",
-                    "judge",
-                    "task.py",
-                    "winner.py",
-                    "--full",
-                    *judged,
-                )
+            options = (*task, *_judge_words(config), *where)
+            files = ("task.py", "winner.py")
+            result.append(
+                _command("Judge the winner again, at full length", "judge", *files, "--full", *options)
             )
-            found.append(_line("Ask what limits it", "profile", "task.py", "winner.py", *task, *place))
-        unsaid = _unsaid(config)
-        what = f"Search again; from Python only: {', '.join(unsaid)}" if unsaid else "Search again"
-        found.append(_line(what, "optimize", "task.py", *_search(config), *task, *_baselines(config), *place))
+            result.append(_command("Find out what limits it", "profile", *files, *task, *where))
+        python_only = _python_only(config)
+        purpose = "Search again" + (f"; from Python only: {', '.join(python_only)}" if python_only else "")
+        search = (*_search_words(config), *task, *_baseline_words(config), *where)
+        result.append(_command(purpose, "optimize", "task.py", *search))
     if winner is not None:
-        found.append(_line("Take the winner as one file", "export", store.id, *home))
-        found.append(_line("Look at the winner's step", "show", store.id, str(winner), *home))
-    found.append(_line("Write this report again", "report", store.id, *home))
-    return found
+        result.append(_command("Export the winner as one file", "export", store.id, *runs_dir))
+        result.append(_command("Show the step of the winner", "show", store.id, str(winner), *runs_dir))
+    result.append(_command("Write this report again", "report", store.id, *runs_dir))
+    return tuple(result)
 
 
-def home_option(store: Store) -> str:
-    """What a printed command needs to find the run: nothing where runs are usually kept."""
-    return "".join(f" {shlex.quote(word)}" for word in _home(store))
+def runs_dir_option(store: RunStore) -> str:
+    """The option, with a leading space, that a command needs to find the run; empty for the default
+    folder."""
+    return "".join(f" {shlex.quote(word)}" for word in _runs_dir_words(store))
 
 
-def _home(store: Store) -> list[str]:
-    there = store.folder.parent.absolute()
-    return [] if there == default_home().absolute() else ["--home", str(there)]
+def _runs_dir_words(store: RunStore) -> list[str]:
+    folder = store.folder.parent.absolute()
+    return [] if folder == default_runs_dir().absolute() else ["--runs-dir", str(folder)]
 
 
-def _line(what: str, *words: str) -> dict[str, str]:
-    return {"what": what, "command": shlex.join(("kernelpro", *words))}
+def _command(purpose: str, *words: str) -> ReproduceCommand:
+    return ReproduceCommand(purpose, shlex.join(("kernelpro", *words)))
 
 
-def _task(config: RunConfig, precision: str | None) -> list[str]:
-    return [
-        "--target",
-        config.target,
-        "--mode",
-        config.task.mode,
-        *(["--precision", precision] if precision else []),
-    ]
+def _task_words(config: RunConfig, precision: str | None) -> list[str]:
+    words = ["--target", config.target, "--mode", config.task.mode]
+    return words + (["--precision", precision] if precision else [])
 
 
-def _place(config: RunConfig) -> list[str]:
+def _pool_words(config: RunConfig) -> list[str]:
     words = ["--sandbox", config.options.sandbox] if config.options.sandbox != "auto" else []
     words += ["--pool", config.pool] if config.pool != "local" else []
-    words += ["--match", config.gpu_name] if config.gpu_name else []
+    words += ["--gpu-name", config.gpu_name] if config.gpu_name else []
     return words + (["--wait"] if config.wait else [])
 
 
-def _baselines(config: RunConfig) -> list[str]:
-    names = config.options.baselines if config.options.baselines != Options().baselines else ()
-    return [word for name in names for word in ("--baseline", name)]
+def _baseline_words(config: RunConfig) -> list[str]:
+    selected, default = set(config.options.baselines), set(Options().baselines)
+    words = []
+    for name in BASELINES:
+        if name in selected ^ default:
+            words += ["--baseline" if name in selected else "--no-baseline", name]
+    return words
 
 
-def _judge(config: RunConfig) -> list[str]:
-    options, usual, words = config.options, Options(), _baselines(config)
-    for name in options.allow:
-        words += ["--allow", name]
-    for field, option in _JUDGED.items():
-        if (value := getattr(options, field)) != getattr(usual, field):
+def _judge_words(config: RunConfig) -> list[str]:
+    options, default, words = config.options, Options(), _baseline_words(config)
+    for name in options.disabled_tripwires:
+        words += ["--disable-tripwire", name]
+    for field, option in _JUDGE_OPTIONS.items():
+        if (value := getattr(options, field)) != getattr(default, field):
             words += [option, _number(value)]
     return words + (["--energy"] if options.energy else [])
 
 
-def _unsaid(config: RunConfig) -> list[str]:
-    """What decided the run and `optimize` has no option for: it was begun from Python."""
-    said = ("baselines", "sandbox")
-    usual = Options()
-    differs = [
+def _python_only(config: RunConfig) -> list[str]:
+    """Settings that `optimize` has no option for: the run was started from Python."""
+    default = Options()
+    names = [
         field.name
         for field in fields(Options)
-        if getattr(config.options, field.name) != getattr(usual, field.name)
+        if field.name not in ("baselines", "sandbox")
+        and getattr(config.options, field.name) != getattr(default, field.name)
     ]
-    found = [f"{name}={getattr(config.options, name)!r}" for name in differs if name not in said]
-    return found + ([f"finalists={config.finalists}"] if config.finalists != RunConfig.finalists else [])
+    settings = [f"{name}={getattr(config.options, name)!r}" for name in names]
+    return settings + ([f"finalists={config.finalists}"] if config.finalists != RunConfig.finalists else [])
 
 
-def _search(config: RunConfig) -> list[str]:
+def _search_words(config: RunConfig) -> list[str]:
     constants = ",".join(f"{name}={_number(value)}" for name, value in config.constants.items())
     policy = f"{config.policy}:{constants}" if constants else config.policy
-    words = ["--author", config.author, "--policy", policy, "--seed", str(config.seed)]
-    words += ["--in-flight", str(config.concurrency), "--tune", str(config.tune_points)]
+    models = config.models
+    words = ["--model", models["code"]] if "code" in models else ["--author", config.author]
+    words += ["--policy", policy, "--seed", str(config.seed)]
+    words += ["--concurrency", str(config.concurrency), "--tune-points", str(config.tune_points)]
     for language in config.languages:
         words += ["--language", language]
     words += ["--objective", config.objective] if config.objective != "speed" else []
     if config.speed_tolerance != RunConfig.speed_tolerance:
-        words += ["--tolerance", _number(100 * config.speed_tolerance)]
-    for role, option in (("code", "--model"), ("plan", "--plan-model"), ("debug", "--debug-model")):
-        words += [option, config.models[role]] if config.models.get(role) else []
-    for role, asked in config.roles.items():
-        words += ["--role", f"{role}:{','.join(f'{key}={value}' for key, value in asked.given().items())}"]
+        words += ["--speed-tolerance", _number(100 * config.speed_tolerance)]
+    for role in dict.fromkeys((*models, *config.roles)):
+        settings = {"model": models[role]} if role in models and role != "code" else {}
+        settings |= config.roles[role].overrides() if role in config.roles else {}
+        if settings:
+            words += ["--role", f"{role}:{','.join(f'{key}={value}' for key, value in settings.items())}"]
     for model, price in config.prices.items():
         words += ["--price", f"{model}={price}"]
     words += [] if config.temperature else ["--no-temperature"]
-    words += [] if config.compile_seed else ["--no-compiler"]
+    words += [] if config.compile_seed else ["--no-compile-seed"]
     words += [] if config.knowledge else ["--no-knowledge"]
-    given: dict[str, Any] = config.limits.to_json()
-    usual = Limits().to_json()
+    default = Limits()
     for field, name in _BUDGET.items():
-        if given[field] != usual[field] or field == "candidates":
-            words += ["--budget", f"{name}={_number(given[field])}"]
+        value = getattr(config.limits, field)
+        # a model with a price has a limit in dollars unless 0 is given
+        if value != getattr(default, field) or field == "candidates" or (field == "dollars" and models):
+            words += ["--budget", f"{name}={_number(value)}"]
+    if config.limits.stop_at_floor != default.stop_at_floor:
+        words += ["--stop-at-floor", _number(config.limits.stop_at_floor)]
     return words
 
 
 def _number(value: float) -> str:
-    """All of it, as the command line takes it: no exponent."""
+    """All digits, as the command line takes them: no exponent."""
     return f"{value:.9f}".rstrip("0").rstrip(".")

@@ -1,15 +1,16 @@
 """Suites: many problems, one table.
 
-Comes in: a suite (ours in `own/`, a KernelBench checkout, a folder of tasks) and what is to be evaluated on it: the judge's probe,
-kernels that somebody wrote, or an author. Goes out: a row for each problem, and fast_p, geomeans and costs over all of them.
+Input: a suite (the built-in tasks, a KernelBench checkout, or a folder of tasks) and what to evaluate on it:
+the judge's probe, kernels that exist, or an author. Output: a row for each problem, and fast_p, geomeans and
+costs over all of them.
 
-    problems.py    which problems a suite has
-    kernels.py     which kernel belongs to which problem
-    ledger.py      what has been answered: one file of JSON lines
-    asking.py      probes and judgements through a pool
-    authoring.py   a run for each problem
-    statistics.py  fast_p and means
-    probing.py     what the probe says of each problem
-    board.py       rows and summary, as data and as Markdown
-    own/           our own tasks, in KernelBench's format
+    problems.py      the problems of a suite
+    kernel_files.py  which kernel belongs to which problem
+    results_log.py   the results so far: one file of JSON lines
+    judging.py       probes and judgements through a pool
+    searching.py     a search run for each problem
+    statistics.py    fast_p and means
+    probe.py         what the probe reports for each problem
+    scoreboard.py    rows and summary, as data and as Markdown
+    builtin/         the built-in tasks, in KernelBench's format
 """

@@ -1,12 +1,14 @@
 """fast_p and means over the problems of a suite, by KernelBench's definitions.
 
-A problem's result against a baseline is its speed-up, or None where no kernel was right (wrong, crashed, none given).
+A problem's result against a baseline is its speed-up, or None where no kernel was right (wrong, crashed, none
+given).
 
-    fast_p    share of all problems whose kernel is right and more than p times as fast; failures count in the denominator
-    sure_p    the same, counting only speed-ups whose whole interval lies above p
-    geomean   geometric mean of the speed-ups of right kernels; failures are in the correct rate, not in here
+    fast_p    share of all problems whose kernel is right and more than p times as fast; failures count in the
+    denominator sure_p    the same, counting only speed-ups whose whole interval lies above p geomean
+    geometric mean of the speed-ups of right kernels; failures are in the correct rate, not in here
 
-Energies are ratios to that of a baseline, below 1 is less; their geomean is over the kernels whose energy was told.
+Energies are ratios to that of a baseline, below 1 is less; their geomean is over the kernels whose energy was
+told.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Summary(Record):
     geomean: Interval | None = None
     """Its interval tells the uncertainty of measuring, not that of choosing these problems."""
     fast: dict[str, float] = field(default_factory=dict)
-    sure: dict[str, float] = field(default_factory=dict)
+    surely_fast: dict[str, float] = field(default_factory=dict)
 
     @property
     def correct_rate(self) -> float:
@@ -41,8 +43,9 @@ class Summary(Record):
 
 
 @dataclass(frozen=True)
-class Saving(Record):
-    """Over the problems whose energy was measured beside one and the same baseline: geomeans of candidate over baseline."""
+class EnergySummary(Record):
+    """Over the problems whose energy was measured beside one and the same baseline: geomeans of candidate
+    over baseline."""
 
     problems: int
     energy: Interval
@@ -60,14 +63,15 @@ def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
 
 
 def _mean(ratios: Sequence[Interval]) -> Interval:
-    """Errors of measuring are independent from problem to problem: half-widths of the logarithms add up as squares do."""
+    """Errors of measuring are independent from problem to problem: half-widths of the logarithms add up as
+    squares do."""
     middle = sum(math.log(r.value) for r in ratios) / len(ratios)
     below = math.sqrt(sum(math.log(r.value / r.low) ** 2 for r in ratios)) / len(ratios)
     above = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r in ratios)) / len(ratios)
     return Interval(math.exp(middle), math.exp(middle - below), math.exp(middle + above))
 
 
-def summarise(speedups: Sequence[Interval | None]) -> Summary:
+def summarize(speedups: Sequence[Interval | None]) -> Summary:
     values = [s.value if s else None for s in speedups]
     lows = [s.low if s else None for s in speedups]
     return Summary(
@@ -79,12 +83,12 @@ def summarise(speedups: Sequence[Interval | None]) -> Summary:
     )
 
 
-def savings(energies: Sequence[Energy]) -> dict[str, Saving]:
+def summarize_energy(energies: Sequence[Energy]) -> dict[str, EnergySummary]:
     """By baseline, since ratios to different ones have no common mean. `energies`: those that were told."""
-    names = dict.fromkeys(energy.against for energy in energies)
-    return {name: _saving([energy for energy in energies if energy.against == name]) for name in names}
+    names = dict.fromkeys(energy.baseline for energy in energies)
+    return {name: _saving([energy for energy in energies if energy.baseline == name]) for name in names}
 
 
-def _saving(energies: Sequence[Energy]) -> Saving:
+def _saving(energies: Sequence[Energy]) -> EnergySummary:
     energy, edp = (_mean([energy.ratio[quantity] for energy in energies]) for quantity in ("energy", "edp"))
-    return Saving(len(energies), energy, edp)
+    return EnergySummary(len(energies), energy, edp)

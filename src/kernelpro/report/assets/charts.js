@@ -1,9 +1,9 @@
-/* What the charts of a run look like. Plain data in, ECharts options out; no page, no state.
+/* The charts of a run: plain data in, ECharts options out; no page, no state.
  *
  *   KernelProCharts.progress(data, look, "step" | "time")   every candidate's time, the best so far, baselines and floor
- *   KernelProCharts.tree(data, look, view)                  what came from what; size(data, view) says how much room it needs
- *   KernelProCharts.offPath(data)                           steps to fold so that a large tree shows the way to the winner first
- *   KernelProCharts.roofline(data, look)                    the way from the reference to the winner, under measured roofs
+ *   KernelProCharts.tree(data, look, view)                  the search tree; size(data, view) returns its size in pixels
+ *   KernelProCharts.offPath(data)                           steps to fold so that a large tree first shows the path to the winner
+ *   KernelProCharts.roofline(data, look)                    the path from the reference to the winner, under measured roofs
  *
  * data: { progress, steps, baselines, floor_ms, roofline } as the JSON report has them.
  * view: { onlyPassed: steps that passed and what led to them, folded: a set of steps whose descendants are hidden }.
@@ -24,8 +24,8 @@ const KernelProCharts = (() => {
   };
   const rate = (value) => `${scaled(value)}FLOP/s`;
   const words = (state) => state.replace(/_/g, " ");
-  const ratio = (step) => (step.against ? step.speedup[step.against].value : null);
-  const faded = ["duplicate", "no idea", "no answer", "chosen", "drafted", "judged"];
+  const ratio = (step) => (step.hardest_baseline ? step.speedup[step.hardest_baseline].value : null);
+  const faded = ["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "chosen", "drafted", "judged"];
 
   const base = (look) => ({
     animation: false,
@@ -105,7 +105,7 @@ const KernelProCharts = (() => {
   });
 
   function about(step) {
-    const lines = [`<b>step ${step.number}</b>: ${text(words(step.state))}${step.compiler ? ", the compiler's own work" : ""}`];
+    const lines = [`<b>step ${step.number}</b>: ${text(words(step.state))}${step.is_compiler ? ", the compiler's own work" : ""}`];
     if (step.ms) lines.push(`${ms(step.ms.value)}, ${ratio(step).toFixed(2)}x over the hardest baseline`);
     if (step.plan) lines.push(text(short(step.plan, 160)));
     else if (step.note) lines.push(text(short(step.note, 160)));
@@ -120,7 +120,7 @@ const KernelProCharts = (() => {
     const longest = Math.max(...points.map((p) => p.seconds || 0), 0);
     const [unit, size] = longest > 7200 ? ["h", 3600] : longest > 180 ? ["min", 60] : ["s", 1];
     const x = (p) => (by === "step" ? p.step : p.seconds / size);
-    const lines = data.baselines.map((b) => ({ name: b.label, value: b.ms.value, colour: look.soft }));
+    const lines = data.baselines.map((b) => ({ name: b.label, value: b.ms, colour: look.soft }));
     if (data.floor_ms) lines.push({ name: "floor", value: data.floor_ms, colour: look.accent });
     const values = points.filter((p) => p.ms).map((p) => p.ms).concat(lines.map((line) => line.value));
     const low = Math.min(...values) / 1.25;
@@ -137,10 +137,10 @@ const KernelProCharts = (() => {
       return {
         value: [x(p), p.ms || high / 1.12],
         number: p.step,
-        symbol: step.compiler ? "diamond" : p.ms ? "circle" : "triangle",
-        symbolSize: step.winner ? 16 : many ? 6 : p.ms ? 10 : 9,
+        symbol: step.is_compiler ? "diamond" : p.ms ? "circle" : "triangle",
+        symbolSize: step.is_winner ? 16 : many ? 6 : p.ms ? 10 : 9,
         itemStyle: {
-          color: step.winner ? look.accent : look.states[p.state] || look.soft,
+          color: step.is_winner ? look.accent : look.states[p.state] || look.soft,
           opacity: faded.includes(p.state) ? 0.5 : 1,
           borderColor: look.card,
           borderWidth: 1,
@@ -235,19 +235,19 @@ const KernelProCharts = (() => {
   const offPath = (data) => data.steps.filter((step) => !step.on_path).map((step) => step.number);
 
   function label(step, folded) {
-    const maker = step.compiler ? " compiler" : "";
+    const maker = step.is_compiler ? " compiler" : "";
     const said = step.ms ? `${ratio(step).toFixed(2)}x` : words(step.state);
-    return `${step.winner ? "★ " : ""}${step.number}${maker}: ${said}${folded ? " ▸" : ""}`;
+    return `${step.is_winner ? "★ " : ""}${step.number}${maker}: ${said}${folded ? " ▸" : ""}`;
   }
 
   function node(step, look, leaf, folded) {
     const speed = step.ms ? Math.max(0.25, Math.min(16, ratio(step))) : 0;
     const hollow = faded.includes(step.state);
-    const colour = step.winner ? look.accent : look.states[step.state] || look.soft;
+    const colour = step.is_winner ? look.accent : look.states[step.state] || look.soft;
     return {
       name: label(step, folded),
       number: step.number,
-      symbol: step.compiler ? "diamond" : step.ms || hollow ? "circle" : "rect",
+      symbol: step.is_compiler ? "diamond" : step.ms || hollow ? "circle" : "rect",
       symbolSize: step.ms ? 12 + 3.5 * Math.log2(speed * 4) / 1.5 : 9,
       itemStyle: { color: hollow ? look.card : colour, borderColor: colour, borderWidth: 1.5 },
       lineStyle: step.on_path ? { color: look.accent, width: 2.5 } : { color: look.soft, width: 1.2, opacity: 0.55 },

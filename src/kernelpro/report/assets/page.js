@@ -1,11 +1,11 @@
-/* Brings the report to life: draws the charts in the page's own colours, shows the step that is clicked, copies and saves. */
+/* Draws the charts in the colours of the page, shows the step that is clicked, copies and saves. */
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
   const find = (selector) => document.querySelector(selector);
   const all = (selector) => [...document.querySelectorAll(selector)];
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const LARGE = 60; // steps: beyond, the tree opens on the way to the winner alone
+  const LARGE = 60; // with more steps, the tree opens on the path to the winner only
   const view = {
     by: "step",
     onlyPassed: false,
@@ -91,7 +91,7 @@
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      const area = document.createElement("textarea"); // pages opened from a file may not have the clipboard
+      const area = document.createElement("textarea"); // a page opened from a file may have no clipboard access
       area.value = text;
       document.body.append(area);
       area.select();
@@ -144,7 +144,7 @@
   });
   addEventListener("hashchange", openTarget);
   dark.addEventListener("change", drawAll);
-  // Print is always light, and as wide as the paper: the charts are drawn again for it, and for the screen after it.
+  // Print is always light and has the width of the paper: draw the charts again before and after it.
   matchMedia("print").addEventListener("change", drawAll);
 
   wire();

@@ -1,0 +1,372 @@
+"""`kernelpro bench`: runs a suite and shows the scoreboard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+import kernelpro
+from kernelpro.cli.commands.bench import BenchOptions
+from kernelpro.cli.parsing import gives_dollars, judge_effort, select_baselines
+from kernelpro.cli.pools import open_pool, require_target, require_target_option, worker_hint
+from kernelpro.cli.run_config import describe_budget, make_run_config
+from kernelpro.engine import session
+from kernelpro.engine.store import default_runs_dir
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Options, Result, Target, digest
+from kernelpro.suites import judging, kernel_files, probe, problems, scoreboard, searching
+from kernelpro.suites.results_log import LoggedResult, ResultsLog
+
+_QUIET_SECONDS = 30.0
+"""Off a terminal, the stage of a problem is printed after this many seconds without a line."""
+
+JobKeys = dict[tuple[int, int], list[str]]
+"""The keys of results, by level and number of the problem."""
+
+
+class _Bench:
+    """One call of `kernelpro bench`."""
+
+    def __init__(self, options: BenchOptions, target: Target, pool: Pool, log: ResultsLog):
+        self.options, self.target, self.pool, self.log = options, target, pool, log
+        self.judge_options = _judge_options(options)
+        self.problems = problems.find_problems(
+            options.suite, options.level, options.ids, target, options.mode or "train", options.precision
+        )
+        self.keys: JobKeys = {}
+
+    def run(self) -> int:
+        """Run everything without a result; return how many results are outstanding."""
+        return self._search() if _is_search(self.options) else self._judge()
+
+    def results(self) -> list[LoggedResult]:
+        """The results that are there."""
+        results = self.log.entries
+        return [results[key] for keys in self.keys.values() for key in keys if key in results]
+
+    def _judge(self) -> int:
+        folder = self.options.kernels
+        files = (
+            kernel_files.find_kernels(Path(folder), self.problems, self.options.sample) if folder else None
+        )
+        if files and files.unmatched:
+            belong = "files belong" if len(files.unmatched) > 1 else "file belongs"
+            names = scoreboard.first_names(files.unmatched)
+            _print(f"{len(files.unmatched)} {belong} to no selected problem: {names}")
+        jobs = self._jobs(files)
+        for job in jobs:
+            self.keys.setdefault((job.problem.level, job.problem.number), []).append(job.key)
+        missing = {job.key: job for job in jobs if self.log.is_missing(job.key, self.options.retry)}
+        with _Progress(len(jobs), len(missing)) as progress:
+            if missing:
+                require_target(self.pool, self.options.pool, self.target)
+            outstanding = judging.run_jobs(
+                list(missing.values()),
+                self.pool,
+                self.log,
+                progress.stage,
+                lambda job: progress.done(job.problem.label),
+            )
+        if files:
+            self._log_unreadable(files)
+        return outstanding
+
+    def _jobs(self, files: kernel_files.KernelFiles | None) -> list[judging.BenchJob]:
+        """A judgement of each kernel. A problem without a kernel is probed, without compiled baselines: the
+        probe decides whether it counts. Without files, a probe of each problem."""
+        if files is None:
+            return [judging.BenchJob(problem, self.target, self.judge_options) for problem in self.problems]
+        probe_options = replace(
+            self.judge_options, effort="quick", baselines=("eager_fp32",), min_own_share=0.0, energy=False
+        )
+        jobs = []
+        for problem in self.problems:
+            kernels = files.kernels.get((problem.level, problem.number), {}).values()
+            jobs += [judging.BenchJob(problem, self.target, self.judge_options, kernel) for kernel in kernels]
+            if not kernels:
+                jobs.append(judging.BenchJob(problem, self.target, probe_options))
+        return jobs
+
+    def _log_unreadable(self, files: kernel_files.KernelFiles) -> None:
+        for problem in self.problems:
+            id = (problem.level, problem.number)
+            for verdict in files.unreadable.get(id, ()):
+                key = digest("unreadable", problem.task.id, verdict.reason)
+                self.keys.setdefault(id, []).append(key)
+                if self.log.is_missing(key, retry=False):
+                    self.log.add(LoggedResult(key, Result(key, verdict=verdict)))
+
+    def _search(self) -> int:
+        """Problems are independent: nothing is learned from one for the next."""
+        options, runs_dir = self.options, self.log.folder / "runs"
+        config, choice = make_run_config(options, self.problems[0].task, self.judge_options, knowledge=False)
+        session.validate(session.RunRequest(config, runs_dir, self.target))
+        searches = [
+            searching.BenchSearch(problem, replace(config, task=problem.task, target=self.target))
+            for problem in self.problems
+        ]
+        self.keys |= {(item.problem.level, item.problem.number): [item.key] for item in searches}
+        missing = [item for item in searches if self.log.is_missing(item.key, options.retry)]
+        _print(
+            f"{choice.summary}\n{describe_budget(config.limits, gives_dollars(options.budget))} per problem"
+        )
+        with _Progress(len(searches), len(missing)) as progress:
+            if missing:
+                require_target(self.pool, options.pool, self.target)
+            return asyncio.run(
+                searching.run_searches(
+                    missing,
+                    self.pool,
+                    self.log,
+                    options.parallel,
+                    progress.stage,
+                    lambda item: progress.done(item.problem.label),
+                    progress.note,
+                )
+            )
+
+
+def run_bench(options: BenchOptions) -> int:
+    """Run a benchmark and print its scoreboard; return the exit code."""
+    _check(options)
+    if options.list_problems:
+        return _list_problems(options)
+    require_target_option(options, options.target)
+    with _sigterm_as_interrupt(), open_pool(options) as pool:
+        target = options.target or session.pool_target(pool)
+        session.check_objective(pool, target, options.objective)
+        with ResultsLog(_folder(options)) as log:
+            file = log.folder / "results.jsonl"
+            if log.unreadable_lines:
+                _print(f"{log.unreadable_lines} lines of {file} cannot be read; their jobs run again")
+            bench = _Bench(options, target, pool, log)
+            try:
+                outstanding = bench.run()
+            except KeyboardInterrupt:
+                if bench.results():
+                    _show(bench)
+                    _print(f"results: {file}; the same command continues")
+                raise
+            _show(bench)
+            _print(f"results: {file}")
+            if _is_search(options):
+                option = f"--runs-dir {shlex.quote(str((log.folder / 'runs').absolute()))}"
+                _print(f"runs: `kernelpro runs {option}` lists them; report: `kernelpro report RUN {option}`")
+            results = bench.results()
+    failed = sum(result.should_retry for result in results)
+    if failed:
+        _print(f"{failed} could not be run or judged: --retry repeats them")
+    if outstanding:
+        hint = worker_hint(options.pool)
+        _print(f"{outstanding} answers or results are outstanding{hint}; the same command continues")
+    return 3 if outstanding else 1 if failed and failed == len(results) else 0
+
+
+def _is_search(options: BenchOptions) -> bool:
+    return bool(options.author or options.model)
+
+
+def _check(options: BenchOptions) -> None:
+    """Raise BadInput for options that exclude each other."""
+    choices = (options.list_problems, options.probe, options.kernels, options.author or options.model)
+    if sum(map(bool, choices)) != 1:
+        raise BadInput(
+            "give exactly one of --probe, --kernels DIR, --model SPEC (or --author NAME) and --list"
+        )
+    if options.author and options.model:
+        raise BadInput("--author and --model exclude each other: give one")
+    if options.energy and not options.kernels:
+        raise BadInput(
+            "--energy needs --kernels; a search saves energy with --objective energy-at-speed or edp"
+        )
+    if options.objective != "speed" and not _is_search(options):
+        raise BadInput(
+            f"--objective {options.objective} needs --author or --model; with --kernels, use --energy"
+        )
+
+
+def _judge_options(options: BenchOptions) -> Options:
+    return Options(
+        effort=judge_effort(options),
+        baselines=select_baselines(options, may_be_empty=options.probe),
+        min_own_share=options.min_own_share,
+        sandbox=options.sandbox,
+        energy=options.energy,
+    )
+
+
+def _list_problems(options: BenchOptions) -> int:
+    listed = problems.find_problems(
+        options.suite,
+        options.level,
+        options.ids,
+        options.target or "cpu",
+        options.mode or "train",
+        options.precision,
+    )
+    if options.format == "json":
+        data = [{"level": item.level, "number": item.number, "name": item.task.name} for item in listed]
+        print(json.dumps(data, indent=1))
+    else:
+        print("\n".join(f"{'- ' * (options.format == 'md')}{item.label}" for item in listed))
+    return 0
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a benchmark as Ctrl-C does: its workers are stopped, and no process writes into a closed
+    pipe."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        # asyncio has its own handler; it is not callable if SIGINT is ignored, as in the background of a
+        # script
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _folder(options: BenchOptions) -> Path:
+    if options.out:
+        return Path(options.out)
+    kind = "probe" if options.probe else "kernels" if options.kernels else "author"
+    path = Path(options.suite.removeprefix("kernelbench:")).resolve()
+    name = "builtin" if options.suite == "builtin" else path.name
+    return default_runs_dir().parent / "benches" / f"{name}-{kind}"
+
+
+# --- output ----------------------------------------------------------------------------------------------
+
+
+def _describe_evaluated(options: BenchOptions) -> str:
+    if options.probe:
+        return "probe"
+    if options.kernels:
+        return f"kernels of {options.kernels}"
+    objective = f", objective {options.objective}" if options.objective != "speed" else ""
+    return f"{options.author or options.model}{objective}"
+
+
+def _show(bench: _Bench) -> None:
+    options, target = bench.options, bench.target
+    evaluated = _describe_evaluated(options)
+    title = f"{options.suite} on {target}: {evaluated}"
+    baselines = bench.judge_options.baselines
+    conditions = scoreboard.BenchConditions(
+        bench.judge_options.effort,
+        options.precision,
+        options.mode or "train",
+        tuple(name for name in baselines if target == "cuda" or name != "eager_tf32"),
+        options.min_own_share,
+        kernelpro.__version__,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    if options.probe:
+        rows = probe.probe_rows(bench.problems, bench.keys, bench.log.entries)
+        if options.format == "json":
+            data = {"suite": options.suite, "target": target, "conditions": conditions.to_json()}
+            print(json.dumps(data | {"problems": [row.to_json() for row in rows]}, indent=1))
+        else:
+            lines = [*probe.remarks(rows), conditions.summary]
+            _print_tables(options.format, title, [probe.table(rows)], lines)
+        return
+    board = scoreboard.make_scoreboard(
+        options.suite, evaluated, target, bench.problems, bench.keys, bench.log.entries, conditions
+    )
+    if options.format == "json":
+        print(json.dumps(board.to_json(), indent=1))
+    else:
+        tables = [scoreboard.problem_table(board), scoreboard.summary_table(board)]
+        _print_tables(options.format, title, tables, scoreboard.remarks(board))
+
+
+def _print_tables(form: str, title: str, tables: Sequence[scoreboard.Table], lines: Sequence[str]) -> None:
+    if form == "md":
+        print(f"## {title}\n")
+        print("\n\n".join(scoreboard.markdown(table) for table in tables), end="\n\n")
+        print("\n".join(f"- {line.strip()}" for line in lines))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(title, markup=False)
+    for titles, rows in tables:
+        table = RichTable()
+        for name in titles:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(table)
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class _Progress:
+    """Progress on stderr: on a terminal one line that changes, elsewhere a line for each problem that starts
+    or ends."""
+
+    def __init__(self, total: int, missing: int):
+        self._total, self._done = total, total - missing
+        self._console = Console(stderr=True)
+        self._status = self._console.status("starting") if self._console.is_terminal else None
+        self._lock = threading.Lock()
+        self._started: set[str] = set()
+        self._last_line = time.monotonic()
+        if self._done:
+            _print(f"{self._done} of {total} have a result already")
+
+    def stage(self, problem: str, stage: str) -> None:
+        """Show the stage of a problem; off a terminal only when it starts, or after a while without a
+        line."""
+        if self._status:
+            self._status.update(f"{self._done} of {self._total} done; {problem}: {stage}")
+            return
+        with self._lock:
+            starts = problem not in self._started and not stage.startswith("waiting")
+            if starts or time.monotonic() - self._last_line >= _QUIET_SECONDS:
+                self._started |= {problem} if starts else set()
+                self._print_line(f"{problem}: {stage}")
+
+    def note(self, line: str) -> None:
+        """Print a line above the one that changes."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def done(self, problem: str) -> None:
+        """Count a completed problem."""
+        self._done += 1
+        if self._status is None:
+            with self._lock:
+                self._print_line(f"{self._done} of {self._total} done: {problem}")
+
+    def _print_line(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        _print(text)
+
+    def __enter__(self) -> _Progress:
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()

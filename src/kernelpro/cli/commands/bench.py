@@ -1,0 +1,74 @@
+"""`kernelpro bench`: its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import typer
+
+from kernelpro.cli.commands.app import app
+from kernelpro.cli.options import (
+    MEASUREMENT,
+    OUTPUT,
+    SEARCH,
+    JudgeEffortOptions,
+    SearchRunOptions,
+    add_command,
+    option,
+)
+
+PROBLEMS, EVALUATE = "Problems", "What to evaluate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(JudgeEffortOptions, SearchRunOptions):
+    """Options of `kernelpro bench`."""
+
+    suite: Annotated[
+        str,
+        typer.Argument(metavar="SUITE", help="builtin, kernelbench:PATH, or a folder of task files."),
+    ]
+    list_problems: Annotated[bool, option("List the problems and do nothing else.", EVALUATE, "--list")] = (
+        False
+    )
+    probe: Annotated[
+        bool, option("Report which problems can be scored, and why others cannot.", EVALUATE, "--probe")
+    ] = False
+    kernels: Annotated[
+        str | None,
+        option(
+            "Judge kernels: a KernelBench run folder, or files named like the tasks.", EVALUATE, metavar="DIR"
+        ),
+    ] = None
+    level: Annotated[list[int], option("Only this level. Repeatable; default: all.", PROBLEMS)] = field(
+        default_factory=list
+    )
+    ids: Annotated[str, option("Only these problems: 1-20,33 of each level, or 1/1-20,2/33.", PROBLEMS)] = ""
+    sample: Annotated[
+        int | None, option("With --kernels: only this sample; default: the best of all.", PROBLEMS)
+    ] = None
+    energy: Annotated[
+        bool, option("With --kernels: also measure joules per call.", MEASUREMENT, "--energy")
+    ] = False
+    parallel: Annotated[int, option("Problems to search at the same time.", SEARCH, min=1)] = 1
+    out: Annotated[
+        str | None,
+        option(
+            "Folder of this benchmark; the same folder continues where it stopped.", OUTPUT, metavar="DIR"
+        ),
+    ] = None
+    retry: Annotated[bool, option("Repeat what could not be run or judged.", OUTPUT, "--retry")] = False
+    format: Annotated[Literal["table", "md", "json"], option("Format of the results.", OUTPUT)] = "table"
+
+
+@add_command(app, BenchOptions)
+def bench(options: BenchOptions) -> int:
+    """Evaluate kernels, a model or the playbook on a whole suite.
+
+    Give --probe, --kernels, --model or --author. It can be killed at any time; the same command continues it.
+    Exit code 0: complete; 1: nothing could be run; 2: misuse; 3: answers or results outstanding.
+    """
+    from kernelpro.cli.bench import run_bench
+
+    return run_bench(options)

@@ -1,0 +1,65 @@
+"""`kernelpro judge`: its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from kernelpro.cli.commands.app import app
+from kernelpro.cli.options import (
+    MEASUREMENT,
+    BaselineOptions,
+    JsonOptions,
+    JudgeEffortOptions,
+    PoolOptions,
+    TaskArgument,
+    TaskOptions,
+    add_command,
+    option,
+)
+from kernelpro.records import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions(JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions, TaskOptions):
+    """Options of `kernelpro judge`."""
+
+    task: TaskArgument
+    candidates: Annotated[
+        list[str], typer.Argument(metavar="CANDIDATE", help="Python files, each with a class ModelNew.")
+    ]
+    disable_tripwire: Annotated[
+        list[str],
+        option(
+            "Turn a tripwire off by name, or all of them with `all`. Repeatable.", MEASUREMENT, metavar="NAME"
+        ),
+    ] = field(default_factory=list)
+    timeout: Annotated[float, option("Seconds that one call may take.", MEASUREMENT, min=0.1)] = (
+        Options.call_timeout
+    )
+    build_timeout: Annotated[
+        float, option("Seconds that a build and the first call may take.", MEASUREMENT, min=0.1)
+    ] = Options.build_timeout
+    memory: Annotated[
+        float,
+        option("GiB of host memory a candidate may use; 0: three quarters of it.", MEASUREMENT, min=0),
+    ] = Options.memory_gib
+    energy: Annotated[
+        bool,
+        option(
+            "Also measure joules per call next to the fastest baseline (30 s more).", MEASUREMENT, "--energy"
+        ),
+    ] = False
+
+
+@add_command(app, JudgeOptions)
+def judge(options: JudgeOptions) -> int:
+    """Check that kernels are correct and measure their speedup.
+
+    Exit code 0: all passed; 1: not all passed; 2: misuse; 3: results outstanding.
+    """
+    from kernelpro.cli.judge import judge_candidates
+
+    return judge_candidates(options)

@@ -1,0 +1,32 @@
+"""`kernelpro knowledge`: its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernelpro.cli.commands.app import app
+from kernelpro.cli.options import JsonOptions, add_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowledgeOptions(JsonOptions):
+    """Options of `kernelpro knowledge`."""
+
+    export_file: Annotated[
+        str | None, typer.Option("--export", metavar="FILE", help="Write everything to this JSON file.")
+    ] = None
+    import_file: Annotated[
+        str | None, typer.Option("--import", metavar="FILE", help="Add what another machine exported.")
+    ] = None
+    forget: Annotated[bool, typer.Option("--forget", help="Delete everything.")] = False
+
+
+@add_command(app, KnowledgeOptions)
+def knowledge(options: KnowledgeOptions) -> int:
+    """Show what runs have learned: the gain of each method by bottleneck and hardware."""
+    from kernelpro.cli.knowledge import show_knowledge
+
+    return show_knowledge(options)

@@ -1,0 +1,69 @@
+"""`kernelpro optimize` and `kernelpro resume`: their options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from kernelpro.cli.commands.app import app
+from kernelpro.cli.options import (
+    MODEL,
+    OUTPUT,
+    SEARCH,
+    WHERE,
+    BudgetOptions,
+    JsonOptions,
+    RunArgument,
+    RunsDirOptions,
+    SearchRunOptions,
+    TaskArgument,
+    add_command,
+    option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizeOptions(JsonOptions, RunsDirOptions, SearchRunOptions):
+    """Options of `kernelpro optimize`."""
+
+    task: TaskArgument
+    no_knowledge: Annotated[
+        bool,
+        option("Neither use nor add to what earlier runs learned.", SEARCH, "--no-knowledge"),
+    ] = False
+    name: Annotated[str | None, option("Name of the run; default: the name of the task.", OUTPUT)] = None
+
+
+@add_command(app, OptimizeOptions)
+def optimize(options: OptimizeOptions) -> int:
+    """Search for a faster kernel; TASK is all it needs.
+
+    Ctrl-C stops it at any time; `kernelpro resume RUN` continues.
+    """
+    from kernelpro.cli.optimize import optimize_task
+
+    return optimize_task(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions(JsonOptions, RunsDirOptions, BudgetOptions):
+    """Options of `kernelpro resume`."""
+
+    run: RunArgument
+    price: Annotated[
+        list[str],
+        option("New price of a model, as for optimize. Repeatable.", MODEL, metavar="MODEL=INPUT/OUTPUT"),
+    ] = field(default_factory=list)
+    pool: Annotated[str | None, option("Run jobs in another pool from now on.", WHERE)] = None
+    wait: Annotated[
+        bool,
+        option("Wait for answers and results from an inbox or a spool instead of exiting.", WHERE, "--wait"),
+    ] = False
+
+
+@add_command(app, ResumeOptions)
+def resume(options: ResumeOptions) -> int:
+    """Continue a run that was stopped or killed, or give a finished one more budget."""
+    from kernelpro.cli.optimize import resume_run
+
+    return resume_run(options)

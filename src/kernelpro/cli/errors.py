@@ -1,0 +1,41 @@
+"""Errors of a command as one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+INTERRUPTED = 130
+
+
+def run_reporting_errors(run: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code: 2 for bad input, 3 for outstanding results, 130 if
+    interrupted."""
+    from kernelpro.pools.pool import ResultPending
+    from kernelpro.records import BadInput
+
+    try:
+        code = run() or 0
+    except typer.TyperException as error:
+        message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        if message:  # empty where help was printed because no command was given
+            print_error(message)
+        return 2
+    except ResultPending as error:
+        print_error(f"{error}; run the same command again when the result is there")
+        return 3
+    except BadInput as error:
+        print_error(str(error))
+        return 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        print_error("stopped")
+    return code
+
+
+def print_error(message: str) -> None:
+    """Print a line for the user on stderr."""
+    print(f"kernelpro: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,156 @@
+"""`kernelpro judge`: a table for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import Future
+
+from rich.console import Console
+from rich.table import Table
+
+from kernelpro.cli.commands.judge import JudgeOptions
+from kernelpro.cli.errors import print_error
+from kernelpro.cli.parsing import judge_effort, select_baselines
+from kernelpro.cli.pools import open_pool, worker_hint
+from kernelpro.pools.pool import ResultPending
+from kernelpro.records import (
+    BASELINES,
+    BadInput,
+    Candidate,
+    Job,
+    Options,
+    Progress,
+    Result,
+    Status,
+    Task,
+    Verdict,
+)
+from kernelpro.records.energy import ENERGY_COLUMNS, energy_cells
+from kernelpro.records.interval import format_share
+from kernelpro.report import wording
+from kernelpro.tasks import load_task
+
+
+def judge_candidates(options: JudgeOptions) -> int:
+    """Judge all candidates and print their verdicts; return the exit code."""
+    judge_options = Options(
+        effort=judge_effort(options),
+        baselines=select_baselines(options),
+        disabled_tripwires=tuple(options.disable_tripwire),
+        min_own_share=options.min_own_share,
+        sandbox=options.sandbox,
+        call_timeout=options.timeout,
+        build_timeout=options.build_timeout,
+        memory_gib=options.memory,
+        energy=options.energy,
+    )
+    candidates = [Candidate.from_file(path) for path in options.candidates]
+    task = load_task(options.task, mode=options.mode, precision=options.precision)
+    jobs = [
+        Job(str(index), "judge", task, candidate, options.target, judge_options)
+        for index, candidate in enumerate(candidates)
+    ]
+    verdicts, errors = _judge(jobs, options)
+    if not options.json and verdicts:
+        print_table(task, verdicts)
+    if errors:
+        raise BadInput("; ".join(errors))
+    if missing := len(jobs) - len(verdicts):
+        results = "results are" if missing > 1 else "result is"
+        print_error(
+            f"{missing} {results} outstanding{worker_hint(options.pool)}, then run this command again"
+        )
+        return 3
+    return 0 if all(verdict.status is Status.PASSED for verdict in verdicts) else 1
+
+
+def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[str]]:
+    """The verdicts that are there, each shown as soon as it arrives, and the errors of jobs without a
+    verdict.
+
+    An error concerns the task or the machine: the other candidates may still be judged.
+    """
+    console, paths = Console(stderr=True), options.candidates
+    verdicts: list[Verdict] = []
+    errors: list[str] = []
+    quiet = options.json or not console.is_terminal
+    with open_pool(options) as pool, console.status("starting") as status:
+        if quiet:
+            status.stop()
+
+        def show_progress(progress: Progress) -> None:
+            status.update(f"{paths[int(progress.job)]}: {progress.stage}")
+
+        answers: list[Future[Result]] = [pool.submit(job, show_progress) for job in jobs]
+        for path, answer in zip(paths, answers, strict=True):
+            try:
+                result = answer.result()
+            except ResultPending:
+                continue
+            if result.verdict is None:
+                errors.append(result.error or "the worker returned no verdict")
+                continue
+            verdict = Verdict.from_json(result.verdict.to_json() | {"candidate": path})
+            verdicts.append(verdict)
+            if not quiet:
+                status.stop()
+            _print_verdict(verdict, options.json)
+            if not quiet:
+                status.start()
+    if errors and not verdicts:
+        raise BadInput(errors[0])
+    return verdicts, list(dict.fromkeys(errors))
+
+
+def _print_verdict(verdict: Verdict, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(verdict.to_json(), separators=(",", ":")), flush=True)
+    else:
+        line = f"{verdict.status.value:<13} {verdict.candidate}: {verdict.reason}"
+        print(line, file=sys.stderr, flush=True)
+
+
+_COLORS = {Status.PASSED: "green", Status.CHEATING: "red", Status.WRONG: "red"}
+
+
+def print_table(task: Task, verdicts: list[Verdict]) -> None:
+    """Print all verdicts as one table, with the baselines, the environment and the notes."""
+    baselines = sorted({name for verdict in verdicts for name in verdict.speedup}, key=BASELINES.index)
+    environment = next((verdict.environment for verdict in verdicts if verdict.environment), {})
+    title = f"{task.name}, mode {task.mode}"
+    if environment:  # else nothing was run
+        device = environment.get("gpu") or environment.get("cpu")
+        title += f", on {device}, precision {environment.get('precision')}, torch {environment.get('torch')}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("candidate", overflow="fold")
+    table.add_column("status")
+    has_energy = any(verdict.energy for verdict in verdicts)
+    speedups = [f"x {name}" for name in baselines]
+    energy = ENERGY_COLUMNS if has_energy else ()
+    for name in ("ms", *speedups, "faster", "error", "of floor", "own kernels", *energy):
+        table.add_column(name, justify="right")
+    for verdict in verdicts:
+        color = _COLORS.get(verdict.status, "yellow")
+        table.add_row(
+            verdict.candidate,
+            f"[{color}]{verdict.status.value}[/]",
+            f"{verdict.times['candidate'].value:.4g}" if verdict.times else "",
+            *(verdict.speedup[name].format() if name in verdict.speedup else "" for name in baselines),
+            verdict.faster or "",
+            f"{verdict.error:.1e}" if verdict.error is not None else "",
+            format_share(verdict.floor_ms / verdict.times["candidate"].value)
+            if verdict.times and verdict.floor_ms
+            else "",
+            format_share(verdict.own_share) if verdict.own_share is not None and verdict.times else "",
+            *(energy_cells(verdict.energy) if has_energy else ()),
+        )
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    if measured := next((verdict for verdict in verdicts if verdict.times), None):
+        times = ", ".join(f"{name} {measured.times[name].value:.4g} ms" for name in baselines)
+        console.print(f"baselines: {times}; floor {measured.floor_ms:.4g} ms; sandbox: {measured.sandbox}")
+    for line in dict.fromkeys(f"energy: {wording.describe_energy(v.energy)}" for v in verdicts if v.energy):
+        console.print(line)
+    for note in dict.fromkeys(note for verdict in verdicts for note in verdict.notes):
+        console.print(f"note: {note}")

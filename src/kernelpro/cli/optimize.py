@@ -1,0 +1,147 @@
+"""`kernelpro optimize` and `kernelpro resume`: a run with a live display."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from kernelpro import report
+from kernelpro.authors.by_name import create_author
+from kernelpro.cli.commands.optimize import OptimizeOptions, ResumeOptions
+from kernelpro.cli.display import Display
+from kernelpro.cli.errors import INTERRUPTED, print_error
+from kernelpro.cli.options import PoolOptions
+from kernelpro.cli.parsing import gives_dollars, parse_budget, parse_prices, select_baselines
+from kernelpro.cli.pools import (
+    absolute_pool,
+    open_pool,
+    require_target,
+    require_target_option,
+    stops_for_results,
+    worker_hint,
+)
+from kernelpro.cli.run_config import describe_budget, describe_mode, describe_target, make_run_config
+from kernelpro.engine import session
+from kernelpro.engine.loop import Engine, Paused
+from kernelpro.engine.store import RunStore, default_runs_dir
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Options, Outcome, RunConfig
+from kernelpro.report.reproduce import runs_dir_option
+from kernelpro.tasks import load_task
+
+
+def optimize_task(options: OptimizeOptions) -> int:
+    """Search for a faster kernel; return the exit code."""
+    task = load_task(options.task, mode=options.mode, precision=options.precision)
+    judge_options = Options(baselines=select_baselines(options), sandbox=options.sandbox)
+    config, choice = make_run_config(options, task, judge_options, not options.no_knowledge)
+    runs_dir = Path(options.runs_dir) if options.runs_dir else default_runs_dir()
+    is_resumable = _exits_while_waiting(config)
+    request = session.RunRequest(
+        config, runs_dir, options.target, options.name or "", "unfinished" if is_resumable else "never"
+    )
+    require_target_option(options, options.target)
+    session.validate(request)
+    with open_pool(options) as pool:
+        if options.target:
+            require_target(pool, options.pool, options.target)
+        store = session.open_run(request, pool)
+        lines = [
+            describe_target(store.config().target, options.pool, options.target is not None),
+            describe_mode(task, options.mode is not None),
+            choice.summary,
+            describe_budget(config.limits, gives_dollars(options.budget)),
+        ]
+        if store.task_facts():
+            lines.append(f"continuing run {store.id} of the same command; --name starts another one")
+        return _work(store, pool, options.json, "\n".join(lines), delete_if_unmeasured=not is_resumable)
+
+
+def _exits_while_waiting(config: RunConfig) -> bool:
+    """Whether the run exits for answers or results from outside; then the same command continues it."""
+    has_inbox = any(spec.startswith("inbox:") for spec in config.models.values())
+    return not config.wait and (has_inbox or stops_for_results(config.pool, config.wait))
+
+
+def resume_run(options: ResumeOptions) -> int:
+    """Continue a run; return the exit code. A finished run without new budget is reported and left as it
+    is."""
+    store = RunStore.open(Path(options.runs_dir) if options.runs_dir else default_runs_dir(), options.run)
+    store.lock()
+    config = store.config()
+    changed = replace(
+        config,
+        limits=parse_budget(options.budget, config.limits, options.stop_at_floor),
+        prices=config.prices | parse_prices(options.price),
+        pool=absolute_pool(options.pool or config.pool),
+        wait=config.wait or options.wait,
+    )
+    if changed != config:
+        create_author(changed, store.folder)  # raises BadInput before anything is changed
+        store.save_config(changed)
+    if store.is_finished and (outcome := store.outcome()):
+        print_error(
+            f"run {store.id} is finished ({outcome.reason}); to continue it, raise its budget, such as "
+            f"--budget candidates={config.limits.candidates + 20}"
+        )
+        store.close()
+        return _exit_code(outcome)
+    pool_options = PoolOptions(
+        pool=changed.pool, gpu_name=changed.gpu_name, wait=changed.wait, sandbox=changed.options.sandbox
+    )
+    with open_pool(pool_options) as pool:
+        return _work(store, pool, options.json)
+
+
+def _work(
+    store: RunStore, pool: Pool, as_json: bool, first_lines: str = "", delete_if_unmeasured: bool = False
+) -> int:
+    """Run until the end or Ctrl-C; return the exit code."""
+    config = store.config()
+    display = Display(store, config, as_json)
+    if first_lines:
+        display.print_line(first_lines)
+    resume = f"kernelpro resume {store.id}{runs_dir_option(store)}"
+    with session.closing(store, lambda _: _write_report(store, display), delete_if_unmeasured):
+        engine = session.create_engine(store, pool, display.on_event)
+        display.watch(engine)
+        try:
+            with display:
+                outcome = asyncio.run(_run_until_interrupted(engine))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            display.print_line(f"everything so far is saved; continue with: {resume}")
+            return INTERRUPTED
+        except Paused as paused:
+            folders = sorted(
+                {spec.removeprefix("inbox:") for spec in config.models.values() if spec.startswith("inbox:")}
+            )
+            questions = ", ".join(f"{folder}/{store.id}__*.md" for folder in folders)
+            where = f" (questions: {questions})" if folders else ""
+            hint = worker_hint(config.pool)
+            display.print_line(f"{paused}{where}{hint}; when they are there, continue with: {resume}")
+            return 3
+        display.print_outcome(outcome)
+        return _exit_code(outcome)
+
+
+def _exit_code(outcome: Outcome) -> int:
+    return 0 if outcome.best is not None else 1
+
+
+def _write_report(store: RunStore, display: Display) -> None:
+    """However the run ended. A report that cannot be written does not change the outcome."""
+    try:
+        display.print_report(report.write(store))
+    except BadInput as error:
+        display.print_line(f"no report: {error}")
+
+
+async def _run_until_interrupted(engine: Engine) -> Outcome:
+    """Ctrl-C and SIGTERM cancel the run between two transactions."""
+    task = asyncio.ensure_future(engine.run())
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, task.cancel)
+    return await task

@@ -1,0 +1,253 @@
+"""`kernelpro runs`, `show`, `export` and `report`: look at runs and use their results."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree as TreeView
+
+from kernelpro import report
+from kernelpro.cli.commands.runs import ExportOptions, ReportOptions, RunsOptions, ShowOptions
+from kernelpro.cli.errors import print_error
+from kernelpro.cli.options import RunsDirOptions
+from kernelpro.diagnose import guidance
+from kernelpro.engine import export, model_costs
+from kernelpro.engine.store import RunStore, default_runs_dir
+from kernelpro.llm.transcripts import FILE, TranscriptEntry, Transcripts
+from kernelpro.records import BadInput, Step, Verdict
+from kernelpro.report import pareto_plot, wording
+from kernelpro.report.reproduce import runs_dir_option
+
+
+def _runs_dir(options: RunsDirOptions) -> Path:
+    return Path(options.runs_dir) if options.runs_dir else default_runs_dir()
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def list_runs(options: RunsOptions) -> int:
+    """Print all runs, the one that changed last at the end."""
+    folder = _runs_dir(options)
+    table = Table()
+    for title in ("run", "task", "target", "author", "policy", "started", "steps", "state", "best"):
+        table.add_column(title, overflow="fold")
+    for path in sorted(folder.glob("*/run.db"), key=lambda path: path.stat().st_mtime):
+        try:
+            store = RunStore(path.parent)
+            config, steps, outcome, state = store.config(), store.steps(), store.outcome(), store.state()
+            started = datetime.fromtimestamp(store.created).isoformat(sep=" ", timespec="minutes")
+            store.close()
+        except BadInput as error:
+            print_error(str(error))
+            continue
+        best = ""
+        if outcome and outcome.verdict:
+            baseline = wording.hardest_baseline(outcome.verdict)
+            best = f"{wording.format_speedup(outcome.verdict.speedup[baseline])} over {baseline}"
+        name, task, count = path.parent.name, config.task.name, len(steps)
+        if options.json:
+            print(json.dumps({"run": name, "task": task, "steps": count, "state": state, "best": best}))
+        table.add_row(
+            name, task, config.target, config.author, config.policy, started, str(count), state, best
+        )
+    if not options.json:
+        _console().print(table if table.row_count else f"no runs in {folder}")
+    return 0
+
+
+def delete_runs(options: RunsOptions) -> int:
+    """Delete runs in the given order, up to the first one that does not exist or is in use."""
+    for name in options.delete:
+        RunStore.open(_runs_dir(options), name).delete()
+        print(f"deleted: {name}", file=sys.stderr)
+    return 0
+
+
+def show_run(options: ShowOptions) -> int:
+    """Print the search tree of a run, or everything about one step."""
+    store = RunStore.open(_runs_dir(options), options.run)
+    if options.plot:
+        _write_plot(store, Path(options.plot))
+    stored = store.steps()
+    costs = model_costs.read(store.folder, stored)
+    steps = {step.number: replace(step, cost=costs.steps[step.number]) for step in stored}
+    for line in store.damage:
+        print_error(line)
+    if options.step is None:
+        if options.json:
+            for step in steps.values():
+                print(json.dumps(step.to_json(), separators=(",", ":")))
+        else:
+            _print_tree(store, steps)
+            _print_costs(costs)
+        return 0
+    if options.step not in steps:
+        raise BadInput(f"run {options.run} has no step {options.step}; it has {len(steps)} steps")
+    step = steps[options.step]
+    if options.json:
+        print(json.dumps(step.to_json() | _step_texts(store, step), separators=(",", ":")))
+    else:
+        _print_step(store, steps, step)
+    return 0
+
+
+def _write_plot(store: RunStore, path: Path) -> None:
+    steps = store.steps()
+    points = pareto_plot.points(store.outcome(), steps)
+    if not points:
+        energies = [step.verdict.energy for step in steps if step.verdict and step.verdict.energy]
+        reason = f": {energies[0].unavailable}" if energies else ""
+        hint = "" if reason else "; --objective energy-at-speed or edp measures it"
+        raise BadInput(f"--plot: run {store.id} has no energy measurements{reason}{hint}")
+    title = f"{store.config().task.name}: speed against energy"
+    try:
+        path.write_text(pareto_plot.plot_svg(points, title), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--plot {path}: cannot be written ({error.strerror})") from None
+
+
+def _print_tree(store: RunStore, steps: dict[int, Step]) -> None:
+    facts, outcome = store.task_facts(), store.outcome()
+    times = "not measured yet"
+    if facts:
+        times = f"best baseline {facts.baseline_ms:.4g} ms, floor {facts.floor_ms:.4g} ms"
+    root = TreeView(f"[bold]{store.id}[/]: reference, {times}")
+    nodes = {0: root}
+    for number, step in sorted(steps.items()):
+        winner = "[bold green]winner[/] " if outcome and outcome.best == number else ""
+        result = step.state
+        if step.ms and step.verdict:
+            comparison = (wording.describe_speedup(step.verdict), wording.describe_energy_use(step.verdict))
+            result = f"{step.ms:.4g} ms ({'; '.join(filter(None, comparison))})"
+        donor = f" with {step.donor}" if step.donor else ""
+        author = f" by {step.author}" if step.author else ""
+        label = f"{number} {step.action}{donor}{author}: {result}  {step.plan or step.note}"
+        nodes[number] = nodes.get(step.parent, root).add(f"{winner}{escape(label)}")
+    console = _console()
+    console.print(root)
+    resume = f"kernelpro resume {store.id}{runs_dir_option(store)}"
+    if outcome is None:
+        console.print(f"unfinished; continue with: {resume}", soft_wrap=True)
+    else:
+        console.print(f"{outcome.reason}{f'; {resume}' if outcome.unanswered else ''}", soft_wrap=True)
+    notes = [*(outcome.notes if outcome else ()), *((facts.seed_errors, facts.graph_error) if facts else ())]
+    for note in filter(None, notes):
+        console.print(f"note: {note}", markup=False)
+
+
+def _print_costs(costs: model_costs.ModelCosts) -> None:
+    """What the models of each role cost, including failed requests."""
+    if costs.roles:
+        table = Table()
+        for title in ("role", "calls", "tokens in", "tokens out", "dollars"):
+            table.add_column(title, justify="left" if title == "role" else "right")
+        for role, cost in (costs.roles | {"total": costs.total}).items():
+            table.add_row(
+                role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.dollars:.4f}"
+            )
+        _console().print(table)
+    if costs.prompts:
+        print(f"prompts: {', '.join(costs.prompts)}")
+
+
+def _exchanges(store: RunStore, step: Step) -> list[TranscriptEntry]:
+    """Questions and answers of a step, in order."""
+    entries = Transcripts(store.folder / FILE).entries()
+    return [entry for entry in entries if entry.key.startswith(f"step-{step.number}/")]
+
+
+def _step_texts(store: RunStore, step: Step) -> dict[str, object]:
+    """The texts that the record of a step only refers to."""
+    exchanges = [
+        {"role": entry.role, "model": entry.model, "status": entry.status, "messages": entry.messages}
+        for entry in _exchanges(store, step)
+    ]
+    return {"text": store.source(step.final_source) if step.final_source else "", "exchanges": exchanges}
+
+
+def _print_step(store: RunStore, steps: dict[int, Step], step: Step) -> None:
+    donor = f" and step {step.donor}" if step.donor else ""
+    origin = f"of step {step.parent}{donor}, " if step.parent else ""
+    lines = [
+        f"step {step.number} of {store.id}: {step.action} {origin}by {step.author or 'nobody'}: {step.state}"
+    ]
+    facts = {
+        "plan": step.plan,
+        "hypothesis": step.hypothesis,
+        "follows the advice of": step.details.diagnostic,
+        "note": step.note,
+        "tuned": _describe_tuning(step),
+        "not profiled": step.details.profile_error,
+        "cost": wording.describe_cost(step.cost) if step.cost.calls else "",
+    }
+    if verdict := step.verdict:
+        facts |= {"verdict": verdict.reason, "error": _describe_error(verdict)}
+        facts |= {"time": f"{verdict.times['candidate'].value:.4g} ms"} if verdict.times else {}
+        facts |= {f"over {name}": wording.format_speedup(ratio) for name, ratio in verdict.speedup.items()}
+        facts |= {"energy": wording.describe_energy(verdict.energy)} if verdict.energy else {}
+    lines += [f"{name}: {text}" for name, text in facts.items() if text]
+    if step.diagnosis:
+        lines += ["", guidance.write(step.diagnosis)]
+    for entry in _exchanges(store, step):
+        lines += ["", f"=== {entry.role}: {entry.model}, {entry.status}"]
+        for message in entry.messages:
+            text = str(message.get("text") or message.get("calls") or "").rstrip()
+            lines += [f"--- {message['role']}", text]
+    if step.final_source:
+        source, parent = store.source(step.final_source), steps.get(step.parent)
+        if parent and parent.final_source:
+            before = store.source(parent.final_source)
+            names = (f"step {parent.number}", f"step {step.number}")
+            lines += ["", "=== difference to its parent"]
+            lines += difflib.unified_diff(before.splitlines(), source.splitlines(), *names, lineterm="")
+        lines += ["", "=== source", source.rstrip()]
+    print("\n".join(lines))
+
+
+def _describe_tuning(step: Step) -> str:
+    tuning = step.details.tuning
+    if not tuning:
+        return ""
+    point = ", ".join(f"{name}={value}" for name, value in tuning.point.items())
+    return f"{point} after {len(tuning.points)} points ({tuning.reason})"
+
+
+def _describe_error(verdict: Verdict) -> str:
+    if verdict.error is None or verdict.tolerance is None:
+        return ""
+    return f"{verdict.error:.2e} relative (tolerance {verdict.tolerance:.2e})"
+
+
+def export_run(options: ExportOptions) -> int:
+    """Write the winner or a step as one Python file."""
+    store = RunStore.open(_runs_dir(options), options.run)
+    text = export.export_step(store, options.step)
+    path = Path(options.out or export.module_file_name(options.run))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
+    print(f"{path}: test it with `python {path}`")
+    return 0
+
+
+def write_report(options: ReportOptions) -> int:
+    """Write the report of a run."""
+    store = RunStore.open(_runs_dir(options), options.run)
+    if options.out == "-":
+        print(report.render(store, options.format), end="")
+    else:
+        print(report.write(store, options.format, Path(options.out) if options.out else None))
+    for line in store.damage:
+        print_error(line)
+    return 0

@@ -1,0 +1,57 @@
+"""The roofline as SVG: the roofs, the intensity of the task, and the candidate below its roof."""
+
+from __future__ import annotations
+
+import math
+
+from kernelpro.records.profiling import RooflinePosition
+from kernelpro.report import svg
+from kernelpro.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+
+_ROOF, _DOT = "#0969da", "#cf222e"
+
+
+def plot_svg(position: RooflinePosition, title: str) -> str:
+    """A complete SVG document."""
+    bandwidth, roof, ridge = position.roof_bandwidth, position.roof_flops, position.ridge
+    intensity, rate = max(position.intensity, 1e-3), max(position.flops_per_second, 1.0)
+    left, right = _decade_below(min(intensity, ridge) / 8), _decade_above(max(intensity, ridge) * 8)
+    low, high = _decade_below(min(rate, left * bandwidth * 4) / 2), _decade_above(roof * 1.5)
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(value / left) / math.log(right / left)
+
+    def y(value: float) -> float:
+        relative = math.log(max(value, low) / low) / math.log(high / low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * relative
+
+    attainable = min(roof, intensity * bandwidth)
+    start = max(left, low / bandwidth)
+    middle = math.sqrt(start * ridge)
+    text = f"{position.time_ms:.3f} ms, {position.of_floor:.0%} of the floor"
+    anchor, shift = ("end", -12) if x(intensity) > WIDTH * 0.6 else ("start", 12)
+    roofs = [(x(start), y(start * bandwidth)), (x(ridge), y(roof)), (x(right), y(roof))]
+    parts = [
+        *(svg.grid_x(x(value), f"{value:g}") for value in _decades(left, right)),
+        *(svg.grid_y(y(value), f"{value / 1e12:g}") for value in _decades(low, high)),
+        svg.polyline(roofs, _ROOF, 2.5),
+        svg.label(x(right) - 6, y(roof) - 8, f"{roof / 1e12:.3g} TFLOP/s", "end", _ROOF),
+        svg.label(x(middle) - 8, y(middle * bandwidth) - 8, f"{bandwidth / 1e12:.3g} TB/s", "end", _ROOF),
+        svg.line(x(intensity), y(rate), x(intensity), y(attainable), _DOT, 'stroke-dasharray="4 3"'),
+        svg.circle(x(intensity), y(attainable), 4, f'fill="white" stroke="{_ROOF}" stroke-width="2"'),
+        svg.circle(x(intensity), y(rate), 6, f'fill="{_DOT}"'),
+        svg.label(x(intensity) + shift, y(rate) + 4, text, anchor, _DOT),
+    ]
+    return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
+
+
+def _decade_below(value: float) -> float:
+    return float(10.0 ** math.floor(math.log10(value)))
+
+
+def _decade_above(value: float) -> float:
+    return float(10.0 ** math.ceil(math.log10(value)))
+
+
+def _decades(low: float, high: float) -> list[float]:
+    return [10.0**k for k in range(round(math.log10(low)), round(math.log10(high)) + 1)]

@@ -1,0 +1,102 @@
+"""An author on a suite: a run of its own for each problem, in the folder of the benchmark, so that each can
+resume."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelpro.engine import model_costs, session
+from kernelpro.engine.loop import Paused
+from kernelpro.engine.store import RunStore
+from kernelpro.pools.pool import Pool
+from kernelpro.records import BadInput, Result, RunConfig, Status, Verdict, digest
+from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
+from kernelpro.suites.judging import OnStage
+from kernelpro.suites.problems import Problem
+from kernelpro.suites.results_log import LoggedResult, ResultsLog
+
+
+@dataclass(frozen=True)
+class BenchSearch:
+    """A problem and the configuration of its run."""
+
+    problem: Problem
+    config: RunConfig
+
+    @property
+    def key(self) -> str:
+        """The identity of the search, by its content."""
+        return digest("assignment", self.problem.task.id, session.identity(self.config))
+
+
+async def run_searches(
+    searches: Sequence[BenchSearch],
+    pool: Pool,
+    log: ResultsLog,
+    parallel: int,
+    on_stage: OnStage,
+    on_done: Callable[[BenchSearch], None],
+    on_note: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Run all searches, `parallel` at a time; return how many wait for answers or results from outside."""
+    semaphore = asyncio.Semaphore(parallel)
+
+    async def run(search: BenchSearch) -> bool:
+        async with semaphore:
+            try:
+                log.add(await _search(search, pool, log.folder / "runs", on_stage, on_note))
+            except Paused as paused:
+                on_stage(search.problem.label, str(paused))
+                return False
+            on_done(search)
+            return True
+
+    completed = await asyncio.gather(*(run(search) for search in searches))
+    return completed.count(False)
+
+
+async def _search(
+    search: BenchSearch, pool: Pool, runs_dir: Path, on_stage: OnStage, on_note: Callable[[str], None]
+) -> LoggedResult:
+    label, config = search.problem.label, search.config
+    store = session.open_run(session.RunRequest(config, runs_dir, config.target, label, "always"), pool)
+
+    def on_event(event: RunEvent) -> None:
+        match event:
+            case Note(text):
+                on_note(f"{label}: {text}")
+            case StepProgress(step, phase):
+                on_stage(label, f"step {step}: {phase.replace('_', ' ')}")
+            case JobProgress(_, stage):
+                on_stage(label, stage)
+            case _:
+                on_stage(label, event.kind.replace("_", " "))
+
+    author = ending = ""
+    try:
+        outcome = await session.continue_run(store, pool, on_event, explain=False)
+        reason = f"run {store.id}: {outcome.reason}"
+        if outcome.unanswered:  # the model could not be reached: `--retry` continues the run
+            result = Result(search.key, error=reason)
+        elif verdict := outcome.verdict or _first_failure(store):
+            result = Result(search.key, verdict=verdict)
+            winner = store.step(outcome.best) if outcome.best is not None else None
+            author = winner.author if winner else ""
+        else:
+            result, ending = Result(search.key), reason
+    except BadInput as error:  # the task cannot be scored, or does not run
+        result = Result(search.key, error=str(error))
+    finally:
+        steps, seconds = store.steps(), sum(store.device_seconds.values())
+        store.close()
+    cost = model_costs.read(store.folder, steps).total
+    return LoggedResult(search.key, result, seconds, cost, author, ending)
+
+
+def _first_failure(store: RunStore) -> Verdict | None:
+    """The verdict on the first candidate that was judged and failed."""
+    verdicts = (step.verdict for step in store.steps() if step.verdict)
+    return next((verdict for verdict in verdicts if verdict.status is not Status.PASSED), None)

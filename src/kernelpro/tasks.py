@@ -1,0 +1,133 @@
+"""Tasks from what a user has: a KernelBench file, a class by its name, a live module, or a function."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernelpro.records import BadInput, Mode, Precision, Task
+
+
+def load_task(
+    reference: Any,
+    inputs: Sequence[Any] = (),
+    init_inputs: Sequence[Any] = (),
+    mode: Mode | None = None,
+    precision: Precision | None = None,
+) -> Task:
+    """A task from a KernelBench file, `package.module:Class`, `file.py:Class`, an `nn.Module` or a function.
+
+    For modules and functions `inputs` are examples: every judged call gets new values with the same shapes
+    and the same distribution. A module keeps its own mode and parameters unless `mode` is given; a
+    KernelBench file runs in train mode, as KernelBench runs it. `init_inputs` are the constructor arguments
+    of `ModelNew`.
+    """
+    if isinstance(reference, Task):
+        return reference
+    if isinstance(reference, (str, Path)):
+        name, _, attribute = str(reference).rpartition(":")
+        if not name or not attribute.isidentifier() or Path(reference).exists():
+            return Task.from_file(reference, mode or "train", precision)
+        reference, inputs, init_inputs = _by_name(name, attribute)
+    import torch
+
+    from kernelpro.pools import live_tasks
+
+    if isinstance(inputs, (torch.Tensor, dict, str)):
+        raise BadInput(f"inputs: give a list of the arguments of a call, not a {type(inputs).__name__}")
+    if isinstance(reference, type) and issubclass(reference, torch.nn.Module):
+        raise BadInput(f"{reference.__qualname__} is a class: give an instance of it, with its weights")
+    reference = getattr(reference, "_orig_mod", reference)  # what torch.compile wrapped
+    if isinstance(reference, torch.nn.Module):
+        packed = live_tasks.pack_module(reference, inputs, init_inputs)
+        own_mode: Mode = "train" if reference.training else "eval"
+        outputs = packed.outputs if mode in (None, own_mode) else ""
+        return Task(
+            packed.source,
+            packed.entry,
+            "module",
+            packed.entry,
+            packed.payload,
+            mode or own_mode,
+            precision,
+            outputs,
+        )
+    if callable(reference):
+        packed = live_tasks.pack_function(reference, inputs)
+        return Task(
+            packed.source,
+            packed.entry,
+            "function",
+            packed.entry,
+            packed.payload,
+            mode or "eval",
+            precision,
+            packed.outputs,
+        )
+    raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
+
+
+def _by_name(name: str, attribute: str) -> tuple[Any, Sequence[Any], Sequence[Any]]:
+    """A module instance (or function), its example inputs and its constructor arguments.
+
+    Weights and examples are drawn with a fixed seed, so the same name is the same task every time.
+    """
+    import torch
+
+    spec = f"{name}:{attribute}"
+    module = _import(name, spec)
+    reference = getattr(module, attribute, None)
+    if reference is None:
+        raise BadInput(f"{spec}: {name} defines no {attribute}")
+    torch.manual_seed(0)
+    init_inputs: Sequence[Any] = ()
+    if isinstance(reference, type):
+        init_inputs = _call(getattr(module, "get_init_inputs", list), f"{spec}: get_init_inputs()")
+        hint = "" if init_inputs else "; define get_init_inputs() next to it if it takes arguments"
+        reference = _call(lambda: reference(*init_inputs), f"{spec}: {attribute}()", hint)
+    examples = getattr(reference, "example_inputs", None)
+    if examples is None:
+        examples = getattr(module, "example_inputs", getattr(module, "get_inputs", None))
+    if examples is None:
+        raise BadInput(
+            f"{spec}: no example inputs: define get_inputs() or example_inputs in {name}, "
+            f"or an attribute example_inputs of {attribute}"
+        )
+    return (
+        reference,
+        _call(examples, f"{spec}: example inputs") if callable(examples) else examples,
+        init_inputs,
+    )
+
+
+def _import(name: str, spec: str) -> ModuleType:
+    path = Path(name)
+    if path.suffix != ".py":
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise BadInput(f"task file not found: {spec}")
+        package: ModuleType = _call(lambda: importlib.import_module(name), f"{spec}: importing {name}")
+        return package
+    if not path.is_file():
+        raise BadInput(f"task file not found: {name}")
+    sys.path.insert(0, str(path.resolve().parent))
+    loader = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    assert loader and loader.loader
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(loader)
+    _call(lambda: loader.loader.exec_module(module), f"{spec}: importing {name}")  # type: ignore[union-attr]
+    return module
+
+
+def _call(function: Any, what: str, hint: str = "") -> Any:
+    """Call code of the user; whatever it raises becomes one line."""
+    try:
+        return function()
+    except Exception as error:
+        raise BadInput(f"{what} raised {type(error).__name__}: {error}{hint}") from None
