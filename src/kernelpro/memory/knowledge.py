@@ -108,9 +108,6 @@ class MethodAdvice(Record):
     """log(speed-up), shrunk towards 0."""
     count: int
     wins: int
-    losses: int
-    same_setting: int
-    """How many of the observations are on the same hardware and family."""
     conditions: tuple[str, ...]
 
 
@@ -146,11 +143,8 @@ class Knowledge:
         setting = {"bound": bound, "hardware": hardware, "family": family, "language": language}
         methods: dict[str, list[tuple[KnowledgeEntry, float]]] = {}
         for key, entry in self._keyed_entries():
-            weight = math.prod(
-                unlike
-                for name, unlike in _WEIGHT_IF_DIFFERENT.items()
-                if getattr(entry, name) != setting[name]
-            )
+            differing = [name for name in setting if getattr(entry, name) != setting[name]]
+            weight = math.prod(_WEIGHT_IF_DIFFERENT[name] for name in differing)
             methods.setdefault(key, []).append((entry, weight))
         advice = []
         for group in methods.values():
@@ -164,12 +158,6 @@ class Knowledge:
                     expected=expected,
                     count=sum(entry.count for entry, _ in group),
                     wins=sum(entry.wins for entry, _ in group),
-                    losses=sum(entry.losses for entry, _ in group),
-                    same_setting=sum(
-                        entry.count
-                        for entry, _ in group
-                        if (entry.hardware, entry.family) == (hardware, family)
-                    ),
                     conditions=tuple(conditions)[:_MAX_CONDITIONS],
                 )
             )
