@@ -95,10 +95,10 @@ def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begu
             "--target",
             "cpu",
         ]
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--objective", "edp", "--runs-dir", str(tmp_path / "runs")],
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 2 and done.stderr.strip() == f"kernelpro: objective edp: {reason}"
+        assert process.returncode == 2 and process.stderr.strip() == f"kernelpro: objective edp: {reason}"
         assert not (tmp_path / "runs").exists()

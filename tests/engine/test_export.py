@@ -58,8 +58,8 @@ def test_native_kernels_stand_alone(path: str, elsewhere: Elsewhere) -> None:
 )
 def test_wrong_kernels_fail_their_own_test(name: str, elsewhere: Elsewhere) -> None:
     elsewhere.put(fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / f"{name}.py").read_text())
-    done = elsewhere.run(SELF_TEST)
-    assert done.returncode == 1 and "FAILED" in done.stdout
+    process = elsewhere.run(SELF_TEST)
+    assert process.returncode == 1 and "FAILED" in process.stdout
 
 
 def test_a_kernel_that_ignores_a_bias_of_zeros_fails(elsewhere: Elsewhere) -> None:
@@ -75,8 +75,10 @@ def test_without_a_gpu_a_triton_kernel_is_skipped(elsewhere: Elsewhere) -> None:
     )
     ast.parse(text)
     assert "_GUARD_MODULES" not in text and "kernelpro.lab" not in text
-    done = elsewhere.run(SELF_TEST, CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 77 and "self-test skipped: this kernel is for an NVIDIA GPU" in done.stdout
+    process = elsewhere.run(SELF_TEST, CUDA_VISIBLE_DEVICES="")
+    assert (
+        process.returncode == 77 and "self-test skipped: this kernel is for an NVIDIA GPU" in process.stdout
+    )
 
 
 def test_triton_reads_its_kernels_from_the_file(elsewhere: Elsewhere) -> None:

@@ -129,9 +129,10 @@ def test_parameters_under_other_names_come_from_the_seed(elsewhere: Elsewhere) -
         code + "assert torch.equal(model(x), x * model.reference.scale) and model.last_path == 'reference'"
     )
     assert "parameters have changed, which ModelNew takes from the seed alone: scale" in said
-    done = elsewhere.run("import kernel\nkernel.OptimizedModule.from_module(kernel._guard_reference([2]))")
+    process = elsewhere.run("import kernel\nkernel.OptimizedModule.from_module(kernel._guard_reference([2]))")
     assert (
-        done.returncode and "ModelNew does not have the reference's parameters by name: scale" in done.stderr
+        process.returncode
+        and "ModelNew does not have the reference's parameters by name: scale" in process.stderr
     )
 
 

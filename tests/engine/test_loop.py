@@ -355,7 +355,7 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: LocalPool
         "kernelpro",
         "resume",
         killed.id,
-        "--home",
+        "--runs-dir",
         str(killed.folder.parent),
         "--json",
     ]

@@ -42,24 +42,24 @@ def config(wanted: str, **more: object) -> RunConfig:
 
 
 SPEED, LEAN, EDP = config("speed"), config("energy-at-speed"), config("edp")
-HELD = {1: verdict(0.500, 1.0), 2: verdict(0.505, 0.8), 3: verdict(0.520, 0.5), 4: verdict(0.9, 0.45)}
+VERDICTS = {1: verdict(0.500, 1.0), 2: verdict(0.505, 0.8), 3: verdict(0.520, 0.5), 4: verdict(0.9, 0.45)}
 
 
 def test_within_the_tolerance_the_least_energy_wins() -> None:
-    assert objective.best(SPEED, HELD) == 1
-    assert objective.best(LEAN, HELD) == 2
-    assert objective.best(config("energy-at-speed", speed_tolerance=0.05), HELD) == 3
-    assert objective.best(EDP, HELD) == 3
+    assert objective.best(SPEED, VERDICTS) == 1
+    assert objective.best(LEAN, VERDICTS) == 2
+    assert objective.best(config("energy-at-speed", speed_tolerance=0.05), VERDICTS) == 3
+    assert objective.best(EDP, VERDICTS) == 3
     assert objective.best(LEAN, {}) is None
 
 
 def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> None:
-    held = {
+    verdicts_by_step = {
         1: verdict(0.5, refused="the GPU was throttled"),
         2: verdict(0.505, refused="the GPU was throttled"),
     }
-    assert objective.best(LEAN, held) == 1
-    assert objective.notes(LEAN, held, 1) == ("energy did not decide: the GPU was throttled",)
+    assert objective.best(LEAN, verdicts_by_step) == 1
+    assert objective.notes(LEAN, verdicts_by_step, 1) == ("energy did not decide: the GPU was throttled",)
 
 
 def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
@@ -74,35 +74,39 @@ def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
         ((replace(window, power_capped=0.2), rejected, other), False),
     ):
         energy = replace(free.energy, windows=windows)
-        held = {1: replace(free, energy=energy)}
+        verdicts_by_step = {1: replace(free, energy=energy)}
         assert (
-            objective.notes(LEAN, held, 1)
+            objective.notes(LEAN, verdicts_by_step, 1)
             == ("step 1 runs at the board's power limit, where energy is proportional to time",) * limited
         )
         assert ("680 W, the board's power limit, " in describe_energy(energy)) == limited
 
 
 def test_nobody_takes_less_than_a_fastest_whose_energy_is_not_known() -> None:
-    held = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, 2.5)}
-    assert objective.best(LEAN, held) == objective.best(EDP, held) == 1
-    assert objective.notes(LEAN, held, 1) == ("energy did not decide: the GPU was throttled",)
+    verdicts_by_step = {1: verdict(0.5, refused="the GPU was throttled"), 2: verdict(0.505, 2.5)}
+    assert objective.best(LEAN, verdicts_by_step) == objective.best(EDP, verdicts_by_step) == 1
+    assert objective.notes(LEAN, verdicts_by_step, 1) == ("energy did not decide: the GPU was throttled",)
 
 
 def test_a_fastest_whose_energy_is_not_known_counts_as_the_baseline() -> None:
     unknown = verdict(0.5, refused="calls in a row take another time")
-    held = {1: unknown, 2: verdict(0.505, 0.8), 3: verdict(0.509, 0.9), 4: verdict(0.52, 0.3)}
-    assert objective.best(LEAN, held) == 2 and objective.best(EDP, held) == 4
-    (note,) = objective.notes(LEAN, held, 2)
+    verdicts_by_step = {1: unknown, 2: verdict(0.505, 0.8), 3: verdict(0.509, 0.9), 4: verdict(0.52, 0.3)}
+    assert objective.best(LEAN, verdicts_by_step) == 2 and objective.best(EDP, verdicts_by_step) == 4
+    (note,) = objective.notes(LEAN, verdicts_by_step, 2)
     assert "step 1, the fastest, is unknown: calls in a row take another time" in note
-    assert objective.best(LEAN, {1: unknown, 4: held[4]}) == 1, "too slow"
+    assert objective.best(LEAN, {1: unknown, 4: verdicts_by_step[4]}) == 1, "too slow"
     assert objective.best(LEAN, {1: unknown, 2: verdict(0.505, 0.995)}) == 1, "no less, for all that is known"
 
 
 def test_ratios_to_different_baselines_are_not_compared() -> None:
-    held = {1: verdict(0.500, 1.0), 2: beside("eager_fp32", verdict(0.501, 0.4)), 3: verdict(0.502, 0.9)}
-    assert objective.best(LEAN, held) == 3
-    assert [point.step for point in objective.front(held)] == [1, 3]
-    ranked = [Step(number, 0, "seed", "settled", verdict=one) for number, one in held.items()]
+    verdicts_by_step = {
+        1: verdict(0.500, 1.0),
+        2: beside("eager_fp32", verdict(0.501, 0.4)),
+        3: verdict(0.502, 0.9),
+    }
+    assert objective.best(LEAN, verdicts_by_step) == 3
+    assert [point.step for point in objective.front(verdicts_by_step)] == [1, 3]
+    ranked = [Step(number, 0, "seed", "settled", verdict=one) for number, one in verdicts_by_step.items()]
     assert {s.number for s in objective.finalists(replace(LEAN, finalists=1), ranked)} == {1, 2, 3}, (
         "each the least beside its own"
     )
@@ -116,11 +120,11 @@ def beside(baseline: str, found: Verdict) -> Verdict:
 
 
 def test_the_saving_is_told_with_what_it_costs() -> None:
-    (note,) = objective.notes(LEAN, HELD, 2)
+    (note,) = objective.notes(LEAN, VERDICTS, 2)
     assert note == "step 2 takes 19.2% less energy than step 1, the fastest, and 1.0% more time"
     close = {1: verdict(0.500, 0.80), 2: verdict(0.501, 0.79)}
     assert objective.notes(LEAN, close, 2)[0].endswith("; the intervals overlap")
-    assert objective.notes(SPEED, HELD, 1) == ()
+    assert objective.notes(SPEED, VERDICTS, 1) == ()
 
 
 def test_the_tree_is_told_a_time_that_is_worth_the_same() -> None:
@@ -187,7 +191,7 @@ def test_with_edp_a_slower_kernel_that_takes_far_less_power_is_a_finalist_howeve
 
 def test_the_front_holds_what_nobody_beats_in_both() -> None:
     points = objective.front(
-        HELD | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")}
+        VERDICTS | {5: verdict(0.51, 1.2), 6: None, 7: verdict(0.4), 8: verdict(0.5, refused="no")}
     )
     assert [point.step for point in points] == [1, 2, 5, 3, 4], "fastest first; only those that were measured"
     assert {point.step for point in points if point.best} == {1, 2, 3}
@@ -212,9 +216,9 @@ def test_an_author_hears_the_objective_and_what_was_measured() -> None:
 
 def test_the_final_word_follows_the_objective() -> None:
     async def judge(one: Step) -> Verdict:
-        return HELD[one.number]
+        return VERDICTS[one.number]
 
-    steps = [Step(number, 0, "seed", "settled") for number in HELD]
+    steps = [Step(number, 0, "seed", "settled") for number in VERDICTS]
     for wanted, winner in ((SPEED, 1), (LEAN, 2), (EDP, 3)):
         outcome = asyncio.run(FinalJudging("done", judge, wanted).decide(steps, []))
         assert outcome.best == winner
@@ -231,17 +235,17 @@ def test_a_run_shows_energies_and_draws_the_front_finished_or_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = RunStore.create(tmp_path, LEAN, "demo")
-    for number, held in HELD.items():
-        store.save_step(Step(number, 0, "seed", "settled", verdict=held))
+    for number, verdicts_by_step in VERDICTS.items():
+        store.save_step(Step(number, 0, "seed", "settled", verdict=verdicts_by_step))
     show_run(ShowOptions(run=store.id, plot=str(tmp_path / "early.svg"), runs_dir=str(tmp_path)))
-    store.save_outcome(Outcome("done", 2, HELD[2], front=objective.front(HELD)))
+    store.save_outcome(Outcome("done", 2, VERDICTS[2], front=objective.front(VERDICTS)))
     assert show_run(ShowOptions(run=store.id, plot=str(tmp_path / "front.svg"), runs_dir=str(tmp_path))) == 0
     assert (tmp_path / "early.svg").read_text() == (tmp_path / "front.svg").read_text(), "the same verdicts"
     assert "0.505 ms" in (shown := capsys.readouterr().out) and "162 mJ" in shown
     assert "reference, not measured yet" in shown and "0.0000" not in shown, "its task was never measured"
     drawn = ElementTree.parse(tmp_path / "front.svg").getroot()
     circles = [element for element in drawn.iter() if element.tag.endswith("circle")]
-    assert len(circles) == len(HELD) and len({circle.get("fill") for circle in circles}) == 2
+    assert len(circles) == len(VERDICTS) and len({circle.get("fill") for circle in circles}) == 2
     assert RunStore.open(tmp_path, store.id).outcome() == store.outcome(), (
         "the front survives its way through JSON"
     )

@@ -32,11 +32,11 @@ def test_what_was_kept_comes_back(store: RunStore) -> None:
     store.save_step(step)
     store.save_task_facts(TaskFacts({"compile": 2.0}, 0.1, "fp32"))
     store.save_outcome(Outcome("the budget is spent", 1))
-    again = RunStore.open(store.folder.parent, store.id)
-    assert again.config() == CONFIG
-    assert again.steps() == [step] and again.source(step.source) == "x = 1\n"
-    assert again.task_facts() == TaskFacts({"compile": 2.0}, 0.1, "fp32")
-    assert again.outcome() == Outcome("the budget is spent", 1)
+    reopened = RunStore.open(store.folder.parent, store.id)
+    assert reopened.config() == CONFIG
+    assert reopened.steps() == [step] and reopened.source(step.source) == "x = 1\n"
+    assert reopened.task_facts() == TaskFacts({"compile": 2.0}, 0.1, "fp32")
+    assert reopened.outcome() == Outcome("the budget is spent", 1)
 
 
 def test_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_whatever_was_acknowledged_survives_sigkill(store: RunStore) -> None:
         [sys.executable, "-c", WRITER, str(store.folder)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout
-    told = [int(process.stdout.readline()) for _ in range(200)]
+    acknowledged = [int(process.stdout.readline()) for _ in range(200)]
     process.send_signal(signal.SIGKILL)
-    told += [int(line) for line in process.stdout]
+    acknowledged += [int(line) for line in process.stdout]
     process.wait()
     steps = RunStore(store.folder).steps()
-    assert len(steps) >= told[-1] and [s.number for s in steps] == list(range(1, len(steps) + 1))
+    assert len(steps) >= acknowledged[-1] and [s.number for s in steps] == list(range(1, len(steps) + 1))
     assert all(store.source(s.source) == f"x = {s.number}" for s in steps)
 
 

@@ -71,15 +71,15 @@ def test_answers_are_ranked_by_what_is_to_be_expected_here(path: Path) -> None:
         for n in range(10)
     ]
     knowledge.add([lucky, *steady, *harmful, *foreign])
-    found = knowledge.query("memory", "H200", "matmul", "cuda", 10)
-    assert [advice.method for advice in found] == [
+    advice_list = knowledge.query("memory", "H200", "matmul", "cuda", 10)
+    assert [advice.method for advice in advice_list] == [
         "vectorise loads",
         "swizzle",
         "one lucky trick",
         "unroll by 32",
     ]
-    assert found[0].expected == pytest.approx(10 * math.log(2) / 13) and found[-1].expected < 0
-    assert found[1].count == 10
+    assert advice_list[0].expected == pytest.approx(10 * math.log(2) / 13) and advice_list[-1].expected < 0
+    assert advice_list[1].count == 10
     elsewhere = knowledge.query("memory", "A100", "scan", "cuda", 2)
     assert [advice.method for advice in elsewhere] == ["swizzle", "vectorise loads"]
 

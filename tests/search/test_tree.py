@@ -43,11 +43,11 @@ def test_statistics_equal_a_recount(seed: int) -> None:
     tree, _ = grown(seed, 120)
     for node in tree.nodes:
         below = [tree.nodes[id] for id in subtree(tree, node.id)]
-        rewards = [each.reward for each in below]
-        assert node.pending == sum(each.state == "pending" for each in below)
-        assert node.failures == sum(each.state in ("failed", "void") for each in below)
+        rewards = [descendant.reward for descendant in below]
+        assert node.pending == sum(descendant.state == "pending" for descendant in below)
+        assert node.failures == sum(descendant.state in ("failed", "void") for descendant in below)
         assert node.visits == len(below) - node.pending
-        assert node.working == sum(each.state == "ok" for each in below)
+        assert node.working == sum(descendant.state == "ok" for descendant in below)
         assert node.total == sum(rewards)
         assert node.best == max(rewards)
         assert node.depth == (0 if node.parent is None else tree.nodes[node.parent].depth + 1)
