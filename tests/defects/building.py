@@ -1,7 +1,9 @@
-"""Builds candidates for a Hopper without one, and prints what their machine code is like: `python building.py FOLDER CANDIDATE...`
+"""Builds candidates for a Hopper GPU without one, and prints the facts of their machine code.
 
-One JSON line a candidate. CUDA is built by importing the candidate, as everywhere; Triton by calling its model on tensors
-without content, under a driver that only says for which device to compile. Work is counted on such tensors too.
+    python building.py FOLDER CANDIDATE...
+
+One JSON line per candidate. CUDA is built by importing the candidate; Triton by calling its model on meta tensors,
+under a driver that only names the target device. Work is counted on meta tensors too.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import json
 import multiprocessing
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ TASKS = Path(__file__).parent / "tasks"
 
 
 def about(path: Path) -> dict[str, str]:
-    """The fields of a candidate's first line."""
+    """Return the fields of a candidate's first line."""
     fields = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ").split(" | ")
     return dict(field.partition(": ")[::2] for field in fields)
 
@@ -38,17 +39,17 @@ def task(path: Path) -> Reference:
     return Reference(Task.from_file(TASKS / f"{about(path)['task']}.py"), "meta", 0)
 
 
-def needed(path: Path) -> dict[str, Any]:
-    """The work of a candidate's task, and the precision that it allows."""
+def task_facts(path: Path) -> dict[str, Any]:
+    """Return the work of a candidate's task, and the precision that it allows."""
     reference = task(path)
     return {
-        "work": asdict(work.count(reference, 0)[0]),
+        "work": work.count(reference, 0)[0].to_json(),
         "precision": "native" if reference.dtype() is torch.bfloat16 else "tf32",
     }
 
 
 def build(folder: Path, path: Path) -> dict[str, Any]:
-    """Build and disassemble one candidate, in a process of its own."""
+    """Build and disassemble one candidate, in its own process."""
     os.environ |= {
         "KERNELPRO_BUILD_DIR": str(folder),
         "TRITON_CACHE_DIR": str(folder),
@@ -76,13 +77,13 @@ def build(folder: Path, path: Path) -> dict[str, Any]:
 def module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    candidate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(candidate)
+    return candidate
 
 
 def compile_triton(path: Path, reference: Reference) -> tuple[int, ...]:
-    """Call the candidate; what it launches is compiled for the device that is not there. The grid of the last launch."""
+    """Call the candidate, which compiles its launches for the absent device; return the grid of the last launch."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
@@ -112,10 +113,10 @@ def compile_triton(path: Path, reference: Reference) -> tuple[int, ...]:
 def main() -> None:
     root, *paths = map(Path, sys.argv[1:])
     torch.count_nonzero = lambda tensor: tensor.numel()  # type: ignore[assignment]  # random inputs have no zeros
-    works = [needed(path) for path in paths]  # here, so that what torch loads for it is loaded once
+    facts = [task_facts(path) for path in paths]  # before forking, so that torch's modules are loaded once
     with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
         answers = [pool.apply_async(build, (root / path.stem, path)) for path in paths]
-        for answer, more in zip(answers, works, strict=True):
+        for answer, more in zip(answers, facts, strict=True):
             print(json.dumps(answer.get() | more), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Planted defects on the CPU through the whole pipeline: worker, cell, compiler, profile, diagnosis."""
+"""Planted defects on the CPU through the whole pipeline: worker, sandbox, compiler, profile, diagnosis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOLS = registry()
 
 
 def usual(paths: list[Path], kind: str) -> list[Path]:
-    """Of every seventh kind of defect the first, and one control; `make test-long` looks at all."""
+    """The first of every seventh kind of defect, and one control; `make test-long` profiles all."""
     first = {about(path)[kind]: path for path in reversed(paths)}
     return sorted(first.values())[::7] if kind == "defect" else paths[:1]
 
@@ -33,21 +33,21 @@ USUAL = [*usual(DEFECTS, "defect"), *usual(CONTROLS, "control")]
 
 
 def either(paths: list[Path]) -> Any:
-    """The usual ones, or all."""
+    """The usual candidates, or all."""
     some = [path for path in paths if path in USUAL]
     return pytest.mark.parametrize(
         "paths", [pytest.param(some, id="usual"), pytest.param(paths, id="all", marks=pytest.mark.long)]
     )
 
 
-LOOKS = 3
-"""Other work on the machine can hide what threads do to each other: a candidate that is not told right is looked at again."""
-UNLUCKY = 1
-"""Candidates that may be told wrong all the same."""
+MAX_PROFILES = 3
+"""Other work on the machine can hide how threads interfere: a candidate with a wrong diagnosis is profiled again."""
+MAX_WRONG = 1
+"""Candidates whose diagnosis may be wrong all the same."""
 
 
-def place(path: Path, diagnosis: Diagnosis) -> int:
-    """Where the planted defect stands among the findings; 0: nowhere."""
+def rank_of(path: Path, diagnosis: Diagnosis) -> int:
+    """Return the rank of the planted defect among the findings; 0: not found."""
     names = list(dict.fromkeys(finding.diagnostic for finding in diagnosis.findings))
     wanted = about(path)["defect"].split("/")
     return next((index for index, name in enumerate(names, 1) if name in wanted), 0)
@@ -61,22 +61,22 @@ def severe(diagnosis: Diagnosis) -> list[str]:
     return [finding.diagnostic for finding in diagnosis.findings if finding.severity is Severity.HIGH]
 
 
-class Clinic:
-    """Profiles each candidate once; where those of one task follow each other, its bench is set up once."""
+class CachedDiagnoses:
+    """Profiles each candidate once. Candidates of one task follow each other, so its bench is set up once."""
 
-    def __init__(self, pool: local.Pool):
+    def __init__(self, pool: local.LocalPool):
         self._pool = pool
-        self._seen: dict[Path, tuple[Profile, Diagnosis]] = {}
+        self._results: dict[Path, tuple[Profile, Diagnosis]] = {}
 
-    def of(self, path: Path) -> tuple[Profile, Diagnosis]:
-        if path not in self._seen:
-            for _ in range(LOOKS):
-                _, diagnosis = self._seen[path] = self._look(path)
-                if place(path, diagnosis) == 1 if path in DEFECTS else not severe(diagnosis):
+    def diagnose(self, path: Path) -> tuple[Profile, Diagnosis]:
+        if path not in self._results:
+            for _ in range(MAX_PROFILES):
+                _, diagnosis = self._results[path] = self._profile(path)
+                if rank_of(path, diagnosis) == 1 if path in DEFECTS else not severe(diagnosis):
                     break
-        return self._seen[path]
+        return self._results[path]
 
-    def _look(self, path: Path) -> tuple[Profile, Diagnosis]:
+    def _profile(self, path: Path) -> tuple[Profile, Diagnosis]:
         async def ask(job: Job) -> Result:
             return await asyncio.wrap_future(self._pool.submit(job))
 
@@ -85,9 +85,9 @@ class Clinic:
 
 
 @pytest.fixture(scope="module")
-def clinic() -> Iterator[Clinic]:
-    with local.Pool() as pool:
-        yield Clinic(pool)
+def diagnoses() -> Iterator[CachedDiagnoses]:
+    with local.LocalPool() as pool:
+        yield CachedDiagnoses(pool)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,10 @@ def clinic() -> Iterator[Clinic]:
         for path in sorted(CANDIDATES, key=lambda path: about(path)["task"])
     ],
 )
-def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
-    found, diagnosis = clinic.of(path)
-    assert found.cpu["sampled"] or not found.cpu["static"]["functions"], (
-        "only native code has loops to be sampled"
-    )
+def test_findings_are_whole(path: Path, diagnoses: CachedDiagnoses) -> None:
+    profile, diagnosis = diagnoses.diagnose(path)
+    assert profile.cpu
+    assert profile.cpu.sampled or not profile.cpu.static.functions, "only native code has loops to sample"
     for finding in diagnosis.findings:
         assert finding.evidence and finding.cause and finding.advice and finding.gain.basis
         assert finding.gain.factor > 1
@@ -110,18 +109,22 @@ def test_findings_are_whole(path: Path, clinic: Clinic) -> None:
 
 @either(DEFECTS)
 def test_nine_in_ten_defects_come_first_and_all_but_one_among_the_first_three(
-    paths: list[Path], clinic: Clinic
+    paths: list[Path], diagnoses: CachedDiagnoses
 ) -> None:
-    places = {path.stem: place(path, clinic.of(path)[1]) for path in paths}
-    told = {path.stem: causes(clinic.of(path)[1]) for path in paths if places[path.stem] != 1}
-    assert sum(rank == 1 for rank in places.values()) >= 0.9 * len(paths), told
-    assert sum(1 <= rank <= 3 for rank in places.values()) >= len(paths) - UNLUCKY, told
+    ranks = {path.stem: rank_of(path, diagnoses.diagnose(path)[1]) for path in paths}
+    findings = {path.stem: causes(diagnoses.diagnose(path)[1]) for path in paths if ranks[path.stem] != 1}
+    assert sum(rank == 1 for rank in ranks.values()) >= 0.9 * len(paths), findings
+    assert sum(1 <= rank <= 3 for rank in ranks.values()) >= len(paths) - MAX_WRONG, findings
 
 
 @either(CONTROLS)
-def test_the_healthy_are_not_accused(paths: list[Path], clinic: Clinic) -> None:
-    accused = {path.stem: causes(clinic.of(path)[1]) for path in paths if severe(clinic.of(path)[1])}
-    assert len(accused) <= UNLUCKY, accused
+def test_the_healthy_are_not_accused(paths: list[Path], diagnoses: CachedDiagnoses) -> None:
+    accused = {
+        path.stem: causes(diagnoses.diagnose(path)[1])
+        for path in paths
+        if severe(diagnoses.diagnose(path)[1])
+    }
+    assert len(accused) <= MAX_WRONG, accused
 
 
 def test_every_tool_has_its_case() -> None:
