@@ -40,9 +40,11 @@ class RunRequest:
     """Whether to reopen a run with the same name and configuration."""
 
 
-def validate(request: RunRequest) -> None:
-    """Raise BadInput for an author or a model that cannot be used. Needs no pool."""
-    create_author(with_absolute_paths(request.config, request.runs_dir), request.runs_dir / "unused")
+def validate(request: RunRequest) -> RunRequest:
+    """The request with absolute paths. Raises BadInput for an author or a model that cannot be used."""
+    config = with_absolute_paths(request.config, request.runs_dir)
+    create_author(config, request.runs_dir / "unused")
+    return replace(request, config=config)
 
 
 def open_run(request: RunRequest, pool: Pool) -> RunStore:
@@ -55,13 +57,15 @@ def open_run(request: RunRequest, pool: Pool) -> RunStore:
             names = " or ".join(LANGUAGES[target])
             raise BadInput(f"language {language}: kernels for {target} are written in {names}")
     check_objective(pool, target, config.objective)
+    return find_or_create_run(replace(request, config=config))
+
+
+def find_or_create_run(request: RunRequest) -> RunStore:
+    """Create or reopen the run of a request that was checked before. Needs no pool."""
+    config = request.config
     name = re.sub(r"[^\w.-]+", "-", request.name or config.task.name)
-    store = _find_run(request, config, name) if request.reuse != "never" else None
-    return store or RunStore.create(request.runs_dir, config, name)
-
-
-def _find_run(request: RunRequest, config: RunConfig, name: str) -> RunStore | None:
-    for folder in sorted(request.runs_dir.glob(f"{name}-*")):
+    folders = sorted(request.runs_dir.glob(f"{name}-*")) if request.reuse != "never" else []
+    for folder in folders:
         try:
             store = RunStore.open(request.runs_dir, folder.name)
             reusable = request.reuse == "always" or store.outcome() is None
@@ -71,7 +75,7 @@ def _find_run(request: RunRequest, config: RunConfig, name: str) -> RunStore | N
             store.close()
         except BadInput:  # the run was killed before its configuration was on disk, and is empty
             continue
-    return None
+    return RunStore.create(request.runs_dir, config, name)
 
 
 def identity(config: RunConfig) -> str:

@@ -62,7 +62,9 @@ async def _search(
     search: BenchSearch, pool: Pool, runs_dir: Path, on_stage: OnStage, on_note: Callable[[str], None]
 ) -> LoggedResult:
     label, config = search.problem.label, search.config
-    store = session.open_run(session.RunRequest(config, runs_dir, config.target, label, "always"), pool)
+    store = session.find_or_create_run(
+        session.RunRequest(config, runs_dir, config.target, label, reuse="always")
+    )
 
     def on_event(event: RunEvent) -> None:
         match event:
