@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:  # the process that only hands out tests needs no torch
-    from court import Court
+    from quick_judge import QuickJudge
 
     from kernelpro.lab.jobs import Worker
     from kernelpro.lab.sandbox.launcher import SandboxLauncher
@@ -85,13 +85,14 @@ TOGETHER = (
     "report/",
     "search/",
     "suites/test_bench.py",
-    "suites/test_board.py",
+    "suites/test_scoreboard.py",
     "suites/test_builtin.py",
     "suites/test_problems.py",
     "suites/test_statistics.py",
     "test_api.py",
     "test_architecture.py",
     "test_bad_input.py",
+    "test_load_task.py",
     "test_profile.py",
     "test_records.py",
     "test_report_at_the_end.py",
@@ -171,7 +172,7 @@ def worker(launcher: SandboxLauncher) -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="session")
-def court(worker: Worker) -> Court:
-    from court import Court
+def quick_judge(worker: Worker) -> QuickJudge:
+    from quick_judge import QuickJudge
 
-    return Court(worker)
+    return QuickJudge(worker)

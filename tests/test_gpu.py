@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro.lab.measure import oracle
 from kernelpro.lab.tasks.reference import Reference
@@ -48,8 +48,8 @@ def get_init_inputs():
 HONEST = "if (i < n) y[i] = tanhf(2 * x[i] + 1);"
 
 
-def judged(court: Court, body: str, **options: object) -> tuple[Status, str]:
-    verdict = court.judge(TASK, Candidate(KERNEL.format(body=body)), "cuda", **options)  # type: ignore[arg-type]
+def judged(quick_judge: QuickJudge, body: str, **options: object) -> tuple[Status, str]:
+    verdict = quick_judge.judge(TASK, Candidate(KERNEL.format(body=body)), "cuda", **options)  # type: ignore[arg-type]
     return verdict.status, verdict.reason
 
 
@@ -61,18 +61,18 @@ def judged(court: Court, body: str, **options: object) -> tuple[Status, str]:
         ('asm("trap;");', Status.CRASHED, ""),
     ],
 )
-def test_a_bad_kernel_is_survived(body: str, status: Status, reason: str, court: Court) -> None:
-    assert judged(court, HONEST)[0] is Status.PASSED
-    found, why = judged(court, body, build_timeout=15.0)
+def test_a_bad_kernel_is_survived(body: str, status: Status, reason: str, quick_judge: QuickJudge) -> None:
+    assert judged(quick_judge, HONEST)[0] is Status.PASSED
+    found, why = judged(quick_judge, body, build_timeout=15.0)
     assert found is status and reason in why, why
-    assert judged(court, HONEST)[0] is Status.PASSED
+    assert judged(quick_judge, HONEST)[0] is Status.PASSED
 
 
 @pytest.mark.parametrize("name", ["matmul", "gelu_bias"])
-def test_identical_code_is_not_faster_than_itself(name: str, court: Court) -> None:
+def test_identical_code_is_not_faster_than_itself(name: str, quick_judge: QuickJudge) -> None:
     path = EXAMPLES / name / "task.py"
     itself = Candidate(re.sub(r"\bModel\b", "ModelNew", path.read_text()))
-    verdict = court.judge(Task.from_file(path), itself, "cuda", effort="full", baselines=("eager_tf32",))
+    verdict = quick_judge.judge(Task.from_file(path), itself, "cuda", effort="full", baselines=("eager_tf32",))
     assert verdict.status is Status.PASSED, verdict.reason
     ratio = verdict.speedup["eager_tf32"]
     assert ratio.low <= 1 <= ratio.high

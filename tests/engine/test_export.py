@@ -15,7 +15,7 @@ from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Candidate, Outcome, RunConfig, Status, Step, Task, Verdict
 
 if TYPE_CHECKING:
-    from court import Court
+    from quick_judge import QuickJudge
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -152,7 +152,7 @@ def test_exported_files_can_be_imported(name: str, elsewhere: Elsewhere) -> None
 # --- runs ------------------------------------------------------------------------------------------------
 
 
-def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, court: Court) -> None:
+def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, quick_judge: QuickJudge) -> None:
     folder = EXAMPLES / "cpu" / "column_cumsum"
     columns = fewer_rows(folder / "task.py")
     config = RunConfig(columns, "cpu", "files:kernels")
@@ -163,7 +163,7 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, court: Court)
     with pytest.raises(BadInput, match="run columns-1 has nothing to export: no candidate passed"):
         export_step(store, None)
     key = store.save_source((folder / "cpp_strips.py").read_text())
-    verdict = court.judge(columns, Candidate.from_file(folder / "cpp_strips.py"))
+    verdict = quick_judge.judge(columns, Candidate.from_file(folder / "cpp_strips.py"))
     wrong = Verdict("step 2", Status.WRONG, "output 0 is off")
     store.save_step(Step(1, 0, "seed", "settled", key, key, "strips", author="files", verdict=verdict))
     store.save_step(Step(2, 1, "improve", "settled", key, key, verdict=wrong))

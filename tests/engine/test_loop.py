@@ -302,6 +302,7 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
                     outcome, _ = run(RunStore.open(tmp_path / "runs", store.id), spool, Script(*sources))
             except Paused as paused:
                 pauses.append(str(paused))
+                assert len(pauses) < 9, "the worker's results are rejected"
             if worker is None:
                 command = [sys.executable, "-m", "kernelpro", "worker", str(folder)]
                 worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -397,7 +398,7 @@ def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(
 
 
 class Judged:
-    """Verdicts at full length, as a court would give them; what was asked of it is kept."""
+    """Verdicts at full length, as a quick_judge would give them; what was asked of it is kept."""
 
     def __init__(self, **verdicts: Verdict):
         self._verdicts, self.asked = verdicts, []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro.lab.languages import registry
 from kernelpro.lab.languages.torch import why_unbuilt
@@ -61,11 +61,11 @@ def test_what_is_missing_is_named(few_programs: Path, monkeypatch: pytest.Monkey
     assert why_unbuilt("an error: of another kind") is None
 
 
-def test_a_missing_compiler_is_the_reason(court: Court, few_programs: Path) -> None:
+def test_a_missing_compiler_is_the_reason(quick_judge: QuickJudge, few_programs: Path) -> None:
     ninja = few_programs / "ninja"
     ninja.symlink_to(shutil.which("ninja", path="/usr/bin:/usr/local/bin") or "/bin/false")
     for rest in (AT_IMPORT, IN_CONSTRUCTOR):
-        verdict = court.judge(TASK, candidate("int one() { return 1; }", rest))
+        verdict = quick_judge.judge(TASK, candidate("int one() { return 1; }", rest))
         assert verdict.status is Status.BUILD_FAILED and verdict.reason.startswith("no C++ compiler"), (
             verdict.reason
         )
@@ -73,9 +73,9 @@ def test_a_missing_compiler_is_the_reason(court: Court, few_programs: Path) -> N
 
 
 @pytest.mark.skipif(LANGUAGE.missing() is not None, reason=str(LANGUAGE.missing()))
-def test_the_reason_begins_with_the_compilers_first_error(court: Court) -> None:
+def test_the_reason_begins_with_the_compilers_first_error(quick_judge: QuickJudge) -> None:
     for rest in (AT_IMPORT, IN_CONSTRUCTOR):
-        verdict = court.judge(TASK, candidate("int one() { return two; }", rest))
+        verdict = quick_judge.judge(TASK, candidate("int one() { return two; }", rest))
         assert verdict.status is Status.BUILD_FAILED, verdict.reason
         assert verdict.reason.startswith("own/main.cpp:") and "error:" in verdict.reason.splitlines()[0]
         assert "two" in verdict.reason.splitlines()[0]

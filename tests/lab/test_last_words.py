@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro.records import Candidate, Status, Task
 
@@ -47,15 +47,15 @@ class ModelNew(torch.nn.Module):
         ("rest", "sys.exit(3)", "importing the candidate: called sys.exit(3)"),
     ],
 )
-def test_one_that_ends_the_process_is_told_so(court: Court, place: str, code: str, words: str) -> None:
+def test_one_that_ends_the_process_is_told_so(quick_judge: QuickJudge, place: str, code: str, words: str) -> None:
     parts = {"constructor": "pass", "forward": "return torch.relu(x)", "rest": ""} | {place: code}
-    verdict = court.judge(TASK, Candidate(MODULE.format(**parts)))
+    verdict = quick_judge.judge(TASK, Candidate(MODULE.format(**parts)))
     assert verdict.status is Status.CRASHED and words in verdict.reason, verdict.reason
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-def test_triton_on_the_cpu_is_told_where_to_go(court: Court) -> None:
-    verdict = court.judge(TASK, Candidate(TRITON))
+def test_triton_on_the_cpu_is_told_where_to_go(quick_judge: QuickJudge) -> None:
+    verdict = quick_judge.judge(TASK, Candidate(TRITON))
     assert verdict.status is Status.CRASHED and "Triton needs a GPU: use --target cuda" in verdict.reason, (
         verdict.reason
     )

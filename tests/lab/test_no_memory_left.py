@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro.lab.judge import judge
 from kernelpro.lab.measure.oracle import Oracle
@@ -17,16 +17,16 @@ BAD = Path(__file__).parents[1] / "bad"
 pytestmark = pytest.mark.together
 
 
-def test_it_ends_the_candidate_and_the_next_is_judged(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_the_candidate_and_the_next_is_judged(quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(outputs: object, truth: object) -> None:
         raise torch.OutOfMemoryError
 
-    assert court.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
+    assert quick_judge.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
     with monkeypatch.context() as patched:
         patched.setattr(judge, "measure_errors", full)  # a CPU's memory does not end in this way
-        verdict = court.judge_files(BAD / "task.py", BAD / "good.py")
+        verdict = quick_judge.judge_files(BAD / "task.py", BAD / "good.py")
     assert verdict.status is Status.CRASHED and "too little of the device's memory" in verdict.reason
-    assert court.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
+    assert quick_judge.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
 
 
 GIVES_UP = """

@@ -6,7 +6,7 @@ from collections import namedtuple
 
 import pytest
 import torch
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro.lab.jobs import Worker
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec, check_structure, describe_structure
@@ -68,15 +68,15 @@ def test_a_structure_that_is_no_text_is_forged(claim: object) -> None:
     ],
 )
 def test_outputs_in_another_structure_are_wrong(
-    court: Court, expected: str, returned: str, reason: str
+    quick_judge: QuickJudge, expected: str, returned: str, reason: str
 ) -> None:
-    verdict = court.judge(task(expected), candidate(returned))
+    verdict = quick_judge.judge(task(expected), candidate(returned))
     assert verdict.status is Status.WRONG and reason in verdict.reason, verdict.reason
 
 
 @pytest.mark.parametrize("returns", ["[y]", "(y, z)", "{'y': y, 'z': [z]}"])
-def test_outputs_in_the_same_structure_pass(court: Court, returns: str) -> None:
-    verdict = court.judge(task(returns), candidate(returns))
+def test_outputs_in_the_same_structure_pass(quick_judge: QuickJudge, returns: str) -> None:
+    verdict = quick_judge.judge(task(returns), candidate(returns))
     assert verdict.status is Status.PASSED, verdict.reason
 
 

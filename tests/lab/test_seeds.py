@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from court import Court
+from quick_judge import QuickJudge
 from ramp import Ramp
 from torch import nn
 from torch._inductor.codecache import PyCodeCache
@@ -72,7 +72,7 @@ def study(
 
 
 def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
-    worker: Worker, court: Court
+    worker: Worker, quick_judge: QuickJudge
 ) -> None:
     task = Task(BLOCK, "block")
     found = study(worker, task, ("compile", "eager_fp32"))
@@ -84,13 +84,13 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
     assert compiled.startswith("# Written by torch.compile") and "# library-calls: addmm" in compiled
     assert 'extern "C" void cpp_fused' in compiled and "get_inputs" not in compiled
     assert "self.layers[0].weight" in compiled and "self.scale" in compiled and detect(compiled).name == "cpp"
-    verdict = court.judge(task, Candidate(compiled), build_timeout=300.0)
+    verdict = quick_judge.judge(task, Candidate(compiled), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
     assert verdict.own_share and verdict.own_share > 0.01
-    assert court.judge(task, Candidate(eager)).own_share == 0.0
+    assert quick_judge.judge(task, Candidate(eager)).own_share == 0.0
 
 
-def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, court: Court) -> None:
+def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, quick_judge: QuickJudge) -> None:
     """Nobody has said how it is constructed, and its file cannot stand alone."""
     made = nn.Sequential(nn.Linear(48, 64), nn.Sequential(nn.GELU(), nn.BatchNorm1d(64))).eval()
     task = api.load_task(made, [torch.randn(96, 48)])
@@ -103,26 +103,26 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, cou
         "getattr(getattr(self, '1'), '1').running_mean" in seed.source
         and "BatchNorm" not in seed.source
     )
-    verdict = court.judge(task, Candidate(seed.source), build_timeout=300.0)
+    verdict = quick_judge.judge(task, Candidate(seed.source), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
 @pytest.mark.parametrize("buffer", [False, True])
 def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
-    buffer: bool, worker: Worker, court: Court
+    buffer: bool, worker: Worker, quick_judge: QuickJudge
 ) -> None:
     task = api.load_task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[32, buffer])
     (seed,) = study(worker, task).seeds
     assert "class ModelNew(Ramp)" in seed.source
-    assert court.judge(task, Candidate(seed.source), build_timeout=300.0).status is Status.PASSED
+    assert quick_judge.judge(task, Candidate(seed.source), build_timeout=300.0).status is Status.PASSED
     found = study(worker, api.load_task(Ramp(32, buffer), [torch.randn(96, 32)]))
     assert not found.seeds and "no input and not in the module" in found.seed_errors
 
 
-def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: Worker, court: Court) -> None:
+def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: Worker, quick_judge: QuickJudge) -> None:
     task = api.load_task(nn.Linear(48, 64), [torch.randn(96, 48)], init_inputs=[48, 64])
     (seed,) = study(worker, task, ("eager_fp32",)).seeds
-    assert court.judge(task, Candidate(seed.source)).status is Status.PASSED
+    assert quick_judge.judge(task, Candidate(seed.source)).status is Status.PASSED
 
 
 def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:
@@ -350,22 +350,22 @@ def test_what_is_not_known_is_no_seed_rather_than_a_wrong_one(old: str, new: str
 
 
 @pytest.mark.gpu
-def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, court: Court) -> None:
+def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, quick_judge: QuickJudge) -> None:
     task = Task(BLOCK, "block")
     (seed,) = study(worker, task, target="cuda").seeds
     assert detect(seed.source).name == "triton"
     assert "triton_heuristics.fixed_config(" in seed.source, "nothing is tuned when it is first called"
-    verdict = court.judge(task, Candidate(seed.source), target="cuda", build_timeout=300.0)
+    verdict = quick_judge.judge(task, Candidate(seed.source), target="cuda", build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gelu_bias", "swiglu"])
-def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: Worker, court: Court) -> None:
+def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: Worker, quick_judge: QuickJudge) -> None:
     """They are launched more quickly, by plain code: nothing that its user would notice."""
     task = Task.from_file(EXAMPLES / name / "task.py")
     (seed,) = study(worker, task, target="cuda").seeds
-    verdict = court.judge(
+    verdict = quick_judge.judge(
         task, Candidate(seed.source), "cuda", effort="normal", baselines=("compile",), build_timeout=300.0
     )
     assert verdict.status is Status.PASSED, verdict.reason

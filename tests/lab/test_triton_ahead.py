@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.triton import CACHE
@@ -117,8 +117,8 @@ def test_what_lies_nowhere_says_that_it_lies_on_the_gpu(end: str) -> None:
 
 
 @pytest.mark.gpu
-def test_the_first_real_call_compiles_nothing(court: Court) -> None:
+def test_the_first_real_call_compiles_nothing(quick_judge: QuickJudge) -> None:
     listening = "\ncompiled = []\ntriton.knobs.compilation.listener = lambda **told: compiled.append(told['cache_hit'])\n"
     asserted = KERNELS.replace("REST", "assert x.is_meta or compiled == [True], compiled")
-    verdict = court.judge(TASK, Candidate(asserted + listening), "cuda", disabled_tripwires=("patching",))
+    verdict = quick_judge.judge(TASK, Candidate(asserted + listening), "cuda", disabled_tripwires=("patching",))
     assert verdict.status is Status.PASSED, verdict.reason

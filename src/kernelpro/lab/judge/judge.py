@@ -378,7 +378,7 @@ class Judge:
     def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:
         requested = self.options.energy_baseline
         anchor = requested if requested in self.baselines.variants else ""
-        if self._energy_meter and anchor not in ("", self._energy_meter.anchor):
+        if self._energy_meter and anchor not in ("", self._energy_meter.baseline):
             self._energy_meter.close()
             self._energy_meter = None
         if self._energy_meter is None:

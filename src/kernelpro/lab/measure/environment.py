@@ -1,4 +1,4 @@
-"""A snapshot of where a verdict was reached."""
+"""A snapshot of the hardware and software of a verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelpro.lab.sandbox import gpu
 @lru_cache
 def snapshot(device: str) -> dict[str, Any]:
     """Hardware and versions, as plain data."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "kernelpro": kernelpro.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -30,7 +30,7 @@ def snapshot(device: str) -> dict[str, Any]:
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
-        found |= {
+        facts |= {
             "gpu": properties.name,
             "compute_capability": f"{properties.major}.{properties.minor}",
             "multiprocessors": properties.multi_processor_count,
@@ -41,37 +41,38 @@ def snapshot(device: str) -> dict[str, Any]:
         try:
             import triton
 
-            found["triton"] = triton.__version__
+            facts["triton"] = triton.__version__
         except ImportError:
             pass
-    return found
+    return facts
 
 
 def pci_bus_id() -> str:
-    """Where the GPU sits, as NVML names it."""
+    """The GPU's PCI address, as NVML writes it."""
     properties: Any = torch.cuda.get_device_properties(0)
     return f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 @lru_cache
 def sensors() -> gpu.Sensors:
+    """The sensors of the GPU in use."""
     return gpu.Sensors(pci_bus_id())
 
 
 def cpu_load(seconds: float) -> float:
-    """The share of all cores' time that is spent on something now; 0 where the system does not tell."""
+    """The share of all cores' time that is in use now; 0 where the system does not report it."""
 
-    def spent() -> tuple[int, int]:
+    def busy_and_total() -> tuple[int, int]:
         times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         return sum(times) - times[3] - times[4], sum(times)
 
     try:
-        busy, total = spent()
+        busy, total = busy_and_total()
         time.sleep(seconds)
-        more, longer = spent()
+        later_busy, later_total = busy_and_total()
     except (OSError, ValueError):
         return 0.0
-    return (more - busy) / max(1, longer - total)
+    return (later_busy - busy) / max(1, later_total - total)
 
 
 def _first_line(program: str | None, word: str) -> str | None:

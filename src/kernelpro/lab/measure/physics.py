@@ -73,23 +73,22 @@ _CPU_CACHE_SECONDS = 60.0
 
 
 def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
-    """Ceilings of this device, kept on disk; those of `unit` among them.
+    """The ceilings of this device, with the rate of `unit`; cached on disk.
 
-    A GPU is measured once (about a second). A CPU is shared with whatever else runs, and what it shows under
-    load is no ceiling: it is measured again and again (half a second, once a minute at most), and the best
-    that was ever seen stands.
+    A GPU is measured once (about a second). A CPU is shared with other work, and its speed under load is no
+    ceiling: it is measured again (half a second, once a minute at most), and the best value ever seen counts.
     """
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
     cache = folders.cache(f"ceilings-{key}.json")
-    known = _read_cache(cache)
-    fresh = known is not None and (
+    cached = _read_cache(cache)
+    fresh = cached is not None and (
         device == "cuda" or time.time() - cache.stat().st_mtime < _CPU_CACHE_SECONDS
     )
-    if known and fresh and unit in known.rates:
-        return known
-    found = known if known and fresh else _measure_cuda() if device == "cuda" else _measure_cpu()
-    best = found.with_best_of(known) if known else found
-    if unit not in found.rates:
+    if cached and fresh and unit in cached.rates:
+        return cached
+    current = cached if cached and fresh else _measure_cuda() if device == "cuda" else _measure_cpu()
+    best = current.with_best_of(cached) if cached else current
+    if unit not in current.rates:
         rate = max(_rate(device, unit), best.rates.get(unit, 0.0))
         if device == "cpu":  # half as many float64 fit into a vector, however busy the machine is
             rate = max(rate, best.rates["fp32"] / 2)

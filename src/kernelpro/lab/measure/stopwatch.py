@@ -1,4 +1,4 @@
-"""Where the seconds went."""
+"""Seconds by stage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Seconds by stage, and in total since it was made."""
+    """Measures the seconds of each stage, and in total since its creation."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()
@@ -16,6 +16,7 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
+        """Measure one stage."""
         begun = time.perf_counter()
         try:
             yield
@@ -23,5 +24,6 @@ class Stopwatch:
             self._stages[stage] = time.perf_counter() - begun
 
     def seconds(self) -> dict[str, float]:
+        """By stage, and in `total`."""
         total = time.perf_counter() - self._begun
         return {name: round(value, 4) for name, value in self._stages.items()} | {"total": round(total, 4)}

@@ -1,7 +1,7 @@
 """Device time by kernel, from CUPTI's activity records through ctypes.
 
-torch.profiler gives the same, but takes four seconds to start; this takes a fraction of one. The fields
-read here have kept their offsets in every kernel record since CUDA 11.
+torch.profiler reports the same, but takes four seconds to start; this takes a fraction of one. The fields
+read here have had the same offsets in every kernel record since CUDA 11.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _Completed = ctypes.CFUNCTYPE(
 
 
 class CuptiUnavailable(RuntimeError):
-    """CUPTI is not here or refuses."""
+    """CUPTI is missing or fails."""
 
 
 def _library() -> Any:
-    """The CUPTI that torch has loaded, or one that the loader finds."""
+    """The CUPTI library that torch has loaded, or one that the loader finds."""
     loaded = {
         line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcupti.so" in line
     }
@@ -41,7 +41,7 @@ def _library() -> Any:
 
 
 class KernelTimeRecorder:
-    """Records kernels while `running`; `microseconds` by kernel name afterwards."""
+    """Records kernels inside `recording`; afterwards `microseconds` holds their times by name."""
 
     def __init__(self) -> None:
         self._cupti = _library()
@@ -57,11 +57,11 @@ class KernelTimeRecorder:
         if code:
             raise CuptiUnavailable(f"CUPTI: {what} failed with error {code}")
 
-    def _request(self, buffer: Any, size: Any, most: Any) -> None:
-        # CUPTI wants 8-byte alignment, which create_string_buffer does not promise
+    def _request(self, buffer: Any, size: Any, max_records: Any) -> None:
+        # CUPTI needs 8-byte alignment, which create_string_buffer does not guarantee
         memory = (ctypes.c_uint64 * (_BUFFER_BYTES // 8))()
         self._buffers[ctypes.addressof(memory)] = memory
-        buffer[0], size[0], most[0] = ctypes.addressof(memory), _BUFFER_BYTES, 0
+        buffer[0], size[0], max_records[0] = ctypes.addressof(memory), _BUFFER_BYTES, 0
 
     def _complete(self, context: Any, stream: int, buffer: int, size: int, valid: int) -> None:
         record = ctypes.c_void_p()
@@ -80,6 +80,7 @@ class KernelTimeRecorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
+        """Record kernels inside this context."""
         self._check(self._cupti.cuptiActivityEnable(_CONCURRENT_KERNEL), "enable")
         try:
             yield

@@ -1,4 +1,4 @@
-"""The CUDA driver and NVML through ctypes: memory that two processes share, clocks, temperature, health."""
+"""The CUDA driver and NVML through ctypes: memory shared between processes, clocks, temperature, energy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 HANDLE_BYTES = 64
 PAGE_BYTES = 2 << 20
-"""The driver maps memory in 2 MiB pages and lends whole pages: what is lent is made of them."""
+"""The driver maps and shares memory in pages of 2 MiB: shared allocations are multiples of them."""
 _OUT_OF_MEMORY = 2
 _ATTRIBUTE_BUFFER_ID = 7
 
 
 class GpuError(RuntimeError):
-    """The driver refused."""
+    """A driver call failed."""
 
 
 class _Handle(ctypes.Structure):
@@ -47,11 +47,12 @@ def allocate(nbytes: int) -> int:
 
 
 def free(pointer: int) -> None:
+    """Free memory of `allocate`."""
     _check(_driver().cuMemFree_v2(ctypes.c_uint64(pointer)), "cuMemFree")
 
 
 def allocation_range(pointer: int) -> tuple[int, int]:
-    """Start and size of the allocation that a pointer lies in."""
+    """Start and size of the allocation that contains a pointer."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     code = _driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
     _check(code, "cuMemGetAddressRange")
@@ -59,7 +60,8 @@ def allocation_range(pointer: int) -> tuple[int, int]:
 
 
 def allocation_id(pointer: int) -> int:
-    """Of the allocation that a pointer lies in: another one at the same place has another."""
+    """A unique number of the allocation that contains a pointer: a later one at the same address has
+    another."""
     number = ctypes.c_uint64()
     code = _driver().cuPointerGetAttribute(
         ctypes.byref(number), _ATTRIBUTE_BUFFER_ID, ctypes.c_uint64(pointer)
@@ -69,14 +71,14 @@ def allocation_id(pointer: int) -> int:
 
 
 def export_ipc_handle(base: int) -> bytes:
-    """A handle by which another process can map the allocation that starts at `base`."""
+    """An IPC handle by which another process can map the allocation that starts at `base`."""
     handle = _Handle()
     _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(base)), "cuIpcGetMemHandle")
     return bytes(handle.data)
 
 
 def open_ipc_handle(handle: bytes) -> int:
-    """Map memory that another process lent."""
+    """Map memory that another process has exported."""
     if len(handle) != HANDLE_BYTES:
         raise GpuError(f"a memory handle has {HANDLE_BYTES} bytes, not {len(handle)}")
     structure, pointer = _Handle(), ctypes.c_uint64()
@@ -86,23 +88,24 @@ def open_ipc_handle(handle: bytes) -> int:
 
 
 def close_ipc_handle(pointer: int) -> None:
+    """Unmap memory of `open_ipc_handle`."""
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(pointer)), "cuIpcCloseMemHandle")
 
 
 def stream_wait_value(stream: int, pointer: int, value: int) -> None:
-    """What the stream is given from now on waits until the word at `pointer` has grown to `value`."""
+    """Let later work of the stream wait until the word at `pointer` is at least `value`."""
     _stream_memory_operation("cuStreamWaitValue32_v2", stream, pointer, value)
 
 
 def stream_write_value(stream: int, pointer: int, value: int) -> None:
-    """The word becomes `value` when all that the stream was given before is done."""
+    """Write `value` to the word at `pointer` after all earlier work of the stream."""
     _stream_memory_operation("cuStreamWriteValue32_v2", stream, pointer, value)
 
 
 def _stream_memory_operation(name: str, stream: int, pointer: int, value: int) -> None:
     function = getattr(_driver(), name, None)
     if function is None:
-        raise GpuError(f"this driver has no {name}")
+        raise GpuError(f"the driver does not support {name}")
     _check(
         function(ctypes.c_void_p(stream), ctypes.c_uint64(pointer), ctypes.c_uint32(value), ctypes.c_uint(0)),
         name,
@@ -129,7 +132,7 @@ def as_byte_tensor(pointer: int, nbytes: int) -> Any:
 
 
 class Sensors:
-    """NVML readings of one GPU; every reading is None where the driver does not give it."""
+    """NVML readings of one GPU; a reading that the driver does not support is None."""
 
     _CLOCK_SM, _CLOCK_MEM = 1, 2
     _IDLE_REASON = 0x1
@@ -164,25 +167,26 @@ class Sensors:
         }
 
     def throttle(self) -> int | None:
-        """The reasons alone: every reading takes the driver its time."""
+        """The throttle reasons alone: every reading takes the driver some time."""
         reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
         return None if reasons is None else reasons & ~self._IDLE_REASON
 
     def energy_mj(self) -> int | None:
-        """What the board has used since the driver was loaded, in millijoules; grows in steps."""
+        """Energy of the board since the driver was loaded, in millijoules; grows in steps."""
         return self._read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
 
     def max_mhz(self) -> float | None:
         """The highest SM clock."""
-        found = self._read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, self._CLOCK_SM)
-        return None if found is None else float(found)
+        mhz = self._read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, self._CLOCK_SM)
+        return None if mhz is None else float(mhz)
 
     def power_limit_watts(self) -> float | None:
-        """The power limit in force."""
-        found = self._read("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint)
-        return None if found is None else found / 1e3
+        """The enforced power limit."""
+        milliwatts = self._read("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint)
+        return None if milliwatts is None else milliwatts / 1e3
 
     def driver(self) -> str | None:
+        """The driver's version."""
         if self._nvml is None:
             return None
         text = ctypes.create_string_buffer(96)
@@ -191,6 +195,6 @@ class Sensors:
 
 HARDWARE_THERMAL = 0x40
 SLOWDOWN = 0x8 | 0x20 | HARDWARE_THERMAL | 0x80
-"""Throttle reasons that falsify a timing: hardware slowdown, software and hardware thermal, power brake.
+"""Throttle reasons that invalidate a timing: hardware slowdown, software and hardware thermal, power brake.
 The software power cap is the normal state of a busy datacenter GPU and is only recorded."""
 POWER_CAP = 0x4

@@ -1,4 +1,4 @@
-"""Whether the device still answers, and rightly."""
+"""Checks that the device still works."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class DeviceUnhealthy(RuntimeError):
-    """The device cannot be trusted any more: whoever uses it ends and says so."""
+    """The device cannot be trusted any more: the worker must report it and exit."""
 
 
 def check_device(target: Target) -> None:
-    """To be called after each candidate."""
+    """Raise DeviceUnhealthy if a GPU hangs or computes wrongly; called after each candidate."""
     if target != "cuda":
         return
-    import torch  # a worker without it must be able to say so
+    import torch  # a worker without torch must be able to report that
 
     total, done = torch.arange(64, device="cuda").sum(), torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()

@@ -51,13 +51,13 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _
     1 << 18,
 )
 _MACHINE_SETTINGS = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")]
-"""Settings of the whole machine."""
+"""Folders with settings of the whole machine."""
 
 # The same on every architecture that Linux added after 2011.
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT, _MOUNT_SETATTR = 444, 445, 446, 442
 _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = -100, 0x8000, 1
 _CAPABILITIES = 0x20080522
-"""Version 3 of the call."""
+"""Version 3 of the capset call."""
 
 
 MAX_TASKS = 1024
@@ -65,7 +65,7 @@ MAX_TASKS = 1024
 
 
 class JailError(OSError):
-    """A lock that was asked for is not available on this machine."""
+    """A kernel feature that the requested level needs is not available on this machine."""
 
 
 def _check(result: int, what: str) -> int:
@@ -76,6 +76,7 @@ def _check(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int) -> None:
+    """The system call of that name."""
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
 
 
@@ -98,7 +99,7 @@ def unshare() -> None:
 
 
 def enable_loopback() -> None:
-    """Bring up the network namespace's own loopback, which leads nowhere: profilers talk to their target over
+    """Enable the network namespace's own loopback, which leads nowhere; profilers reach their target over
     it."""
     request = struct.pack("16sh22x", b"lo", 1)  # IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -108,10 +109,10 @@ def enable_loopback() -> None:
 def private_mounts(
     scratch: str, scratch_bytes: int, writable: list[str], kept_tmp_paths: list[str] | None = None
 ) -> None:
-    """Own /proc, /dev/shm and scratch, invisible from outside and gone with the last process; all else but
-    `writable` is read-only.
+    """Mount a private /proc, /dev/shm and scratch; everything else except `writable` becomes read-only.
 
-    With `instead_of_tmp` also an own /tmp, in which only these paths of the other one are left.
+    The private mounts are invisible from outside and vanish with the last process. With `kept_tmp_paths` also
+    a private /tmp, which has only these paths of the original one.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount_read_only([path for path in writable if os.path.isdir(path)])
@@ -119,35 +120,31 @@ def private_mounts(
     if kept_tmp_paths is not None:
         _mount_private_tmp(scratch_bytes, kept_tmp_paths)
         os.makedirs(scratch, exist_ok=True)
-    for place in ("/dev/shm", scratch):
-        _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
-    with contextlib.suppress(OSError):  # a limit of the namespace since Linux 6.14; RLIMIT_NPROC spares root
+    for path in ("/dev/shm", scratch):
+        _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
+    with contextlib.suppress(OSError):  # per namespace since Linux 6.14; RLIMIT_NPROC does not limit root
         Path("/proc/sys/kernel/pid_max").write_text(str(MAX_TASKS))
-    with contextlib.suppress(OSError):  # in another one it would have all capabilities again
+    with contextlib.suppress(OSError):  # in a nested user namespace it would have all capabilities again
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
-    for place in (
-        _MACHINE_SETTINGS if os.geteuid() == 0 else ()
-    ):  # root outside is root to them, whatever the namespace
-        if os.path.exists(place):
-            _mount(place, place, None, _MS_BIND | _MS_REC)
-            _mount(
-                place, place, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-            )
+    read_only = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    # root in a namespace may change the settings of the whole machine
+    for path in _MACHINE_SETTINGS if os.geteuid() == 0 else ():
+        if os.path.exists(path):
+            _mount(path, path, None, _MS_BIND | _MS_REC)
+            _mount(path, path, None, read_only)
 
 
 def _mount_read_only(writable_paths: list[str]) -> None:
-    """Landlock guards what files hold, not their times, modes and attributes, in which a candidate could
-    leave word for another."""
+    """Make everything else read-only. Landlock protects the contents of files, but not their times, modes and
+    attributes, by which one candidate could leave a message for another."""
     read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
     for path in writable_paths:
         _mount(path, path, None, _MS_BIND | _MS_REC)
     try:
         _set_mount("/", read_only)
     except JailError as error:
-        if error.errno not in (
-            errno.ENOSYS,
-            errno.EPERM,
-        ):  # Linux before 5.12, or a container that does not know the call
+        # Linux before 5.12, or a container that does not know the call
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
         return
     for path in writable_paths:
@@ -163,7 +160,7 @@ def _set_mount(path: str, attributes: bytes) -> None:
 
 
 def drop_capabilities() -> None:
-    """All of them, for good: whatever is executed later gets none either."""
+    """Drop all capabilities for good; programs executed later get none either."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     _check(_libc.capset(struct.pack("<Ii", _CAPABILITIES, 0), struct.pack("<6I", *[0] * 6)), "capset")
 
@@ -182,7 +179,7 @@ def _mount_private_tmp(nbytes: int, kept: list[str]) -> None:
 
 
 def set_resource_limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:
-    """Resource limits; address space only where asked for (CUDA reserves far more than it uses)."""
+    """Limit resources; the address space only if given (CUDA reserves far more than it uses)."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
@@ -277,11 +274,11 @@ _DENIED = {
     "mq_notify": (244, 184),
     "shmget": (29, 194),
 }
-"""timer_create and mq_notify can send SIGCONT to a process that was stopped; what shmget makes takes memory
-that no process is seen to hold."""
+"""timer_create and mq_notify can send SIGCONT to a stopped process; memory of shmget counts for no
+process."""
 _SOCKET, _FCNTL = (41, 198), (72, 25)
 _F_SETSIG = 10
-"""Chooses the signal that says that a file can be read: also SIGCONT."""
+"""Chooses the signal that reports that a file can be read; it can be SIGCONT."""
 _NO_CALL = 0xFFFFFFFF
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
@@ -290,8 +287,11 @@ _AF_UNIX = 1
 
 
 def seccomp(allowed: tuple[str, ...] = ()) -> None:
-    """Refuse the calls in _DENIED, sockets but Unix's and signals for files with EPERM, but for those in
-    `allow`; kill on a foreign ABI."""
+    """Install a system-call filter; a call through a foreign ABI kills the process.
+
+    The calls in _DENIED, sockets other than Unix sockets, and signals for files fail with EPERM, except those
+    in `allowed`.
+    """
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise JailError(errno.ENOSYS, f"no system-call filter for {machine}")

@@ -1,6 +1,6 @@
 """Memory that parent and child share, on the GPU (CUDA IPC) and on the CPU (memfd).
 
-Inputs travel in regions that the parent owns: one region a buffer set, each tensor at an aligned
+Inputs are written to regions that the parent owns: one region per buffer set, each tensor at an aligned
 offset. Outputs stay where the candidate put them; the parent reads them there, from the frozen child.
 """
 
@@ -23,6 +23,7 @@ DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isin
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type without `torch.`."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -48,22 +49,24 @@ class Slot:
         return typed.as_strided(self.shape, self.stride)
 
     def to_json(self) -> dict[str, Any]:
+        """The slot as plain data."""
         return {"offset": self.offset, "shape": self.shape, "stride": self.stride, "dtype": self.dtype}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Slot:
+        """The inverse of `to_json`; raises KeyError or TypeError for data that is no slot."""
         shape, stride = (tuple(map(_parse_int, data[name])) for name in ("shape", "stride"))
         return cls(_parse_int(data["offset"]), shape, stride, str(data["dtype"]))
 
 
 def _parse_int(value: object) -> int:
-    if type(value) is not int:  # 1e300 is one too, for `int`
-        raise TypeError(f"{value!r} is no whole number")
+    if type(value) is not int:  # `int` would accept 1e300 too
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 
 def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
-    """Slots for tensors in one region, and the region's size. Dense strides are kept, others made
+    """Slots for tensors in one region, and the region's size. Dense strides are kept, others become
     contiguous."""
     slots, offset = [], 0
     for tensor in tensors:
@@ -84,23 +87,23 @@ class Region:
         self.device, self.nbytes = device, nbytes
         self.fd: int | None = None
         self.handle = ""
-        grain, extra = (gpu.PAGE_BYTES, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
-        whole = -(-(nbytes + extra) // grain) * grain  # what is shared is shared in whole pages
-        self.gate_offset = whole - extra
+        page, gate_bytes = (gpu.PAGE_BYTES, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
+        size = -(-(nbytes + gate_bytes) // page) * page  # memory is shared in whole pages
+        self.gate_offset = size - gate_bytes
         if device == "cuda":
-            self._pointer = gpu.allocate(whole)
+            self._pointer = gpu.allocate(size)
             self.handle = gpu.export_ipc_handle(self._pointer).hex()
-            self.raw = gpu.as_byte_tensor(self._pointer, whole)
+            self.raw = gpu.as_byte_tensor(self._pointer, size)
         else:
             self.fd = os.memfd_create("kernelpro-inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(self.fd, whole)
+            os.ftruncate(self.fd, size)
             fcntl.fcntl(
                 self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             )
-            self.raw = torch.frombuffer(mmap.mmap(self.fd, whole), dtype=torch.uint8)
+            self.raw = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
 
     def supports_gate(self) -> bool:
-        """Whether this device can open it."""
+        """Whether this device can open the gate."""
         try:
             self.open_gate(0)
         except gpu.GpuError:
@@ -108,16 +111,17 @@ class Region:
         return True
 
     def open_gate(self, value: int) -> None:
-        """When what the device has been told before is done."""
+        """Set the gate to `value` after all earlier work of the current stream."""
         gpu.stream_write_value(
             torch.cuda.current_stream().cuda_stream, self._pointer + self.gate_offset, value
         )
 
     def clear(self) -> None:
-        """What one child left there, in its inputs or beside them, is not for the next."""
+        """Overwrite what a child left, in its inputs or beside them: the next child must not see it."""
         self.raw.zero_()
 
     def close(self) -> None:
+        """Free the memory."""
         if self.device == "cuda":
             torch.cuda.synchronize()
             self.raw = torch.empty(0)
@@ -129,17 +133,17 @@ class Region:
 
 
 def open_region(device: str, nbytes: int, fd: int | None, handle: str) -> torch.Tensor:
-    """The child's side: a uint8 tensor over the parent's region."""
+    """On the child's side: a uint8 tensor over the parent's region."""
     if device == "cuda":
-        lent: torch.Tensor = gpu.as_byte_tensor(gpu.open_ipc_handle(bytes.fromhex(handle)), nbytes)
-        return lent
+        mapped: torch.Tensor = gpu.as_byte_tensor(gpu.open_ipc_handle(bytes.fromhex(handle)), nbytes)
+        return mapped
     assert fd is not None
     raw: torch.Tensor = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
     return raw
 
 
 class OutputUnreadable(Exception):
-    """An output that the child named cannot be read where it says it is."""
+    """An output cannot be read where the child says it is."""
 
 
 class _IoVec(ctypes.Structure):
@@ -149,12 +153,12 @@ class _IoVec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _read_elements(pid: int, address: int, places: list[int], size: int) -> list[bytes]:
-    """So many bytes at each place of another process's memory, in one call."""
-    buffer = ctypes.create_string_buffer(size * len(places))
+def _read_elements(pid: int, address: int, offsets: list[int], size: int) -> list[bytes]:
+    """`size` bytes at each offset of another process's memory, in one system call."""
+    buffer = ctypes.create_string_buffer(size * len(offsets))
     local = _IoVec(ctypes.addressof(buffer), len(buffer))
-    remote = (_IoVec * len(places))(*[_IoVec(address + place, size) for place in places])
-    if _libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(places), 0) != len(buffer):
+    remote = (_IoVec * len(offsets))(*[_IoVec(address + offset, size) for offset in offsets])
+    if _libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(offsets), 0) != len(buffer):
         raise OutputUnreadable(f"output memory cannot be read: {os.strerror(ctypes.get_errno())}")
     return [buffer.raw[first : first + size] for first in range(0, len(buffer), size)]
 
@@ -179,37 +183,38 @@ class HostReader:
         self._pid = pid
 
     def sample(self, slot: Slot) -> dict[int, bytes]:
-        """A few random elements, quickly: taken before the freeze to see whether the output still changes."""
+        """A few random elements by offset, read before the freeze, to see whether the output still
+        changes."""
         size, span = DTYPES[slot.dtype].itemsize, slot.span()
         if not span:
             return {}
-        places = list({random.randrange(span // size) * size for _ in range(self._SAMPLED_ELEMENTS)})
-        return dict(zip(places, _read_elements(self._pid, slot.offset, places, size), strict=True))
+        offsets = list({random.randrange(span // size) * size for _ in range(self._SAMPLED_ELEMENTS)})
+        return dict(zip(offsets, _read_elements(self._pid, slot.offset, offsets, size), strict=True))
 
     def read(self, slot: Slot, handle: str = "") -> torch.Tensor:
-        """The whole output as a tensor of the parent's own."""
+        """The whole output as a tensor of the parent."""
         raw = torch.empty(slot.span(), dtype=torch.uint8)
         if slot.span():
             _read_process(self._pid, slot.offset, raw.data_ptr(), slot.span())
         return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
 
     def close(self) -> None:
-        pass
+        """Nothing to release."""
 
 
 class DeviceReader:
-    """Reads outputs from device memory that the child lent. Mappings are kept: a block is opened once."""
+    """Reads outputs from device memory that the child exported. Each allocation is mapped once."""
 
     def __init__(self) -> None:
         self._mappings: dict[str, int] = {}
 
     def reserve(self, sizes: list[int]) -> None:
-        """For outputs that will be read: torch keeps what is given back, so that no read waits for the
+        """Reserve memory for outputs: torch keeps what is freed, so that no later read waits for the
         driver."""
-        _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at once
+        _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at the same time
 
     def read(self, slot: Slot, handle: str) -> torch.Tensor:
-        """A copy of the output, complete when this returns; it is part of the deciding clock."""
+        """A copy of the output, complete when this returns: the parent's clock includes it."""
         try:
             if handle not in self._mappings:
                 self._mappings[handle] = gpu.open_ipc_handle(bytes.fromhex(handle))
@@ -227,6 +232,7 @@ class DeviceReader:
         return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
 
     def close(self) -> None:
+        """Release all mappings."""
         for pointer in self._mappings.values():
             gpu.close_ipc_handle(pointer)
         self._mappings.clear()

@@ -1,5 +1,4 @@
-"""Other processes as Linux shows them: their state, their threads and children, what they hold, how long they
-ran."""
+"""Other processes through /proc: state, threads, children, memory, CPU time."""
 
 from __future__ import annotations
 
@@ -10,12 +9,14 @@ from pathlib import Path
 
 
 def send_signal(pid: int, number: int) -> None:
+    """Send a signal; a process that has ended or belongs to another user is ignored."""
     assert pid > 1, "0 and below are whole groups of processes"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def read(path: str) -> str:
+    """A file's text; empty where it cannot be read."""
     try:
         with open(path) as file:
             return file.read()
@@ -24,11 +25,12 @@ def read(path: str) -> str:
 
 
 def state(pid: int) -> str:
+    """The state letter of a process; X where it is gone."""
     return read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] or "X"
 
 
 def is_running(pid: int) -> bool:
-    """Whether a thread of it is not stopped, dead or gone."""
+    """Whether any thread of a process is neither stopped nor dead."""
     return any(
         (read(f"/proc/{pid}/task/{t}/stat").rpartition(")")[2].strip()[:1] or "X") not in "TtZX"
         for t in thread_ids(pid)
@@ -36,11 +38,12 @@ def is_running(pid: int) -> bool:
 
 
 def alive(pid: int) -> bool:
+    """Whether a process has not ended."""
     return state(pid) not in "ZX"
 
 
 def cpu_time_ms(pid: int) -> float:
-    """CPU time of a process, all its threads together: what clock_getcpuclockid gives, which Python lacks."""
+    """CPU time of a process with all its threads, by the clock of clock_getcpuclockid, which Python lacks."""
     try:
         return 1e3 * time.clock_gettime((~pid << 3) | 2)
     except OSError:
@@ -48,6 +51,7 @@ def cpu_time_ms(pid: int) -> float:
 
 
 def thread_ids(pid: int) -> list[int]:
+    """The threads of a process."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
@@ -55,11 +59,13 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def set_affinity(thread: int, cores: set[int]) -> None:
-    with contextlib.suppress(OSError):  # gone, or not ours to move: it stays where it is
+    """Restrict a thread to some cores, where that is possible."""
+    with contextlib.suppress(OSError):  # the thread has ended, or belongs to another user
         os.sched_setaffinity(thread, cores)
 
 
 def child_pids(pid: int) -> list[int]:
+    """The children of a process."""
     return [
         int(child)
         for thread in thread_ids(pid)
@@ -68,6 +74,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def status_kib(pid: int, field: str) -> int:
+    """A field of /proc/PID/status in KiB; 0 where there is none."""
     for line in read(f"/proc/{pid}/status").splitlines():
         if line.startswith(field):
             return int(line.split()[1])
@@ -75,34 +82,36 @@ def status_kib(pid: int, field: str) -> int:
 
 
 def resident_bytes(pid: int) -> int:
+    """The resident memory of a process."""
     fields = read(f"/proc/{pid}/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
-def memfd_bytes(family: list[int], known: frozenset[int]) -> int:
-    """Of files without a name (memfd) that these hold open, whether mapped or not; they lie in memory."""
-    found: dict[int, int] = {}
-    for pid in family:
+def memfd_bytes(pids: list[int], shared_inodes: frozenset[int]) -> int:
+    """Memory of open memfd files, mapped or not, except those that the parent shares."""
+    sizes: dict[int, int] = {}
+    for pid in pids:
         with contextlib.suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(entry.path).startswith("/memfd:"):
-                        about = os.stat(entry.path)
-                        found[about.st_ino] = 512 * about.st_blocks
-    return sum(size for inode, size in found.items() if inode not in known)
+                        stat = os.stat(entry.path)
+                        sizes[stat.st_ino] = 512 * stat.st_blocks
+    return sum(size for inode, size in sizes.items() if inode not in shared_inodes)
 
 
 def disk_usage_bytes(folder: Path) -> int:
-    """On disk, below a folder that others change meanwhile."""
-    found = 0
-    for place, _, names in os.walk(folder):
+    """Disk usage of a folder that other processes change meanwhile."""
+    total = 0
+    for directory, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                found += 512 * os.lstat(os.path.join(place, name)).st_blocks
-    return found
+                total += 512 * os.lstat(os.path.join(directory, name)).st_blocks
+    return total
 
 
 def proportional_bytes(pid: int) -> int:
+    """The proportional set size of a process: shared pages are divided among their users."""
     for line in read(f"/proc/{pid}/smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

@@ -1,7 +1,7 @@
 """Messages between the parent and its children: a JSON head and an optional binary tail, length-prefixed.
 
-The child is not trusted: nothing here unpickles, what it sends is bounded in length, and every read has a
-deadline. What it is sent may be as long as a model's parameters are.
+The child is not trusted: nothing here unpickles, its messages are bounded in length, and every read has a
+deadline. Messages to the child may be as long as a model's parameters are.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ _PREFIX = struct.Struct("<IQ")
 _MAX_HEAD = 16 << 20
 _MAX_TAIL = 1 << 30
 _MAX_DIGITS = 20
-"""Of a number that may lie below 2^63, with its sign; int() of millions of digits takes minutes."""
+"""Digits of a number below 2^63, with its sign; int() of millions of digits takes minutes."""
 
 
 def _parse_float(text: str) -> float | None:
-    """A number that is none is nothing, so that nobody computes with it."""
+    """None for infinities and NaN, so that nothing is computed with them."""
     value = float(text)
     return value if math.isfinite(value) else None
 
 
 def _parse_int(text: str) -> int | None:
+    """None for numbers that do not fit into 64 bits."""
     value = int(text) if len(text) <= _MAX_DIGITS else 1 << 63
     return value if abs(value) < 1 << 63 else None
 
@@ -37,19 +38,22 @@ class ChannelClosed(Exception):
 
 
 class ReplyTimeout(Exception):
-    """No whole message came before the deadline."""
+    """No complete message arrived before the deadline."""
 
 
 class MalformedMessage(Exception):
-    """What came is no message."""
+    """The bytes that arrived are not a valid message."""
 
 
 class Channel:
+    """One end of a socket that carries messages."""
+
     def __init__(self, sock: socket.socket, trusted: bool = False):
-        """`trusted`: the other side, whose tails may have any length."""
+        """`trusted`: the other side is, and its tails may have any length."""
         self.sock, self._trusted = sock, trusted
 
     def send(self, head: dict[str, Any], tail: bytes = b"") -> None:
+        """Send one message; raises ChannelClosed."""
         data = json.dumps(head, separators=(",", ":")).encode()
         try:
             self.sock.sendall(_PREFIX.pack(len(data), len(tail)) + data + tail)
@@ -57,6 +61,7 @@ class Channel:
             raise ChannelClosed from None
 
     def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], bytes]:
+        """The next message; raises ChannelClosed, ReplyTimeout or MalformedMessage."""
         deadline = None if seconds is None else time.monotonic() + seconds
         head_size, tail_size = _PREFIX.unpack(self._receive_exactly(_PREFIX.size, deadline))
         if head_size > _MAX_HEAD or (tail_size > _MAX_TAIL and not self._trusted):
@@ -74,12 +79,11 @@ class Channel:
         return head, tail
 
     def has_data(self) -> bool:
-        """Whether something has come in that nobody has received yet."""
+        """Whether bytes have arrived that were not received yet."""
         return bool(select.select([self.sock], [], [], 0)[0])
 
     def spin_until_data(self, seconds: float) -> None:
-        """Wait awake for what comes next, at most so long: a core that sleeps meanwhile wakes up late, the
-        later the deeper."""
+        """Busy-wait for data, at most so long: a core that sleeps meanwhile wakes up late."""
         deadline = time.monotonic() + seconds
         while not self.has_data() and time.monotonic() < deadline:
             pass
@@ -102,4 +106,5 @@ class Channel:
         return b"".join(parts)
 
     def close(self) -> None:
+        """Close the socket."""
         self.sock.close()

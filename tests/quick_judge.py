@@ -8,13 +8,14 @@ from kernelpro.lab.jobs import Worker
 from kernelpro.records import Candidate, Job, Options, Precision, Target, Task, Verdict
 
 
-class Court:
-    """Short for judging one file in tests: quick, eager baseline only."""
+class QuickJudge:
+    """Judges one candidate quickly, with the eager baseline only."""
 
     def __init__(self, worker: Worker):
         self._worker = worker
 
     def judge(self, task: Task, candidate: Candidate, target: Target = "cpu", **options: object) -> Verdict:
+        """The verdict on a candidate; `options` are fields of Options."""
         settings: dict[str, object] = {
             "effort": "quick",
             "baselines": ("eager_fp32",),
@@ -27,6 +28,11 @@ class Court:
         return result.verdict
 
     def judge_files(
-        self, task: Path, candidate: Path, precision: Precision | None = None, **more: object
+        self, task: Path, candidate: Path, precision: Precision | None = None, **options: object
     ) -> Verdict:
-        return self.judge(Task.from_file(task, precision=precision), Candidate.from_file(candidate), **more)  # type: ignore[arg-type]
+        """The same, of files."""
+        return self.judge(
+            Task.from_file(task, precision=precision),
+            Candidate.from_file(candidate),
+            **options,  # type: ignore[arg-type]
+        )
