@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import STORAGE_TYPES as CPP_STORAGE_TYPES
 from kernelpro.authors.playbook.cpp.syntax import CppPrinter, arithmetic_type
-from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
+from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
 
 STORAGE_TYPES = {**CPP_STORAGE_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
 """C++ type of a tensor's elements, by dtype."""

@@ -1,64 +1,58 @@
-"""Writing Triton for GPUs: a kernel or a few for each stage, launched one after another.
-
-triton_words.py     types, operators, masked loads; triton_functions.py: what kernels may call
-triton_tiles.py     what tiles share; the flat one, for what is element-wise or has short loops; squares for transposed reads
-triton_rows.py      rows with loops of their own: norms, softmaxes, reductions, scans
-triton_products.py  matrix products and convolutions on tensor cores
-moves.py     designs to begin with, and moves
-"""
+"""The Triton backend: writes the candidate, and chooses a kernel for each stage."""
 
 from __future__ import annotations
 
-from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen import python_module
 from kernelpro.authors.playbook.codegen.backend import Backend
-from kernelpro.authors.playbook.schedule.design import Design, StageDesign
-from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.ir.stages import Program, Stage
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 from kernelpro.authors.playbook.triton import moves
-from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
-from kernelpro.authors.playbook.triton.matmul import TritonMatmul
-from kernelpro.authors.playbook.triton.row_kernel import TritonRowKernel
-from kernelpro.authors.playbook.triton.stage_kernel import (
-    TransposeTile,
+from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder
+from kernelpro.authors.playbook.triton.elementwise import (
     RowPerLane,
-    TritonSourceBuilder,
-    StageKernel,
-    find_transpose,
+    TransposeTile,
     broadcast_rows,
+    find_transpose,
     is_elementwise,
     regroup_rows,
 )
+from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
+from kernelpro.authors.playbook.triton.matmul import TritonMatmul, is_matmul
+from kernelpro.authors.playbook.triton.row_kernel import TritonRowKernel
+from kernelpro.authors.playbook.triton.stage_kernel import StageKernel
 
 _IMPORTS = "\nimport triton\nimport triton.language as tl\n"
 
 
 def write(program: Program, design: Design) -> str:
-    """The candidate's file."""
-    kernels = TritonSourceBuilder(program, design.math)
-    for place, (stage, how) in enumerate(zip(program.stages, design.stages, strict=True)):
-        left: Stage | None = stage
-        if stage.product or (how.order == "tiles" and find_contraction(stage)):
-            left = TritonMatmul(kernels, stage, how, place, design.precision).write()
-        if left:
-            _stage_kernel(kernels, left, how, place).write()
-    called = functions(kernels.printer.functions, design.math)
+    """Returns the candidate's source."""
+    builder = TritonSourceBuilder(program, design.math)
+    for number, (stage, stage_design) in enumerate(zip(program.stages, design.stages, strict=True)):
+        remaining: Stage | None = stage
+        if is_matmul(stage, stage_design):
+            remaining = TritonMatmul(builder, stage, stage_design, number, design.precision).write()
+        if remaining:
+            _stage_kernel(builder, remaining, stage_design, number).write()
+    called = functions(builder.printer.functions, design.math)
     imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
-    head = "\n".join([*kernels.derived_constants, imports, "\n\n".join([*called, *kernels.sources])])
-    return frame.module_source(
-        program, design, "Written by the playbook in Triton.", head, kernels.launches, kernels.tunables
-    )
+    source = "\n\n".join([*called, *builder.sources])
+    kernels = "\n".join([*builder.derived_constants, imports, source])
+    title = "Written by the playbook in Triton."
+    return python_module.module_source(program, design, title, kernels, builder.launches, builder.tunables)
 
 
-def _stage_kernel(kernels: TritonSourceBuilder, stage: Stage, how: StageDesign, place: int) -> StageKernel:
-    """order: rows, as triton_rows.py has them, and one row always; strips: flat; tiles: squares, where a stage reads across."""
+def _stage_kernel(
+    builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int
+) -> StageKernel:
     if not is_elementwise(stage):
-        return (RowPerLane if how.order == "strips" and stage.rows > 1 else TritonRowKernel)(kernels, stage, how, place)
-    if how.order == "tiles" and (ways := find_transpose(stage)):
-        return TransposeTile(kernels, stage, how, place, ways)
-    rows = broadcast_rows(stage) if how.order == "rows" else 0
-    if rows:
-        return TritonRowKernel(kernels, regroup_rows(stage, rows), how, place)
-    return RowPerLane(kernels, regroup_rows(stage, len(stage.outer) + len(stage.steps[0].loops)), how, place)
+        row_per_lane = design.order == "strips" and stage.rows > 1
+        return (RowPerLane if row_per_lane else TritonRowKernel)(builder, stage, design, number)
+    if design.order == "tiles" and (tile_loops := find_transpose(stage)):
+        return TransposeTile(builder, stage, design, number, tile_loops)
+    if design.order == "rows" and (rows := broadcast_rows(stage)):
+        return TritonRowKernel(builder, regroup_rows(stage, rows), design, number)
+    loops = len(stage.outer) + len(stage.steps[0].loops)
+    return RowPerLane(builder, regroup_rows(stage, loops), design, number)
 
 
 BACKEND = Backend("triton", "cuda", write, moves.seeds, moves.MOVES, moves.fallbacks)

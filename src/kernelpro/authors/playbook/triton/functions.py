@@ -1,4 +1,7 @@
-"""Functions that Triton's language lacks, and quicker ones in place of some that it has; each candidate brings those it uses."""
+"""Triton source of functions that tl lacks, and faster versions of some that it has.
+
+A candidate contains the functions that its kernels call.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
 def functions(used: set[str], math_mode: str) -> list[str]:
-    """The functions that are used, and those they are made of, as a design's mathematics has them."""
-    known = {"library": FUNCTIONS, "fast": {**FUNCTIONS, **FAST}, "approximate": {**FUNCTIONS, **FAST, **CHEAP}}[
-        math_mode
-    ]
-    wanted = used | ({"trunc_"} if "fmod_" in used else set())
-    return [text for name, text in known.items() if name in wanted]
+    """The source of the functions in `used`, and of those that they call, for a math mode."""
+    versions = dict(FUNCTIONS)
+    versions |= FAST if math_mode != "library" else {}
+    versions |= APPROXIMATE if math_mode == "approximate" else {}
+    needed = used | ({"trunc_"} if "fmod_" in used else set())
+    return [text for name, text in versions.items() if name in needed]
 
 
 _TANH = """\
@@ -28,19 +31,19 @@ def tanh_(x):
 """
 
 FUNCTIONS: Mapping[str, str] = {
-    "multiplied": """\
+    "multiply": """\
 @triton.jit
-def multiplied(a, b):
+def multiply(a, b):
     return a * b
 """,
-    "larger": """\
+    "maximum": """\
 @triton.jit
-def larger(a, b):
+def maximum(a, b):
     return tl.maximum(a, b)
 """,
-    "smaller": """\
+    "minimum": """\
 @triton.jit
-def smaller(a, b):
+def minimum(a, b):
     return tl.minimum(a, b)
 """,
     "tanh_": _TANH.format(power="tl.exp(-2.0 * a)", quotient="(1.0 - t) / (1.0 + t)"),
@@ -56,12 +59,12 @@ def expm1_(x):
 def log1p_(x):
     u = 1.0 + x
     d = u - 1.0
-    y = tl.log(u) * (x / tl.where(d == 0.0, 1.0, d))  # makes good what 1 + x has lost
+    y = tl.log(u) * (x / tl.where(d == 0.0, 1.0, d))  # corrects the rounding error of 1 + x
     return tl.where(d == 0.0, x, tl.where(u == float("inf"), u, y))
 """,
     "round_": """\
 @triton.jit
-def round_(x):  # halves to even
+def round_(x):  # ties to even
     low = tl.floor(x)
     rest = x - low
     odd = low - 2.0 * tl.floor(low * 0.5) != 0.0
@@ -99,26 +102,26 @@ def exp_(x):
 def log_(x):
     return libdevice.fast_logf(x)
 """,
-    "divided": """\
+    "divide": """\
 @triton.jit
-def divided(a, b):
+def divide(a, b):
     return libdevice.fast_dividef(a, b)
 """,
     "tanh_": _TANH.format(
         power="tl.exp2(-2.8853900817779268 * a)", quotient="libdevice.fast_dividef(1.0 - t, 1.0 + t)"
     ),
 }
-"""To a few units in the last place. `tl.exp` and `/` look after numbers below 1e-38 as well, and `tl.log` takes 27 instructions."""
+"""Accurate to a few ulp. `tl.exp` and `/` also handle denormals, and `tl.log` takes 27 instructions."""
 
-CHEAP: Mapping[str, str] = {
+APPROXIMATE: Mapping[str, str] = {
     "tanh_": """\
 @triton.jit
-def tanh_(x):  # 1 - 2 / (e^2x + 1), to 1e-7
+def tanh_(x):  # 1 - 2 / (e^2x + 1); absolute error 1e-7
     return 1.0 - libdevice.fast_dividef(2.0, tl.exp2(2.8853900817779268 * x) + 1.0)
 """,
     "erf_": """\
 @triton.jit
-def erf_(x):  # 1 - 2^p(|x|), to 1e-7
+def erf_(x):  # 1 - 2^p(|x|); absolute error 1e-7
     t = tl.abs(x)
     p = (-4.53608045e-5 * t + 4.45523037e-4) * t - 1.48948363e-3
     p = ((p * t - 7.74572720e-4) * t + 2.82536410e-2) * t - 1.48481607e-1
@@ -132,4 +135,4 @@ def log1p_(x):
     return libdevice.fast_logf(1.0 + x)
 """,
 }
-"""By their absolute error, which is float32's."""
+"""Accurate to float32's absolute error: results near zero have few significant digits."""

@@ -1,192 +1,201 @@
-"""Products in Triton: tiles on tensor cores, with what comes before and after them in the same kernel."""
+"""Matrix products in Triton: tiles on tensor cores, with the steps before and after them in the same kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.codegen.printer import Names
+from kernelpro.authors.playbook.ir.expressions import Expr
+from kernelpro.authors.playbook.ir.indices import (
+    IndexExpr,
+    LoopVar,
+    flat_index,
+    iterations,
+    unflatten_loops,
+    variable,
+)
+from kernelpro.authors.playbook.ir.stages import Stage
+from kernelpro.authors.playbook.schedule.contractions import find_contraction, name_product_elements
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.schedule.contractions import name_product_elements, find_contraction
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
-from kernelpro.authors.playbook.ir.indices import (IndexExpr, LoopVar, flatten, iterations, unflatten_loops, variable)
-from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
+from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder, indented
+from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS
 from kernelpro.authors.playbook.triton.syntax import storage_type
-from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS, TritonSourceBuilder, indented
 
 _MIN_TILE = 16
-"""The least side of a tile that tensor cores take."""
+"""The smallest side of a tile on tensor cores."""
 _MAX_SHARED_BYTES = 232448
-"""Bytes of shared memory that a block can have on the GPUs that have most of it."""
-_TYPES = ("float32", "float16", "bfloat16")
+"""Shared memory of a block on the GPUs that have most of it (227 KB)."""
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def is_matmul(stage: Stage, design: StageDesign) -> bool:
+    """Whether the stage is written as a matrix product."""
+    return stage.product is not None or (design.order == "tiles" and find_contraction(stage) is not None)
 
 
 class TritonMatmul:
-    """One product, and in the same kernel the steps that need one of its elements at a time."""
+    """The kernel of one matrix product, with the steps that need one of its elements at a time as epilogue."""
 
-    def __init__(self, kernels: TritonSourceBuilder, stage: Stage, how: StageDesign, place: int, precision: str):
-        self._builder, self._printer, self._stage, self._design, self._number = (
-            kernels,
-            kernels.printer,
-            stage,
-            how,
-            place,
-        )
-        found = find_contraction(stage)
-        assert found, "the caller has looked"
-        self._contraction, self._precision = found, precision
-        if found.left.dtype not in _TYPES:
-            raise NoProposal(f"products of {found.left.dtype}: the playbook has none for Triton")
-        self._batch = LoopVar("batch", iterations(found.batch))
-        self._row, self._column = LoopVar("rows", iterations(found.rows)), LoopVar("cols", iterations(found.columns))
-        self._depth = iterations(found.depth)
+    def __init__(
+        self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
+    ):
+        self._builder, self._printer = builder, builder.printer
+        self._stage, self._design, self._number, self._precision = stage, design, number, precision
+        match = find_contraction(stage)
+        assert match, "the caller checks that the stage is a contraction"
+        if match.left.dtype not in _DTYPES:
+            raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
+        self._contraction, self._depth = match, iterations(match.depth)
+        self._batch = LoopVar("batch", iterations(match.batch))
+        self._row = LoopVar("rows", iterations(match.rows))
+        self._column = LoopVar("cols", iterations(match.columns))
         self._printer.load_conditions = masked_loads(stage.expressions)
 
     def write(self) -> Stage | None:
-        """Adds the kernel; what is left of the stage where its steps need more than one element at a time."""
+        """Adds the kernel. Returns the rest of the stage if it does not fit into the epilogue."""
         names, fused = name_product_elements(self._stage, variable(self._column), "acc")
-        left = None
-        if not fused:
-            assert self._stage.product
-            name = self._stage.product.name
-            count = self._batch.extent * self._row.extent * self._column.extent
-            self._builder.add_scratch(name, str(count), "float32")
-            row = flatten(
-                [variable(var) for var in self._stage.outer], [var.extent for var in self._stage.outer]
-            )
-            self._printer.products[name] = (row, self._column.extent)
-            left = replace(self._stage, product=None)
+        if fused:
+            self._write(names, fused)
+            return None
+        assert self._stage.product
+        name = self._stage.product.name
+        count = self._batch.extent * self._row.extent * self._column.extent
+        self._builder.add_scratch(name, str(count), "float32")
+        self._printer.products[name] = (flat_index(self._stage.outer), self._column.extent)
         self._write(names, fused)
-        return left
+        return replace(self._stage, product=None)
 
-    # --- the kernel --------------------------------------------------------------------------------------------
+    # --- the kernel --------------------------------------------------------------------------------------
 
-    def _write(self, names: Names, fused: bool) -> None:
-        place, kernels, printer = self._number, self._builder, self._printer
-        how, sides = self._design, (self._row.extent, self._column.extent, self._depth)
-        down, over, deep = (
-            self._fit_side(wanted, size)
-            for wanted, size in zip((how.tile_m, how.tile_n, how.tile_k), sides, strict=True)
-        )
+    def _write(self, names: Mapping[Expr, str], fused: bool) -> None:
+        number, builder, printer, design = self._number, self._builder, self._printer, self._design
+        rows, columns = self._row.extent, self._column.extent
         constants = {
-            "TILE_M": kernels.tunable(f"TILE_M{place}", down, self._tile_sizes(self._row.extent, (64, 128, 256))),
-            "TILE_N": kernels.tunable(f"TILE_N{place}", over, self._tile_sizes(self._column.extent, (64, 128, 256))),
-            "TILE_K": kernels.tunable(
-                f"TILE_K{place}", deep, self._tile_sizes(self._depth, (32, 64, 128) if self._is_16_bit else (16, 32, 64))
+            "TILE_M": self._tile_tunable("TILE_M", design.tile_m, rows, (64, 128, 256)),
+            "TILE_N": self._tile_tunable("TILE_N", design.tile_n, columns, (64, 128, 256)),
+            "TILE_K": self._tile_tunable(
+                "TILE_K", design.tile_k, self._depth, (32, 64, 128) if self._is_16_bit else (16, 32, 64)
             ),
-            "GROUP": kernels.tunable(f"GROUP{place}", 8, (4, 8, 16)),
+            "GROUP": builder.tunable(f"GROUP{number}", 8, (4, 8, 16)),
         }
-        stages = kernels.tunable(f"PIPELINE_STAGES{place}", how.pipeline_stages, (2, 3, 4))
-        kernels.add_threads_tunable(place, how.threads)
-        fetched = f"(TILE_M{place} + TILE_N{place}) * TILE_K{place} * PIPELINE_STAGES{place} * {2 if self._is_16_bit else 4}"
-        kernels.derived_constants.append(f"# tune-if: {fetched} <= {_MAX_SHARED_BYTES}")
-        masked = {
-            var: any(size % n for n in kernels.tunables[f"{key}{place}"][1])
-            for var, size, key in self._tile_axes()
+        stages = builder.tunable(f"PIPELINE_STAGES{number}", design.pipeline_stages, (2, 3, 4))
+        builder.tune_threads(number, design.threads)
+        elements = f"(TILE_M{number} + TILE_N{number}) * TILE_K{number} * PIPELINE_STAGES{number}"
+        builder.derived_constants.append(
+            f"# tune-if: {elements} * {2 if self._is_16_bit else 4} <= {_MAX_SHARED_BYTES}"
+        )
+        self._masks = {
+            axis: f"{axis.name}_mask"
+            for axis, tile in self._tile_axes()
+            if any(axis.extent % size for size in builder.tunables[f"{tile}{number}"][1])
         }
         body = self._tile_position()
-        for var in (self._row, self._column):
-            body += [f"{var.name}_in = {var.name} < {var.extent}"] if masked[var] else []
-        body += ["acc = tl.zeros([TILE_M, TILE_N], tl.float32)", f"for start in range(0, {self._depth}, TILE_K):"]
-        body += indented(
-            [
-                *self._load_operand("a", masked),
-                *self._load_operand("b", masked),
-                f"acc = tl.dot(a, b, acc{self._precision_argument()})",
-            ]
-        )
+        for axis in (self._row, self._column):
+            body += self._declare_mask(axis)
+        body += [
+            "acc = tl.zeros([TILE_M, TILE_N], tl.float32)",
+            f"for first_k in range(0, {self._depth}, TILE_K):",
+        ]
+        dot = f"acc = tl.dot(a, b, acc{self._precision_argument()})"
+        body += indented([*self._load_operand("a"), *self._load_operand("b"), dot])
         printer.loop_indices = self._output_indices()
-        printer.masks = {var: f"{var.name}_in" for var in (self._row, self._column) if masked[var]}
-        body += self._epilogue(names) if fused else self._store_product()
-        tiles = f"-(-{self._row.extent} // {constants['TILE_M']}) * -(-{self._column.extent} // {constants['TILE_N']})"
+        printer.masks = self._masks_of(self._row, self._column)
+        body += self._epilogue(dict(names)) if fused else [self._store_product()]
+        tiles = f"-(-{rows} // {constants['TILE_M']}) * -(-{columns} // {constants['TILE_N']})"
         grid = f"{self._batch.extent} * ({tiles})" if self._batch.extent > 1 else tiles
-        kernels.add_kernel(
-            f"product{place}", body, constants, grid, num_warps=f"THREADS{place} // 32", num_stages=stages
-        )
+        warps = f"THREADS{number} // 32"
+        builder.add_kernel(f"product{number}", body, constants, grid, num_warps=warps, num_stages=stages)
 
     @property
     def _is_16_bit(self) -> bool:
         return self._contraction.left.dtype != "float32"
 
-    def _fit_side(self, wanted: int, size: int) -> int:
-        return max(min(wanted, power_of_two(size)), _MIN_TILE)
+    def _tile_tunable(self, name: str, size: int, extent: int, values: tuple[int, ...]) -> str:
+        """Declares a side of the tile, not larger than the product needs."""
+        maximum = max(power_of_two(extent), _MIN_TILE)
+        size = max(min(size, maximum), _MIN_TILE)
+        return self._builder.tunable(f"{name}{self._number}", size, [v for v in values if v <= maximum])
 
-    def _tile_sizes(self, size: int, values: tuple[int, ...]) -> list[int]:
-        return [value for value in values if value <= max(power_of_two(size), _MIN_TILE)]
+    def _tile_axes(self) -> list[tuple[LoopVar, str]]:
+        depth = [(LoopVar(name, self._depth), "TILE_K") for name in ("a_k", "b_k")]
+        return [(self._row, "TILE_M"), (self._column, "TILE_N"), *depth]
 
-    def _tile_axes(self) -> list[tuple[LoopVar, int, str]]:
-        deep = [(LoopVar(name, self._depth), self._depth, "TILE_K") for name in ("along", "below")]
-        return [(self._row, self._row.extent, "TILE_M"), (self._column, self._column.extent, "TILE_N"), *deep]
+    def _masks_of(self, *axes: LoopVar) -> dict[LoopVar, str]:
+        return {axis: self._masks[axis] for axis in axes if axis in self._masks}
+
+    def _declare_mask(self, axis: LoopVar) -> list[str]:
+        return [f"{self._masks[axis]} = {axis.name} < {axis.extent}"] if axis in self._masks else []
 
     def _tile_position(self) -> list[str]:
-        """Programs that run at the same time take tiles that share rows and columns: they find them in the cache."""
-        lines = [f"number = {self._builder.program_id()}"]
-        lines += [
-            f"tiles_down = ({self._row.extent} + TILE_M - 1) // TILE_M",
-            f"tiles_over = ({self._column.extent} + TILE_N - 1) // TILE_N",
+        """Programs that run at the same time take tiles that share rows and columns: these stay in the L2 cache."""
+        lines = [
+            f"tile = {self._builder.program_id()}",
+            f"tiles_m = ({self._row.extent} + TILE_M - 1) // TILE_M",
+            f"tiles_n = ({self._column.extent} + TILE_N - 1) // TILE_N",
         ]
         if self._batch.extent > 1:
-            lines += [
-                "batch = number // (tiles_down * tiles_over)",
-                "number = number % (tiles_down * tiles_over)",
-            ]
+            lines += ["batch = tile // (tiles_m * tiles_n)", "tile = tile % (tiles_m * tiles_n)"]
         return [
             *lines,
-            "first = number // (GROUP * tiles_over) * GROUP",
-            "height = tl.minimum(tiles_down - first, GROUP)",
-            "rows = (first + number % (GROUP * tiles_over) % height) * TILE_M + tl.arange(0, TILE_M)[:, None]",
-            "cols = number % (GROUP * tiles_over) // height * TILE_N + tl.arange(0, TILE_N)[None, :]",
+            "group = tile // (GROUP * tiles_n) * GROUP",
+            "group_rows = tl.minimum(tiles_m - group, GROUP)",
+            "rows = (group + tile % (GROUP * tiles_n) % group_rows) * TILE_M + tl.arange(0, TILE_M)[:, None]",
+            "cols = tile % (GROUP * tiles_n) // group_rows * TILE_N + tl.arange(0, TILE_N)[None, :]",
         ]
 
     def _output_indices(self) -> dict[LoopVar, IndexExpr]:
-        sides = ((self._contraction.batch, self._batch), (self._contraction.rows, self._row), (self._contraction.columns, self._column))
-        return {var: index for loops, flat in sides for var, index in unflatten_loops(loops, variable(flat)).items()}
+        contraction = self._contraction
+        return {
+            **unflatten_loops(contraction.batch, variable(self._batch)),
+            **unflatten_loops(contraction.rows, variable(self._row)),
+            **unflatten_loops(contraction.columns, variable(self._column)),
+        }
 
-    def _load_operand(self, name: str, masked: dict[LoopVar, bool]) -> list[str]:
-        of, printer, left = self._contraction, self._printer, name == "a"
-        value, side = (of.left, self._row) if left else (of.right, self._column)
-        depth = LoopVar("along" if left else "below", self._depth)
-        printer.loop_indices = {**self._output_indices(), **unflatten_loops(of.depth, variable(depth))}
-        printer.masks = {var: f"{var.name}_in" for var in (side, depth) if masked[var]}
-        lines = [f"{depth.name} = start + tl.arange(0, TILE_K){'[None, :]' if left else '[:, None]'}"]
-        lines += [f"{depth.name}_in = {depth.name} < {self._depth}"] if masked[depth] else []
+    def _load_operand(self, name: str) -> list[str]:
+        contraction, printer, left = self._contraction, self._printer, name == "a"
+        value, side = (contraction.left, self._row) if left else (contraction.right, self._column)
+        depth = LoopVar(f"{name}_k", self._depth)
+        printer.loop_indices = self._output_indices() | unflatten_loops(contraction.depth, variable(depth))
+        printer.masks = self._masks_of(side, depth)
+        lines = [f"{depth.name} = first_k + tl.arange(0, TILE_K){'[None, :]' if left else '[:, None]'}"]
+        lines += self._declare_mask(depth)
         names: Names = {}
-        inside = self._guard_conditions() if left else []
+        conditions = printer.guard_conditions(contraction.guards) if left else []
         if value.op == "load":
-            return [*lines, f"{name} = {printer.raw_load(value, names, inside)}"]
+            return [*lines, f"{name} = {printer.raw_load(value, names, conditions)}"]
         lines += printer.statements([value], names)
         text = printer.text(value, names)
-        inside += [printer.masks[depth]] if masked[depth] else []
-        text = f"tl.where({' & '.join(inside)}, {text}, 0.0)" if inside else text
-        return [*lines, f"{name} = ({text}).to({storage_type(value.dtype)})" if self._is_16_bit else f"{name} = {text}"]
-
-    def _guard_conditions(self) -> list[str]:
-        parts = []
-        for guard in self._contraction.guards:
-            text, (low, high) = self._printer.index(guard.index), guard.index.bounds
-            parts += [f"({text} >= 0)"] if low < 0 else []
-            parts += [f"({text} < {guard.size})"] if high >= guard.size else []
-        return parts
+        conditions += [self._masks[depth]] if depth in self._masks else []
+        text = f"tl.where({' & '.join(conditions)}, {text}, 0.0)" if conditions else text
+        return [
+            *lines,
+            f"{name} = ({text}).to({storage_type(value.dtype)})" if self._is_16_bit else f"{name} = {text}",
+        ]
 
     def _precision_argument(self) -> str:
-        return "" if self._is_16_bit else f', input_precision="{"ieee" if self._precision == "fp32" else "tf32"}"'
+        if self._is_16_bit:
+            return ""
+        return f', input_precision="{"ieee" if self._precision == "fp32" else "tf32"}"'
 
-    def _epilogue(self, names: Names) -> list[str]:
+    def _epilogue(self, names: dict[Expr, str]) -> list[str]:
         printer, lines = self._printer, list[str]()
-        for step in self._stage.steps:
-            if isinstance(step, StoreStep):
-                printer.loop_indices.update(unflatten_loops(step.loops, variable(self._column)))
-                lines += printer.statements(
-                    [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
-                )
-                lines.append(printer.store(step.tensor, step.index, printer.text(step.value, names), names))
+        for step in self._stage.stores:
+            printer.loop_indices.update(unflatten_loops(step.loops, variable(self._column)))
+            lines += printer.statements(
+                [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
+            )
+            lines.append(printer.store(step.tensor, step.index, printer.text(step.value, names), names))
         return lines
 
-    def _store_product(self) -> list[str]:
+    def _store_product(self) -> str:
+        """Stores the tile for the kernels that follow."""
         assert self._stage.product
-        name, mask = self._stage.product.name, " & ".join(self._printer.masks.values())
-        self._printer.pointers[name] = None
-        start = f"batch * {self._row.extent * self._column.extent} + " if self._batch.extent > 1 else ""
-        return [
-            f"tl.store({name} + {start}rows * {self._column.extent} + cols, acc{f', mask={mask}' if mask else ''})"
-        ]
+        columns = self._column.extent
+        batch = f"batch * {self._row.extent * columns} + " if self._batch.extent > 1 else ""
+        mask = " & ".join(self._printer.masks.values())
+        return self._printer.store_to(
+            self._stage.product.name, f"{batch}rows * {columns} + cols", "acc", mask
+        )

@@ -1,393 +1,400 @@
-"""Stages in Triton whose rows have loops of their own: tiles of several rows and a stretch of each.
+"""Triton kernels for rows with loops of their own: a tile has several rows and a chunk of each.
 
-A row that fits lies in registers as a whole, and every step finds it there (`keep`). A longer one is gone over in
-stretches, once for each pass; reductions that depend on each other share a pass where they can (online.py). Where there
-are too few rows to fill a GPU, several programs share one (`split`): each pass that reduces becomes a kernel whose
-programs leave their parts in memory, and whoever comes next joins them first.
+A row that fits is kept in registers (`cache_row`). A longer one is read in chunks, once for each pass; reductions that
+depend on each other share a pass where they can (online_reductions.py). If there are too few rows to fill a GPU,
+several programs share a row (`split`): each pass with reductions becomes a kernel whose programs store partial
+results, and the next kernel combines them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import prod
 
 from kernelpro.authors.playbook.codegen.printer import Names
-from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.schedule import online_reductions as online
-from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants, split_into_passes, scans_of
-from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import LoopVar, unflatten, variable
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
+from kernelpro.authors.playbook.ir.indices import LoopVar, iterations, unflatten_loops, variable
 from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage, StoreStep
-from kernelpro.authors.playbook.triton.syntax import initial_value, combine, compute_type, accumulator_dtype, identity, scratch_dtype
-from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS, TritonSourceBuilder, StageKernel, indented
+from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
+from kernelpro.authors.playbook.schedule.online_reductions import OnlineReduction, fuse_online
+from kernelpro.authors.playbook.schedule.passes import (
+    RowPass,
+    loop_invariants,
+    scans_of,
+    split_into_passes,
+)
+from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder, indented
+from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS, StageKernel
+from kernelpro.authors.playbook.triton.syntax import (
+    accumulator_dtype,
+    combine,
+    compute_type,
+    identity_element,
+    initial_value,
+    scratch_dtype,
+)
 
 MAX_TILE_ELEMENTS = 32768
-"""Elements of a tile that registers hold: 32 for each of 1024 threads."""
+"""Elements of a tile in registers: 32 for each of 1024 threads."""
 
 
 class TritonRowKernel(StageKernel):
-    """With one row at a time, the tile is the stretch alone, and what a row has is a plain number."""
+    """A program takes `coarsening` rows. With one row, the tile is one-dimensional and per-row values are scalars."""
 
-    def __init__(self, kernels: TritonSourceBuilder, stage: Stage, how: StageDesign, place: int):
-        super().__init__(kernels, stage, how, place)
-        self._one_row = how.coarsening == 1 or stage.rows == 1
+    def __init__(self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int):
+        super().__init__(builder, stage, design, number)
+        self._one_row = design.coarsening == 1 or stage.rows == 1
         self.row_shape = "[]" if self._one_row else "[ROWS, 1]"
+        self._chunk_shape = "[CHUNK]" if self._one_row else "[ROWS, CHUNK]"
         self._passes = split_into_passes(stage)
-        self._widths = {one.loops: prod(var.extent for var in one.loops) for one in self._passes if one.loops}
+        all_loops = list(dict.fromkeys(row_pass.loops for row_pass in self._passes if row_pass.loops))
         self._columns: dict[tuple[LoopVar, ...], LoopVar] = {}
-        for loops, width in self._widths.items():
-            column = LoopVar("cols" if len(self._widths) == 1 else f"cols{len(self._columns)}", width)
+        """The axis of the tile for the loops of each pass."""
+        for position, loops in enumerate(all_loops):
+            column = LoopVar("cols" if len(all_loops) == 1 else f"cols{position}", iterations(loops))
             self._columns[loops] = column
-            self.printer.loop_indices.update(
-                zip(loops, unflatten(variable(column), [v.extent for v in loops]), strict=True)
-            )
-        self._max_width = max(self._widths.values(), default=1)
-        self._in_registers = how.cache_row and row_fits_registers(stage)
-        self._followers: dict[str, online.OnlineReduction] = {}
+            self.printer.loop_indices.update(unflatten_loops(loops, variable(column)))
+        self._max_width = max((column.extent for column in self._columns.values()), default=1)
+        self._in_registers = design.cache_row and row_fits_registers(stage)
+        self._online: dict[str, OnlineReduction] = {}
         if not self._in_registers:
-            self._passes, self._followers = online.fuse_online(self._passes)
-        alone = self._in_registers or scans_of(step.value for step in stage.steps)
-        self._split = 1 if alone else power_of_two(how.split)
+            self._passes, self._online = fuse_online(self._passes)
+        whole_row = self._in_registers or scans_of(step.value for step in stage.steps)
+        self._split = 1 if whole_row else power_of_two(design.split)
 
     def write(self) -> None:
         self._declare_constants()
+        names: Names = {}
         if self._split == 1:
-            names: Names = {}
-            body = [line for one in self._passes for line in self._emit_pass(one, names)]
-            self._add_kernel(f"stage{self.number}", body + self.accumulate_totals(names), shared=False, last=True)
+            body = [line for row_pass in self._passes for line in self._emit_pass(row_pass, names)]
+            self._add_last_kernel([*body, *self.accumulate_totals(names)], split=False)
             return
-        done: list[RowPass] = []
-        for number, one in enumerate(self._passes):
-            if not one.loops or not _reduce_steps(one):
-                continue
-            names = {}
-            body = [*self._load_partials(done, names), *self._emit_pass(one, names), *self._store_partials(one)]
-            self._add_kernel(f"stage{self.number}_part{number}", body, shared=True, last=False)
-            done.append(one)
-        names, rest = (
-            {},
-            [one for one in self._passes if one not in done and not (_reduce_steps(one) and not one.loops)],
-        )
-        body = self._load_partials(done, names)
-        shared = any(one.loops for one in rest)
-        for one in rest:
-            body += self._emit_pass(one, names)
-        body += self.accumulate_totals(names, "(part == 0)" if shared else "")
-        self._add_kernel(f"stage{self.number}", body, shared=shared, last=True)
+        stored: list[RowPass] = []
+        for position, row_pass in enumerate(self._passes):
+            if row_pass.loops and row_pass.reductions:
+                pass_names: Names = {}
+                body = [*self._load_partials(stored, pass_names), *self._emit_pass(row_pass, pass_names)]
+                self._add_partial_kernel(position, [*body, *self._store_partials(row_pass)])
+                stored.append(row_pass)
+        rest = [p for p in self._passes if p not in stored and not (p.reductions and not p.loops)]
+        split = any(row_pass.loops for row_pass in rest)
+        body = self._load_partials(stored, names)
+        body += [line for row_pass in rest for line in self._emit_pass(row_pass, names)]
+        body += self.accumulate_totals(names, "(part == 0)" if split else "")
+        self._add_last_kernel(body, split)
 
-    # --- the frame of a kernel ---------------------------------------------------------------------------------
+    # --- constants and kernels ---------------------------------------------------------------------------
 
     def _declare_constants(self) -> None:
-        """What may be tuned, and the masks that follow from it."""
-        place, how, kernels = self.number, self.design, self.builder
-        threads = kernels.add_threads_tunable(place, how.threads)
+        """Declares the tunables, and the masks that their values require."""
+        number, design, builder = self.number, self.design, self.builder
+        threads = builder.tune_threads(number, design.threads)
         self._constants: dict[str, str] = {}
         rows: Sequence[int] = [1]
         if not self._one_row:
-            together = min(how.coarsening, power_of_two(self.stage.rows))
-            tried = [
-                r for r in (together // 2, together, together * 2) if 1 < r <= power_of_two(self.stage.rows)
-            ]
-            self._constants["ROWS"] = kernels.tunable(
-                f"COARSENING{place}", together, [r for r in tried if self._fits_registers(r)]
-            )
-            rows = kernels.tunables[f"COARSENING{place}"][1]
-        self._mask = self.mask_rows(rows)
+            maximum = power_of_two(self.stage.rows)
+            coarsening = min(design.coarsening, maximum)
+            values = [r for r in (coarsening // 2, coarsening, coarsening * 2) if 1 < r <= maximum]
+            values = [r for r in values if self._fits_registers(r)]
+            self._constants["ROWS"] = builder.tunable(f"COARSENING{number}", coarsening, values)
+            rows = builder.tunables[f"COARSENING{number}"][1]
+        self._row_mask = self.mask_rows(rows)
         self._chunk_sizes: set[int] = set()
-        if not self._in_registers and self._widths:
-            most = power_of_two(self._max_width)
-            vectors = kernels.add_vector_tunable(place, how.vector_width)
-            self._chunk_sizes = {max(16, min(most, t * v // r)) for t in threads for v in vectors for r in rows}
-            each = f"THREADS{place} * VECTOR_WIDTH{place}" + ("" if self._one_row else f" // COARSENING{place}")
-            kernels.derived_constants.append(f"STRETCH{place} = max(16, min({most}, {each}))")
-            self._constants["STRETCH"] = f"STRETCH{place}"
+        if not self._in_registers and self._columns:
+            maximum = power_of_two(self._max_width)
+            vectors = builder.tune_vector_width(number, design.vector_width)
+            self._chunk_sizes = {
+                max(16, min(maximum, t * v // r)) for t in threads for v in vectors for r in rows
+            }
+            size = f"THREADS{number} * VECTOR_WIDTH{number}"
+            size += "" if self._one_row else f" // COARSENING{number}"
+            builder.derived_constants.append(f"CHUNK{number} = max(16, min({maximum}, {size}))")
+            self._constants["CHUNK"] = f"CHUNK{number}"
         if self._split > 1:
-            split = self._split
-            self._constants["SPLIT"] = kernels.tunable(
-                f"SPLIT{place}", split, [s for s in (split // 2, split, split * 2) if s > 1]
-            )
+            values = [s for s in (self._split // 2, self._split, self._split * 2) if s > 1]
+            self._constants["SPLIT"] = builder.tunable(f"SPLIT{number}", self._split, values)
         for column in self._columns.values():
             if any(column.extent % length for length in self._lengths(column)):
-                self.printer.masks[column] = f"{column.name}_in"
+                self.printer.masks[column] = f"{column.name}_mask"
 
     def _fits_registers(self, rows: int) -> bool:
-        return not self._in_registers or rows * power_of_two(self._max_width) <= MAX_TILE_ELEMENTS or rows == self.design.coarsening
+        fits = rows * power_of_two(self._max_width) <= MAX_TILE_ELEMENTS
+        return not self._in_registers or fits or rows == self.design.coarsening
 
     def _lengths(self, column: LoopVar) -> Sequence[int]:
-        """What a row is cut into: stretches, and as many of them as there are programs."""
+        """Lengths of which the row needs a multiple: a chunk of each program that shares it."""
+        if self._in_registers:
+            return [power_of_two(column.extent)]
         splits = self.builder.tunables[f"SPLIT{self.number}"][1] if self._split > 1 else [1]
-        return (
-            [power_of_two(column.extent)]
-            if self._in_registers
-            else [length * split for length in self._chunk_sizes for split in splits]
-        )
+        return [size * split for size in self._chunk_sizes for split in splits]
 
-    def _add_kernel(self, name: str, body: list[str], shared: bool, last: bool) -> None:
-        """`shared`: several programs share a row; `last`: totals are made here."""
-        number = "block // SPLIT" if shared else "block"
+    def _header(self, split: bool) -> list[str]:
+        """Declares the tile's axes; `split`: several programs share a row."""
+        block = "block // SPLIT" if split else "block"
         lines = [
-            f"rows = {number}" if self._one_row else f"rows = {number} * ROWS + tl.arange(0, ROWS)[:, None]",
-            *self._mask,
+            f"rows = {block}" if self._one_row else f"rows = {block} * ROWS + tl.arange(0, ROWS)[:, None]"
         ]
-        lines += ["part = block % SPLIT"] if shared else []
+        lines += [*self._row_mask, *(["part = block % SPLIT"] if split else [])]
         for column in self._columns.values() if self._in_registers else ():
-            lines += [
-                f"{column.name} = {self._arange(power_of_two(column.extent))}",
-                *self._column_mask(column),
-            ]
-        blocks = (
-            str(self.stage.rows) if self._one_row else f"-(-{self.stage.rows} // {self._constants['ROWS']})"
-        )
-        blocks += f" * {self._constants['SPLIT']}" if shared else ""
-        if not last:
-            body = [f"block = {self.builder.program_id()}", *lines, *body]
-            self.builder.add_kernel(name, body, self._constants, blocks, num_warps=f"THREADS{self.number} // 32")
-            return
-        body, grid = self.loop_over_blocks(blocks, [*lines, *body])
-        self.launch(name, body, self._constants, blocks, grid)
-        self.write_totals(grid)
+            lines += [f"{column.name} = {self._arange(power_of_two(column.extent))}"]
+            lines += self._column_mask(column)
+        return lines
+
+    def _blocks(self, split: bool) -> str:
+        rows = self.stage.rows
+        blocks = str(rows) if self._one_row else f"-(-{rows} // {self._constants['ROWS']})"
+        return f"{blocks} * {self._constants['SPLIT']}" if split else blocks
+
+    def _add_partial_kernel(self, position: int, body: list[str]) -> None:
+        """Adds a kernel that stores partial results."""
+        name, warps = f"stage{self.number}_part{position}", f"THREADS{self.number} // 32"
+        body = [f"block = {self.builder.program_id()}", *self._header(split=True), *body]
+        self.builder.add_kernel(name, body, self._constants, self._blocks(split=True), num_warps=warps)
+
+    def _add_last_kernel(self, body: list[str], split: bool) -> None:
+        """Adds the kernel that computes the outputs and the totals."""
+        blocks = self._blocks(split)
+        body, grid = self.loop_over_blocks(blocks, [*self._header(split), *body])
+        self.launch(f"stage{self.number}", body, self._constants, blocks, grid)
 
     def _arange(self, length: int | str) -> str:
-        """A stretch of the tile's second side, or of the only one."""
+        """Offsets along the row's axis of the tile."""
         return f"tl.arange(0, {length})" if self._one_row else f"tl.arange(0, {length})[None, :]"
 
     def _reduce_row(self, kind: str, text: str, value: Expr) -> str:
-        """One number for each row of the tile."""
+        """The reduction of each row of the tile."""
         return self.printer.reduce(kind, text, value.dtype, 0 if self._one_row else 1, keep=not self._one_row)
 
     def _broadcast(self, text: str, value: Expr, loops: Iterable[LoopVar], length: str) -> str:
-        """As long as the tile, even where the value is the same all along the row."""
+        """Broadcasts a value that is constant along the row to the length of the tile."""
         if value.variables & set(loops):
             return text
-        return f"(tl.zeros({f'[{length}]' if self._one_row else f'[1, {length}]'}, {compute_type(value.dtype)}) + {text})"
+        shape = f"[{length}]" if self._one_row else f"[1, {length}]"
+        return f"(tl.zeros({shape}, {compute_type(value.dtype)}) + {text})"
 
     def _column_mask(self, column: LoopVar) -> list[str]:
         mask = self.printer.masks.get(column)
         return [f"{mask} = {column.name} < {column.extent}"] if mask else []
 
-    # --- one pass ----------------------------------------------------------------------------------------------
+    # --- passes ------------------------------------------------------------------------------------------
 
-    def _emit_pass(self, one: RowPass, names: Names) -> list[str]:
-        if not one.loops:
-            return self.emit_row_steps(one, names)
-        column = self._columns[one.loops]
-        if self._in_registers:
-            length = str(power_of_two(column.extent))
-            lines = []
-            for scan in scans_of(step.value for step in one.steps):
-                lines += self._emit_scan(scan, names, length, "")
-            lines += self.printer.statements([s.value for s in one.steps if s.value.op not in UNNAMED_OPS], names)
-            for step in one.steps:
-                text = (
-                    self.emit_store(step, names)
-                    if isinstance(step, StoreStep)
-                    else self._reduce_input(one, step, names, length)
-                )
-                lines.append(
-                    text
-                    if isinstance(step, StoreStep)
-                    else f"{step.name} = {self._reduce_row(step.kind, text, step.value)}"
-                )
-            return lines
-        return self._emit_chunked_pass(one, names, column)
-
-    def _emit_scan(self, scan: Expr, names: Names, length: str, before: str) -> list[str]:
-        """The running sum of what the tile holds, on top of what came before it."""
-        (arg,) = scan.args
-        lines = self.printer.statements([arg] if arg.op not in UNNAMED_OPS else [], names)
-        text = self._broadcast(self.printer.reduce_operand(scan.data[0], arg, names), arg, scan.data[1:], length)
-        made = self.printer.scan(scan.data[0], text, 0 if self._one_row else 1)
-        names[scan] = f"v{scan.number}"
-        return [*lines, f"{names[scan]} = {combine(scan.data[0], before, made) if before else made}"]
-
-    def _reduce_input(self, one: RowPass, step: ReduceStep, names: Names, length: str, nothing: str = "") -> str:
-        """What the tile gives to a reduction: nothing where there is no element."""
-        text = self._broadcast(self.printer.reduce_operand(step.kind, step.value, names), step.value, one.loops, length)
-        masks = [mask for mask in (self.printer.masks.get(self._columns[one.loops]),) if mask] + self.guard_conditions(
-            one.guards
-        )
-        nothing = nothing or identity(step.kind, accumulator_dtype(step.kind, step.value))
-        return f"tl.where({' & '.join(masks)}, {text}, {nothing})" if masks else text
-
-    def _emit_chunked_pass(self, one: RowPass, names: Names, column: LoopVar) -> list[str]:
-        roots = [step.value for step in one.steps]
-        given = {f.base_value for f in (self._followers.get(r.name) for r in _reduce_steps(one)) if f}
-        lines = self.printer.statements(loop_invariants(roots, set(one.loops), {**names, **dict.fromkeys(given, "")}), names)
-        reduces, scans = _reduce_steps(one), scans_of(roots)
-        following = {r.name: follower for r in reduces if (follower := self._followers.get(r.name))}
-        squares = {
-            follower.base.name: name for name, follower in following.items() if follower.kind == "centred"
-        }
-        tops = {follower.base.name for follower in following.values() if follower.kind == "scaled"}
-        for r in reduces:
-            by_row = r.name in tops or (r.name in following and r.name not in squares.values())
-            shape = self.row_shape if by_row else "[STRETCH]" if self._one_row else "[ROWS, STRETCH]"
-            lines.append(f"{r.name} = {initial_value(r.kind, accumulator_dtype(r.kind, r.value), shape)}")
-        for scan in scans:
-            lines.append(f"s{scan.number} = {initial_value(scan.data[0], scan.dtype, self.row_shape)}")
-        own = dict(names)
-        body = [f"{column.name} = start + {self._arange('STRETCH')}", *self._column_mask(column)]
-        for scan in scans:
-            body += self._emit_scan(scan, own, "STRETCH", f"s{scan.number}")
-            whole = self._reduce_input(one, ReduceStep("", scan.data[0], scan.args[0], one.loops), own, "STRETCH")
-            body.append(
-                f"s{scan.number} = {combine(scan.data[0], f's{scan.number}', self._reduce_row(scan.data[0], whole, scan))}"
-            )
-        plain = [step for step in one.steps if not (isinstance(step, ReduceStep) and step.name in following)]
-        body += self.printer.statements([s.value for s in plain if s.value.op not in UNNAMED_OPS], own)
-        for step in plain:
+    def _emit_pass(self, row_pass: RowPass, names: Names) -> list[str]:
+        if not row_pass.loops:
+            return self.emit_row_steps(row_pass, names)
+        column = self._columns[row_pass.loops]
+        if not self._in_registers:
+            return self._emit_chunked_pass(row_pass, names, column)
+        length = str(power_of_two(column.extent))
+        lines = []
+        for scan in scans_of(row_pass.roots):
+            lines += self._emit_scan(scan, names, length)
+        roots = [root for root in row_pass.roots if root.op not in UNNAMED_OPS]
+        lines += self.printer.statements(roots, names)
+        for step in row_pass.steps:
             if isinstance(step, StoreStep):
-                body.append(self.emit_store(step, own))
-            elif step.name in squares:
-                body += self._update_welford(
-                    step, self._reduce_input(one, step, own, "STRETCH", nothing=step.name), squares[step.name]
-                )
+                lines.append(self.emit_store(step, names))
             else:
-                text = self._reduce_input(one, step, own, "STRETCH")
-                body += (
-                    _update_maximum(step, self._reduce_row("max", text, step.value))
-                    if step.name in tops
-                    else [_accumulate(step, text)]
-                )
-        for step in reduces:
-            if step.name in following and step.name not in squares.values():
-                body += self._rescale_sum(one, step, own)
-        lines += self._chunk_loop(column, [*body, *(f"{name} = {name}_now" for name in sorted(tops))])
-        for mean, name in squares.items():
-            lines += self._merge_welford(mean, name, following[name].base.value, column)
-        done = {*tops, *following, *squares}
+                text = self._reduce_input(row_pass, step, names, length)
+                lines.append(f"{step.name} = {self._reduce_row(step.kind, text, step.value)}")
+        return lines
+
+    def _emit_scan(self, scan: Expr, names: Names, length: str, carry: str = "") -> list[str]:
+        """The scan of the tile's elements, combined with the carry of earlier chunks."""
+        kind, (arg,) = scan.data[0], scan.args
+        lines = self.printer.statements([arg] if arg.op not in UNNAMED_OPS else [], names)
+        operand = self.printer.reduce_operand(kind, arg, names)
+        text = self._broadcast(operand, arg, scan.data[1:], length)
+        result = self.printer.scan(kind, text, 0 if self._one_row else 1)
+        names[scan] = f"v{scan.number}"
+        return [*lines, f"{names[scan]} = {combine(kind, carry, result) if carry else result}"]
+
+    def _reduce_input(
+        self, row_pass: RowPass, step: ReduceStep, names: Names, length: str, masked_value: str = ""
+    ) -> str:
+        """The operand of a reduction; masked elements have the identity element, or `masked_value`."""
+        operand = self.printer.reduce_operand(step.kind, step.value, names)
+        text = self._broadcast(operand, step.value, row_pass.loops, length)
+        mask = self.printer.masks.get(self._columns[row_pass.loops])
+        conditions = [*([mask] if mask else []), *self.printer.guard_conditions(row_pass.guards)]
+        if not conditions:
+            return text
+        identity = identity_element(step.kind, accumulator_dtype(step.kind, step.value))
+        return f"tl.where({' & '.join(conditions)}, {text}, {masked_value or identity})"
+
+    def _emit_chunked_pass(self, row_pass: RowPass, names: Names, column: LoopVar) -> list[str]:
+        """A loop over the chunks of a row.
+
+        Accumulators are tiles that are reduced after the loop, except for an online maximum and the sums that are
+        rescaled with it: these are per-row values. A mean and its centered sum are updated per lane (Welford).
+        """
+        reductions, scans = row_pass.reductions, scans_of(row_pass.roots)
+        online = {step.name: self._online[step.name] for step in reductions if step.name in self._online}
+        centered = {match.base.name: name for name, match in online.items() if match.kind == "centered"}
+        rescaled = [step for step in reductions if step.name in online and step.name not in centered.values()]
+        maxima = {match.base.name for match in online.values() if match.kind == "rescaled"}
+        available = {**names, **dict.fromkeys((match.base_value for match in online.values()), "")}
+        invariants = loop_invariants(row_pass.roots, set(row_pass.loops), available)
+        lines = self.printer.statements(invariants, names)
+        for step in reductions:
+            shape = self.row_shape if step.name in maxima or step in rescaled else self._chunk_shape
+            dtype = accumulator_dtype(step.kind, step.value)
+            lines.append(f"{step.name} = {initial_value(step.kind, dtype, shape)}")
+        for scan in scans:
+            lines.append(f"carry{scan.number} = {initial_value(scan.data[0], scan.dtype, self.row_shape)}")
+        inner_names = dict(names)
+        body = [f"{column.name} = start + {self._arange('CHUNK')}", *self._column_mask(column)]
+        for scan in scans:
+            body += self._emit_chunk_scan(row_pass, scan, inner_names)
+        steps = [s for s in row_pass.steps if isinstance(s, StoreStep) or s.name not in online]
+        roots = [step.value for step in steps if step.value.op not in UNNAMED_OPS]
+        body += self.printer.statements(roots, inner_names)
+        for step in steps:
+            if isinstance(step, StoreStep):
+                body.append(self.emit_store(step, inner_names))
+            elif step.name in centered:
+                # Masked elements equal the mean, so they contribute nothing.
+                text = self._reduce_input(row_pass, step, inner_names, "CHUNK", masked_value=step.name)
+                body += self._update_welford(step, text, centered[step.name])
+            else:
+                text = self._reduce_input(row_pass, step, inner_names, "CHUNK")
+                body += self._update_accumulator(step, text, step.name in maxima)
+        for step in rescaled:
+            body += self._rescale_sum(row_pass, step, inner_names)
+        lines += self._chunk_loop(column, [*body, *(f"{name} = {name}_new" for name in sorted(maxima))])
+        for mean, name in centered.items():
+            lines += self._merge_welford(mean, name, online[name].base.value, column)
+        reduced = {*maxima, *online, *centered}
         return lines + [
-            f"{r.name} = {self._reduce_row(r.kind, r.name, r.value)}" for r in reduces if r.name not in done
+            f"{step.name} = {self._reduce_row(step.kind, step.name, step.value)}"
+            for step in reductions
+            if step.name not in reduced
+        ]
+
+    def _emit_chunk_scan(self, row_pass: RowPass, scan: Expr, names: Names) -> list[str]:
+        """The scan of a chunk, and the carry to the next one."""
+        kind, carry = scan.data[0], f"carry{scan.number}"
+        lines = self._emit_scan(scan, names, "CHUNK", carry)
+        step = ReduceStep("", kind, scan.args[0], row_pass.loops)
+        total = self._reduce_row(kind, self._reduce_input(row_pass, step, names, "CHUNK"), scan)
+        return [*lines, f"{carry} = {combine(kind, carry, total)}"]
+
+    def _update_accumulator(self, step: ReduceStep, text: str, is_maximum: bool) -> list[str]:
+        """Adds a chunk to an accumulator. An online maximum of -inf is replaced by 0 where it is subtracted."""
+        name = step.name
+        if not is_maximum:
+            return [f"{name} = {combine(step.kind, name, text)}"]
+        return [
+            f"{name}_new = {combine(step.kind, name, self._reduce_row('max', text, step.value))}",
+            f'{name}_finite = tl.where({name}_new == float("-inf"), 0.0, {name}_new)',
         ]
 
     def _chunk_loop(self, column: LoopVar, body: list[str]) -> list[str]:
-        """The loop over the stretches of a row, or of the part of it that the program has."""
+        """The loop over the chunks of a row, or of the part of it that belongs to the program."""
         if self._split == 1:
-            return [f"for start in range(0, {column.extent}, STRETCH):", *indented(body)]
-        turns = f"({column.extent} + STRETCH * SPLIT - 1) // (STRETCH * SPLIT)"
-        head = ["seen = turn * STRETCH", f"start = part * {self._split_length(column)} + seen"]
-        return [f"for turn in range(0, {turns}):", *indented([*head, *body])]
+            return [f"for start in range(0, {column.extent}, CHUNK):", *indented(body)]
+        chunks = f"({column.extent} + CHUNK * SPLIT - 1) // (CHUNK * SPLIT)"
+        start = f"start = part * {self._part_length(column)} + chunk * CHUNK"
+        return [f"for chunk in range(0, {chunks}):", *indented([start, *body])]
 
-    def _split_length(self, column: LoopVar) -> str:
-        """Elements of a row that are one program's."""
-        return f"(({column.extent} + STRETCH * SPLIT - 1) // (STRETCH * SPLIT) * STRETCH)"
+    def _part_length(self, column: LoopVar) -> str:
+        """Elements of a row that belong to one program."""
+        return f"(({column.extent} + CHUNK * SPLIT - 1) // (CHUNK * SPLIT) * CHUNK)"
 
-    # --- reductions that follow another ------------------------------------------------------------------------
+    # --- online reductions -------------------------------------------------------------------------------
 
-    def _rescale_sum(self, one: RowPass, step: ReduceStep, names: Names) -> list[str]:
-        """A sum that is scaled down where the maximum so far grows."""
-        follower = self._followers[step.name]
-        base = follower.base.name
-        own = {**names, follower.base_value: f"{base}_top"}
-        lines = self.printer.statements([step.value], own)
-        here = self._reduce_row("sum", self._reduce_input(one, step, own, "STRETCH"), step.value)
-        return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_top) + {here}"]
+    def _rescale_sum(self, row_pass: RowPass, step: ReduceStep, names: Names) -> list[str]:
+        """Adds a chunk to a sum that is rescaled when the maximum grows."""
+        online = self._online[step.name]
+        base = online.base.name
+        inner_names = {**names, online.base_value: f"{base}_finite"}
+        lines = self.printer.statements([step.value], inner_names)
+        chunk = self._reduce_row("sum", self._reduce_input(row_pass, step, inner_names, "CHUNK"), step.value)
+        return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_finite) + {chunk}"]
 
     def _update_welford(self, step: ReduceStep, text: str, squares: str) -> list[str]:
-        """Each place of the tile has a mean of its own so far, and squares about it; elements that are none are given as that
-        mean, and change nothing."""
-        name, turn = step.name, "start // STRETCH" if self._split == 1 else "turn"
+        """Per-lane Welford update of a mean and the sum of squared deviations from it."""
+        name, chunk = step.name, "start // CHUNK" if self._split == 1 else "chunk"
+        one = f"tl.full([], 1.0, {compute_type(step.value.dtype)})"
         return [
-            f"{name}_here = {text}",
-            f"{name}_off = {name}_here - {name}",
-            f"{name} += {name}_off * (tl.full([], 1.0, {compute_type(step.value.dtype)}) / ({turn} + 1))",
-            f"{squares} += {name}_off * ({name}_here - {name})",
+            f"{name}_value = {text}",
+            f"{name}_delta = {name}_value - {name}",
+            f"{name} += {name}_delta * ({one} / ({chunk} + 1))",
+            f"{squares} += {name}_delta * ({name}_value - {name})",
         ]
 
     def _merge_welford(self, mean: str, squares: str, value: Expr, column: LoopVar) -> list[str]:
-        """The sum, and the squares about the mean, of what all places of the tile have seen."""
-        lines, count, all_of_it = [], str(column.extent), f"{column.extent}.0"
+        """Combines the lanes: the sum of all elements, and the sum of squared deviations from their mean."""
+        lines, count, divisor = [], str(column.extent), f"{column.extent}.0"
         if self._split > 1:
-            section = self._split_length(column)
-            lines += [
-                f"{mean}_count = tl.minimum(tl.maximum({column.extent} - part * {section}, 0), {section})"
-            ]
-            count, all_of_it = f"{mean}_count", f"tl.maximum({mean}_count, 1)"
+            length = self._part_length(column)
+            count, divisor = f"{mean}_count", f"tl.maximum({mean}_count, 1)"
+            lines += [f"{count} = tl.minimum(tl.maximum({column.extent} - part * {length}, 0), {length})"]
+        lane_count = f"(tl.maximum({count} - {self._arange('CHUNK')}, 0) + CHUNK - 1) // CHUNK * 1.0"
+        deviations = f"{squares} + {mean}_lane_count * {mean}_delta * {mean}_delta"
         return [
             *lines,
-            f"{mean}_seen = (tl.maximum({count} - {self._arange('STRETCH')}, 0) + STRETCH - 1) // STRETCH * 1.0",
-            f"{mean}_all = {self._reduce_row('sum', f'{mean} * {mean}_seen', value)}",
-            f"{mean}_off = {mean} - {mean}_all / {all_of_it}",
-            f"{squares} = {self._reduce_row('sum', f'{squares} + {mean}_seen * {mean}_off * {mean}_off', value)}",
-            f"{mean} = {mean}_all",
+            f"{mean}_lane_count = {lane_count}",
+            f"{mean}_sum = {self._reduce_row('sum', f'{mean} * {mean}_lane_count', value)}",
+            f"{mean}_delta = {mean} - {mean}_sum / {divisor}",
+            f"{squares} = {self._reduce_row('sum', deviations, value)}",
+            f"{mean} = {mean}_sum",
         ]
 
-    # --- rows that several programs share ----------------------------------------------------------------------
+    # --- rows that several programs share ----------------------------------------------------------------
 
-    def _store_partials(self, one: RowPass) -> list[str]:
-        """Each program's part of the row's numbers goes to memory."""
-        lines, mask = [], self.printer.masks.get(self.row)
-        for r in _reduce_steps(one):
-            self.builder.add_scratch(
-                f"part_{r.name}",
-                f"{self.stage.rows} * {self._constants['SPLIT']}",
-                scratch_dtype(r.kind, r.value),
-            )
-            self.printer.pointers[f"part_{r.name}"] = None
-            lines.append(
-                f"tl.store(part_{r.name} + rows * SPLIT + part, {r.name}{f', mask={mask}' if mask else ''})"
-            )
+    def _store_partials(self, row_pass: RowPass) -> list[str]:
+        """Stores the program's partial results of the pass's reductions."""
+        lines, mask = [], self.printer.masks.get(self.row, "")
+        for step in row_pass.reductions:
+            name, count = f"partial_{step.name}", f"{self.stage.rows} * {self._constants['SPLIT']}"
+            self.builder.add_scratch(name, count, scratch_dtype(step.kind, step.value))
+            lines.append(self.printer.store_to(name, "rows * SPLIT + part", step.name, mask))
         return lines
 
-    def _load_partials(self, done: list[RowPass], names: Names) -> list[str]:
-        """The row's numbers, of the parts that earlier kernels have left, and those that need no loop."""
-        lines, mask = [f"parts = {self._arange('SPLIT')}"] if done else [], self.printer.masks.get(self.row)
-        there: set[str] = set()
-        for one in self._passes:
-            reduces = _reduce_steps(one)
-            if not one.loops and reduces and _depends_only_on(reduces, there):
-                lines += self.emit_row_steps(RowPass((), [*reduces]), names)
-            elif one in done:
-                for r in reduces:
-                    self.printer.pointers[f"part_{r.name}"] = None
-                    lines.append(
-                        f"{r.name}_parts = tl.load(part_{r.name} + rows * SPLIT + parts{f', mask={mask}, other=0' if mask else ''})"
-                    )
-                    lines += self._combine_partials(r, self._columns[one.loops])
+    def _load_partials(self, stored: list[RowPass], names: Names) -> list[str]:
+        """Combines the partial results that earlier kernels have stored, and computes reductions without loops."""
+        lines = [f"parts = {self._arange('SPLIT')}"] if stored else []
+        mask = self.printer.masks.get(self.row)
+        arguments = f", mask={mask}, other=0" if mask else ""
+        available: set[str] = set()
+        for row_pass in self._passes:
+            reductions = row_pass.reductions
+            if not row_pass.loops and reductions and _depends_only_on(reductions, available):
+                lines += self.emit_row_steps(RowPass((), [*reductions]), names)
+            elif row_pass in stored:
+                for step in reductions:
+                    name = f"partial_{step.name}"
+                    self.printer.pointers[name] = None
+                    lines.append(f"{step.name}_parts = tl.load({name} + rows * SPLIT + parts{arguments})")
+                    lines += self._combine_partials(step, self._columns[row_pass.loops])
             else:
                 continue
-            there |= {r.name for r in reduces}
+            available |= {step.name for step in reductions}
         return lines
 
-    def _combine_partials(self, r: ReduceStep, column: LoopVar) -> list[str]:
-        follower, name = self._followers.get(r.name), r.name
-        if follower is None:
-            return [f"{name} = {self._reduce_row(r.kind, f'{name}_parts', r.value)}"]
-        base = follower.base.name
-        if follower.kind == "scaled":
+    def _combine_partials(self, step: ReduceStep, column: LoopVar) -> list[str]:
+        online, name = self._online.get(step.name), step.name
+        if online is None:
+            return [f"{name} = {self._reduce_row(step.kind, f'{name}_parts', step.value)}"]
+        base = online.base.name
+        if online.kind == "rescaled":
+            rescaled = f"{name}_parts * tl.exp({base}_parts - {base}_finite)"
             return [
-                f'{base}_top = tl.where({base} == float("-inf"), 0.0, {base})',
-                f"{name} = {self._reduce_row('sum', f'{name}_parts * tl.exp({base}_parts - {base}_top)', r.value)}",
+                f'{base}_finite = tl.where({base} == float("-inf"), 0.0, {base})',
+                f"{name} = {self._reduce_row('sum', rescaled, step.value)}",
             ]
-        section = self._split_length(column)
+        length = self._part_length(column)
+        deviations = f"{name}_parts + {name}_count * {name}_delta * {name}_delta"
         return [
-            f"{name}_count = tl.minimum(tl.maximum({column.extent} - parts * {section}, 0), {section}) * 1.0",
-            f"{name}_off = {base}_parts / tl.maximum({name}_count, 1.0) - {base} / {column.extent}.0",
-            f"{name} = {self._reduce_row('sum', f'{name}_parts + {name}_count * {name}_off * {name}_off', r.value)}",
+            f"{name}_count = tl.minimum(tl.maximum({column.extent} - parts * {length}, 0), {length}) * 1.0",
+            f"{name}_delta = {base}_parts / tl.maximum({name}_count, 1.0) - {base} / {column.extent}.0",
+            f"{name} = {self._reduce_row('sum', deviations, step.value)}",
         ]
 
 
 def row_fits_registers(stage: Stage) -> bool:
-    """A whole row lies in registers."""
-    return all(power_of_two(prod(var.extent for var in step.loops)) <= MAX_TILE_ELEMENTS for step in stage.steps)
+    """Whether a whole row fits into the registers of a program."""
+    return all(power_of_two(iterations(step.loops)) <= MAX_TILE_ELEMENTS for step in stage.steps)
 
 
-def _update_maximum(step: ReduceStep, here: str) -> list[str]:
-    """The maximum so far; where that is -inf, exp(x - 0) is as good."""
-    now = f"{step.name}_now"
-    return [
-        f"{now} = {combine(step.kind, step.name, here)}",
-        f'{step.name}_top = tl.where({now} == float("-inf"), 0.0, {now})',
-    ]
-
-
-def _accumulate(step: ReduceStep, text: str) -> str:
-    return f"{step.name} = {combine(step.kind, step.name, text)}"
-
-
-def _reduce_steps(one: RowPass) -> list[ReduceStep]:
-    return [step for step in one.steps if isinstance(step, ReduceStep)]
-
-
-def _depends_only_on(reduces: list[ReduceStep], there: set[str]) -> bool:
-    return all(node.data in there for r in reduces for node in r.value.walk() if node.op == "row")
+def _depends_only_on(reductions: list[ReduceStep], available: set[str]) -> bool:
+    return all(node.data in available for step in reductions for node in nodes_of([step.value], "row"))

@@ -1,4 +1,4 @@
-"""Triton's words: types, operators, masked loads."""
+"""Triton syntax: types, operators, masked loads and stores, reductions."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ import math
 from collections.abc import Sequence
 
 from kernelpro.authors.author import NoProposal
-from kernelpro.authors.playbook.codegen import python_module as frame
+from kernelpro.authors.playbook.codegen import python_module
 from kernelpro.authors.playbook.codegen.printer import Names, Printer
-from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
-from kernelpro.authors.playbook.schedule.masked_loads import Predicate, maximum_over
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
 from kernelpro.authors.playbook.ir.indices import Atom, IndexExpr, IndirectIndex, LoopVar, variable
-from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.ir.stages import Guard, Program
+from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
+from kernelpro.authors.playbook.schedule.masked_loads import Predicate, maximum_over
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|"}
-_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_CALLS = {
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_BUILTINS = {
     op: f"tl.{op}" for op in ("exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "floor", "ceil", "abs")
 }
-_OWN = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
-_FAST = {"exp": "exp_", "log": "log_", "div": "divided"}
-_CHEAP = {op: f"{op}_" for op in APPROXIMABLE_FUNCTIONS}
-_FAST_BY_MODE: dict[str, dict[str, str]] = {"library": {}, "fast": _FAST, "approximate": _FAST | _CHEAP}
-"""Functions of triton_functions.py that stand for Triton's own, in float32, by a design's mathematics."""
-_COMBINE_FUNCTIONS = {"prod": "multiplied", "max": "larger", "min": "smaller"}
-"""Functions that make one number of two."""
+_FUNCTIONS = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc", "pow", "fmod")}
+_FAST = {"exp": "exp_", "log": "log_", "div": "divide"}
+_APPROXIMATE = {op: f"{op}_" for op in APPROXIMABLE_FUNCTIONS}
+_FAST_BY_MODE: dict[str, dict[str, str]] = {"library": {}, "fast": _FAST, "approximate": _FAST | _APPROXIMATE}
+"""Functions of functions.py that replace Triton's own for float32, by the design's math mode."""
+_COMBINE_FUNCTIONS = {"prod": "multiply", "max": "maximum", "min": "minimum"}
+"""Functions for tl.reduce and tl.associative_scan."""
 _SMALLEST = {"int64": -(2**63), "int32": -(2**31), "int8": -128, "uint8": 0, "bool": False}
 _LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int8": 127, "uint8": 255, "bool": True}
 _PROMOTED_DTYPES = ("int8", "uint8", "bool")
-"""Types of which `tl.max` and `tl.min` make 32 bits."""
+"""Types that `tl.max` and `tl.min` promote to 32 bits."""
 
 
 def compute_type(dtype: str) -> str:
-    """The type in which arithmetic is done."""
+    """The type in which values of a dtype are computed."""
     return "tl.float32" if dtype in ("float16", "bfloat16") else storage_type(dtype)
 
 
 def storage_type(dtype: str) -> str:
+    """The type of a dtype's elements in memory."""
     return "tl.int1" if dtype == "bool" else f"tl.{dtype}"
 
 
 def accumulator_dtype(kind: str, value: Expr) -> str:
-    """The type in which a reduction's results are held: places within a row need no 64 bits, unless they are added up."""
+    """The dtype of a reduction's accumulator: indices within a row need 64 bits only in sums and products."""
     return "int32" if kind in ("max", "min") and _is_index(value) else value.dtype
 
 
 def _is_index(value: Expr) -> bool:
-    """A place within a row, or a choice between some: an int64 that is printed in 32 bits, as indices are."""
+    """Whether an int64 value is an index within a row or selects between some, which are printed as 32 bits."""
     if value.dtype != "int64":
         return False
     if value.op in ("select", "min", "max"):
@@ -55,17 +56,17 @@ def _is_index(value: Expr) -> bool:
     return value.op == "index" or (value.op == "const" and abs(value.data) < 2**31)
 
 
-def _to_int64(place: str) -> str:
-    return f"tl.cast({place}, tl.int64)"
+def _to_int64(text: str) -> str:
+    return f"tl.cast({text}, tl.int64)"
 
 
 def scratch_dtype(kind: str, value: Expr) -> str:
-    """How parts of a reduction lie in memory between two kernels."""
+    """The torch dtype of a reduction's partial results in memory."""
     return compute_type(accumulator_dtype(kind, value)).removeprefix("tl.")
 
 
-def identity(kind: str, dtype: str) -> str:
-    """What a reduction begins with."""
+def identity_element(kind: str, dtype: str) -> str:
+    """The identity element of a reduction."""
     floating = dtype in FLOATING
     if kind in ("sum", "prod"):
         value = 0 if kind == "sum" else 1
@@ -76,33 +77,35 @@ def identity(kind: str, dtype: str) -> str:
 
 
 def initial_value(kind: str, dtype: str, shape: str) -> str:
-    """Nothing reduced so far."""
-    return f"tl.full({shape}, {identity(kind, dtype)}, {compute_type(dtype)})"
+    """A tile of identity elements."""
+    return f"tl.full({shape}, {identity_element(kind, dtype)}, {compute_type(dtype)})"
 
 
 def combine(kind: str, a: str, b: str) -> str:
+    """The expression that combines two partial results of a reduction."""
     if kind in ("sum", "prod"):
         return f"{a} {'+' if kind == 'sum' else '*'} {b}"
     return f"tl.{kind}imum({a}, {b})"
 
 
 class TritonPrinter(Printer):
-    """Prints for one tile. `places` says where in the tile each loop of the stage runs, in terms of the tile's own
-    variables; `masks` names the mask of those of them that run beyond their end."""
+    """Prints expressions for one tile."""
 
     def __init__(self, program: Program, math_mode: str):
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         self._fast_functions = _FAST_BY_MODE[math_mode]
         self.loop_indices: dict[LoopVar, IndexExpr] = {}
+        """The index along each loop of the stage, in terms of the tile's axes."""
         self.masks: dict[LoopVar, str] = {}
+        """Names of the masks of axes that run beyond the last element."""
         self.load_conditions: dict[Expr, Predicate] = {}
-        """Loads that are needed somewhere only."""
+        """Loads that a mask hides in part, and where their values are needed."""
         self.products: dict[str, tuple[IndexExpr, int]] = {}
-        """Products that lie in memory: the number of the row, and how many columns it has."""
+        """Matrix products that were stored to memory: the row index, and the number of columns."""
         self.functions: set[str] = set()
-        """Of triton_functions.py, those that were printed."""
+        """Functions of functions.py that were called."""
         self.pointers: dict[str, None] = {}
-        """Pointers that were printed since somebody cleared it."""
+        """Pointers that the current kernel uses, in order of first use."""
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
         if dtype == "bool":
@@ -119,58 +122,77 @@ class TritonPrinter(Printer):
     def must_be_named(self, node: Expr) -> bool:
         return node.op == "load" or (node.op == "product" and node.data[0] in self.products)
 
-    # --- places in memory --------------------------------------------------------------------------------------
+    # --- loads and stores --------------------------------------------------------------------------------
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
-        """Terms that belong to the same side of the tile are added up first: as little as can be is done for all of it."""
+        """Adds the terms of each tile axis first, so that few operations are done for the whole tile."""
         groups: dict[frozenset[LoopVar], list[tuple[Atom, int]]] = {}
         index = self.resolve(index)
         for atom, factor in index.terms:
             groups.setdefault(self._tile_axes(atom), []).append((atom, factor))
-        parts = [super(TritonPrinter, self).index(IndexExpr(tuple(terms)), names) for terms in groups.values()]
+        sums = [IndexExpr(tuple(terms)) for terms in groups.values()]
+        parts = [super(TritonPrinter, self).index(terms, names) for terms in sums]
         parts = [f"({part})" if len(parts) > 1 and " + " in part else part for part in parts]
         if index.constant or not parts:
             parts.append(str(index.constant))
         return " + ".join(parts).replace("+ -", "- ")
 
     def resolve(self, index: IndexExpr) -> IndexExpr:
+        """The index in terms of the tile's axes."""
         return index.substitute(self.loop_indices)
 
     def _tile_axes(self, atom: Atom) -> frozenset[LoopVar]:
         if isinstance(atom, LoopVar):
             return frozenset({atom})
         if isinstance(atom, IndirectIndex):
-            return frozenset(var for own in atom.value.variables for var in self.loop_indices[own].variables)
-        return frozenset(side for inner, _ in atom.dividend.terms for side in self._tile_axes(inner))
+            return frozenset(
+                var for loop in atom.value.variables for var in self.loop_indices[loop].variables
+            )
+        return frozenset(axis for inner, _ in atom.dividend.terms for axis in self._tile_axes(inner))
 
     def divide(self, text: str, by: int, quotient: bool) -> str:
         return f"(({text}) {'//' if quotient else '%'} {by})"
 
     def mask(self, index: IndexExpr, names: Names, size: int) -> str:
-        """Which elements of the tile have an element there; empty: all."""
-        placed = self.resolve(index)
-        sides = {side for atom, _ in placed.terms for side in self._tile_axes(atom)}
-        parts = [text for side, text in self.masks.items() if side in sides]
-        low, high = placed.bounds
-        text = self.index(index, names)
-        parts += [f"({text} >= 0)"] if low < 0 else []
-        parts += [f"({text} < {size})"] if high >= size else []
-        return " & ".join(parts)
+        """The mask of an access to a tensor of `size` elements; empty if none is needed."""
+        resolved = self.resolve(index)
+        axes = {axis for atom, _ in resolved.terms for axis in self._tile_axes(atom)}
+        masks = [text for axis, text in self.masks.items() if axis in axes]
+        return " & ".join(masks + self._bounds_checks(self.index(index, names), resolved.bounds, size))
+
+    def guard_conditions(self, guards: Sequence[Guard]) -> list[str]:
+        """The conditions under which the guards hold, without those that always do."""
+        return [
+            check
+            for guard in guards
+            for check in self._bounds_checks(self.index(guard.index), guard.index.bounds, guard.size)
+        ]
+
+    def _bounds_checks(self, text: str, bounds: tuple[int, int], size: int) -> list[str]:
+        checks = [f"({text} >= 0)"] if bounds[0] < 0 else []
+        return [*checks, f"({text} < {size})"] if bounds[1] >= size else checks
 
     def load(self, tensor: str, index: str, dtype: str) -> str:
         self.pointers[tensor] = None
         return f"tl.load({tensor} + {index})"
 
-    def raw_load(self, node: Expr, names: Names, within: Sequence[str] = ()) -> str:
-        """A load as it lies in memory; 0 where one of the conditions `within` does not hold."""
+    def raw_load(self, node: Expr, names: Names, conditions: Sequence[str] = ()) -> str:
+        """A load in the tensor's dtype; 0 where a condition does not hold."""
         tensor = self._tensors[node.data[0]]
-        return self._masked_load(frame.argument_name(tensor), node.data[1], names, tensor.size, node.dtype, within)
+        pointer = python_module.argument_name(tensor)
+        return self._masked_load(pointer, node.data[1], names, tensor.size, node.dtype, conditions)
 
     def _masked_load(
-        self, pointer: str, index: IndexExpr, names: Names, size: int, dtype: str, within: Sequence[str] = ()
+        self,
+        pointer: str,
+        index: IndexExpr,
+        names: Names,
+        size: int,
+        dtype: str,
+        conditions: Sequence[str] = (),
     ) -> str:
         text = self.load(pointer, self.index(index, names), dtype)
-        mask = " & ".join([*within, self.mask(index, names, size)]).removesuffix(" & ")
+        mask = " & ".join([*conditions, self.mask(index, names, size)]).removesuffix(" & ")
         return f"{text[:-1]}, mask={mask}, other=0)" if mask else text
 
     def text(self, node: Expr, names: Names) -> str:
@@ -182,16 +204,19 @@ class TritonPrinter(Printer):
         return super().text(node, names)
 
     def _load_condition(self, node: Expr) -> list[str]:
-        """Where a load is, by whole accesses of 16 bytes: what differs within one would make many of it."""
-        placed, each = self.resolve(node.data[1]), 16 // itemsize(node.dtype)
-        side = next((atom for atom, factor in placed.terms if isinstance(atom, LoopVar) and factor == 1), None)
-        if side is None:
+        """Where the load is needed, rounded to 16-byte accesses: a finer mask would break vectorization."""
+        resolved, vector = self.resolve(node.data[1]), 16 // itemsize(node.dtype)
+        axes = (atom for atom, factor in resolved.terms if isinstance(atom, LoopVar) and factor == 1)
+        axis = next(axes, None)
+        if axis is None:
             return []
-        first = LoopVar(f"({side.name} // {each} * {each})", side.extent)
-        ends = (variable(first), variable(first) + (each - 1))
-        found = [maximum_over(self.resolve(index), side, *ends) for index in self.load_conditions.get(node, ())]
+        first = variable(LoopVar(f"({axis.name} // {vector} * {vector})", axis.extent))
+        bounds = [
+            maximum_over(self.resolve(index), axis, first, first + (vector - 1))
+            for index in self.load_conditions.get(node, ())
+        ]
         return sorted(
-            f"({super(TritonPrinter, self).index(index)} >= 0)" for index in found if index is not None
+            f"({super(TritonPrinter, self).index(bound)} >= 0)" for bound in bounds if bound is not None
         )
 
     def reference(self, node: Expr, names: Names) -> str:
@@ -202,29 +227,33 @@ class TritonPrinter(Printer):
             return self._masked_load(name, row * columns + column, names, size, "float32")
         return str(node.data)
 
-    def store(self, tensor: str, index: IndexExpr, text: str, names: Names, extra: str = "") -> str:
-        held = self._tensors[tensor]
-        pointer = frame.argument_name(held)
-        self.pointers[pointer] = None
-        mask = " & ".join(part for part in (self.mask(index, names, held.size), extra) if part)
-        return f"tl.store({pointer} + {self.index(index, names)}, {text}{f', mask={mask}' if mask else ''})"
+    def store(self, tensor: str, index: IndexExpr, text: str, names: Names) -> str:
+        """The statement that stores a tile."""
+        pointer = python_module.argument_name(self._tensors[tensor])
+        mask = self.mask(index, names, self._tensors[tensor].size)
+        return self.store_to(pointer, self.index(index, names), text, mask)
 
-    # --- reductions --------------------------------------------------------------------------------------------
+    def store_to(self, pointer: str, index: str, text: str, mask: str = "") -> str:
+        """The statement that stores a tile to a pointer, with or without a mask."""
+        self.pointers[pointer] = None
+        return f"tl.store({pointer} + {index}, {text}{f', mask={mask}' if mask else ''})"
+
+    # --- reductions --------------------------------------------------------------------------------------
 
     def reduce(self, kind: str, text: str, dtype: str, axis: int | None = None, keep: bool = False) -> str:
-        """One number of the whole tile, or of each of its lines along `axis`; `keep`: that side stays, one element long."""
-        kept = ", keep_dims=True" if keep else ""
+        """The reduction of the whole tile, or along `axis`; `keep`: the axis stays, with one element."""
+        keep_dims = ", keep_dims=True" if keep else ""
         if kind == "prod" or (kind != "sum" and dtype in _PROMOTED_DTYPES):
-            return f"tl.reduce({text}, {axis}, {self._combine_function(kind)}{kept})"
-        return f"tl.{kind}({text}{'' if axis is None else f', {axis}'}{kept})"
+            return f"tl.reduce({text}, {axis}, {self._combine_function(kind)}{keep_dims})"
+        return f"tl.{kind}({text}{'' if axis is None else f', {axis}'}{keep_dims})"
 
     def reduce_operand(self, kind: str, value: Expr, names: Names) -> str:
-        """What an element gives to a reduction or a scan."""
+        """The operand of a reduction or scan: sums and products of indices need 64 bits."""
         text = self.text(value, names)
         return _to_int64(text) if kind in ("sum", "prod") and _is_index(value) else text
 
     def scan(self, kind: str, text: str, axis: int) -> str:
-        """What each element and all before it along `axis` make."""
+        """The inclusive scan along `axis`."""
         if kind in ("sum", "prod"):
             return f"tl.cum{kind}({text}, {axis})"
         return f"tl.associative_scan({text}, {axis}, {self._combine_function(kind)})"
@@ -233,19 +262,19 @@ class TritonPrinter(Printer):
         self.functions.add(_COMBINE_FUNCTIONS[kind])
         return _COMBINE_FUNCTIONS[kind]
 
-    # --- operators ---------------------------------------------------------------------------------------------
+    # --- operators ---------------------------------------------------------------------------------------
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
         if op == "cast":
             return self._cast(args[0], node)
         if node.dtype == "int64" and not _is_index(node):
-            places = [_is_index(arg) and arg.op != "const" for arg in node.args]
-            args = [_to_int64(text) if place else text for text, place in zip(args, places, strict=True)]
+            narrow = [_is_index(arg) and arg.op != "const" for arg in node.args]
+            args = [_to_int64(text) if cast else text for text, cast in zip(args, narrow, strict=True)]
         if op == "select":
             return f"tl.where({', '.join(args)})"
         if op in ("max", "min"):
             return f"tl.{op}imum({', '.join(args)})"
-        if node.dtype == "bool":  # one bit, which would overflow
+        if node.dtype == "bool":  # 1-bit sums and products would overflow
             op = {"add": "or", "mul": "and"}.get(op, op)
         if op in self._fast_functions and compute_type(node.dtype) == "tl.float32":
             return self._call(self._fast_functions[op], args, node)
@@ -253,23 +282,24 @@ class TritonPrinter(Printer):
             return f"({args[0]} {_INFIX[op]} {args[1]})"
         if op == "fmod" and node.dtype not in FLOATING:
             return f"({args[0]} % {args[1]})"
-        if op in _COMPARED:
-            return f"({args[0]} {_COMPARED[op]} {args[1]})"
+        if op in _COMPARISONS:
+            return f"({args[0]} {_COMPARISONS[op]} {args[1]})"
         if op in ("neg", "not"):
             return f"(-{args[0]})" if op == "neg" else f"({args[0]} == 0)"
-        wide = node.dtype == "float64" and op in _OWN and op not in ("round", "trunc", "fmod")
-        if wide or (node.dtype not in FLOATING and op != "abs"):
-            raise NoProposal(f"{op} of {node.dtype}: the playbook has none for Triton")
-        if op in _OWN:
-            return self._call(_OWN[op], args, node)
-        return f"{_CALLS[op]}({self._as_tensor(args[0], node.args[0])})"
+        float32_only = op in _FUNCTIONS and op not in ("round", "trunc", "fmod")
+        unsupported = float32_only and node.dtype == "float64"
+        if unsupported or (node.dtype not in FLOATING and op != "abs"):
+            raise NoProposal(f"the playbook has no {op} of {node.dtype} for Triton")
+        if op in _FUNCTIONS:
+            return self._call(_FUNCTIONS[op], args, node)
+        return f"{_BUILTINS[op]}({self._as_tensor(args[0], node.args[0])})"
 
     def _call(self, function: str, args: list[str], node: Expr) -> str:
         self.functions.add(function)
         return f"{function}({', '.join([self._as_tensor(args[0], node.args[0]), *args[1:]])})"
 
     def _as_tensor(self, text: str, node: Expr) -> str:
-        """Functions take no plain numbers."""
+        """Wraps constants: functions take tensors only."""
         return f"tl.full([], {text}, {compute_type(node.dtype)})" if node.op == "const" else text
 
     def _cast(self, text: str, node: Expr) -> str:
@@ -280,8 +310,4 @@ class TritonPrinter(Printer):
             return text
         if source.op == "index":
             return f"tl.cast({text}, {compute_type(node.dtype)})"
-        return (
-            f"{text}.to({compute_type(node.dtype)})"
-            if text.isidentifier()
-            else f"({text}).to({compute_type(node.dtype)})"
-        )
+        return f"{text if text.isidentifier() else f'({text})'}.to({compute_type(node.dtype)})"
