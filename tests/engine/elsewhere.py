@@ -1,4 +1,4 @@
-"""A place where kernelpro is not installed, and small tasks and candidates to export there."""
+"""A folder for exported files where kernelpro cannot be imported, and small tasks and candidates to export."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ for number, path in ((0, os.devnull), (1, said), (2, complained)):
     os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
 exec(code, {"__name__": "__main__"})
 """
-"""Has torch imported, which takes longer than most of what is asked of it, and runs each piece of code in a fork."""
+"""Imports torch once, which takes longer than most tests, and runs each piece of code in a fork."""
 LAYERNORM = Path(__file__).parents[2] / "examples" / "cpu" / "residual_layernorm"
 SELF_TEST = "runpy.run_path('kernel.py', run_name='__main__')"
 
@@ -103,7 +103,7 @@ def _nest() -> subprocess.Popen[str]:
 
 
 class Elsewhere:
-    """A folder with an exported file, where kernelpro is not installed."""
+    """A folder with an exported file, where kernelpro cannot be imported."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A lab whose kernels are known beforehand, for what a real one cannot be made to show at will: exact times, energies."""
+"""A fake pool with fixed results, for tests that need exact times and energies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelpro.records import (
 
 
 class KnownLab:
-    """One baseline of 1 ms; `verdict` says the rest."""
+    """One baseline of 1 ms; subclasses define the verdicts."""
 
     pending_jobs = 0
     seeds: tuple[BaselineSeed, ...] = ()

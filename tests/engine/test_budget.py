@@ -1,4 +1,4 @@
-"""Limits end a run, whichever comes first, and say which it was."""
+"""The first limit that is reached ends a run, and the reason names it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A whole run that looks for energy: what it asks of the lab, what the tree hears, who wins.
+"""Whole runs with an energy objective: their jobs, the ranking of the tree, and the winner.
 
-The lab's answers are given here, so that energies are known; that it measures them rightly is tested in tests/lab/energy.
+The pool is fake, so that energies are exact. tests/lab/energy tests the measurement.
 """
 
 from __future__ import annotations

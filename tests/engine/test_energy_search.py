@@ -1,6 +1,6 @@
-"""The benchmark of searches for energy (benchmarks/energy_search.py), with a lab whose times and powers are known.
+"""The benchmark benchmarks/energy_search.py, with a fake pool.
 
-Its profiles are one that was recorded on an H200: a softmax whose exponentials cost energy and no time.
+Its profile was recorded on an H200: a softmax whose exponentials cost energy but no time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from authors.playing import graph, task
+from authors.playbook_harness import make_task, operator_graph_of
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
@@ -24,14 +24,14 @@ sys.path.insert(0, str(HERE.parent / "benchmarks"))
 
 import energy_search  # noqa: E402
 
-GELU = task("F.gelu(a)", "torch.randn(64, 64)")
+GELU = make_task("F.gelu(a)", "torch.randn(64, 64)")
 
 
 class Lab(KnownLab):
     """All kernels take the same time; those with quick mathematics nine tenths of the power."""
 
     def __init__(self, given: Task):
-        self._graph = graph(given)
+        self._graph = operator_graph_of(given)
         recorded = json.loads(gzip.decompress((HERE / "defects" / "recorded" / "h200.json.gz").read_bytes()))
         self._profile = Profile.from_json(recorded["c_softmax_triton"])
 

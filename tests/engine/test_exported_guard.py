@@ -1,4 +1,4 @@
-"""`OptimizedModule` of exported files: when the kernel runs, with which parameters, and what happens where it cannot."""
+"""`OptimizedModule` of exported files: when the kernel runs, with which parameters, and the fallback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETUP = "import torch, kernel\nmodel = kernel.OptimizedModule()\nx, y = kernel._
 
 
 class Scaled(nn.Module):
-    """A module of one's own."""
+    """A user's module."""
 
     def __init__(self, size: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a run learns from its steps and shows to its author. The lab's answers are given here."""
+"""What a run learns from its steps and shows to its author, with a fake pool."""
 
 from __future__ import annotations
 

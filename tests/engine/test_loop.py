@@ -1,4 +1,4 @@
-"""Whole runs with the real judge on the CPU: what is tried, kept, recognised, resumed, and won."""
+"""Whole runs with the real judge on the CPU: duplicates, tuning, pauses, resumption, and the winner."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def kernel(times: int, added: str = "1", tuned: bool = False) -> str:
 
 
 class Script(Author):
-    """An author that has all its answers ready; some come late, none depends on who is faster."""
+    """An author with a fixed list of candidates, each written after a random delay."""
 
     name = "script"
 
@@ -108,7 +108,7 @@ def pool() -> Iterator[LocalPool]:
 
 
 def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> RunConfig:
-    """Quick to judge, and once: most tests here are about what happens before the final word."""
+    """A configuration that is quick to judge, without final judging."""
     settings: dict[str, object] = {"finalists": 0, "compile_seed": False, "tune_points": 0}
     settings["options"] = Options(effort="quick", baselines=("eager_fp32",))
     settings["limits"] = Limits(candidates, stop_at_floor=0.0)
@@ -138,7 +138,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: LocalPool) -> Run:
-    """A run whose author has no idea, so that all there is comes from the compiler; its ground serves others as well."""
+    """A run whose author has no idea: all candidates come from the compiler. Other tests reuse its task facts."""
     store, author = (
         RunStore.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"),
         Script(),
@@ -245,7 +245,7 @@ def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: P
 
 
 def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool: LocalPool) -> None:
-    """As the playbook: it knows no move for what others wrote, and has few designs of its own."""
+    """Like the playbook: it has no move for what others wrote, and few designs of its own."""
     store = RunStore.create(tmp_path, config("greedy", candidates=6, concurrency=1), "demo")
     seed = BaselineSeed("compile", "torch.compile", kernel(3))
     store.save_task_facts(replace(FACTS, seeds=(seed,)))
@@ -398,7 +398,7 @@ def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(
 
 
 class Judged:
-    """Verdicts at full length, as a quick_judge would give them; what was asked of it is kept."""
+    """Returns fixed verdicts, and records the steps that it judged."""
 
     def __init__(self, **verdicts: Verdict):
         self._verdicts, self.asked = verdicts, []

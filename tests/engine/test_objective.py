@@ -1,4 +1,4 @@
-"""Objectives on verdicts made by hand: who is measured, what the tree is told, who wins, and what lies on the front."""
+"""Objectives: whose energy is measured, how the tree ranks, which step wins, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_where_energy_was_refused_the_fastest_wins_and_the_reason_is_told() -> N
 
 
 def test_a_winner_at_the_boards_limit_is_told_as_such() -> None:
-    """There energy is time, and nothing is saved beside the fastest."""
+    """At the power limit, energy is proportional to time."""
     free = verdict(0.5, 1.7)
     assert free.energy
     window = EnergyWindow("candidate", 0.0, 1360.0, 2.0, 4000, 5e-4, 0.001, power_capped=1.0)

@@ -1,4 +1,4 @@
-"""The playbook in a run: it is asked for no more than it has, and says why it has nothing. The lab's answers are given here."""
+"""The playbook in a run, with a fake pool: how often it is asked, and why it has nothing to offer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from authors.playing import graph, task
+from authors.playbook_harness import make_task, operator_graph_of
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
@@ -33,7 +33,7 @@ from kernelpro.records import (
 )
 
 pytestmark = pytest.mark.together
-NORM = task("F.layer_norm(a + b, (64,))", "torch.randn(8, 64), torch.randn(8, 64)")
+NORM = make_task("F.layer_norm(a + b, (64,))", "torch.randn(8, 64), torch.randn(8, 64)")
 COMPILED = BaselineSeed("compile", "torch.compile", "compiled = 1")
 
 
@@ -41,7 +41,7 @@ class Lab(KnownLab):
     """Every kernel takes half of what the baseline does; the task's operators are known, or why they are not."""
 
     def __init__(self, given: Task | None, compiled: bool = False, broken: bool = False):
-        self._graph = graph(given) if given else None
+        self._graph = operator_graph_of(given) if given else None
         self.seeds, self._broken = (COMPILED,) * compiled, broken
 
     def verdict(self, job: Job, source: str) -> Verdict:
@@ -94,7 +94,7 @@ def test_a_task_that_cannot_be_read_is_asked_about_once_and_the_reason_said(
 ) -> None:
     outcome, store = run(tmp_path, Lab(None, compiled))
     assert len([step for step in store.steps() if not step.source]) == 1
-    assert "could not be read (it returns a string)" in outcome.reason
+    assert "could not be read: it returns a string" in outcome.reason
 
 
 class Uneven(Lab):

@@ -1,4 +1,4 @@
-"""Two stages over known profiles: what each job asks for, what is said where there is no comparison, and one comparison a run."""
+"""Profiling in two stages over recorded profiles: the jobs, missing comparisons, and one comparison per run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(name: str) -> Profile:
 
 
 def profiled(found: Profile, target: Target = "cuda", **asked: object) -> tuple[Profile, list[Job]]:
-    """The profile that comes of a worker who always answers this, and the jobs that were sent."""
+    """The result of profiling with a worker that always returns this profile, and the jobs that it got."""
     jobs: list[Job] = []
 
     async def ask(job: Job) -> Result:

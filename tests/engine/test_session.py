@@ -1,4 +1,4 @@
-"""A run from its request to its outcome: reopened, resumed, finished for good, or deleted because its task cannot be scored."""
+"""Sessions: reopening, resuming and finishing runs; deleting a run whose task cannot be scored."""
 
 from __future__ import annotations
 

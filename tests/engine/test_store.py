@@ -1,4 +1,4 @@
-"""The store keeps what it was given, whatever happens to the process, the disk or a record."""
+"""The store loses nothing: killed processes, full disks, damaged records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whole runs of the team over a real server on loopback: what one failed question does to a run, and what a replay does.
+"""Whole runs of the agents over a real server on loopback: failed questions and replays.
 
-The lab's answers are given here; questions and answers go through the provider, the transcripts and the purse as they always do.
+The pool is fake. Questions and answers go through the real provider, transcripts and spending cap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run adds to the track record of advice, and that one without knowledge leaves it alone."""
+"""What a run adds to the track record of diagnostics; without knowledge, nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts made by hand: a time, and a power against that of a baseline which takes 1 ms and 0.4 J."""
+"""Verdicts with a given time and power, relative to a baseline that takes 1 ms and 0.4 J."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knowledge base: merging, ranking, export and import, and a file that survives what files go through."""
+"""The knowledge base: merging, ranking, export and import, and damaged or shared files."""
 
 from __future__ import annotations
 

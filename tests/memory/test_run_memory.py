@@ -1,4 +1,4 @@
-"""What a run remembers: outcomes by worth, errors with their fixes, facts, and a digest that keeps to its budget."""
+"""The memory of a run: attempts by gain, errors with their fixes, facts, and a digest within its budget."""
 
 from __future__ import annotations
 

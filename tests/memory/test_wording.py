@@ -1,4 +1,4 @@
-"""When two sentences say the same, and when not."""
+"""Which error messages and which methods count as equal; summaries of plans."""
 
 from __future__ import annotations
 

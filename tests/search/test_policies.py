@@ -1,4 +1,4 @@
-"""What each policy promises."""
+"""The properties of each policy."""
 
 from __future__ import annotations
 

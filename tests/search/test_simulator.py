@@ -1,4 +1,4 @@
-"""The simulator: deterministic, bounded by the floor, noisy as stated, and with the irregularities that each kind promises."""
+"""The simulator: deterministic, bounded by the floor, noisy, and with the irregularities of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree: its statistics equal a recount, its reward is calibrated, and it refuses what makes no sense."""
+"""The tree: its statistics equal a recount, its reward is calibrated, and it rejects invalid operations."""
 
 from __future__ import annotations
 
