@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "authors")]
 
-from playing import program, task  # noqa: E402
+from playbook_harness import program_of, make_task  # noqa: E402
 from test_playbook_families import FAMILIES  # noqa: E402
 
 from kernelpro.authors.author import NoProposal  # noqa: E402
@@ -48,40 +48,40 @@ TF32_PRODUCT = 'input_precision="tf32"'
 """What a candidate says where it multiplies so."""
 
 LARGE = {
-    "gelu": task("F.gelu(a)", "torch.randn(8192, 8192)"),
-    "gelu, bfloat16": task("F.gelu(a)", "torch.randn(8192, 8192, dtype=torch.bfloat16)"),
-    "bias, relu": task(
+    "gelu": make_task("F.gelu(a)", "torch.randn(8192, 8192)"),
+    "gelu, bfloat16": make_task("F.gelu(a)", "torch.randn(8192, 8192, dtype=torch.bfloat16)"),
+    "bias, relu": make_task(
         "F.relu(a + self.b)", "torch.randn(16384, 4096)", "self.b = nn.Parameter(torch.randn(4096))"
     ),
-    "swiglu": task("x, y = a.chunk(2, -1); return F.silu(x) * y", "torch.randn(8192, 16384)"),
-    "transpose, add": task("a.t() + b", "torch.randn(8192, 8192), torch.randn(8192, 8192)"),
-    "softmax": task("a.softmax(-1)", "torch.randn(8192, 8192)"),
-    "softmax, long rows": task("a.softmax(-1)", "torch.randn(256, 393216)"),
-    "softmax, bfloat16": task("a.softmax(-1)", "torch.randn(16384, 4096, dtype=torch.bfloat16)"),
-    "softmax, dim 1": task("a.softmax(1)", "torch.randn(64, 256, 4096)"),
-    "layer norm": task(
+    "swiglu": make_task("x, y = a.chunk(2, -1); return F.silu(x) * y", "torch.randn(8192, 16384)"),
+    "transpose, add": make_task("a.t() + b", "torch.randn(8192, 8192), torch.randn(8192, 8192)"),
+    "softmax": make_task("a.softmax(-1)", "torch.randn(8192, 8192)"),
+    "softmax, long rows": make_task("a.softmax(-1)", "torch.randn(256, 393216)"),
+    "softmax, bfloat16": make_task("a.softmax(-1)", "torch.randn(16384, 4096, dtype=torch.bfloat16)"),
+    "softmax, dim 1": make_task("a.softmax(1)", "torch.randn(64, 256, 4096)"),
+    "layer norm": make_task(
         "self.n(a + b)", "torch.randn(16384, 4096), torch.randn(16384, 4096)", "self.n = nn.LayerNorm(4096)"
     ),
-    "rms norm": task("self.n(a)", "torch.randn(65536, 1024)", "self.n = nn.RMSNorm(1024)"),
-    "group norm": task("self.n(a)", "torch.randn(16, 64, 256, 256)", "self.n = nn.GroupNorm(8, 64)"),
-    "batch norm": task("F.batch_norm(a, None, None, training=True)", "torch.randn(16, 64, 256, 256)"),
-    "row sums": task("a.sum(-1)", "torch.randn(16384, 8192)"),
-    "column sums": task("a.sum(0)", "torch.randn(16384, 8192)"),
-    "middle mean": task("a.mean(1)", "torch.randn(64, 512, 4096)"),
-    "one sum": task("(a * a).sum()", "torch.randn(1 << 27)"),
-    "argmax": task("a.argmax(-1)", "torch.randn(8192, 16384)"),
-    "cumsum": task("a.cumsum(1)", "torch.randn(8192, 8192)"),
-    "cumsum, dim 0": task("a.cumsum(0)", "torch.randn(8192, 8192)"),
-    "max pooling": task("F.max_pool2d(a, 3, 2, 1)", "torch.randn(16, 64, 224, 224)"),
-    "average pooling": task("F.avg_pool2d(a, 2)", "torch.randn(16, 64, 256, 256)"),
-    "depthwise convolution": task(
+    "rms norm": make_task("self.n(a)", "torch.randn(65536, 1024)", "self.n = nn.RMSNorm(1024)"),
+    "group norm": make_task("self.n(a)", "torch.randn(16, 64, 256, 256)", "self.n = nn.GroupNorm(8, 64)"),
+    "batch norm": make_task("F.batch_norm(a, None, None, training=True)", "torch.randn(16, 64, 256, 256)"),
+    "row sums": make_task("a.sum(-1)", "torch.randn(16384, 8192)"),
+    "column sums": make_task("a.sum(0)", "torch.randn(16384, 8192)"),
+    "middle mean": make_task("a.mean(1)", "torch.randn(64, 512, 4096)"),
+    "one sum": make_task("(a * a).sum()", "torch.randn(1 << 27)"),
+    "argmax": make_task("a.argmax(-1)", "torch.randn(8192, 16384)"),
+    "cumsum": make_task("a.cumsum(1)", "torch.randn(8192, 8192)"),
+    "cumsum, dim 0": make_task("a.cumsum(0)", "torch.randn(8192, 8192)"),
+    "max pooling": make_task("F.max_pool2d(a, 3, 2, 1)", "torch.randn(16, 64, 224, 224)"),
+    "average pooling": make_task("F.avg_pool2d(a, 2)", "torch.randn(16, 64, 256, 256)"),
+    "depthwise convolution": make_task(
         "self.c(a)", "torch.randn(16, 64, 224, 224)", "self.c = nn.Conv2d(64, 64, 3, padding=1, groups=64)"
     ),
-    "cross entropy": task(
+    "cross entropy": make_task(
         "F.cross_entropy(a, b)", "torch.randn(8192, 32000), torch.randint(0, 32000, (8192,))"
     ),
-    "mean squared error": task("F.mse_loss(a, b)", "torch.randn(16384, 8192), torch.randn(16384, 8192)"),
-    "embedding": task(
+    "mean squared error": make_task("F.mse_loss(a, b)", "torch.randn(16384, 8192), torch.randn(16384, 8192)"),
+    "embedding": make_task(
         "self.e(a)", "torch.randint(0, 50000, (64, 1024))", "self.e = nn.Embedding(50000, 1024)"
     ),
 }
@@ -178,7 +178,7 @@ def attempted(call: Callable[[], Found]) -> Found | str:
 def candidates(given: Task) -> list[tuple[str, str]]:
     """The sources of all first designs."""
     made = []
-    read = program(given)
+    read = program_of(given)
     for writer in (writer for writer in BACKENDS if writer.target == "cuda"):
         for place, seed in enumerate(writer.seeds(read)):
             try:

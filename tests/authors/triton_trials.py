@@ -1,11 +1,11 @@
-"""Candidates in Triton without a GPU: `python triton_trials.py interpret NAME...`, or `compile FOLDER NAME...`.
+"""Checks Triton candidates without a GPU: `python triton_trials.py interpret NAME...`, or `compile FOLDER NAME...`.
 
-interpret    small tasks, computed by Triton's interpreter and held against the reference. TRITON_INTERPRET must be set
-             before Triton is imported and reaches everything that the process compiles, hence a process of its own.
-compile      the same, compiled for a Hopper: the interpreter takes what a compiler refuses; then larger ones,
-             disassembled where there is a disassembler.
+interpret    runs small tasks in Triton's interpreter and compares them with the reference. TRITON_INTERPRET must be
+             set before Triton is imported and affects the whole process, hence a process of its own.
+compile      compiles the same tasks for Hopper (the interpreter accepts code that the compiler rejects), then
+             larger ones, which it disassembles if a disassembler is installed.
 
-One JSON line a candidate. Libdevice, which the interpreter does not have, is stood for by libdevice_on_cpu.py.
+Prints one JSON line per candidate. libdevice_on_cpu.py replaces libdevice, which the interpreter lacks.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from playing import QUICK, program, quick, task
+from playbook_harness import MATH_TASKS, make_task, math_task, program_of
 from test_playbook_families import FAMILIES
 
-from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.lab.tuning.tunables import parse
 from kernelpro.records import Task
 
-STRETCHES = {"keep": False, "order": "rows", "threads": 32, "vector": 1, "together": 1}
-"""Rows in stretches of 32 elements."""
+CHUNKS = {"cache_row": False, "order": "rows", "threads": 32, "vector_width": 1, "coarsening": 1}
+"""Rows in chunks of 32 elements."""
 DESIGNS: dict[str, dict[str, Any]] = {
     "best": {},
-    "stretches": STRETCHES,
-    "rows together": {**STRETCHES, "together": 8, "vector": 4},
-    "shared rows": {**STRETCHES, "split": 4, "vector": 2},
-    "rows together, shared": {**STRETCHES, "together": 8, "vector": 8, "split": 2},
+    "chunks": CHUNKS,
+    "several rows": {**CHUNKS, "coarsening": 8, "vector_width": 4},
+    "split rows": {**CHUNKS, "split": 4, "vector_width": 2},
+    "several split rows": {**CHUNKS, "coarsening": 8, "vector_width": 8, "split": 2},
 }
-"""Changes to the first seed, for all stages."""
-LONG = ("stretches", "rows together", "shared rows", "rows together, shared")
+"""Changes to all stages of the first seed."""
+LONG_ROW_DESIGNS = ("chunks", "several rows", "split rows", "several split rows")
 
-OWN: dict[str, tuple[str, str, str]] = {
+EXTRA_TASKS: dict[str, tuple[str, str, str]] = {
     "transposed": (
         "(a.transpose(1, 2) * 2).contiguous() + b",
         "torch.randn(3, 33, 70), torch.randn(3, 70, 33)",
@@ -90,24 +90,28 @@ OWN: dict[str, tuple[str, str, str]] = {
         "self.l = nn.Linear(48, 40).half()",
     ),
 }
-UNWRITTEN = "float64"
-"""A family that Triton's products do not have."""
-SKIPPED = ("bfloat16", UNWRITTEN, "convolutions")
-"""Families that the interpreter gets wrong, or does not get, and whose like is among OWN, but quicker."""
-MORE = {
-    **dict.fromkeys(("sums of rows", "losses", "masks"), ("best", "stretches")),
-    **dict.fromkeys(("scans", "running", "sums of other dimensions"), ("best", "rows together")),
-    **dict.fromkeys(("norms", "matrix products"), ("best", "rows together, shared")),
-    "a chain over rows": LONG,
-    "long rows": LONG,
-    "-inf": ("best", *LONG),
-    **dict.fromkeys(("many rows", "whole numbers"), ("best", "stretches")),
+UNSUPPORTED = "float64"
+"""A family that needs matrix products that the Triton backend does not support."""
+NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
+"""Families that the interpreter gets wrong or does not support; EXTRA_TASKS has smaller ones of their kind."""
+DESIGNS_BY_TASK = {
+    **dict.fromkeys(("sums of rows", "losses", "masks"), ("best", "chunks")),
+    **dict.fromkeys(("scans", "running", "sums of other dimensions"), ("best", "several rows")),
+    **dict.fromkeys(("norms", "matrix products"), ("best", "several split rows")),
+    "a chain over rows": LONG_ROW_DESIGNS,
+    "long rows": LONG_ROW_DESIGNS,
+    "-inf": ("best", *LONG_ROW_DESIGNS),
+    **dict.fromkeys(("many rows", "whole numbers"), ("best", "chunks")),
 }
-HELD = {name: MORE.get(name, ("best",)) for name in (*FAMILIES, *OWN) if name not in SKIPPED}
-"""Which designs are tried of a family, or of a task of OWN."""
+INTERPRETED = {
+    name: DESIGNS_BY_TASK.get(name, ("best",))
+    for name in (*FAMILIES, *EXTRA_TASKS)
+    if name not in NOT_INTERPRETED
+}
+"""The designs that are interpreted for each family and extra task."""
 
-EVERY = ("scans", "running", "whole numbers", "one row")
-"""Of these all first designs are compiled, of others the one to bet on."""
+ALL_SEEDS = ("scans", "running", "whole numbers", "one row")
+"""All seeds of these are compiled; of others, the first."""
 
 DISASSEMBLED: dict[str, tuple[str, str]] = {
     "element-wise": ("F.relu(a) * 2", "torch.randn(1024, 4096)"),
@@ -132,55 +136,58 @@ def first(program: Program) -> Design:
 
 
 def tasks() -> dict[str, Task]:
-    return {**FAMILIES, **{name: task(*texts) for name, texts in OWN.items()}}
+    return {**FAMILIES, **{name: make_task(*texts) for name, texts in EXTRA_TASKS.items()}}
 
 
 def interpret_quick(math_mode: str, folder: Path) -> None:
-    """Mathematics of the writer's own, held against what the judge allows."""
-    from playing import Trial
+    """Compares a math mode's functions with the judge's tolerance."""
+    from playbook_harness import KernelChecker
 
     from kernelpro.authors.playbook.triton.backend import BACKEND
 
-    trial = Trial(quick(math_mode), folder, BACKEND)
+    trial = KernelChecker(math_task(math_mode), folder, BACKEND)
     source = BACKEND.write(trial.program, replace(first(trial.program), math=math_mode))  # type: ignore[arg-type]
     assert LIBDEVICE in source
     source = source.replace(LIBDEVICE, "import libdevice_on_cpu as libdevice\n")
-    tell(f"quick, {math_mode}", math_mode, lambda: {"excesses": trial.excesses(source)})
+    report(f"quick, {math_mode}", math_mode, lambda: {"excesses": trial.excesses(source)})
 
 
 def interpret(names: list[str]) -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
-    from playing import Trial
+    from playbook_harness import KernelChecker
 
     from kernelpro.authors.playbook.triton.backend import BACKEND
 
-    warnings.simplefilter("ignore")  # masked elements overflow and divide by zero
+    warnings.simplefilter("ignore")  # masked elements overflow or divide by zero
     given = tasks()
     with tempfile.TemporaryDirectory() as folder:
-        for math_mode in QUICK:
+        for math_mode in MATH_TASKS:
             interpret_quick(math_mode, Path(folder))
         for name in names:
-            trial = Trial(given[name], Path(folder), BACKEND)
-            for label in HELD[name]:
+            trial = KernelChecker(given[name], Path(folder), BACKEND)
+            for label in INTERPRETED[name]:
                 design = first(trial.program).with_all_stages(**DESIGNS[label])
                 source = BACKEND.write(trial.program, design)
                 parse(source)
                 again = parse_design(source)
-                told = {"lasting": parse_design(BACKEND.write(trial.program, again)) == again}
-                tell(
+                parsed = {"round_trip": parse_design(BACKEND.write(trial.program, again)) == again}
+                report(
                     name,
                     label,
-                    lambda trial=trial, design=design, told=told: {"errors": trial.errors(design), **told},
+                    lambda trial=trial, design=design, parsed=parsed: {
+                        "errors": trial.errors(design),
+                        **parsed,
+                    },
                 )
 
 
-def tell(name: str, design: str, find: Callable[[], dict[str, Any]]) -> None:
-    """One line: what was found, or why nothing was; the other candidates are tried all the same."""
+def report(name: str, design: str, check: Callable[[], dict[str, Any]]) -> None:
+    """Prints one line: the result of the check, or why it failed; the other candidates are still checked."""
     try:
-        found = find()
-    except Exception as error:  # whatever Triton raises for a kernel that it does not take
-        found = {"failed": f"{type(error).__name__}: {error}"}
-    print(json.dumps({"name": name, "design": design, **found}), flush=True)
+        result = check()
+    except Exception as error:  # whatever Triton raises for a kernel that it rejects
+        result = {"failed": f"{type(error).__name__}: {error}"}
+    print(json.dumps({"name": name, "design": design, **result}), flush=True)
 
 
 def compile_all(root: Path, names: list[str]) -> None:
@@ -189,16 +196,16 @@ def compile_all(root: Path, names: list[str]) -> None:
     os.environ["TRITON_CACHE_DIR"] = str(root)
     path = root / "candidate.py"
     known = tasks()
-    for math_mode in QUICK:
-        given = quick(math_mode)
-        read = program(given)
+    for math_mode in MATH_TASKS:
+        given = math_task(math_mode)
+        read = program_of(given)
         path.write_text(BACKEND.write(read, replace(first(read), math=math_mode)))  # type: ignore[arg-type]
-        tell(f"quick, {math_mode}", math_mode, lambda given=given: {"grid": compiled(path, given)})
+        report(f"quick, {math_mode}", math_mode, lambda given=given: {"grid": compiled(path, given)})
     for name in names:
-        read, given = program(known[name]), known[name]
-        for place, seed in enumerate(BACKEND.seeds(read)[: None if name in EVERY else 1]):
+        read, given = program_of(known[name]), known[name]
+        for place, seed in enumerate(BACKEND.seeds(read)[: None if name in ALL_SEEDS else 1]):
             path.write_text(BACKEND.write(read, seed.design))
-            tell(name, str(place), lambda given=given: {"grid": compiled(path, given)})
+            report(name, str(place), lambda given=given: {"grid": compiled(path, given)})
 
 
 def compiled(path: Path, given: Task) -> tuple[int, ...]:
@@ -212,12 +219,12 @@ def disassemble_all(root: Path) -> None:
     from kernelpro.authors.playbook.triton.backend import BACKEND
     from kernelpro.lab.profile import sass
 
-    if sass.tool("nvdisasm") is None:
+    if sass.find_tool("nvdisasm") is None:
         return
     for name, (forward, inputs) in DISASSEMBLED.items():
-        given = task(forward, inputs)
+        given = make_task(forward, inputs)
         math_mode = "approximate" if name == "cheap GELU" else "library"
-        read = program(given)
+        read = program_of(given)
         folder = root / name.replace(" ", "_")
         folder.mkdir()
         os.environ["TRITON_CACHE_DIR"] = str(folder)
@@ -229,10 +236,13 @@ def disassemble_all(root: Path) -> None:
             for file in folder.rglob("*")
             if file.is_file()
         }
-        static = sass.analyse(files, path.read_text())
+        static = sass.analyze(files, path.read_text())
         print(
             json.dumps(
-                {"name": name, "kernels": {kernel: facts for kernel, (facts,) in static.kernels.items()}}
+                {
+                    "name": name,
+                    "kernels": {kernel: code.to_json() for kernel, (code,) in static.kernels.items()},
+                }
             ),
             flush=True,
         )

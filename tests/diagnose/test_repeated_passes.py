@@ -1,17 +1,18 @@
-"""Several loops over each row: when that is said, what it promises, and which moves of the playbook answer it."""
+"""Repeated passes over each row: when they are reported, the predicted gain, and the playbook moves that fix them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from typed_records import typed
 
 from kernelpro.authors.playbook.cpp.backend import BACKEND
 from kernelpro.diagnose.diagnostic import DiagnosticContext
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, Finding, Profile
 
-TOOL = registry()["cpu_repeated_passes"]
+DIAGNOSTIC = registry()["cpu_repeated_passes"]
 ROW = (100, 900)
 """The loop over the rows; those of a row lie inside it."""
 
@@ -30,7 +31,7 @@ def loop(begin: int, share: float, **more: Any) -> dict[str, Any]:
 LAYER_NORM = [loop(200, 0.48), loop(400, 0.15), loop(600, 0.32)]
 
 
-def ask(
+def analyze(
     loops: list[dict[str, Any]],
     source: str = "",
     time_ms: float = 3.0,
@@ -47,21 +48,25 @@ def ask(
         target="cpu",
         time_ms=time_ms,
         floor_ms=1.0,
-        work={"read_bytes": 4e7, "written_bytes": 2e7, "matrix_flops": 0, "vector_flops": 1e5},
-        ceilings={"bandwidth": 6e10, "rates": {"fp32": 1e11}},
-        device={"cores": 2},
         precision="fp32",
         source=source,
-        cpu={"sampled": True, "loops": loops, "static": {"functions": [function]}},
+        **typed(
+            {
+                "work": {"read_bytes": 4e7, "written_bytes": 2e7, "matrix_flops": 0, "vector_flops": 1e5},
+                "ceilings": {"bandwidth": 6e10, "rates": {"fp32": 1e11}},
+                "device": {"cores": 2},
+                "cpu": {"sampled": True, "loops": loops, "static": {"functions": [function]}},
+            }
+        ),
     )
-    scene = DiagnosticContext(profile, bound)
-    found = TOOL.analyze(scene)
-    return scene.to_finding(TOOL, found) if found else None
+    context = DiagnosticContext(profile, bound)
+    match = DIAGNOSTIC.analyze(context)
+    return context.to_finding(DIAGNOSTIC, match) if match else None
 
 
 def test_three_loops_over_a_row_leave_memory_at_rest() -> None:
-    finding = ask(LAYER_NORM)
-    assert finding and "3 loops" in finding.cause and "3.0 times what its bytes need" in finding.cause
+    finding = analyze(LAYER_NORM)
+    assert finding and "3 loops" in finding.cause and "3.0x the time of its bytes" in finding.cause
     assert finding.gain.factor == pytest.approx(1.19, abs=0.01), (
         "a layer norm in two loops that fetches ahead was 1.25x as fast"
     )
@@ -70,8 +75,8 @@ def test_three_loops_over_a_row_leave_memory_at_rest() -> None:
 
 def test_where_the_next_row_is_fetched_only_a_third_loop_is_one_too_many() -> None:
     fetching = "__builtin_prefetch(&x[i]);"
-    assert ask(LAYER_NORM[::2]) and ask(LAYER_NORM[::2], fetching) is None
-    finding = ask(LAYER_NORM, fetching)
+    assert analyze(LAYER_NORM[::2]) and analyze(LAYER_NORM[::2], fetching) is None
+    finding = analyze(LAYER_NORM, fetching)
     assert finding and not any("prefetch" in text for text in finding.advice)
 
 
@@ -90,12 +95,12 @@ def test_where_the_next_row_is_fetched_only_a_third_loop_is_one_too_many() -> No
     ids=["one", "one that counts", "near the floor", "arithmetic", "Python", "scalar", "two sweeps", "tiles"],
 )
 def test_silence_elsewhere(healthy: dict[str, Any]) -> None:
-    assert ask(**healthy) is None
+    assert analyze(**healthy) is None
 
 
 def test_moves_that_leave_out_a_loop_or_fetch_ahead_answer_it() -> None:
-    assert {move.name for move in BACKEND.moves if TOOL.name in move.diagnostics} == {
-        "join",
-        "fetch ahead",
-        "keep",
+    assert {move.name for move in BACKEND.moves if DIAGNOSTIC.name in move.diagnostics} == {
+        "online variance",
+        "prefetch",
+        "cache rows",
     }

@@ -1,17 +1,15 @@
-"""The playbook writes kernels without a model. In comes a task's operator graph, out goes a candidate's file.
+"""The playbook writes kernels without a language model: a small compiler with a search over schedules.
 
-reading.py      the graph as a program of stages: values.py (lazy values), calls.py and the operators' files (elementwise,
-                shapes, reductions, products), drafts.py (stages in the making), settling.py (loops put together)
-stages.py       the program: what a writer is given; expressions.py and indices.py: what is computed, and where
-design.py       how a program is carried out, as one comment line
-passes.py       how a row's steps are grouped into passes, and what is kept between them
-printing.py     expressions as text; frame.py: the Python file around a kernel
-writer.py       what a language must offer; moves.py: what moves of all languages have in common
-cpp*.py         C++ for the CPU; cuda*.py: CUDA
-triton*.py      Triton for GPUs; online.py: reductions of long rows that are made in one pass
-playbook.py     the author: seeds, moves chosen by findings, retreat
+1. graph/      lowers the task's operator graph (records.Graph) to lazy values.
+2. fusion/     fuses the values into as few stages as possible.
+3. ir/         defines those stages (loop nests), their expressions and index expressions: the program.
+4. schedule/   describes how a program is executed (its design), and the moves from one design to the next.
+5. codegen/    holds what all backends share: printing expressions, and the Python module around a kernel.
+6. cpp/, triton/, cuda/   are the backends: they write a program with a design as a candidate's source file.
+7. playbook.py is the author: seeds, moves chosen by findings, and simpler designs after a failure.
 
-A new language is one `Writer` (writer.py), named in playbook.py's WRITERS. It has to turn each `Stage` of a `Program`
-into loops or kernels as stages.py describes them: reductions with and without guards, stores, scans, totals and `after`,
-products; what it cannot do it refuses with NoIdea. Subclass `Printer` for its words, use `passes` and `frame.candidate`.
+To add a language, write a `Backend` (codegen/backend.py) and add it to BACKENDS in playbook.py. It must write
+every `Stage` as ir/stages.py defines it: reductions with and without guards, stores, scans, totals, epilogues
+and products; for what it cannot write it raises NoProposal. Subclass `Printer` for the syntax, and use
+`split_into_passes` and `module_source`.
 """

@@ -1,18 +1,23 @@
-"""The playbook: an author that writes kernels from templates of its own, without a model.
+"""The playbook: an author that writes kernels without a language model.
 
-It reads the task's operator graph into a program of stages, has a writer of the target's language write it, and improves
-it by moves. Which move comes next is decided by what the diagnosis of the parent found: the same findings that a model
-would read, most promising first (where energy counts too, its findings before small gains in time); then come the moves
-that nobody asked for. All that it must remember stands in the candidate (design.py), and the n-th time it is asked the
-same it takes the n-th choice: a run that was killed goes on as it would have. A choice that gives no new code, because it
-changes nothing here or another branch came to the same, is passed over.
+It fuses the task's operator graph into a program of stages, lets a backend of the target write it, and
+improves the result by moves. The findings on the parent choose the move: the same findings that a model would
+read, the largest expected gain first. If the run also optimizes energy, findings on energy come before small
+gains in time. Moves that no finding suggests come last.
+
+A candidate contains all state that the playbook needs (schedule/design.py). For the n-th request of the same
+kind it makes the n-th choice, so that a resumed run continues as it would have. Choices that produce no new
+source are skipped: those that change nothing, and those that another branch of the search has already
+reached.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal
 
 from kernelpro.authors.author import (
@@ -24,12 +29,13 @@ from kernelpro.authors.author import (
     NoProposal,
     source_fingerprint,
 )
-from kernelpro.authors.playbook.codegen.backend import Backend, Move, Seed
+from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
+from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
 from kernelpro.records import Finding, Severity
 
@@ -38,8 +44,8 @@ Order = Literal["findings", "fixed", "random"]
 
 
 class Playbook(Author):
-    """`order` of the moves: `findings` first, or without a look at them, to see what they are worth: `fixed`, as the writer lists
-    them, or `random`, by the run's seed, the task and the parent."""
+    """Chooses moves by findings, or, to measure what findings are worth, without them: in the `fixed` order
+    of the backend, or in a `random` order that depends on the run's seed, the task and the parent."""
 
     improves_own_only = True
     writes_in_order = True
@@ -49,94 +55,90 @@ class Playbook(Author):
         self._order, self._seed = order, seed
 
     def design_count(self, assignment: Assignment) -> int:
-        """1 where it has none: whoever asks for it is told why."""
+        """How many designs it can start from; 1 if there are none, so that `write` is called and reports
+        why."""
         try:
-            return len(self._first(assignment, _program(assignment)))
+            return len(self._seed_drafts(assignment, _program(assignment)))
         except NoProposal:
             return 1
 
     async def write(self, assignment: Assignment) -> Draft:
+        """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
         program = _program(assignment)
         if assignment.action == "seed":
-            return self._fresh(assignment, program)
+            return self._write_seed(assignment, program)
         assert assignment.parent
         design = parse_design(assignment.parent.source)
-        writer = next((w for w in BACKENDS if w.language == design.language), None)
-        if writer is None or len(design.stages) != len(program.stages):
+        backend = next((b for b in BACKENDS if b.language == design.language), None)
+        if backend is None or len(design.stages) != len(program.stages):
             raise NoProposal("the parent was written by another version of the playbook")
         if assignment.action == "debug":
-            return self._mend(assignment, program, design, writer)
-        return self._improve(assignment, program, design, writer)
+            return self._fall_back(assignment, program, design, backend)
+        return self._improve(assignment, program, design, backend)
 
-    def _fresh(self, assignment: Assignment, program: Program) -> Draft:
-        drafts = self._first(assignment, program)
+    def _write_seed(self, assignment: Assignment, program: Program) -> Draft:
+        drafts = self._seed_drafts(assignment, program)
         if assignment.attempt >= len(drafts):
-            raise NoProposal(f"all {len(drafts)} designs that the playbook begins with have been written")
+            raise NoProposal(f"all {len(drafts)} designs that the playbook starts from have been written")
         return drafts[assignment.attempt]
 
-    def _first(self, assignment: Assignment, program: Program) -> list[Draft]:
-        """Seeds of the target's languages in turn: the first of each, then the second of each. What a language cannot write is
-        left out; where nothing is left, the reasons are raised."""
+    def _seed_drafts(self, assignment: Assignment, program: Program) -> list[Draft]:
+        """The first seed of each language, then the second of each, and so on. Raises NoProposal, with the
+        reasons, if no language can write any."""
         allowed = assignment.languages or LANGUAGES[assignment.target]
-        writers = [
-            writer for writer in BACKENDS if writer.target == assignment.target and writer.language in allowed
-        ]
-        if not writers:
-            raise NoProposal(
-                f"the playbook writes no kernels for {assignment.target} in {' or '.join(allowed)}"
-            )
+        backends = [b for b in BACKENDS if b.target == assignment.target and b.language in allowed]
+        if not backends:
+            languages = " or ".join(allowed)
+            raise NoProposal(f"the playbook cannot write {assignment.target} kernels in {languages}")
         drafts: dict[str, Draft] = {}
-        refused: dict[str, None] = {}
-        for writer, seed in _in_turn(writers, program, refused):
-            exact = assignment.precision == "fp32" and writer.target == "cuda"
+        reasons: dict[str, None] = {}
+        for backend, seed in _interleaved_seeds(backends, program, reasons):
+            exact = assignment.precision == "fp32" and backend.target == "cuda"
+            design = replace(seed.design, precision="fp32") if exact else seed.design
             try:
-                source = writer.write(
-                    program, replace(seed.design, precision="fp32") if exact else seed.design
-                )
+                source = backend.write(program, design)
             except NoProposal as reason:
-                refused[str(reason)] = None
+                reasons[str(reason)] = None
                 continue
             drafts.setdefault(source_fingerprint(source), Draft(source, seed.plan, author=self.name))
         if not drafts:
-            raise NoProposal("; ".join(refused))
+            raise NoProposal("; ".join(reasons))
         return list(drafts.values())
 
-    def _improve(self, assignment: Assignment, program: Program, design: Design, writer: Backend) -> Draft:
+    def _improve(self, assignment: Assignment, program: Program, design: Design, backend: Backend) -> Draft:
+        assert assignment.parent
         findings = assignment.findings if self._order == "findings" else ()
-        choices = _ranked(writer, program, design, findings)
-        drafts = _others(
-            assignment, program, writer, [(choice.design, self._planned(choice)) for choice in choices]
-        )
-        if self._order == "random" and assignment.parent:
+        choices = _choices(backend, program, design, findings)
+        planned = [(choice.design, self._plan(choice)) for choice in choices]
+        drafts = _new_drafts(assignment, program, backend, planned)
+        if self._order == "random":
             random.Random(f"{self._seed}:{assignment.task.source}:{assignment.parent.number}").shuffle(drafts)
-        if (draft := _next(assignment, drafts)) is None:
-            raise NoProposal(f"no move is left that gives new code ({len(drafts)} change this design)")
+        if (draft := _nth_unwritten(assignment, drafts)) is None:
+            raise NoProposal(
+                f"no move is left that produces new code ({len(drafts)} moves change this design)"
+            )
         return draft
 
-    def _planned(self, choice: _Choice) -> Draft:
-        """All but the source."""
+    def _plan(self, choice: _Choice) -> Draft:
+        """The draft of a choice, without its source."""
+        plan = Draft("", choice.move.plan, author=self.name)
         if choice.finding is None:
-            return Draft("", choice.move.plan, author=self.name)
-        gain, faster = choice.finding.gain, choice.finding.objective == "speed"
-        expected = f"{gain.factor:.2f}x" if faster else f"{1 - 1 / gain.factor:.0%} less energy"
-        hypothesis = f"{choice.finding.cause}. Expected: {expected} ({gain.basis})."
-        promised = gain.factor if faster else 0.0
-        return Draft(
-            "",
-            choice.move.plan,
-            hypothesis,
-            self.name,
+            return plan
+        gain, is_speed = choice.finding.gain, choice.finding.objective == "speed"
+        expected = f"{gain.factor:.2f}x" if is_speed else f"{1 - 1 / gain.factor:.0%} less energy"
+        return replace(
+            plan,
+            hypothesis=f"{choice.finding.cause}. Expected: {expected} ({gain.basis}).",
             diagnostic=choice.finding.diagnostic,
-            expected_speedup=promised,
+            expected_speedup=gain.factor if is_speed else 0.0,
         )
 
-    def _mend(self, assignment: Assignment, program: Program, design: Design, writer: Backend) -> Draft:
-        plan = Draft("", "Back to a more careful design of the same stages.", author=self.name)
-        careful = _others(
-            assignment, program, writer, [(step, plan) for step in writer.fallbacks(program, design)]
-        )
-        if (draft := _next(assignment, careful)) is None:
-            raise NoProposal("the most careful design of these stages failed too")
+    def _fall_back(self, assignment: Assignment, program: Program, design: Design, backend: Backend) -> Draft:
+        plan = Draft("", "Return to a simpler design of the same stages.", author=self.name)
+        planned = [(fallback, plan) for fallback in backend.fallbacks(program, design)]
+        draft = _nth_unwritten(assignment, _new_drafts(assignment, program, backend, planned))
+        if draft is None:
+            raise NoProposal("the simplest design of these stages failed too")
         return draft
 
 
@@ -149,76 +151,74 @@ class _Choice:
 
 def _program(assignment: Assignment) -> Program:
     if assignment.graph is None:
-        why = f" ({assignment.graph_error})" if assignment.graph_error else ""
-        raise NoMoreProposals(f"the task's operators could not be read{why}, and the playbook needs them")
+        reason = f": {assignment.graph_error}" if assignment.graph_error else ""
+        raise NoMoreProposals(
+            f"the playbook needs the task's operator graph, which could not be read{reason}"
+        )
     return fuse(assignment.graph)
 
 
-def _in_turn(
-    writers: list[Backend], program: Program, refused: dict[str, None]
-) -> list[tuple[Backend, Seed]]:
-    offers = []
-    for writer in writers:
+def _interleaved_seeds(
+    backends: list[Backend], program: Program, reasons: dict[str, None]
+) -> Iterator[tuple[Backend, Seed]]:
+    """The first seed of each backend, then the second of each; adds the reasons of backends without seeds."""
+    columns = []
+    for backend in backends:
         try:
-            offers.append([(writer, seed) for seed in writer.seeds(program)])
+            columns.append([(backend, seed) for seed in backend.seeds(program)])
         except NoProposal as reason:
-            refused[str(reason)] = None
-    depth = max((len(offer) for offer in offers), default=0)
-    return [offer[place] for place in range(depth) for offer in offers if place < len(offer)]
+            reasons[str(reason)] = None
+    return (pair for row in zip_longest(*columns) for pair in row if pair)
 
 
-def _ranked(
-    writer: Backend, program: Program, design: Design, findings: tuple[Finding, ...]
+def _choices(
+    backend: Backend, program: Program, design: Design, findings: tuple[Finding, ...]
 ) -> list[_Choice]:
-    """Moves that change the design: those that findings ask for, in the order of the findings, then the rest."""
-    wanted: list[tuple[Move, Finding | None]] = []
-    wanted += [
+    """The moves that change the design: those that findings suggest, in the order of the findings, then the
+    rest."""
+    suggested: list[tuple[Move, Finding | None]] = [
         (move, finding)
-        for finding in _in_order(findings)
-        for move in writer.moves
+        for finding in _prioritized(findings)
+        for move in backend.moves
         if finding.diagnostic in move.diagnostics
     ]
-    wanted += [(move, None) for move in writer.moves]
-    choices: list[_Choice] = []
-    for move, finding in wanted:
-        made = move.apply(program, design)
-        if made is not None and made not in [choice.design for choice in choices]:
-            choices.append(_Choice(move, made, finding))
-    return choices
+    choices: dict[Design, _Choice] = {}
+    for move, finding in [*suggested, *((move, None) for move in backend.moves)]:
+        if changed := move.apply(program, design):
+            choices.setdefault(changed, _Choice(move, changed, finding))
+    return list(choices.values())
 
 
-def _in_order(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Where energy counts too: what costs much time, since that costs energy as well, then what costs energy, then the rest."""
+def _prioritized(findings: tuple[Finding, ...]) -> list[Finding]:
+    """The order of findings if some are about energy: large losses of time, which cost energy too, then
+    energy, then small losses of time."""
     if all(finding.objective == "speed" for finding in findings):
         return list(findings)
 
-    def turn(finding: Finding) -> int:
+    def priority(finding: Finding) -> int:
         return 1 if finding.objective == "energy" else 0 if finding.severity == Severity.HIGH else 2
 
-    return sorted(findings, key=lambda finding: (bool(finding.explained_by), turn(finding)))
+    return sorted(findings, key=lambda finding: (bool(finding.explained_by), priority(finding)))
 
 
-def _others(
-    assignment: Assignment, program: Program, writer: Backend, planned: list[tuple[Design, Draft]]
+def _new_drafts(
+    assignment: Assignment, program: Program, backend: Backend, planned: list[tuple[Design, Draft]]
 ) -> list[Draft]:
-    """Each code once, and not the parent's; what the language cannot write is left out."""
+    """The drafts of these designs, each distinct source once and without the parent's. Designs that the
+    backend cannot write are left out."""
     assert assignment.parent
-    own = source_fingerprint(assignment.parent.source)
-    found: dict[str, Draft] = {}
+    drafts: dict[str, Draft] = {}
     for design, draft in planned:
         with suppress(NoProposal):
-            source = writer.write(program, design)
-            found.setdefault(source_fingerprint(source), replace(draft, source=source))
-    return [draft for code, draft in found.items() if code != own]
+            source = backend.write(program, design)
+            drafts.setdefault(source_fingerprint(source), replace(draft, source=source))
+    drafts.pop(source_fingerprint(assignment.parent.source), None)
+    return list(drafts.values())
 
 
-def _next(assignment: Assignment, drafts: list[Draft]) -> Draft | None:
-    """The n-th, the n-th time; where that was written before, one behind it."""
-    return next(
-        (
-            draft
-            for draft in drafts[assignment.attempt :]
-            if source_fingerprint(draft.source) not in assignment.known_fingerprints
-        ),
-        None,
-    )
+def _nth_unwritten(assignment: Assignment, drafts: list[Draft]) -> Draft | None:
+    """The n-th draft for the n-th attempt or, if the run already has its source, the next one that it does
+    not have."""
+    known = assignment.known_fingerprints
+    later = drafts[assignment.attempt :]
+    return next((draft for draft in later if source_fingerprint(draft.source) not in known), None)
