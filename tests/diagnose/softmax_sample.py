@@ -1,10 +1,14 @@
-"""A healthy kernel as ncu saw it on an H200, and scenes made from it: a row-wise softmax of 8192 x 8192 floats, at 92 % of the
-bandwidth of a copy."""
+"""A healthy kernel as ncu measured it on an H200, and contexts made from it.
+
+The kernel is a row-wise softmax of 8192 x 8192 floats, at 92 % of the bandwidth of a copy.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
+
+from typed_records import typed
 
 from kernelpro.diagnose import Diagnostic, DiagnosticContext, MissingData
 from kernelpro.diagnose.counters import (
@@ -36,7 +40,7 @@ NAMES = (
     "low_parallelism",
     "atomics_contention",
 )
-TOOLS: dict[str, Diagnostic] = {name: tool for name, tool in registry().items() if name in NAMES}
+DIAGNOSTICS: dict[str, Diagnostic] = {name: d for name, d in registry().items() if name in NAMES}
 
 H200 = {
     "name": "NVIDIA H200",
@@ -103,7 +107,7 @@ SOFTMAX = {
     stall_metric("short_scoreboard"): 4.169,
     stall_metric("wait"): 1.116,
 }
-"""Every counter that these tools ask for, as ncu 2025.3 printed it, in base units."""
+"""Every counter that these diagnostics request, as ncu 2025.3 printed it, in base units."""
 QUIET = {
     stall_metric(reason): 0.5
     for reason in ("barrier", "drain", "long_scoreboard", "mio_throttle", "short_scoreboard", "wait")
@@ -111,7 +115,7 @@ QUIET = {
 
 
 def kernel(metrics: dict[str, float] | None, **changes: Any) -> Kernel:
-    """The softmax's launch (8192 blocks of 512 threads, 38 registers), with these counters; None: ncu was not there."""
+    """The softmax's launch (8192 blocks of 512 threads, 38 registers), with these counters; None: without ncu."""
     plain = Kernel(
         "softmax_kernel",
         microseconds=130.0,
@@ -123,10 +127,10 @@ def kernel(metrics: dict[str, float] | None, **changes: Any) -> Kernel:
         static_shared=128,
         metrics=SOFTMAX | metrics if metrics is not None else {},
     )
-    return dataclasses.replace(plain, **changes)
+    return dataclasses.replace(plain, **typed(changes))
 
 
-def scene(
+def context(
     subject: Kernel, *others: Kernel, floor: float = 0.1249, bound: Bound = Bound.MEMORY, **changes: Any
 ) -> DiagnosticContext:
     work = {
@@ -140,34 +144,38 @@ def scene(
         "cuda",
         time_ms=sum(k.microseconds for k in kernels) / 1e3,
         floor_ms=floor,
-        work=work,
-        ceilings=CEILINGS,
-        device=dict(H200),
         precision="fp32",
         kernels=kernels,
+        **typed({"work": work, "ceilings": CEILINGS, "device": H200}),
     )
-    return DiagnosticContext(dataclasses.replace(profile, **changes), bound, subject)
+    return DiagnosticContext(dataclasses.replace(profile, **typed(changes)), bound, subject)
 
 
-def ask(name: str, at: DiagnosticContext) -> Finding | None:
-    found = TOOLS[name].analyze(at)
-    return at.to_finding(TOOLS[name], found) if found else None
+def analyze(name: str, at: DiagnosticContext) -> Finding | None:
+    match = DIAGNOSTICS[name].analyze(at)
+    return at.to_finding(DIAGNOSTICS[name], match) if match else None
 
 
-def accused(at: DiagnosticContext) -> list[str]:
-    """Names of the tools that fire, largest gain first."""
+def matched(at: DiagnosticContext) -> list[str]:
+    """Names of the diagnostics that match, largest gain first."""
     findings = [finding for name in NAMES if (finding := _tolerant(name, at))]
     return [finding.diagnostic for finding in sorted(findings, key=lambda f: -f.gain.factor)]
 
 
 def _tolerant(name: str, at: DiagnosticContext) -> Finding | None:
     try:
-        return ask(name, at)
+        return analyze(name, at)
     except MissingData:
         return None
 
 
 def slow(metrics: dict[str, float], **changes: Any) -> DiagnosticContext:
     """A kernel that takes eight times as long as it should, for the reasons in `metrics`."""
-    waiting = QUIET | {MEMORY_THROUGHPUT: 20.0, DRAM_THROUGHPUT: 10.0, SM_THROUGHPUT: 20.0, ISSUE_ACTIVE: 20.0, DURATION: 1.04e6}
-    return scene(kernel(waiting | metrics, **({"microseconds": 1040.0} | changes)))
+    waiting = QUIET | {
+        MEMORY_THROUGHPUT: 20.0,
+        DRAM_THROUGHPUT: 10.0,
+        SM_THROUGHPUT: 20.0,
+        ISSUE_ACTIVE: 20.0,
+        DURATION: 1.04e6,
+    }
+    return context(kernel(waiting | metrics, **({"microseconds": 1040.0} | changes)))

@@ -16,16 +16,25 @@ from recorded_profiles import PROFILES, bare, load
 from kernelpro.diagnose import evidence, guidance, roofline, runner
 from kernelpro.diagnose.counters import WARP_CYCLES, stall_metric
 from kernelpro.diagnose.diagnostics import registry
-from kernelpro.records import Diagnosis, Evidence, Line, Profile, Skipped
-from kernelpro.report.roofline_plot import svg
+from kernelpro.records import (
+    CompilerReport,
+    Diagnosis,
+    Evidence,
+    KernelCode,
+    Line,
+    PowerReadings,
+    Profile,
+    Skipped,
+)
+from kernelpro.report.roofline_plot import plot_svg
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in PROFILES.glob("*.json"))
-TOOLS = list(registry().values())
+DIAGNOSTICS = list(registry().values())
 
 
 def diagnosed(profile: Profile) -> Diagnosis:
-    return runner.diagnose(profile, TOOLS)
+    return runner.diagnose(profile, DIAGNOSTICS)
 
 
 def whole() -> Profile:
@@ -45,10 +54,9 @@ def whole() -> Profile:
         profile,
         kernels=(replace(profile.kernels[0], lines=lines),),
         references={"eager": load("softmax_cuda")},
-        compiler={
-            "warnings": ["registers spilled"],
-            "configuration": {"rmsnorm_kernel": "BLOCK: 128, num_warps: 4"},
-        },
+        compiler=CompilerReport(
+            ("registers spilled",), configuration={"rmsnorm_kernel": "BLOCK: 128, num_warps: 4"}
+        ),
         skipped=(Skipped("power", "no NVML here", "install nvidia-ml-py"),),
     )
 
@@ -77,12 +85,12 @@ def test_there_is_no_golden_file_without_its_text() -> None:
 def test_at_most_so_many_findings_are_told_and_causes_first() -> None:
     diagnosis = diagnosed(load("spills"))
     assert len(diagnosis.findings) >= 3
-    first, all_of_them = guidance.write(diagnosis, most=1), guidance.write(diagnosis)
+    first, all_of_them = guidance.write(diagnosis, max_directives=1), guidance.write(diagnosis)
     assert "1. [high] spills" in first and "Symptoms" not in first and len(first) < len(all_of_them)
-    assert "- warp_stall in rmsnorm_kernel, from spills: " in all_of_them
+    assert "- warp_stall in rmsnorm_kernel, caused by spills: " in all_of_them
 
 
-def test_a_tool_speaks_once() -> None:
+def test_a_diagnostic_speaks_once() -> None:
     diagnosis = diagnosed(load("narrow_access"))
     twice = replace(diagnosis, findings=(*diagnosis.findings, replace(diagnosis.findings[0], kernel="other")))
     assert guidance.write(twice) == guidance.write(diagnosis)
@@ -94,19 +102,19 @@ def test_a_tool_speaks_once() -> None:
         (
             0.9,
             (Skipped("ncu", "it is forbidden"),),
-            "Nothing stands out, so close to the floor. What is left lies in tuning",
+            "No findings, this close to the floor. Tune parameters",
         ),
-        (0.02, (), "No tool says why: the cause is one that none of them knows."),
-        (0.02, (Skipped("ncu", "it is forbidden"),), "No tool says why. Not all could look: ncu."),
+        (0.02, (), "No diagnostic matched: the cause is none that they cover."),
+        (0.02, (Skipped("ncu", "it is forbidden"),), "No diagnostic matched. Some did not run: ncu."),
         (
             0.02,
-            tuple(Skipped(f"tool{i}", "it lacks a timeline") for i in range(8)),
-            "tool4, tool5 and 2 more.",
+            tuple(Skipped(f"diagnostic{i}", "the profile lacks a timeline") for i in range(8)),
+            "diagnostic4, diagnostic5 and 2 more.",
         ),
         (
             5.5,
             (),
-            "less than the floor of 0.1268 ms: that floor is wrong here, and gains are not held against it.",
+            "below the floor of 0.1268 ms: the floor is wrong here and does not cap the gains.",
         ),
     ],
 )
@@ -114,9 +122,9 @@ def test_nothing_found_is_said_by_how_far_it_is_and_by_what_was_looked_at(
     reached: float, skipped: tuple[Skipped, ...], words: str
 ) -> None:
     diagnosis = diagnosed(load("softmax_cuda"))
-    place = diagnosis.roofline | {"of_floor": reached}
+    place = replace(diagnosis.roofline, of_floor=reached)
     text = guidance.write(replace(diagnosis, findings=(), roofline=place, skipped=skipped))
-    assert words in text and ("Nothing stands out" in text) == (reached == 0.9)
+    assert words in text and ("No findings" in text) == (reached == 0.9)
 
 
 def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one() -> None:
@@ -124,8 +132,8 @@ def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one(
     one = diagnosis.findings[0]
 
     def told(speed: int, energy: int) -> list[str]:
-        fast = [replace(one, tool=f"fast{i}") for i in range(speed)]
-        lean = [replace(one, tool=f"lean{i}", objective="energy") for i in range(energy)]
+        fast = [replace(one, diagnostic=f"fast{i}") for i in range(speed)]
+        lean = [replace(one, diagnostic=f"lean{i}", objective="energy") for i in range(energy)]
         lines = guidance.write(replace(diagnosis, findings=(*fast, *lean), energy=True)).splitlines()
         return [
             line.split("] ")[1].split(" in ")[0]
@@ -143,10 +151,10 @@ def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:
     blind = replace(
         diagnosed(load("softmax_cuda")),
         energy=True,
-        skipped=(Skipped(runner.ENERGY, "no tool looks for it here"),),
+        skipped=(Skipped(runner.ENERGY, "there are none here"),),
     )
-    assert "no waste was found, but no tool looks for it here." in guidance.write(blind)
-    assert "nothing that wastes it stands out." in guidance.write(replace(blind, skipped=()))
+    assert "no findings (energy diagnostics: there are none here)." in guidance.write(blind)
+    assert "Energy is an objective too: no findings." in guidance.write(replace(blind, skipped=()))
 
 
 @pytest.mark.parametrize(
@@ -182,12 +190,12 @@ def test_every_section_is_there_where_its_facts_are() -> None:
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     starts = (
         "Time",
-        "Configuration",
+        "Autotuned",
         "Kernels, beside",
-        "Why warps",
-        "Worst lines",
+        "Warp stalls",
+        "Hottest lines",
         "Under sustained",
-        "The compiler's",
+        "Compiler warnings",
         "Not measured",
     )
     assert len(titles) == len(starts) and all(map(str.startswith, titles, starts))
@@ -199,7 +207,7 @@ def test_every_section_is_there_where_its_facts_are() -> None:
 
 
 def test_a_page_without_facts_is_short() -> None:
-    page = evidence.write(replace(bare(load("softmax_cuda")), kernels=(), timeline=None, power={}))
+    page = evidence.write(replace(bare(load("softmax_cuda")), kernels=(), timeline=None, power=None))
     assert page.splitlines()[0] == "## Time of a call" and len(page.splitlines()) == 2
 
 
@@ -221,8 +229,10 @@ def test_every_reason_to_wait_is_told_and_what_was_not_counted() -> None:
         "new_reason": 0.4,
         "membar_not_issued": 5.0,
     }
-    page = evidence.write(first(profile, **{stall_metric(reason): cycles for reason, cycles in known.items()}))
-    section = page.split("wait (share of their time)\n")[1].split("\n\n")[0].splitlines()
+    page = evidence.write(
+        first(profile, **{stall_metric(reason): cycles for reason, cycles in known.items()})
+    )
+    section = page.split("(share of warp cycles)\n")[1].split("\n\n")[0].splitlines()
     assert [line.split(":")[0].split() for line in section[:4]] == [
         ["56%", "membar"],
         ["20%", "gmma"],
@@ -243,10 +253,10 @@ def test_pipes_and_parts_are_told_by_whatever_counter_the_device_has() -> None:
     page = evidence.write(first(load("softmax_cuda"), **{part(name): value for name, value in parts.items()}))
     assert "| FMA pipe, % of peak | 31 |" in page and "| load/store unit (LSU), % of peak | 12 |" in page
     assert (
-        "SM, busiest parts (% of peak): sm__pipe_fma_cycles_active 31, sm__inst_executed_pipe_lsu 12\n"
+        "SM throughput breakdown (% of peak): sm__pipe_fma_cycles_active 31, sm__inst_executed_pipe_lsu 12\n"
         in page
     )
-    assert "memory, busiest parts (% of peak): lts__t_sectors 44" in page and "lts__quiet" not in page
+    assert "memory throughput breakdown (% of peak): lts__t_sectors 44" in page and "lts__quiet" not in page
 
 
 @pytest.mark.parametrize(
@@ -254,22 +264,24 @@ def test_pipes_and_parts_are_told_by_whatever_counter_the_device_has() -> None:
     [
         ({"watts": 300.0}, "300 W"),
         ({"watts": 300.0, "max_sm_mhz": 1980.0}, "300 W"),
-        ({"watts": 300.0, "capped": 0.0}, "300 W; not power-bound"),
-        ({"watts": 690.0, "limit_watts": 700.0, "capped": 0.9}, "690 of 700 W; power-bound"),
+        ({"watts": 300.0, "capped": 0.0}, "300 W; not power-limited"),
+        ({"watts": 690.0, "limit_watts": 700.0, "capped": 0.9}, "690 of 700 W; power-limited"),
     ],
 )
 def test_of_power_only_what_was_read_is_said(power: dict[str, float], words: str) -> None:
-    assert f"## Under sustained load\n{words}\n" in evidence.write(replace(load("softmax_cuda"), power=power))
+    assert f"## Under sustained load\n{words}\n" in evidence.write(
+        replace(load("softmax_cuda"), power=PowerReadings(**power))
+    )
 
 
-def test_what_the_compiler_alone_reported_is_shown_and_no_tool_takes_it_for_machine_code() -> None:
+def test_what_the_compiler_alone_reported_is_shown_and_no_diagnostic_takes_it_for_machine_code() -> None:
     profile = load("spills")
-    report = {"registers": 32, "spill_stores": 760, "spill_loads": 880, "warnings": ["it is slow"]}
+    report = KernelCode(registers=32, spill_stores=760, spill_loads=880, warnings=("it is slow",))
     profile = replace(profile, kernels=(replace(profile.kernels[0], code=report),))
     page = evidence.write(profile)
     assert "| spilled bytes (stores, loads) | 760, 880 |" in page and "it is slow" in page
     why = {note.what: note.why for note in diagnosed(profile).skipped}
-    assert why["spills"] == "it lacks machine code of this kernel"
+    assert why["spills"] == "the profile lacks machine code of this kernel"
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------
@@ -277,7 +289,7 @@ def test_what_the_compiler_alone_reported_is_shown_and_no_tool_takes_it_for_mach
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_dot_lies_inside_the_picture_and_below_the_roof(name: str) -> None:
-    root = ElementTree.fromstring(svg(roofline.position(load(name)), f"{name} <&> more"))
+    root = ElementTree.fromstring(plot_svg(roofline.position(load(name)), f"{name} <&> more"))
     space = "{http://www.w3.org/2000/svg}"
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     attainable, dot = root.findall(f"{space}circle")

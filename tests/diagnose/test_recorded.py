@@ -1,7 +1,7 @@
-"""The whole corpus of planted defects, as it was measured on a GPU: does the diagnosis name them, without accusing the healthy?
+"""The corpus of planted defects, as measured on a GPU: the diagnosis names them and accuses no healthy kernel.
 
 The record: NVIDIA H200, driver 580.159.04, CUDA 13.0, ncu 2025.3.1, torch 2.11, Triton 3.6, 2026-11-15; made by
-benchmarks/diagnose_defects.py over tests/defects/gpu, and stripped of what no tool reads.
+benchmarks/diagnose_defects.py over tests/defects/gpu, and stripped of what no diagnostic reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Diagnosis, Profile, Severity
 
 DEFECTS = Path(__file__).parents[1] / "defects"
-TOOLS = list(registry().values())
+DIAGNOSTICS = list(registry().values())
 
 
 @cache
@@ -31,11 +31,11 @@ def profiles() -> dict[str, Profile]:
 @cache
 def diagnosis(name: str, counters: bool = True) -> Diagnosis:
     profile = profiles()[name]
-    return runner.diagnose(profile if counters else bare(profile), TOOLS)
+    return runner.diagnose(profile if counters else bare(profile), DIAGNOSTICS)
 
 
 def planted(name: str) -> set[str]:
-    """Tools that name the defect, from the first line of the candidate."""
+    """Diagnostics that name the defect, from the first line of the candidate."""
     line = (DEFECTS / "gpu" / f"{name}.py").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
     about = dict(part.strip().partition(": ")[::2] for part in line.split("|"))
     return set(about["defect"].split("/"))
@@ -43,8 +43,8 @@ def planted(name: str) -> set[str]:
 
 def rank(name: str, counters: bool = True) -> int:
     """At which place the planted defect is told; 0 where it is not."""
-    tools = list(dict.fromkeys(finding.diagnostic for finding in diagnosis(name, counters).findings))
-    return next((place for place, tool in enumerate(tools, 1) if tool in planted(name)), 0)
+    names = list(dict.fromkeys(finding.diagnostic for finding in diagnosis(name, counters).findings))
+    return next((place for place, found in enumerate(names, 1) if found in planted(name)), 0)
 
 
 DEFECTIVE = sorted(path.stem for path in (DEFECTS / "gpu").glob("d_*.py"))
@@ -56,10 +56,10 @@ def test_the_record_holds_the_corpus() -> None:
 
 
 @pytest.mark.parametrize("name", [*DEFECTIVE, *HEALTHY])
-def test_none_of_our_own_tools_fails(name: str) -> None:
-    """A tool that raises is skipped, since it may be a third party's; ours must not."""
+def test_none_of_our_own_diagnostics_fails(name: str) -> None:
+    """A diagnostic that raises is skipped, since it may be a third party's; built-in ones must not raise."""
     for profile in (profiles()[name], bare(profiles()[name])):
-        skipped = runner.diagnose(profile, TOOLS, energy=True, every=True).skipped
+        skipped = runner.diagnose(profile, DIAGNOSTICS, energy=True, run_all=True).skipped
         assert not [item for item in skipped if item.why.startswith("it failed")]
 
 

@@ -24,6 +24,9 @@ XU = "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 MATRIX = ("hmma", "hgmma", "imma", "dmma")
 GLOBAL = ("global_load", "global_store")
+STRAY_DOUBLES = 0.02
+"""Share of the hot code below which FP64 is the rarely taken path of a library function (sinf of a large
+argument)."""
 _WORK = (
     *("fma32", "fp64", "half", "special", *MATRIX, "global_store", "shared_store"),
     *("atomic", "shared_atomic", "async_copy", "tma"),

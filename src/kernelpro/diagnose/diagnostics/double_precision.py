@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.pipes import hot_code, time_saved
+from kernelpro.diagnose.pipes import STRAY_DOUBLES, hot_code, time_saved
 from kernelpro.records import Evidence
 
 FP64 = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active"
-MIN_SHARE = 0.02
-"""Of the hot code: below, FP64 is the rarely taken path of a library function (sinf of a large argument)."""
 
 
 def analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     doubles = hot.count("fp64", "dmma")
-    if hot.share("fp64", "dmma") < MIN_SHARE or context.profile.is_double:
+    if hot.share("fp64", "dmma") < STRAY_DOUBLES or context.profile.is_double:
         return None
     slowdown = context.device.fp64_slowdown
     # The float version needs about half the instructions: double divisions, roots and exponentials take twice
@@ -49,7 +47,7 @@ DIAGNOSTIC = Diagnostic(
     level="instruction",
     target="cuda",
     analyze=analyze,
-    trigger=f"at least {MIN_SHARE:.0%} FP64 instructions in the hot code of a task that is not float64",
+    trigger=f"at least {STRAY_DOUBLES:.0%} FP64 instructions in the hot code of a task that is not float64",
     remedy="float literals, float functions, float accumulators",
     gain_basis="busiest pipe with and without FP64 and its conversions, or the FP64 pipe utilization times "
     "what "

@@ -7,9 +7,8 @@ import re
 
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.diagnostics.double_precision import MIN_SHARE as MIN_DOUBLES
 from kernelpro.diagnose.energy_model import METRICS, energy_saved
-from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code
+from kernelpro.diagnose.pipes import MATRIX, STRAY_DOUBLES, HotCode, hot_code
 from kernelpro.records import Evidence
 
 CHEAP = 8
@@ -60,7 +59,7 @@ _CHEAPER_FORMS = (
     (r"\bdiv_rn\s*\(", "", "tl.div_rn(a, b): a / b, 2 ulp"),
     (
         r"(?<![/*])/(?![/*=])|\b__f(?:div|rcp)_rn\s*\(",
-        "a / b: __fdividef(a, b), 2 ulp, or multiply by one reciprocal for all elements that share b",
+        "a / b: __fdividef(a, b), 2 ulp, or multiply by one reciprocal where b is shared or a constant",
         "a / b: libdevice.fast_dividef(a, b), 2 ulp, or multiply by one reciprocal for all elements that "
         "share b",
     ),
@@ -77,7 +76,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
     source = context.profile.source
     hot = hot_code(context)
     doubles = 0.0 if context.profile.is_double else hot.count("fp64", "dmma")
-    if doubles / hot.instructions < MIN_DOUBLES:
+    if doubles / hot.instructions < STRAY_DOUBLES:
         doubles = 0.0
     functions = hot.count("special") or hot.count("slow_path")
     if not functions and _WITHOUT_UNIT.search(_device_code(source)):

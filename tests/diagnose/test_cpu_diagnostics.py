@@ -1,4 +1,4 @@
-"""What is said of a candidate on the CPU, from profiles made by hand: findings by cause, and where a call's time goes."""
+"""Diagnostics of candidates on the CPU, over hand-made profiles: findings by cause, and the evidence page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from typed_records import typed
 
 from kernelpro.diagnose import evidence, roofline
 from kernelpro.diagnose.diagnostic import DiagnosticContext
@@ -54,41 +55,45 @@ def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
         target="cpu",
         time_ms=0.11,
         floor_ms=0.02,
-        work={"read_bytes": 1e6, "written_bytes": 1e6, "matrix_flops": 0, "vector_flops": 1e5},
-        ceilings={"bandwidth": 1e11, "rates": {"fp32": 1e11}},
-        device={"cores": 2},
         precision="fp32",
-        cpu=cpu | changes,
+        **typed(
+            {
+                "work": {"read_bytes": 1e6, "written_bytes": 1e6, "matrix_flops": 0, "vector_flops": 1e5},
+                "ceilings": {"bandwidth": 1e11, "rates": {"fp32": 1e11}},
+                "device": {"cores": 2},
+                "cpu": cpu | changes,
+            }
+        ),
     )
 
 
-def ask(tool: str, made: Profile, bound: Bound = Bound.MEMORY) -> Finding | None:
-    at = DiagnosticContext(made, bound)
-    found = registry()[tool].analyze(at)
-    return at.to_finding(registry()[tool], found) if found else None
+def analyze(name: str, measured: Profile, bound: Bound = Bound.MEMORY) -> Finding | None:
+    at = DiagnosticContext(measured, bound)
+    match = registry()[name].analyze(at)
+    return at.to_finding(registry()[name], match) if match else None
 
 
 def test_many_native_calls_are_to_become_one() -> None:
-    finding = ask("cpu_call_overhead", profile({"native_calls": 64.0}))
+    finding = analyze("cpu_call_overhead", profile({"native_calls": 64.0}))
     assert finding and "one native call for the whole work" in finding.advice[0]
     assert not any("allocate" in text for text in finding.advice), "a buffer of its own is allowed"
 
 
 def test_around_a_single_native_call_it_is_python_that_goes() -> None:
-    finding = ask("cpu_call_overhead", profile())
+    finding = analyze("cpu_call_overhead", profile())
     assert finding and "its one call" in finding.cause and "strip forward" in finding.advice[0]
     assert not any("one native call" in text or "threads" in text for text in finding.advice)
 
 
 def test_threads_that_do_not_help_are_named_beside_a_single_call() -> None:
-    finding = ask("cpu_call_overhead", profile({"alone_ms": 0.101}))
+    finding = analyze("cpu_call_overhead", profile({"alone_ms": 0.101}))
     assert finding and "fewer threads" in finding.advice[1] and "0.1010" in finding.advice[1]
     fixed = replace(profile({"alone_ms": 0.101}), source="#pragma omp parallel num_threads(2)")
-    finding = ask("cpu_call_overhead", fixed)
+    finding = analyze("cpu_call_overhead", fixed)
     assert finding and not any("threads" in text for text in finding.advice), (
         "what one thread would take was not measured"
     )
-    assert "with one thread" not in evidence.write(fixed)
+    assert "one thread takes" not in evidence.write(fixed)
 
 
 TORCH = {"native": 0.0, "math": 0.0, "torch": 0.75, "memory": 0.05, "host": 0.2}
@@ -107,22 +112,22 @@ def torch_only(operators: list[dict[str, Any]], **dynamic: Any) -> Profile:
 
 
 def test_a_candidate_without_native_code_is_not_told_of_its_one_call() -> None:
-    finding = ask("cpu_call_overhead", torch_only(CHAIN))
-    assert finding and "20% of the time is Python's" in finding.cause and "no native code" in finding.cause
+    finding = analyze("cpu_call_overhead", torch_only(CHAIN))
+    assert finding and "Python takes 20% of the time" in finding.cause and "no native code" in finding.cause
     assert "native call (C++)" in finding.advice[0] and finding.gain.factor == pytest.approx(1.25)
 
 
 def test_threads_share_native_code_only() -> None:
-    assert ask("cpu_single_thread", torch_only(CHAIN, effective_threads=1.0)) is None
-    half = ask(
+    assert analyze("cpu_single_thread", torch_only(CHAIN, effective_threads=1.0)) is None
+    half = analyze(
         "cpu_single_thread", profile({"effective_threads": 1.0, "native_ms": 0.054}, sampled=False, loops=[])
     )
     assert half and "50%" in half.gain.basis and half.gain.factor == pytest.approx(1 / 0.75, abs=0.01)
 
 
 def test_a_chain_of_torchs_operators_is_to_become_one_pass() -> None:
-    finding = ask("cpu_unfused_chain", torch_only(CHAIN))
-    assert finding and "4 operators of torch (tanh, mul, native_layer_norm)" in finding.cause
+    finding = analyze("cpu_unfused_chain", torch_only(CHAIN))
+    assert finding and "4 torch operators (tanh, mul, native_layer_norm)" in finding.cause
     assert finding.gain.factor == pytest.approx(2.5, abs=0.01), "the longest pass remains"
 
 
@@ -137,7 +142,7 @@ def test_a_chain_of_torchs_operators_is_to_become_one_pass() -> None:
     ],
 )
 def test_products_and_single_operators_are_no_chain(operators: list[dict[str, Any]]) -> None:
-    assert ask("cpu_unfused_chain", torch_only(operators)) is None
+    assert analyze("cpu_unfused_chain", torch_only(operators)) is None
 
 
 # --- the class -------------------------------------------------------------------------------------------------------
@@ -160,9 +165,9 @@ def test_what_python_takes_up_is_bound_by_launches(
     found = roofline.classify(profile({"native_ms": native, "operators": operators}))
     assert found.bound is bound
     words = (
-        "in torch's operators: Python and waiting take the rest"
+        "in torch operators: Python and waiting take the rest"
         if bound is Bound.LAUNCH
-        else "on the CPU no counter"
+        else "no counter confirms it on the CPU"
     )
     assert words in found.why
 
@@ -173,9 +178,9 @@ def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -
         for name, part in (("_ZL5blockPKfl", 0.5), ("_ZN2ns5gatesEPf", 0.3))
     ]
     shares = {"native": 0.95, "math": 0.0, "torch": 0.0, "memory": 0.0, "host": 0.05}
-    finding = ask("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares))
+    finding = analyze("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares))
     assert finding and "(block, gates)" in finding.cause
-    assert ask("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares), Bound.COMPUTE) is None
+    assert analyze("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares), Bound.COMPUTE) is None
 
 
 def test_names_of_the_linker_are_read() -> None:
@@ -194,12 +199,12 @@ def test_names_of_the_linker_are_read() -> None:
 def test_the_page_says_where_a_call_on_the_cpu_spends_its_time() -> None:
     assert evidence.write(profile()) == (
         "## Time of a call\n"
-        "in this profile 0.1100 ms; floor 0.0200 ms (18% reached)\n"
+        "profiled 0.1100 ms; floor 0.0200 ms (18% of the floor's speed)\n"
         "\n"
-        "## On the CPU, calls one after the other (caches warm)\n"
+        "## On the CPU, consecutive calls (warm caches)\n"
         "a call takes 0.1080 ms: 0.0700 in native code in 1 call, 0.0380 around it\n"
         "CPU time: native code 67%, torch 3%, interpreter 30%\n"
         "by function: block 60%, run 7%\n"
         " 60%  innermost loop at kernel.cpp:7, 128-bit vectors  y[i] = x[i];\n"
-        "threads: 1.8 of 2 cores' worth of work (ms of each: 0.0500, 0.0400); with one thread a call takes 0.1900 ms\n"
+        "effective threads: 1.8 of 2 cores (work of each, ms: 0.0500, 0.0400); one thread takes 0.1900 ms\n"
     )

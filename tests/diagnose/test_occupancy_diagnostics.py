@@ -1,22 +1,25 @@
-"""How many warps run, and what it costs if they are few: the occupancy calculation, and the tools that rest on it."""
+"""The occupancy calculation, and the diagnostics that use it."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from softmax_sample import H200, ask, kernel, scene, slow
+from softmax_sample import H200, analyze, context, kernel, slow
 
 from kernelpro.diagnose import MissingData
 from kernelpro.diagnose.counters import SM_THROUGHPUT
 from kernelpro.diagnose.occupancy import kernel_occupancy, occupancy, waves
-from kernelpro.records import Severity
+from kernelpro.records import DeviceProperties, Severity
+
+DEVICE = DeviceProperties.from_json(H200)
 
 
 def test_occupancy_of_the_sample_is_what_ncu_reported() -> None:
-    at = scene(kernel({}))
+    at = context(kernel({}))
     holds = kernel_occupancy(at)
     assert holds.limits["registers"] == 3 and holds.limits["warps"] == 4 and holds.limits["blocks"] == 32
     assert holds.limiter == "registers" and holds.share == 0.75
@@ -73,18 +76,18 @@ def test_occupancy_agrees_with_the_toolkits_calculator(tmp_path: Path) -> None:
     ).stdout.split()
     for case, answer in zip(cases, map(int, answers), strict=True):
         if answer > 0:
-            assert occupancy(*case, H200).blocks == answer, case
+            assert occupancy(*case, DEVICE).blocks == answer, case
         else:
             with pytest.raises(MissingData):
-                occupancy(*case, H200)
+                occupancy(*case, DEVICE)
 
 
 def test_shared_memory_that_leaves_one_block_limits_occupancy() -> None:
-    finding = ask("occupancy_limiter", slow({}, dynamic_shared=200_000, block=(128, 1, 1)))
+    finding = analyze("occupancy_limiter", slow({}, dynamic_shared=200_000, block=(128, 1, 1)))
     assert finding is not None and finding.severity is Severity.HIGH
     assert (
         "KiB of shared memory" in finding.cause
-        and "1 block," in finding.cause
+        and "1 block per SM" in finding.cause
         and "less shared memory" in finding.advice[0]
     )
 
@@ -92,54 +95,47 @@ def test_shared_memory_that_leaves_one_block_limits_occupancy() -> None:
 def test_tiny_blocks_limit_occupancy_by_their_number() -> None:
     """A device with places for 16 blocks and 48 warps, as sm_86 has."""
     at = slow({}, block=(32, 1, 1), grid=(100_000, 1, 1), registers=32, static_shared=0)
-    at.profile.device.update(max_blocks_per_sm=16, max_warps_per_sm=48)
-    finding = ask("occupancy_limiter", at)
+    device = replace(at.profile.device, max_blocks_per_sm=16, max_warps_per_sm=48)
+    at = replace(at, profile=replace(at.profile, device=device))
+    finding = analyze("occupancy_limiter", at)
     assert finding is not None and "only 32 threads" in finding.cause and "larger blocks" in finding.advice[0]
 
 
 def test_few_warps_are_fine_where_units_are_full_or_tensor_cores_work() -> None:
     large = {"dynamic_shared": 200_000, "block": (128, 1, 1)}
-    assert ask("occupancy_limiter", slow({SM_THROUGHPUT: 80.0}, **large)) is None
+    assert analyze("occupancy_limiter", slow({SM_THROUGHPUT: 80.0}, **large)) is None
     code = {"mix": {"hgmma": 8, "tma": 2}, "loops": []}
-    assert ask("occupancy_limiter", slow({}, code=code, **large)) is None
+    assert analyze("occupancy_limiter", slow({}, code=code, **large)) is None
 
 
 def test_occupancy_without_counters_is_a_modest_guess() -> None:
-    at = scene(kernel(None, dynamic_shared=200_000, block=(128, 1, 1), microseconds=1040.0))
-    finding = ask("occupancy_limiter", at)
-    assert (
-        finding is not None
-        and "counters were not available" in finding.cause
-        and finding.severity is Severity.MEDIUM
-    )
+    at = context(kernel(None, dynamic_shared=200_000, block=(128, 1, 1), microseconds=1040.0))
+    finding = analyze("occupancy_limiter", at)
+    assert finding is not None and "no counters" in finding.cause and finding.severity is Severity.MEDIUM
 
 
 def test_registers_that_leave_few_warps_are_register_pressure() -> None:
     at = slow({}, registers=255, block=(256, 1, 1))
-    finding = ask("register_pressure", at)
+    finding = analyze("register_pressure", at)
     assert finding is not None and finding.severity is Severity.HIGH and "255 registers" in finding.cause
-    assert ask("occupancy_limiter", at) is None
-    assert ask("register_pressure", slow({}, registers=64, block=(256, 1, 1))) is None
+    assert analyze("occupancy_limiter", at) is None
+    assert analyze("register_pressure", slow({}, registers=64, block=(256, 1, 1))) is None
 
 
 def test_one_block_on_a_large_device_is_low_parallelism() -> None:
-    finding = ask("low_parallelism", slow({}, grid=(8, 1, 1)))
+    finding = analyze("low_parallelism", slow({}, grid=(8, 1, 1)))
     assert finding is not None and finding.severity is Severity.HIGH
     assert "8 blocks" in finding.cause and "132 SMs" in finding.cause
-    assert ask("low_parallelism", slow({}, grid=(128, 1, 1))) is None
+    assert analyze("low_parallelism", slow({}, grid=(128, 1, 1))) is None
 
 
 def test_few_blocks_show_without_counters() -> None:
-    finding = ask("low_parallelism", scene(kernel(None, grid=(8, 1, 1), microseconds=1040.0)))
-    assert (
-        finding is not None
-        and finding.severity is Severity.HIGH
-        and "counters were not available" in finding.cause
-    )
+    finding = analyze("low_parallelism", context(kernel(None, grid=(8, 1, 1), microseconds=1040.0)))
+    assert finding is not None and finding.severity is Severity.HIGH and "no counters" in finding.cause
 
 
 def test_thin_grids_are_low_parallelism() -> None:
-    finding = ask("low_parallelism", slow({}, grid=(264, 1, 1), block=(32, 1, 1)))
+    finding = analyze("low_parallelism", slow({}, grid=(264, 1, 1), block=(32, 1, 1)))
     assert finding is not None and "2.0 warps" in finding.cause and finding.severity is not Severity.LOW
 
 
@@ -147,18 +143,18 @@ def test_a_grid_just_above_one_wave_has_a_tail() -> None:
     """133 blocks of which an SM holds one: all but one SM stand still half of the time."""
     facts = {"grid": (133, 1, 1), "block": (1024, 1, 1), "registers": 64, "static_shared": 0}
     cycles = {"sm__cycles_active.avg": 5.04e5, "sm__cycles_elapsed.avg": 1e6}
-    finding = ask("tail_effect", slow(cycles, **facts))
+    finding = analyze("tail_effect", slow(cycles, **facts))
     assert (
         finding is not None
         and finding.severity is Severity.HIGH
         and finding.gain.factor == pytest.approx(1.98, abs=0.05)
     )
     assert "1.01 waves" in finding.cause and "fills 1% of the device" in finding.cause
-    alone = ask("tail_effect", scene(kernel(None, **facts, microseconds=1040.0)))
-    assert alone is not None and "counters were not available" in alone.cause
+    alone = analyze("tail_effect", context(kernel(None, **facts, microseconds=1040.0)))
+    assert alone is not None and "no counters" in alone.cause
 
 
 def test_full_waves_and_many_waves_have_no_tail() -> None:
     facts = {"block": (1024, 1, 1), "registers": 64, "static_shared": 0}
-    assert ask("tail_effect", slow({}, grid=(264, 1, 1), **facts)) is None
-    assert ask("tail_effect", slow({}, grid=(132 * 12 + 1, 1, 1), **facts)) is None
+    assert analyze("tail_effect", slow({}, grid=(264, 1, 1), **facts)) is None
+    assert analyze("tail_effect", slow({}, grid=(132 * 12 + 1, 1, 1), **facts)) is None

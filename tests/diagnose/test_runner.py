@@ -1,4 +1,4 @@
-"""Stage 1 and 2 over real profiles: the class, which tools run, what is a symptom, and who comes first."""
+"""Stages 1 and 2 over real profiles: the class, which diagnostics run, symptoms, and the ranking."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from kernelpro.diagnose.kernel_names import display_name, plain_name
 from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.records import Bound, Evidence, Kernel, Profile
 
-TOOLS = list(registry().values())
+DIAGNOSTICS = list(registry().values())
 
 # --- stage 1: the class ----------------------------------------------------------------------------------------------
 
 
 def working(profile: Profile, **work: float) -> Profile:
-    return replace(profile, work=profile.work | work)
+    return replace(profile, work=replace(profile.work, **work))
 
 
 def counted(profile: Profile, compute: float, memory: float) -> Profile:
     first = replace(
-        profile.kernels[0], metrics=profile.kernels[0].metrics | {SM_THROUGHPUT: compute, MEMORY_THROUGHPUT: memory}
+        profile.kernels[0],
+        metrics=profile.kernels[0].metrics | {SM_THROUGHPUT: compute, MEMORY_THROUGHPUT: memory},
     )
     return replace(profile, kernels=(first, *profile.kernels[1:]))
 
@@ -45,11 +46,11 @@ CLASSES = {
         load("missing_reuse"),
         Bound.MEMORY,
         "low",
-        "counters say compute (compute 87%, memory 44% of peak)",
+        "counters indicate compute (compute 87%, memory 44% of peak)",
     ),
-    "a unit that idles": (load("narrow_access"), Bound.MEMORY, "low", "counters say latency"),
+    "a unit that idles": (load("narrow_access"), Bound.MEMORY, "low", "counters indicate latency"),
     "both units busy": (counted(SOFTMAX, 80.0, 82.0), Bound.MEMORY, "high", "counters agree"),
-    "without counters": (bare(SOFTMAX), Bound.MEMORY, "medium", "counters were not read"),
+    "without counters": (bare(SOFTMAX), Bound.MEMORY, "medium", "no counters were collected"),
 }
 
 
@@ -69,95 +70,100 @@ def test_what_the_tracer_costs_does_not_make_a_call_launch_bound() -> None:
 
 def test_the_position_lies_below_its_roof() -> None:
     place = roofline.position(SOFTMAX)
-    assert place["of_floor"] == pytest.approx(SOFTMAX.floor_ms / SOFTMAX.time_ms)
-    assert place["flops_per_second"] <= place["intensity"] * place["roof_bandwidth"] < place["roof_flops"]
-    assert place["least_ms"]["memory"] == pytest.approx(SOFTMAX.floor_ms, rel=0.01)
+    assert place.of_floor == pytest.approx(SOFTMAX.floor_ms / SOFTMAX.time_ms)
+    assert place.flops_per_second <= place.intensity * place.roof_bandwidth < place.roof_flops
+    assert place.least_ms.memory == pytest.approx(SOFTMAX.floor_ms, rel=0.01)
 
 
 # --- selection -------------------------------------------------------------------------------------------------------
 
 
-def test_tools_that_need_counters_run_where_the_class_asks_for_them() -> None:
-    of = {bound: {tool.name for tool in runner.select(TOOLS, bound, "cuda")} for bound in Bound}
+def test_diagnostics_that_need_counters_run_where_the_class_asks_for_them() -> None:
+    of = {bound: {d.name for d in runner.select(DIAGNOSTICS, bound, "cuda")} for bound in Bound}
     assert "bank_conflicts" in of[Bound.MEMORY] and "bank_conflicts" not in of[Bound.LAUNCH]
     assert "tensor_cores_idle" in of[Bound.COMPUTE] and "tensor_cores_idle" not in of[Bound.MEMORY]
     assert all("launch_overhead" in names for names in of.values()), "what is free runs always"
     assert not any(name.startswith("cpu_") for name in of[Bound.MEMORY])
 
 
-def test_only_the_counters_of_the_selected_tools_are_asked_for() -> None:
-    memory, compute = (runner.request_for(TOOLS, SOFTMAX, bound) for bound in (Bound.MEMORY, Bound.COMPUTE))
-    everything = runner.request_all(TOOLS, "cuda")
+def test_only_the_counters_of_the_selected_diagnostics_are_asked_for() -> None:
+    memory, compute = (
+        runner.request_for(DIAGNOSTICS, SOFTMAX, bound) for bound in (Bound.MEMORY, Bound.COMPUTE)
+    )
+    everything = runner.request_all(DIAGNOSTICS, "cuda")
     tensor = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
     assert tensor in compute.metrics and tensor not in memory.metrics and tensor in everything.metrics
     assert set(memory.metrics) | set(compute.metrics) <= set(everything.metrics) and memory.sample_lines
-    assert runner.request_for(TOOLS, SOFTMAX, Bound.LAUNCH).metrics == (), "an idle device needs none"
+    assert runner.request_for(DIAGNOSTICS, SOFTMAX, Bound.LAUNCH).metrics == (), "an idle device needs none"
 
 
-def test_a_tool_without_its_counters_is_listed_as_skipped() -> None:
-    skipped = {item.what: item.why for item in runner.diagnose(bare(SOFTMAX), TOOLS).skipped}
+def test_a_diagnostic_without_its_counters_is_listed_as_skipped() -> None:
+    skipped = {item.what: item.why for item in runner.diagnose(bare(SOFTMAX), DIAGNOSTICS).skipped}
     assert "counter" in skipped["divergence"] and len(skipped) == len(set(skipped))
 
 
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        ("timeline", "it lacks a timeline"),
-        ("cpu", "it lacks a profile of the CPU"),
-        ("it", "it lacks a kernel"),
+        ("timeline", "the profile lacks a timeline"),
+        ("cpu", "the profile lacks a profile of the CPU"),
+        ("kernel", "the profile lacks a kernel"),
     ],
 )
 def test_what_is_missing_is_named(missing: str, words: str) -> None:
-    curious = Diagnostic("curious", "system", "cuda", lambda scene: getattr(scene, missing), "t", "r", "e")
+    curious = Diagnostic(
+        "curious", "system", "cuda", lambda context: getattr(context, missing), "t", "r", "e"
+    )
     [note] = runner.diagnose(replace(SOFTMAX, timeline=None, skipped=()), [curious]).skipped
     assert (note.what, note.why) == ("curious", words)
 
 
-def test_a_tool_that_fails_costs_its_own_word_alone() -> None:
-    def fails(scene: DiagnosticContext) -> Match:
+def test_a_diagnostic_that_fails_costs_its_own_word_alone() -> None:
+    def fails(context: DiagnosticContext) -> Match:
         raise ValueError("no such thing\nas this")
 
-    returns = Diagnostic("returns", "system", "cuda", lambda scene: "a text", "t", "r", "e")  # type: ignore[arg-type,return-value]
-    tools = [Diagnostic("raises", "system", "cuda", fails, "t", "r", "e"), returns, claims("honest", 2.0)]
-    diagnosis = runner.diagnose(replace(SOFTMAX, floor_ms=0.001), tools)
+    returns = Diagnostic("returns", "system", "cuda", lambda context: "a text", "t", "r", "e")  # type: ignore[arg-type,return-value]
+    several = [Diagnostic("raises", "system", "cuda", fails, "t", "r", "e"), returns, claims("honest", 2.0)]
+    diagnosis = runner.diagnose(replace(SOFTMAX, floor_ms=0.001), several)
     assert [finding.diagnostic for finding in diagnosis.findings] == ["honest"]
     notes = {item.what: item.why for item in diagnosis.skipped}
     assert notes["raises"] == "it failed: ValueError: no such thing" and "AttributeError" in notes["returns"]
 
 
-def test_tools_that_the_class_does_not_ask_are_named_in_one_line_and_can_be_asked() -> None:
+def test_diagnostics_that_the_class_does_not_ask_are_named_in_one_line_and_can_be_asked() -> None:
     counting = [
-        claims(name, 2.0, metrics=(DRAM_THROUGHPUT,), affinity=frozenset({Bound.COMPUTE})) for name in ("one", "two")
+        claims(name, 2.0, metrics=(DRAM_THROUGHPUT,), bounds=frozenset({Bound.COMPUTE}))
+        for name in ("one", "two")
     ]
     [note] = runner.diagnose(replace(SOFTMAX, skipped=()), counting).skipped
-    assert note.why == "not asked in class memory: one, two" and "--all-counters" in note.enable
+    assert note.why == "not run in class memory: one, two" and "--all-counters" in note.enable
     far = replace(SOFTMAX, skipped=(), floor_ms=0.001)
-    asked = runner.diagnose(far, counting, every=True)
+    asked = runner.diagnose(far, counting, run_all=True)
     assert {finding.diagnostic for finding in asked.findings} == {"one", "two"} and not asked.skipped
 
 
 def test_a_launch_bound_candidate_is_not_asked_for_counters_and_says_so() -> None:
-    skipped = runner.diagnose(bare(load("launch_overhead")), TOOLS).skipped
-    [note] = [item for item in skipped if "not asked in class launch" in item.why]
+    skipped = runner.diagnose(bare(load("launch_overhead")), DIAGNOSTICS).skipped
+    [note] = [item for item in skipped if "not run in class launch" in item.why]
     assert "bank_conflicts" in note.why and not any(item.what == "bank_conflicts" for item in skipped)
 
 
 @pytest.mark.parametrize(
     ("profile", "words"),
     [
-        (bare(SOFTMAX), "tools for it could not look, as counters were not read"),
+        (bare(SOFTMAX), "did not run: counters were not collected"),
         (
             bare(load("launch_overhead")),
-            "tools for it could not look, as counters are not read in class launch",
+            "did not run: counters are not collected in class launch",
         ),
-        (replace(bare(SOFTMAX), target="cpu", cpu={}), "no tool looks for it on this target"),
-        (counted(bare(SOFTMAX), 30.0, 80.0), "as the profile lacks what they need"),
+        (replace(bare(SOFTMAX), target="cpu"), "there are none for this target"),
+        (counted(bare(SOFTMAX), 30.0, 80.0), "did not run: the profile lacks their data"),
     ],
 )
-def test_where_tools_could_not_look_for_energy_that_is_said(profile: Profile, words: str) -> None:
+def test_where_diagnostics_could_not_look_for_energy_that_is_said(profile: Profile, words: str) -> None:
     notes = [
         item.why
-        for item in runner.diagnose(profile, TOOLS, energy=True).skipped
+        for item in runner.diagnose(profile, DIAGNOSTICS, energy=True).skipped
         if item.what == runner.ENERGY
     ]
     assert len(notes) == 1 and words in notes[0]
@@ -175,12 +181,14 @@ def test_a_floor_that_a_candidate_has_undercut_caps_nothing() -> None:
 def test_kernels_that_do_not_matter_are_not_looked_at() -> None:
     profile = load("hot_spot")
     small = next(kernel.name for kernel in profile.kernels if kernel.share < 0.05)
-    assert small not in {finding.kernel for finding in runner.diagnose(profile, TOOLS).findings}
+    assert small not in {finding.kernel for finding in runner.diagnose(profile, DIAGNOSTICS).findings}
 
 
-@pytest.mark.parametrize("path", sorted(Path(tools.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
-def test_a_tool_stands_alone(path: Path) -> None:
-    """What tools share lives beside them, so that each can be replaced or left out."""
+@pytest.mark.parametrize(
+    "path", sorted(Path(diagnostics.__file__).parent.glob("*.py")), ids=lambda path: path.stem
+)
+def test_a_diagnostic_stands_alone(path: Path) -> None:
+    """What diagnostics share lives beside them, so that each can be replaced or left out."""
     assert "kernelpro.diagnose.diagnostics." not in path.read_text(encoding="utf-8")
 
 
@@ -188,42 +196,46 @@ def test_a_tool_stands_alone(path: Path) -> None:
 
 
 def claims(name: str, factor: float, **changes: Any) -> Diagnostic:
-    """A tool that always finds something worth `factor`."""
-    found = Match(
+    """A diagnostic that always matches, with a gain of `factor`."""
+    match = Match(
         (Evidence("a", 1.0),),
         "because",
-        ("do this", "or that"),
         1 - 1 / factor,
         "so",
+        advice=("do this", "or that"),
         kernel=changes.pop("of", ""),
     )
-    return Diagnostic(name, changes.pop("level", "kernel"), "cuda", lambda scene: found, "t", "r", "e", **changes)
+    level = changes.pop("level", "kernel")
+    return Diagnostic(name, level, "cuda", lambda context: match, "t", "r", "e", **changes)
 
 
 def ranked(
-    tools: list[Diagnostic], profile: Profile = SOFTMAX, record: TrackRecord | None = None
+    several: list[Diagnostic], profile: Profile = SOFTMAX, record: TrackRecord | None = None
 ) -> list[tuple[str, str]]:
     far = replace(profile, floor_ms=profile.time_ms / 100)
-    return [(finding.diagnostic, finding.explained_by) for finding in runner.diagnose(far, tools, record).findings]
+    return [
+        (finding.diagnostic, finding.explained_by)
+        for finding in runner.diagnose(far, several, record).findings
+    ]
 
 
 def test_causes_come_by_gain_and_symptoms_after_all_causes() -> None:
-    tools = [
+    several = [
         claims("small", 1.2),
         claims("symptom", 5.0, symptom_of=("small", "absent")),
         claims("large", 2.0),
     ]
-    assert ranked(tools) == [("large", ""), ("small", ""), ("symptom", "small")]
+    assert ranked(several) == [("large", ""), ("small", ""), ("symptom", "small")]
 
 
 def test_a_symptom_is_explained_by_a_root_rather_than_by_another_symptom() -> None:
-    tools = [
+    several = [
         claims("root", 2.0),
         claims("between", 4.0, symptom_of=("root",)),
         claims("last", 3.0, symptom_of=("between", "root")),
         claims("pointer", 1.5, level="system", of="softmax_kernel", symptom_of=(ANY,)),
     ]
-    assert ranked(tools) == [("root", ""), ("between", "root"), ("last", "root"), ("pointer", "root")]
+    assert ranked(several) == [("root", ""), ("between", "root"), ("last", "root"), ("pointer", "root")]
 
 
 def test_two_that_anything_explains_do_not_explain_each_other() -> None:
@@ -239,15 +251,15 @@ def test_what_is_worth_less_than_noise_is_not_mentioned() -> None:
 
 def test_what_a_library_does_inside_ranks_after_what_the_author_can_change() -> None:
     theirs = replace(SOFTMAX, kernels=(replace(SOFTMAX.kernels[0], authored=False),))
-    tools = [claims("inside", 3.0), claims("around", 1.5, level="system")]
-    assert ranked(tools) == [("inside", ""), ("around", "")]
-    assert ranked(tools, theirs) == [("around", ""), ("inside", "")]
-    finding = runner.diagnose(replace(theirs, floor_ms=0.001), tools).findings[1]
-    assert finding.advice == (REPLACE, "in that kernel, do this")
+    several = [claims("inside", 3.0), claims("around", 1.5, level="system")]
+    assert ranked(several) == [("inside", ""), ("around", "")]
+    assert ranked(several, theirs) == [("around", ""), ("inside", "")]
+    finding = runner.diagnose(replace(theirs, floor_ms=0.001), several).findings[1]
+    assert finding.advice == (REPLACE, "in your kernel, do this")
 
 
 def test_a_library_kernels_hot_spot_comes_before_its_inner_defects() -> None:
-    findings = runner.diagnose(load("hot_spot"), TOOLS).findings
+    findings = runner.diagnose(load("hot_spot"), DIAGNOSTICS).findings
     assert [finding.diagnostic for finding in findings][:2] == ["hot_spot", "excess_traffic"]
     assert (
         findings[0].kernel == findings[1].kernel == "cunn_SoftMaxForward"
@@ -255,32 +267,34 @@ def test_a_library_kernels_hot_spot_comes_before_its_inner_defects() -> None:
     )
 
 
-def test_the_order_of_tools_does_not_matter() -> None:
+def test_the_order_of_diagnostics_does_not_matter() -> None:
     profile = load("spills")
-    assert runner.diagnose(profile, TOOLS).findings == runner.diagnose(profile, TOOLS[::-1]).findings
+    assert (
+        runner.diagnose(profile, DIAGNOSTICS).findings == runner.diagnose(profile, DIAGNOSTICS[::-1]).findings
+    )
 
 
 # --- track record ----------------------------------------------------------------------------------------------------
 
 
-def test_a_tool_that_promises_too_much_sinks() -> None:
-    tools, record = [claims("boaster", 2.0), claims("honest", 1.8)], TrackRecord()
-    assert ranked(tools, record=record)[0] == ("boaster", "")
+def test_a_diagnostic_that_promises_too_much_sinks() -> None:
+    several, record = [claims("boaster", 2.0), claims("honest", 1.8)], TrackRecord()
+    assert ranked(several, record=record)[0] == ("boaster", "")
     for _ in range(5):
-        record.add("boaster", expected=2.0, followed=1.0)
-        record.add("honest", expected=1.8, followed=1.8)
-    assert ranked(tools, record=record)[0] == ("honest", "")
+        record.add("boaster", predicted=2.0, achieved=1.0)
+        record.add("honest", predicted=1.8, achieved=1.8)
+    assert ranked(several, record=record)[0] == ("honest", "")
 
 
 def test_few_trials_change_little() -> None:
     record = TrackRecord()
-    record.add("tool", expected=2.0, followed=1.0)
+    record.add("tool", predicted=2.0, achieved=1.0)
     assert record.trust("tool") == pytest.approx(5 / 6) and record.trust("unknown") == 1.0
-    record.add("tool", expected=2.0, followed=1e9)
+    record.add("tool", predicted=2.0, achieved=1e9)
     assert record.trust("tool") == pytest.approx((5 + 0 + 3) / 7), (
         "one lucky trial counts three times at most"
     )
-    record.add("tool", expected=1.001, followed=5.0)
+    record.add("tool", predicted=1.001, achieved=5.0)
     assert len(record.trials["tool"]) == 2, "a promise of nothing cannot be kept or broken"
 
 
@@ -288,15 +302,15 @@ def test_trials_survive_a_restart_and_broken_lines(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "record.jsonl"
     record = TrackRecord.load(path)
     assert record.trials == {}
-    record.add("tool", expected=2.0, followed=4.0)
-    record.add("tool", expected=2.0, followed=0.5)
+    record.add("tool", predicted=2.0, achieved=4.0)
+    record.add("tool", predicted=2.0, achieved=0.5)
     with path.open("a", encoding="utf-8") as file:
         file.write(
-            '{"tool": "tool", "expected": 2.0}\nnot json\n[1]\n'
-            + json.dumps({"tool": "other", "expected": 4, "followed": 2})
+            '{"diagnostic": "tool", "predicted": 2.0}\nnot json\n[1]\n'
+            + json.dumps({"diagnostic": "other", "predicted": 4, "achieved": 2})
         )
     with path.open("ab") as binary:
-        binary.write(b'\n{"tool": "\xff\xfe"}\n\x00\xc3')
+        binary.write(b'\n{"diagnostic": "\xff\xfe"}\n\x00\xc3')
     again = TrackRecord.load(path)
     assert again.trials == {"tool": [2.0, -1.0], "other": [0.5]}
     assert again.discounted_gain("other", 4.0) == pytest.approx(4 ** (5.5 / 6))
@@ -344,4 +358,4 @@ def test_names_stay_apart() -> None:
 def test_a_finding_speaks_of_the_plain_name() -> None:
     at = DiagnosticContext(SOFTMAX, Bound.MEMORY, SOFTMAX.kernels[0])
     assert "(" in at.kernel.name
-    assert at.to_finding(claims("any", 2.0), Match((), "c", (), 0.5, "h")).kernel == "softmax_kernel"
+    assert at.to_finding(claims("any", 2.0), Match((), "c", 0.5, "h")).kernel == "softmax_kernel"

@@ -1,4 +1,4 @@
-"""Instruction-level tools: over facts of machine code as compilers leave them, without counters and with them."""
+"""Instruction-level diagnostics over machine code as compilers produce it, with and without counters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typed_records import typed
 
 from kernelpro.diagnose import DiagnosticContext, MissingData
 from kernelpro.diagnose.counters import (
@@ -19,9 +20,9 @@ from kernelpro.diagnose.counters import (
 )
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.profile import sass
-from kernelpro.records import Bound, Finding, Kernel, Profile, Severity
+from kernelpro.records import Bound, Finding, Kernel, KernelCode, Profile, Severity
 
-TOOLS = registry()
+DIAGNOSTICS = registry()
 NAMES = [
     "double_precision",
     "narrow_access",
@@ -94,7 +95,9 @@ def code(
     )
 
 
-def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **changes: Any) -> DiagnosticContext:
+def context(
+    facts: dict[str, Any], metrics: dict[str, float] | None = None, **changes: Any
+) -> DiagnosticContext:
     """One kernel alone in a call; without `time_ms` as on a machine without a GPU."""
     time_ms = changes.pop("time_ms", 0.0)
     kernel = Kernel(
@@ -105,9 +108,9 @@ def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **chan
         (4096,),
         changes.pop("block", (256,)),
         changes.pop("registers", 40),
-        code=facts,
+        metrics=metrics or {},
+        **typed({"code": facts}),
     )
-    kernel = Kernel.from_json(kernel.to_json() | {"metrics": metrics or {}})
     bound = changes.pop("bound", Bound.MEMORY)
     fields: dict[str, Any] = {
         "floor_ms": 0.12 if time_ms else 0.0,
@@ -116,18 +119,24 @@ def scene(facts: dict[str, Any], metrics: dict[str, float] | None = None, **chan
         "device": H200,
         "precision": "tf32",
     }
-    return DiagnosticContext(Profile("cuda", time_ms, **(fields | changes), kernels=(kernel,)), bound, kernel)
+    profile = Profile("cuda", time_ms, **typed(fields | changes), kernels=(kernel,))
+    return DiagnosticContext(profile, bound, kernel)
 
 
-def ask(name: str, at: DiagnosticContext) -> Finding | None:
-    found = TOOLS[name].analyze(at)
-    return at.to_finding(TOOLS[name], found) if found else None
+def analyze(name: str, at: DiagnosticContext) -> Finding | None:
+    match = DIAGNOSTICS[name].analyze(at)
+    return at.to_finding(DIAGNOSTICS[name], match) if match else None
 
 
 def counters(compute: float, memory: float, cycles: float = 20.0, **waiting: float) -> dict[str, float]:
     """Use of SM and memory in percent, and the share of the warps' time by reason."""
     stalls = {stall_metric(reason): share * cycles for reason, share in waiting.items()}
-    return {SM_THROUGHPUT: compute, MEMORY_THROUGHPUT: memory, DRAM_THROUGHPUT: memory, WARP_CYCLES: cycles} | stalls
+    return {
+        SM_THROUGHPUT: compute,
+        MEMORY_THROUGHPUT: memory,
+        DRAM_THROUGHPUT: memory,
+        WARP_CYCLES: cycles,
+    } | stalls
 
 
 # A vectorised GELU with a grid-stride loop, and a row-wise softmax of one block a row, both as compiled for sm_90.
@@ -172,26 +181,26 @@ TILE_WIDTHS = {"global_load": {"32": 2}, "shared_store": {"32": 2}, "shared_load
 @pytest.mark.parametrize("measured", [False, True], ids=["static", "counters"])
 def test_healthy_streaming_kernels_are_left_alone(name: str, facts: dict[str, Any], measured: bool) -> None:
     metrics = counters(31, 82, long_scoreboard=0.47, barrier=0.19, membar=0.0) if measured else None
-    assert ask(name, scene(facts, metrics, time_ms=0.135 if measured else 0.0)) is None
+    assert analyze(name, context(facts, metrics, time_ms=0.135 if measured else 0.0)) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_wgmma_loop_is_left_alone(name: str) -> None:
     metrics = counters(80, 60, long_scoreboard=0.3, barrier=0.1, membar=0.0) | {TENSOR: 82.0}
     assert (
-        ask(name, scene(WGMMA, metrics, work=PRODUCT, bound=Bound.COMPUTE, time_ms=0.4, floor_ms=0.357))
+        analyze(name, context(WGMMA, metrics, work=PRODUCT, bound=Bound.COMPUTE, time_ms=0.4, floor_ms=0.357))
         is None
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_machine_code_a_tool_is_skipped_and_not_silent(name: str) -> None:
+def test_without_machine_code_a_diagnostic_is_skipped_and_not_silent(name: str) -> None:
     if name == "tensor_cores_idle":  # the tensor pipe's counter does as well
-        found = ask(name, scene({}, {TENSOR: 0.0}, work=PRODUCT))
+        found = analyze(name, context({}, {TENSOR: 0.0}, work=PRODUCT))
         assert found and found.severity is Severity.HIGH
         return
     with pytest.raises(MissingData, match="machine code"):
-        TOOLS[name].analyze(scene({}, work=PRODUCT))
+        DIAGNOSTICS[name].analyze(context({}, work=PRODUCT))
 
 
 def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
@@ -199,7 +208,7 @@ def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
         {"alu": 5, "half": 1, "fma32": 1, "convert": 1, "global_load": 1, "global_store": 1, "branch": 1},
         {"global_load": {"16": 1}, "global_store": {"16": 1}},
     )
-    found = ask("narrow_access", scene(bf16))
+    found = analyze("narrow_access", context(bf16))
     assert (
         found
         and found.severity is Severity.HIGH
@@ -207,23 +216,23 @@ def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
         and found.where == "kernel.cu:12"
     )
     waiting = {"long_scoreboard": 0.8, "lg_throttle": 0.0}
-    measured = ask("narrow_access", scene(bf16, counters(20, 40, **waiting), time_ms=0.3))
+    measured = analyze("narrow_access", context(bf16, counters(20, 40, **waiting), time_ms=0.3))
     assert measured and 1.5 < measured.gain.factor < 2.0
-    assert ask("narrow_access", scene(bf16, counters(20, 80, **waiting), time_ms=0.13)) is None, (
+    assert analyze("narrow_access", context(bf16, counters(20, 80, **waiting), time_ms=0.13)) is None, (
         "near the ceiling"
     )
     busy = counters(20, 40, long_scoreboard=0.1, lg_throttle=0.0)
-    assert ask("narrow_access", scene(bf16, busy, time_ms=0.3)) is None, "warps do not wait for memory"
-    assert ask("narrow_access", scene(bf16, time_ms=0.13)) is None, "near the ceiling by its time"
+    assert analyze("narrow_access", context(bf16, busy, time_ms=0.3)) is None, "warps do not wait for memory"
+    assert analyze("narrow_access", context(bf16, time_ms=0.13)) is None, "near the ceiling by its time"
     scattered = {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 4.0}
-    assert ask("narrow_access", scene(bf16, counters(20, 40, **waiting) | scattered, time_ms=0.3)) is None, (
-        "scattered, not narrow"
-    )
+    assert (
+        analyze("narrow_access", context(bf16, counters(20, 40, **waiting) | scattered, time_ms=0.3)) is None
+    ), "scattered, not narrow"
 
 
 def test_unrolled_scalar_loads_have_enough_in_flight() -> None:
     unrolled = code({"alu": 8, "fma32": 8, "global_load": 8, "branch": 1}, {"global_load": {"32": 8}})
-    assert ask("narrow_access", scene(unrolled)) is None
+    assert analyze("narrow_access", context(unrolled)) is None
 
 
 def test_spills_are_found_in_code_and_in_counters() -> None:
@@ -243,7 +252,7 @@ def test_spills_are_found_in_code_and_in_counters() -> None:
         spill_loads=288,
         registers=32,
     )
-    found = ask("spills", scene(spilling, registers=32))
+    found = analyze("spills", context(spilling, registers=32))
     assert (
         found
         and found.severity is Severity.HIGH
@@ -255,7 +264,7 @@ def test_spills_are_found_in_code_and_in_counters() -> None:
         for space, n in (("local", 3e6), ("global", 1e6))
         for op in ("ld", "st")
     }
-    measured = ask("spills", scene(spilling, counters(20, 85) | requests, time_ms=0.6))
+    measured = analyze("spills", context(spilling, counters(20, 85) | requests, time_ms=0.6))
     assert measured and measured.gain.factor == pytest.approx(4.0, rel=0.02)
 
 
@@ -265,31 +274,31 @@ def test_a_run_time_index_is_told_from_a_spill() -> None:
         {"local_load": {"32": 16}, "local_store": {"32": 8}},
         stack=128,
     )
-    found = ask("spills", scene(indexed))
-    assert found and "indexed at run time" in found.cause
+    found = analyze("spills", context(indexed))
+    assert found and "run-time indices" in found.cause
 
 
 def test_products_on_multiply_add_units_are_told_the_tensor_rate() -> None:
     tiled = code(TILES, TILE_WIDTHS)
-    found = ask("tensor_cores_idle", scene(tiled, work=PRODUCT, bound=Bound.COMPUTE))
+    found = analyze("tensor_cores_idle", context(tiled, work=PRODUCT, bound=Bound.COMPUTE))
     assert found and found.gain.factor == pytest.approx(385 / 51, rel=0.01) and "385" in found.cause
-    assert ask("tensor_cores_idle", scene(tiled, work=PRODUCT, precision="fp32")) is None, "not allowed"
-    assert ask("tensor_cores_idle", scene(tiled, work=PRODUCT | {"matrix_flops": 1e8})) is None, (
+    assert analyze("tensor_cores_idle", context(tiled, work=PRODUCT, precision="fp32")) is None, "not allowed"
+    assert analyze("tensor_cores_idle", context(tiled, work=PRODUCT | {"matrix_flops": 1e8})) is None, (
         "bytes take longer"
     )
-    assert ask("tensor_cores_idle", scene(tiled)) is None, "no products in the task"
+    assert analyze("tensor_cores_idle", context(tiled)) is None, "no products in the task"
 
 
 def test_only_the_kernel_that_carries_the_products_is_accused() -> None:
-    at = scene(code({"fma32": 40, "alu": 10}), work=PRODUCT)
-    library = Kernel("gemm", 400.0, 1, 0.2, authored=False, code={"mix": {"hgmma": 16}})
+    at = context(code({"fma32": 40, "alu": 10}), work=PRODUCT)
+    library = Kernel("gemm", 400.0, 1, 0.2, authored=False, code=KernelCode(mix={"hgmma": 16}))
     both = Profile.from_json(at.profile.to_json() | {"kernels": [at.kernel.to_json(), library.to_json()]})
-    assert ask("tensor_cores_idle", DiagnosticContext(both, Bound.COMPUTE, both.kernels[0])) is None
+    assert analyze("tensor_cores_idle", DiagnosticContext(both, Bound.COMPUTE, both.kernels[0])) is None
 
 
 def test_mma_sync_on_hopper_is_the_slow_family() -> None:
     loop = code({"hmma": 64, "shared_load": 24, "alu": 20, "async_copy": 4, "barrier": 1, "branch": 1})
-    found = ask("slow_mma_family", scene(loop, work=PRODUCT, bound=Bound.COMPUTE))
+    found = analyze("slow_mma_family", context(loop, work=PRODUCT, bound=Bound.COMPUTE))
     assert (
         found
         and found.severity is Severity.HIGH
@@ -298,10 +307,10 @@ def test_mma_sync_on_hopper_is_the_slow_family() -> None:
     )
     for capability in ("8.0", "12.0"):
         assert (
-            ask("slow_mma_family", scene(loop, work=PRODUCT, device=H200 | {"capability": capability}))
+            analyze("slow_mma_family", context(loop, work=PRODUCT, device=H200 | {"capability": capability}))
             is None
         )
-    assert ask("slow_mma_family", scene(loop, work=PRODUCT | {"matrix_flops": 1e9})) is None, (
+    assert analyze("slow_mma_family", context(loop, work=PRODUCT | {"matrix_flops": 1e9})) is None, (
         "memory is slower anyway"
     )
 
@@ -313,17 +322,19 @@ SERIALISED = (
 
 
 def test_serialised_products_carry_the_compilers_reason() -> None:
-    at = scene(WGMMA | {"warnings": [SERIALISED]}, work=PRODUCT, bound=Bound.COMPUTE)
-    found = ask("serialized_wgmma", at)
+    at = context(WGMMA | {"warnings": [SERIALISED]}, work=PRODUCT, bound=Bound.COMPUTE)
+    found = analyze("serialized_wgmma", at)
     assert (
         found
         and found.severity is Severity.HIGH
         and "non wgmma instructions defining accumulator registers" in found.cause
     )
-    busy = ask("serialized_wgmma", scene(WGMMA | {"warnings": [SERIALISED]}, {TENSOR: 80.0}, work=PRODUCT))
+    busy = analyze(
+        "serialized_wgmma", context(WGMMA | {"warnings": [SERIALISED]}, {TENSOR: 80.0}, work=PRODUCT)
+    )
     assert busy and busy.severity is Severity.LOW, "the tensor pipe is busy all the same"
     compiler = {"warnings": [SERIALISED.replace("'kernel'", "'another'")]}
-    assert ask("serialized_wgmma", scene(WGMMA, work=PRODUCT, compiler=compiler)) is None, (
+    assert analyze("serialized_wgmma", context(WGMMA, work=PRODUCT, compiler=compiler)) is None, (
         "said of another kernel"
     )
 
@@ -331,23 +342,25 @@ def test_serialised_products_carry_the_compilers_reason() -> None:
 def test_tiles_through_registers_wait_for_memory() -> None:
     tiled = code({**TILES, "hmma": 16}, TILE_WIDTHS)
     metrics = counters(30, 35, long_scoreboard=0.4, barrier=0.2)
-    found = ask("missing_async_copy", scene(tiled, metrics, work=PRODUCT, time_ms=1.0, floor_ms=0.357))
-    assert found and found.severity is Severity.HIGH and "60%" in found.gain.basis and "TMA" in found.advice[0]
-    hidden = ask(
-        "missing_async_copy", scene(tiled, counters(80, 60, long_scoreboard=0.1, barrier=0.05), time_ms=1.0)
+    found = analyze("missing_async_copy", context(tiled, metrics, work=PRODUCT, time_ms=1.0, floor_ms=0.357))
+    assert (
+        found and found.severity is Severity.HIGH and "60%" in found.gain.basis and "TMA" in found.advice[0]
+    )
+    hidden = analyze(
+        "missing_async_copy", context(tiled, counters(80, 60, long_scoreboard=0.1, barrier=0.05), time_ms=1.0)
     )
     assert hidden and hidden.severity is Severity.LOW, "other warps hide it"
-    assert ask("missing_async_copy", scene(tiled, device=H200 | {"capability": "7.5"})) is None
+    assert analyze("missing_async_copy", context(tiled, device=H200 | {"capability": "7.5"})) is None
     tree = code(
         {"shared_load": 21, "alu": 15, "fma32": 12, "barrier": 12, "shared_store": 11, "global_load": 1}
     )
-    assert ask("missing_async_copy", scene(tree)) is None, "a reduction, not a tile"
+    assert analyze("missing_async_copy", context(tree)) is None, "a reduction, not a tile"
 
 
 def test_without_counters_the_latency_of_a_tile_is_set_against_its_work() -> None:
     tiled = code({**TILES, "hmma": 16}, TILE_WIDTHS)
-    alone = ask("missing_async_copy", scene(tiled, block=(128,), registers=255))
-    crowded = ask("missing_async_copy", scene(tiled, block=(1024,), registers=32))
+    alone = analyze("missing_async_copy", context(tiled, block=(128,), registers=255))
+    crowded = analyze("missing_async_copy", context(tiled, block=(1024,), registers=32))
     assert alone and crowded and alone.gain.factor > crowded.gain.factor
 
 
@@ -356,14 +369,14 @@ def test_one_stage_takes_turns() -> None:
         {"async_copy": 2, "barrier": 2, "shared_load": 43, "fma32": 32, "alu": 7, "other": 1, "branch": 1}
     )
     metrics = counters(35, 30, long_scoreboard=0.35, barrier=0.2)
-    found = ask("missing_pipelining", scene(single, metrics, time_ms=1.0))
+    found = analyze("missing_pipelining", context(single, metrics, time_ms=1.0))
     assert found and found.severity is Severity.HIGH and "one buffer" in found.cause
     double = code({"async_copy": 2, "barrier": 1, "shared_load": 43, "fma32": 32, "alu": 7})
-    assert ask("missing_pipelining", scene(double, metrics, time_ms=1.0)) is None
+    assert analyze("missing_pipelining", context(double, metrics, time_ms=1.0)) is None
     triton = {"configuration": {"kernel": "BLOCK_M: 128, num_warps: 8, num_stages: 1"}}
-    staged = ask(
+    staged = analyze(
         "missing_pipelining",
-        scene(code({**TILES, "hgmma": 4}, TILE_WIDTHS), metrics, compiler=triton, time_ms=1.0),
+        context(code({**TILES, "hgmma": 4}, TILE_WIDTHS), metrics, compiler=triton, time_ms=1.0),
     )
     assert staged and "num_stages" in " ".join(staged.advice)
 
@@ -371,13 +384,15 @@ def test_one_stage_takes_turns() -> None:
 def test_one_load_at_a_time_is_found_by_its_stalls() -> None:
     row_sum = code({"alu": 6, "global_load": 1, "fma32": 1, "branch": 1}, {"global_load": {"128": 1}})
     waiting = counters(15, 40, long_scoreboard=0.8, barrier=0.0)
-    found = ask("missing_pipelining", scene(row_sum, waiting, time_ms=0.3))
+    found = analyze("missing_pipelining", context(row_sum, waiting, time_ms=0.3))
     assert found and found.severity is Severity.HIGH and "unroll" in found.advice[0]
-    assert ask("missing_pipelining", scene(row_sum, time_ms=0.3)) is None, "not to be told without counters"
+    assert analyze("missing_pipelining", context(row_sum, time_ms=0.3)) is None, (
+        "not to be told without counters"
+    )
     assert (
-        ask(
+        analyze(
             "missing_pipelining",
-            scene(row_sum, counters(15, 82, long_scoreboard=0.8, barrier=0.0), time_ms=0.13),
+            context(row_sum, counters(15, 82, long_scoreboard=0.8, barrier=0.0), time_ms=0.13),
         )
         is None
     )
@@ -394,9 +409,9 @@ def test_conversions_at_each_step() -> None:
         "branch": 1,
     }
     to_and_fro = code(loop, {"global_load": {"32": 1}, "global_store": {"32": 1}})
-    found = ask("precision_conversions", scene(to_and_fro))
+    found = analyze("precision_conversions", context(to_and_fro))
     assert found and found.severity is Severity.HIGH and "48 of 119" in found.cause
-    assert ask("precision_conversions", scene(to_and_fro, counters(30, 82), time_ms=0.13)) is None, (
+    assert analyze("precision_conversions", context(to_and_fro, counters(30, 82), time_ms=0.13)) is None, (
         "memory sets the time"
     )
 
@@ -415,9 +430,9 @@ def test_accurate_powers_expand() -> None:
         },
         {"global_load": {"128": 1}, "global_store": {"128": 1}},
     )
-    found = ask("special_functions", scene(powers, source="y = powf(x, 2.5f);"))
+    found = analyze("special_functions", context(powers, source="y = powf(x, 2.5f);"))
     assert found and found.severity is Severity.HIGH and "powf" in found.cause and "__powf" in found.advice[0]
-    measured = ask("special_functions", scene(powers, counters(88, 40), time_ms=0.4))
+    measured = analyze("special_functions", context(powers, counters(88, 40), time_ms=0.4))
     assert measured and measured.gain.factor > 1.8
 
 
@@ -426,7 +441,7 @@ def test_a_full_special_function_pipe() -> None:
         {"alu": 8, "fma32": 64, "special": 64, "global_load": 1, "global_store": 1},
         {"global_load": {"128": 1}, "global_store": {"128": 1}},
     )
-    found = ask("special_functions", scene(exponentials))
+    found = analyze("special_functions", context(exponentials))
     assert found and found.severity is Severity.HIGH and "64 special functions" in found.cause
 
 
@@ -453,30 +468,33 @@ def test_a_sine_counts_although_it_needs_no_special_unit() -> None:
         "mix": mix,
         "widths": {"global_load": {"128": 1, "32": 4}, "global_store": {"128": 1}},
     }
-    at = scene(code(mix=mix) | {"loops": [slow_path, around]}, source="y = sinf(x);")
-    found = ask("special_functions", at)
+    at = context(code(mix=mix) | {"loops": [slow_path, around]}, source="y = sinf(x);")
+    found = analyze("special_functions", at)
     assert found and "sinf" in found.cause
-    assert ask("double_precision", at) is None, "the double of the rare path is no defect"
-    assert "special_functions" in TOOLS["integer_arithmetic"].symptom_of
+    assert analyze("double_precision", at) is None, "the double of the rare path is no defect"
+    assert "special_functions" in DIAGNOSTICS["integer_arithmetic"].symptom_of
 
 
 def test_doubles_by_accident() -> None:
     loop = {"fp64": 40, "convert": 8, "fma32": 10, "alu": 20, "global_load": 1, "global_store": 1}
     doubles = code(loop, {"global_load": {"128": 1}, "global_store": {"128": 1}})
-    found = ask("double_precision", scene(doubles, counters(80, 20), time_ms=0.5))
+    found = analyze("double_precision", context(doubles, counters(80, 20), time_ms=0.5))
     assert found and found.severity is Severity.HIGH and "0.5f" in found.advice[0]
-    assert ask("double_precision", scene(doubles, precision="native", source="x.to(torch.float64)")) is None
+    assert (
+        analyze("double_precision", context(doubles, precision="native", source="x.to(torch.float64)"))
+        is None
+    )
 
 
 def test_fences_in_the_loop() -> None:
     fenced = code({"alu": 4, "global_load": 1, "fma32": 1, "global_store": 1, "membar": 3, "branch": 1})
-    found = ask("memory_barriers", scene(fenced))
+    found = analyze("memory_barriers", context(fenced))
     assert found and found.severity is Severity.HIGH and "1 memory fence" in found.cause
-    measured = ask("memory_barriers", scene(fenced, counters(5, 20, membar=0.7), time_ms=0.6))
+    measured = analyze("memory_barriers", context(fenced, counters(5, 20, membar=0.7), time_ms=0.6))
     assert measured and measured.gain.factor > 2
-    assert ask("memory_barriers", scene(fenced, counters(30, 80, membar=0.01), time_ms=0.14)) is None
+    assert analyze("memory_barriers", context(fenced, counters(30, 80, membar=0.01), time_ms=0.14)) is None
     once = code(mix={"alu": 40, "global_load": 4, "fma32": 30, "membar": 3, "atomic": 1})
-    assert ask("memory_barriers", scene(once)) is None, "once a block is how the last block is found"
+    assert analyze("memory_barriers", context(once)) is None, "once a block is how the last block is found"
 
 
 def test_index_divisions() -> None:
@@ -493,28 +511,29 @@ def test_index_divisions() -> None:
         },
         {"global_load": {"32": 4}, "global_store": {"32": 4}},
     )
-    found = ask("integer_arithmetic", scene(divisions))
+    found = analyze("integer_arithmetic", context(divisions))
     assert found and found.severity is Severity.HIGH and "division" in found.cause
-    assert ask("special_functions", scene(divisions)) is None, (
+    assert analyze("special_functions", context(divisions)) is None, (
         "reciprocals of integer division are no special functions"
     )
-    assert ask("integer_arithmetic", scene(divisions, counters(40, 82), time_ms=0.13)) is None, (
+    assert analyze("integer_arithmetic", context(divisions, counters(40, 82), time_ms=0.13)) is None, (
         "memory sets the time"
     )
 
 
 def test_a_gain_never_goes_beyond_the_floor() -> None:
-    found = ask(
-        "tensor_cores_idle", scene(code(TILES, TILE_WIDTHS), work=PRODUCT, time_ms=0.4, floor_ms=0.357)
+    found = analyze(
+        "tensor_cores_idle", context(code(TILES, TILE_WIDTHS), work=PRODUCT, time_ms=0.4, floor_ms=0.357)
     )
     assert found and found.severity is Severity.MEDIUM and "floor" in found.gain.basis
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_tool_explains_itself(name: str) -> None:
-    tool = TOOLS[name]
-    assert tool.name == name and tool.level == "instruction" and tool.trigger and tool.remedy and tool.gain_basis
-    assert set(tool.symptom_of) <= set(TOOLS), "a symptom of a tool that does not exist"
+def test_every_diagnostic_explains_itself(name: str) -> None:
+    diagnostic = DIAGNOSTICS[name]
+    assert diagnostic.name == name and diagnostic.level == "instruction"
+    assert diagnostic.trigger and diagnostic.remedy and diagnostic.gain_basis
+    assert set(diagnostic.symptom_of) <= set(DIAGNOSTICS), "a symptom of a diagnostic that does not exist"
 
 
 SOURCE = r"""
@@ -566,7 +585,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     nvcc = shutil.which("nvcc")
-    if nvcc is None or sass.tool("cuobjdump") is None or sass.tool("nvdisasm") is None:
+    if nvcc is None or sass.find_tool("cuobjdump") is None or sass.find_tool("nvdisasm") is None:
         pytest.skip("nvcc, cuobjdump and nvdisasm are needed")
     folder: Path = tmp_path_factory.mktemp("code")
     (folder / "kernel.cu").write_text(SOURCE)
@@ -583,13 +602,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         "kernel.cu",
     ]
     log = subprocess.run(command, cwd=folder, check=True, capture_output=True).stderr
-    static = sass.analyse({"kernel.cubin": (folder / "kernel.cubin").read_bytes(), "kernel.log": log})
-    return {name: variants[0] for name, variants in static.kernels.items()}
+    static = sass.analyze({"kernel.cubin": (folder / "kernel.cubin").read_bytes(), "kernel.log": log})
+    return {name: variants[0].to_json() for name, variants in static.kernels.items()}
 
 
 @pytest.mark.parametrize("kernel", EXPECTED)
 def test_real_machine_code_without_a_gpu(compiled: dict[str, dict[str, Any]], kernel: str) -> None:
-    at = scene(compiled[kernel], source=SOURCE, registers=compiled[kernel]["registers"])
-    severe = {name for name in NAMES if (found := ask(name, at)) and found.severity is Severity.HIGH}
-    explained = {name for name in severe if set(TOOLS[name].symptom_of) & severe}
+    at = context(compiled[kernel], source=SOURCE, registers=compiled[kernel]["registers"])
+    severe = {name for name in NAMES if (found := analyze(name, at)) and found.severity is Severity.HIGH}
+    explained = {name for name in severe if set(DIAGNOSTICS[name].symptom_of) & severe}
     assert severe - explained == EXPECTED[kernel]

@@ -1,4 +1,4 @@
-"""Kernel-level tools: each names its defect, stays silent on healthy numbers, and says what it lacks or falls back honestly."""
+"""Kernel-level diagnostics: each names its defect, ignores healthy numbers, and reports missing counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from softmax_sample import MATRIX, NAMES, SOFTMAX, TOOLS, accused, ask, kernel, scene, slow
+from softmax_sample import DIAGNOSTICS, MATRIX, NAMES, SOFTMAX, analyze, context, kernel, matched, slow
 
 from kernelpro.diagnose import DiagnosticContext, MissingData
 from kernelpro.diagnose.counters import (
@@ -24,22 +24,22 @@ LOAD, STORE = "global_op_ld", "global_op_st"
 # --- the healthy kernel ----------------------------------------------------------------------------------------------
 
 
-def test_every_tool_is_registered_and_documented() -> None:
-    assert set(TOOLS) == set(NAMES)
-    for tool in TOOLS.values():
-        assert tool.level == "kernel" and tool.target == "cuda"
-        assert tool.trigger and tool.remedy and tool.gain_basis
-        assert tool.name not in tool.symptom_of
+def test_every_diagnostic_is_registered_and_documented() -> None:
+    assert set(DIAGNOSTICS) == set(NAMES)
+    for diagnostic in DIAGNOSTICS.values():
+        assert diagnostic.level == "kernel" and diagnostic.target == "cuda"
+        assert diagnostic.trigger and diagnostic.remedy and diagnostic.gain_basis
+        assert diagnostic.name not in diagnostic.symptom_of
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_counters_were_all_seen_on_a_real_device(name: str) -> None:
-    assert set(TOOLS[name].metrics) <= set(SOFTMAX)
+    assert set(DIAGNOSTICS[name].metrics) <= set(SOFTMAX)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_softmax_is_not_accused(name: str) -> None:
-    finding = ask(name, scene(kernel({})))
+    finding = analyze(name, context(kernel({})))
     if name == "dram_roof":
         assert finding is not None and finding.severity is Severity.LOW
         assert "92%" in finding.cause and "fewer bytes" in finding.advice[0]
@@ -50,7 +50,7 @@ def test_a_healthy_softmax_is_not_accused(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_kernel_far_above_its_floor_is_not_accused_either(name: str) -> None:
     """A floor that is wrong, or unreachable, is no evidence of a defect."""
-    finding = ask(name, scene(kernel({}), floor=0.01))
+    finding = analyze(name, context(kernel({}), floor=0.01))
     assert finding is None or finding.severity is not Severity.HIGH
 
 
@@ -65,7 +65,7 @@ def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
     }
     for facts in ({}, code):
         try:
-            finding = ask(name, scene(kernel(None, code=facts)))
+            finding = analyze(name, context(kernel(None, code=facts)))
         except MissingData as error:
             assert str(error)
         else:
@@ -76,14 +76,17 @@ def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
     "name", [n for n in NAMES if n not in ("low_parallelism", "missing_reuse", "tail_effect")]
 )
 def test_a_counter_that_was_not_collected_is_named(name: str) -> None:
-    """ncu ran, but not for this tool: it is skipped with a reason instead of guessing."""
-    own = set(TOOLS[name].metrics) - {SM_THROUGHPUT, MEMORY_THROUGHPUT, DRAM_THROUGHPUT, DURATION}
+    """ncu ran, but not for this diagnostic: it is skipped with a reason instead of guessing."""
+    own = set(DIAGNOSTICS[name].metrics) - {SM_THROUGHPUT, MEMORY_THROUGHPUT, DRAM_THROUGHPUT, DURATION}
     bare = kernel({}, registers=255, block=(128, 1, 1)) if name == "register_pressure" else kernel({})
     if name == "occupancy_limiter":
         bare = kernel({}, dynamic_shared=200_000, block=(128, 1, 1))
     few = {key: value for key, value in bare.metrics.items() if key not in own}
     with pytest.raises(MissingData, match="counter"):
-        ask(name, scene(dataclasses.replace(bare, metrics=few | {SM_THROUGHPUT: 30.0, MEMORY_THROUGHPUT: 30.0})))
+        analyze(
+            name,
+            context(dataclasses.replace(bare, metrics=few | {SM_THROUGHPUT: 30.0, MEMORY_THROUGHPUT: 30.0})),
+        )
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -99,30 +102,34 @@ def scattered(op: str, per_request: float, used: float) -> dict[str, float]:
 
 def test_columns_read_by_neighbouring_threads_are_uncoalesced() -> None:
     line = Line("kernel.cu:17", "x[j * n + i]", 0.8, {"long_scoreboard": 0.9})
-    at = slow(scattered(LOAD, 32, 4) | {MEMORY_THROUGHPUT: 88.0, stall_metric("long_scoreboard"): 28.0}, lines=(line,))
-    finding = ask("uncoalesced_access", at)
+    at = slow(
+        scattered(LOAD, 32, 4) | {MEMORY_THROUGHPUT: 88.0, stall_metric("long_scoreboard"): 28.0},
+        lines=(line,),
+    )
+    finding = analyze("uncoalesced_access", at)
     assert finding is not None and finding.severity is Severity.HIGH
     assert "loads" in finding.cause and "32 sectors" in finding.cause.replace("  ", " ")
     assert finding.where == "kernel.cu:17"
-    assert accused(at)[0] == "uncoalesced_access"
-    assert ask("sector_waste", at) is None
+    assert matched(at)[0] == "uncoalesced_access"
+    assert analyze("sector_waste", at) is None
 
 
 def test_scattered_stores_are_found_as_such() -> None:
-    finding = ask(
-        "uncoalesced_access", slow(scattered(STORE, 32, 4) | {stall_metric("lg_throttle"): 20.0, MEMORY_THROUGHPUT: 60.0})
+    finding = analyze(
+        "uncoalesced_access",
+        slow(scattered(STORE, 32, 4) | {stall_metric("lg_throttle"): 20.0, MEMORY_THROUGHPUT: 60.0}),
     )
     assert finding is not None and "stores" in finding.cause and "loads" not in finding.cause
 
 
 def test_a_library_kernel_whose_copies_nobody_counted_is_not_accused() -> None:
     copied = slow(scattered(LOAD, 16, 0) | {MEMORY_THROUGHPUT: 88.0}, code={})
-    assert ask("uncoalesced_access", copied) is None and ask("sector_waste", copied) is None
+    assert analyze("uncoalesced_access", copied) is None and analyze("sector_waste", copied) is None
 
 
 def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
     broadcast = slow(scattered(LOAD, 1, 4) | {MEMORY_THROUGHPUT: 88.0})
-    assert ask("uncoalesced_access", broadcast) is None and ask("sector_waste", broadcast) is None
+    assert analyze("uncoalesced_access", broadcast) is None and analyze("sector_waste", broadcast) is None
 
 
 @pytest.mark.parametrize(
@@ -130,18 +137,22 @@ def test_one_value_for_a_whole_warp_is_not_uncoalesced() -> None:
 )
 def test_strides_and_structures_waste_sectors(per_request: float, used: float) -> None:
     at = slow(scattered(LOAD, per_request, used) | {MEMORY_THROUGHPUT: 85.0, DRAM_THROUGHPUT: 85.0})
-    finding = ask("sector_waste", at)
+    finding = analyze("sector_waste", at)
     assert (
         finding is not None
         and finding.severity is Severity.HIGH
         and f"{used:.0f} of the 32 bytes" in finding.cause
     )
-    assert ask("uncoalesced_access", at) is None
+    assert analyze("uncoalesced_access", at) is None
 
 
 def test_rows_off_a_boundary_by_one_sector_are_no_defect() -> None:
     assert (
-        ask("sector_waste", slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY_THROUGHPUT: 85.0})) is None
+        analyze(
+            "sector_waste",
+            slow(scattered(LOAD, 17 / 4 * 4 - 0.9, 32 * 16 / 16.1) | {MEMORY_THROUGHPUT: 85.0}),
+        )
+        is None
     )
 
 
@@ -151,12 +162,12 @@ def test_three_passes_over_the_input_are_excess_traffic() -> None:
         "lts__t_sectors_srcunit_tex_op_read.sum": 3 * MATRIX / 32,
         DURATION: 260e3,
     }
-    at = scene(kernel(three, microseconds=260.0))
-    finding = ask("excess_traffic", at)
+    at = context(kernel(three, microseconds=260.0))
+    finding = analyze("excess_traffic", at)
     assert finding is not None and finding.severity is Severity.HIGH
-    assert "2.0 times" in finding.cause and "3.0 times" in finding.cause and "once" in finding.advice[0]
-    assert accused(at)[0] == "excess_traffic"
-    assert ask("l2_thrash", at) is None
+    assert "2.0x" in finding.cause and "3.0x" in finding.cause and "once" in finding.advice[0]
+    assert matched(at)[0] == "excess_traffic"
+    assert analyze("l2_thrash", at) is None
 
 
 def test_excess_is_that_of_all_kernels_and_told_of_the_large_ones() -> None:
@@ -164,14 +175,16 @@ def test_excess_is_that_of_all_kernels_and_told_of_the_large_ones() -> None:
     small = kernel(
         {"dram__bytes_read.sum": 1e6, "dram__bytes_write.sum": 0.0}, share=0.02, microseconds=5.0, name="sums"
     )
-    finding = ask("excess_traffic", scene(first, second, small))
+    finding = analyze("excess_traffic", context(first, second, small))
     assert finding is not None and "kernels of a call" in finding.cause
     assert finding.gain.factor == pytest.approx(1.3, abs=0.1)
-    assert ask("excess_traffic", scene(small, first, second)) is None
+    assert analyze("excess_traffic", context(small, first, second)) is None
 
 
 def test_excess_bytes_do_not_matter_where_dram_is_idle() -> None:
-    assert ask("excess_traffic", slow({"dram__bytes_read.sum": 3.0 * MATRIX, DRAM_THROUGHPUT: 25.0})) is None
+    assert (
+        analyze("excess_traffic", slow({"dram__bytes_read.sum": 3.0 * MATRIX, DRAM_THROUGHPUT: 25.0})) is None
+    )
 
 
 def test_lost_sharing_between_blocks_is_l2_thrash() -> None:
@@ -182,11 +195,11 @@ def test_lost_sharing_between_blocks_is_l2_thrash() -> None:
         DRAM_THROUGHPUT: 85.0,
         MEMORY_THROUGHPUT: 85.0,
     }
-    finding = ask("l2_thrash", slow(lost))
+    finding = analyze("l2_thrash", slow(lost))
     assert finding is not None and finding.severity is Severity.HIGH
     assert "25%" in finding.cause and "8.0 times" in finding.cause
     kept = lost | {"dram__bytes_read.sum": 1.05 * MATRIX, "lts__t_sector_op_read_hit_rate.pct": 86.0}
-    assert ask("l2_thrash", slow(kept)) is None
+    assert analyze("l2_thrash", slow(kept)) is None
 
 
 def test_the_root_claims_no_less_than_its_symptom() -> None:
@@ -198,19 +211,15 @@ def test_the_root_claims_no_less_than_its_symptom() -> None:
             MEMORY_THROUGHPUT: 85.0,
         }
     )
-    root, symptom = ask("l2_thrash", at), ask("excess_traffic", at)
+    root, symptom = analyze("l2_thrash", at), analyze("excess_traffic", at)
     assert root is not None and symptom is not None and root.gain.factor >= symptom.gain.factor
-    assert "l2_thrash" in TOOLS["excess_traffic"].symptom_of
+    assert "l2_thrash" in DIAGNOSTICS["excess_traffic"].symptom_of
 
 
 def test_the_roof_shows_without_counters_for_a_kernel_alone() -> None:
-    finding = ask("dram_roof", scene(kernel(None)))
-    assert (
-        finding is not None
-        and "counters were not available" in finding.cause
-        and finding.severity is Severity.LOW
-    )
-    assert ask("dram_roof", scene(kernel(None, share=0.5), kernel(None, share=0.5))) is None
+    finding = analyze("dram_roof", context(kernel(None)))
+    assert finding is not None and "no counters" in finding.cause and finding.severity is Severity.LOW
+    assert analyze("dram_roof", context(kernel(None, share=0.5), kernel(None, share=0.5))) is None
 
 
 def conflicts(turns: float, share: float, use: float) -> dict[str, float]:
@@ -226,17 +235,21 @@ def test_a_column_of_an_unpadded_tile_has_bank_conflicts() -> None:
     code = {"mix": {"shared_load": 4}, "loops": [], "where": {"shared_load": "kernel.cu:9"}}
     at = slow(
         conflicts(3.5e7, 31 / 32, 92.0)
-        | {MEMORY_THROUGHPUT: 92.0, stall_metric("mio_throttle"): 12.0, stall_metric("short_scoreboard"): 12.0},
+        | {
+            MEMORY_THROUGHPUT: 92.0,
+            stall_metric("mio_throttle"): 12.0,
+            stall_metric("short_scoreboard"): 12.0,
+        },
         code=code,
     )
-    finding = ask("bank_conflicts", at)
+    finding = analyze("bank_conflicts", at)
     assert finding is not None and finding.severity is Severity.HIGH
-    assert "32.0 turns" in finding.cause and "pad" in finding.advice[0] and finding.where == "kernel.cu:9"
-    assert accused(at)[0] == "bank_conflicts"
+    assert "32.0-way" in finding.cause and "pad" in finding.advice[0] and finding.where == "kernel.cu:9"
+    assert matched(at)[0] == "bank_conflicts"
 
 
 def test_conflicts_that_nobody_waits_for_are_not_mentioned() -> None:
-    assert ask("bank_conflicts", slow(conflicts(1e5, 0.9, 1.0))) is None
+    assert analyze("bank_conflicts", slow(conflicts(1e5, 0.9, 1.0))) is None
 
 
 # --- reuse -----------------------------------------------------------------------------------------------------------
@@ -254,21 +267,24 @@ def product(
         metrics = {
             "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": loaded * PRODUCT["matrix_flops"] / 32
         } | metrics
-    return scene(kernel(metrics, **facts), work=PRODUCT, floor=0.36, precision="tf32", bound=Bound.COMPUTE)
+    return context(kernel(metrics, **facts), work=PRODUCT, floor=0.36, precision="tf32", bound=Bound.COMPUTE)
 
 
 def test_a_product_without_tiles_misses_reuse() -> None:
-    finding = ask("missing_reuse", product({MEMORY_THROUGHPUT: 93.0, DRAM_THROUGHPUT: 3.0}, loaded=2.5))
+    finding = analyze("missing_reuse", product({MEMORY_THROUGHPUT: 93.0, DRAM_THROUGHPUT: 3.0}, loaded=2.5))
     assert finding is not None and finding.severity is Severity.HIGH and finding.gain.factor > 10
-    assert "2.5 bytes" in finding.cause and "tiles" in finding.advice[0]
+    assert "2.5 bytes" in finding.cause and "tile" in finding.advice[0]
 
 
 def test_a_tiled_product_in_plain_float_does_not_miss_reuse() -> None:
-    assert ask("missing_reuse", product({MEMORY_THROUGHPUT: 60.0}, loaded=4 / 64, microseconds=3500.0)) is None
+    assert (
+        analyze("missing_reuse", product({MEMORY_THROUGHPUT: 60.0}, loaded=4 / 64, microseconds=3500.0))
+        is None
+    )
 
 
 def test_a_task_without_reuse_cannot_miss_it() -> None:
-    assert ask("missing_reuse", scene(kernel({MEMORY_THROUGHPUT: 93.0}))) is None
+    assert analyze("missing_reuse", context(kernel({MEMORY_THROUGHPUT: 93.0}))) is None
 
 
 def test_without_counters_the_innermost_loop_tells() -> None:
@@ -279,14 +295,10 @@ def test_without_counters_the_innermost_loop_tells() -> None:
         "widths": {"global_load": {"32": 8}},
     }
     naive = {"mix": {"fma32": 4, "global_load": 8}, "loops": [loop | {"where": "kernel.cu:8"}]}
-    finding = ask("missing_reuse", product(None, code=naive))
-    assert (
-        finding is not None
-        and "counters were not available" in finding.cause
-        and finding.where == "kernel.cu:8"
-    )
+    finding = analyze("missing_reuse", product(None, code=naive))
+    assert finding is not None and "no counters" in finding.cause and finding.where == "kernel.cu:8"
     tiled = {"mix": {"fma32": 64, "shared_load": 16, "global_load": 2}, "loops": [loop]}
-    assert ask("missing_reuse", product(None, code=tiled)) is None
+    assert analyze("missing_reuse", product(None, code=tiled)) is None
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------------
@@ -298,7 +310,7 @@ def test_barriers_in_every_step_are_found_with_their_line() -> None:
         Line("kernel.cu:7", "__syncthreads();", 0.6, {"barrier": 0.9}),
     )
     at = slow({stall_metric("barrier"): 20.0}, lines=lines)
-    finding = ask("barrier_stall", at)
+    finding = analyze("barrier_stall", at)
     assert finding is not None and finding.severity is Severity.HIGH
     assert "59%" in finding.cause and finding.where == "kernel.cu:7"
 
@@ -311,18 +323,22 @@ def test_barriers_in_the_machine_code_are_only_a_suspicion() -> None:
         "where": "kernel.cu:7",
     }
     code = {"mix": {"barrier": 2}, "loops": [loop]}
-    finding = ask("barrier_stall", scene(kernel(None, code=code, microseconds=1040.0)))
+    finding = analyze("barrier_stall", context(kernel(None, code=code, microseconds=1040.0)))
     assert finding is not None and finding.severity is Severity.LOW and finding.where == "kernel.cu:7"
     with pytest.raises(MissingData, match="machine code"):
-        ask("barrier_stall", scene(kernel(None)))
+        analyze("barrier_stall", context(kernel(None)))
 
 
 def test_the_commonest_wait_is_named_and_ranks_as_a_symptom() -> None:
-    finding = ask("warp_stall", slow({stall_metric("long_scoreboard"): 25.0}))
-    assert finding is not None and "load from global" in finding.cause and "in flight" in finding.advice[0]
-    other = ask("warp_stall", slow({stall_metric("wait"): 20.0}))
+    finding = analyze("warp_stall", slow({stall_metric("long_scoreboard"): 25.0}))
+    assert (
+        finding is not None
+        and "global or local memory load" in finding.cause
+        and "in flight" in finding.advice[0]
+    )
+    other = analyze("warp_stall", slow({stall_metric("wait"): 20.0}))
     assert other is not None and "dependent instructions" in other.cause
-    assert TOOLS["warp_stall"].symptom_of == (ANY,), "whatever else is found in the kernel explains it"
+    assert DIAGNOSTICS["warp_stall"].symptom_of == (ANY,), "whatever else is found in the kernel explains it"
 
 
 def test_split_warps_are_divergent() -> None:
@@ -330,40 +346,40 @@ def test_split_warps_are_divergent() -> None:
         "smsp__thread_inst_executed_per_inst_executed.ratio",
         "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
     )
-    finding = ask("divergence", slow({lanes[0]: 8.0, lanes[1]: 7.5}))
+    finding = analyze("divergence", slow({lanes[0]: 8.0, lanes[1]: 7.5}))
     assert (
         finding is not None
         and finding.severity is Severity.HIGH
-        and "8 of the warp's 32 lanes" in finding.cause
+        and "8 of a warp's 32 threads" in finding.cause
     )
-    predicated = ask("divergence", slow({lanes[0]: 31.0, lanes[1]: 16.0}))
+    predicated = analyze("divergence", slow({lanes[0]: 31.0, lanes[1]: 16.0}))
     assert predicated is not None and "predicates" in predicated.cause
     code = {"mix": {"tma": 4, "hgmma": 16}, "loops": []}
-    assert ask("divergence", slow({lanes[0]: 12.0, lanes[1]: 12.0}, code=code)) is None
+    assert analyze("divergence", slow({lanes[0]: 12.0, lanes[1]: 12.0}, code=code)) is None
 
 
 def test_atomics_on_one_address_queue_up() -> None:
     queue = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 1048576.0, stall_metric("lg_throttle"): 24.0}
-    finding = ask("atomics_contention", slow(queue))
+    finding = analyze("atomics_contention", slow(queue))
     assert (
         finding is not None
         and finding.severity is Severity.HIGH
-        and "one atomic a block" in finding.advice[0]
+        and "one atomic per block" in finding.advice[0]
     )
     sliced = {"l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum": 4096.0}
     busy = {"lts__d_atomic_input_cycles_active.max.pct_of_peak_sustained_elapsed": 85.0}
     assert (
-        found := ask("atomics_contention", slow(sliced | busy))
+        found := analyze("atomics_contention", slow(sliced | busy))
     ) is not None and found.severity is Severity.HIGH
 
 
 def test_one_atomic_a_block_is_healthy() -> None:
     few = {"l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 8192.0, stall_metric("long_scoreboard"): 25.0}
-    assert ask("atomics_contention", slow(few)) is None
+    assert analyze("atomics_contention", slow(few)) is None
 
 
 def test_atomics_in_a_loop_are_suspect_without_counters() -> None:
     loop = {"innermost": True, "instructions": 12, "mix": {"atomic": 1, "global_load": 1}}
     code = {"mix": {"atomic": 1}, "loops": [loop], "where": {"atomic": "kernel.cu:6"}}
-    finding = ask("atomics_contention", scene(kernel(None, code=code, microseconds=1040.0)))
+    finding = analyze("atomics_contention", context(kernel(None, code=code, microseconds=1040.0)))
     assert finding is not None and finding.severity is Severity.MEDIUM and finding.where == "kernel.cu:6"
