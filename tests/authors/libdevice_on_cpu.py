@@ -1,4 +1,4 @@
-"""What stands for libdevice where Triton's interpreter runs kernels: it has none."""
+"""Replaces libdevice, which Triton's interpreter lacks."""
 
 from __future__ import annotations
 

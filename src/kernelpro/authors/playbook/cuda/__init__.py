@@ -9,6 +9,6 @@ row_stages.py       stages with reductions or scans along rows, split over sever
 row_kernel.py       one kernel of such a stage; along_rows.py and across_rows.py: its two thread layouts;
                     sliding_windows.py: outputs that share overlapping windows
 matmul.py           matrix products and convolutions, with tensor cores or multiply-add;
-                    matmul_operands.py: how operands get into shared memory; matmul_prelude.py: device functions
+                    matmul_operands.py: the tiles of an operand; matmul_prelude.py: device functions
 moves.py            initial designs and moves; matmul_moves.py: those of matrix products
 """

@@ -83,8 +83,8 @@ class ThreadsAcrossRows(RowKernel):
         return line, f"{width} * {count}", f"cached{node.number}[(pack * {self.rows_per_pack} + j) * WIDTH]"
 
     def emit_scan(self, loop: ThreadLoop, scans: list[Expr], names: Names) -> list[str]:
-        """Each lane takes a contiguous part of the row. With several lanes, a first loop reduces each part, and a
-        scan over the lanes gives the prefix with which the second loop starts."""
+        """Each lane takes a contiguous part of the row. With several lanes, a first loop reduces each part,
+        and a scan over the lanes gives the prefix with which the second loop starts."""
         loop = replace(
             loop,
             index_lines=[f"const Int pack = lane * {loop.iterations} + c + u;"],

@@ -37,7 +37,7 @@ class ThreadsAlongRow(RowKernel):
         lanes = f"LANES = {self.threads} / {self.coarsening}"
         return [
             f"[[maybe_unused]] constexpr int {lanes}, STRIDE = LANES * {split};",
-            'static_assert((LANES & (LANES - 1)) == 0, "the lanes of a row exchange values by xor shuffles");',
+            'static_assert((LANES & (LANES - 1)) == 0, "lanes exchange values by xor shuffles");',
             "const int lane = threadIdx.x % LANES;",
             f"Int row = Int(blockIdx.x / {split}) * {self.coarsening} + Int(threadIdx.x / LANES);",
             f"[[maybe_unused]] const bool in_range = row < {rows};",

@@ -26,7 +26,7 @@ from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 
 _MAX_INT32_ELEMENTS = 2**31 - 2**24
-"""Tensors below this size are indexed with 32 bits; the margin covers the out-of-range threads of the last block."""
+"""Smaller tensors are indexed with 32 bits; the margin covers out-of-range threads of the last block."""
 
 _DEVICE_FUNCTIONS = (
     *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),

@@ -1,4 +1,4 @@
-"""The CUDA source of one candidate under construction: kernels, launch configurations, temporaries and tunables."""
+"""Builds the CUDA source of a candidate: kernels, launch configurations, temporaries and tunables."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Matrix products in CUDA: tiles of both operands in shared memory, results in the registers of each thread or warp.
+"""Matrix products in CUDA: tiles of the operands in shared memory, results in registers.
 
-Tiles along k rotate through `pipeline_stages` buffers: while one is multiplied, later ones are loaded. Operands that
-memory holds in the right type and layout are copied asynchronously; others go through registers. Results come from
-fused multiply-adds in the operands' type, or from tensor cores (16-bit types, and float32 as TF32 where the design
-allows it). Steps that need one element of the product at a time follow in the same kernel (epilogue). Otherwise, and
-with split-K, the product goes through global memory.
+Tiles along k rotate through `pipeline_stages` buffers: while one is multiplied, later ones are loaded.
+Operands that memory holds in the right type and layout are copied asynchronously; others go through
+registers. Results come from fused multiply-adds in the operands' type, or from tensor cores (16-bit types,
+and float32 as TF32 where the design allows it). Steps that need one element of the product at a time follow
+in the same kernel (epilogue). Otherwise, and with split-K, the product goes through global memory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fit_tiles(contraction: Contraction, design: StageDesign) -> StageDesign:
 
 
 class CudaMatmul:
-    """The kernel of one matrix product, with the steps that need one of its elements at a time as epilogue."""
+    """The kernel of one matrix product; steps that need one of its elements at a time are its epilogue."""
 
     def __init__(
         self, builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -113,7 +113,7 @@ class CudaMatmul:
         self._write([StoreStep(tensor, index, value, (product.column,))], {value: self._element})
         return replace_product_with_loads(self._stage, tensor, self._split)
 
-    # --- the kernel --------------------------------------------------------------------------------------------
+    # --- the kernel -------------------------------------------------------------------------------
 
     def _write(self, steps: list[StoreStep], names: Mapping[Expr, str]) -> None:
         builder, number, design = self._builder, self._number, self._design
@@ -154,7 +154,7 @@ class CudaMatmul:
         return f"PIPELINE_STAGES{number} * {size} * ({' + '.join(tiles)})"
 
     def _tile_position(self) -> list[str]:
-        """Blocks that run at the same time take tiles that share rows and columns: these stay in the L2 cache."""
+        """Concurrent blocks take tiles that share rows and columns, so that these stay in the L2 cache."""
         number, split = self._number, self._split
         names = ("TILE_M", "TILE_N", "TILE_K", "PIPELINE_STAGES", "THREADS")
         return [
@@ -179,7 +179,8 @@ class CudaMatmul:
         lines = [
             "extern __shared__ uint4 shared_memory[];",
             "LeftTile::T* const left_tiles = (LeftTile::T*)shared_memory;",
-            "RightTile::T* const right_tiles = (RightTile::T*)(left_tiles + PIPELINE_STAGES * LeftTile::SIZE);",
+            "RightTile::T* const right_tiles ="
+            " (RightTile::T*)(left_tiles + PIPELINE_STAGES * LeftTile::SIZE);",
         ]
         if self._tensor_cores:
             return [
@@ -271,7 +272,7 @@ class CudaMatmul:
             "}",
         ]
 
-    # --- epilogue ----------------------------------------------------------------------------------------------
+    # --- epilogue ---------------------------------------------------------------------------------
 
     @property
     def _element(self) -> str:
@@ -308,7 +309,8 @@ class CudaMatmul:
             index_lines=[
                 f"const int i = (c + u) / {packs}, n = (c + u) % {packs} * {vector};",
                 f"[[maybe_unused]] const Int row = first_row + tile_row + {row_offset};",
-                f"[[maybe_unused]] const Int column = (first_column + tile_column + {column_offset}) / {vector};",
+                f"[[maybe_unused]] const Int column = "
+                f"(first_column + tile_column + {column_offset}) / {vector};",
             ],
             iterations="ITERATIONS",
             unroll=str(_EPILOGUE_UNROLL),

@@ -66,8 +66,8 @@ class MatmulOperand:
 
     @property
     def stored_along_k(self) -> bool:
-        """Whether the tile is contiguous along k. Tensor cores read it in either layout; multiply-add reads rows or
-        columns of it."""
+        """Whether the tile is contiguous along k. Tensor cores read it in either layout; multiply-add reads
+        rows or columns of it."""
         return self.loads_along_k and self.tensor_cores
 
     @property
@@ -133,7 +133,7 @@ class MatmulOperand:
         return lines if self.async_copied else [*lines, registers]
 
     def load_tile(self) -> list[str]:
-        """Copies the thread's packs of the tile at `first_k` to buffer `slot`, or loads them into registers."""
+        """Copies the thread's packs of the tile at `first_k` to buffer `slot`, or loads them to registers."""
         loop, names = self._thread_loop(self.loads_along_k, self.vector), Names()
         loop.bind_printer()
         if not self.is_plain_load:

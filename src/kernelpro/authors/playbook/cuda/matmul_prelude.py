@@ -47,8 +47,11 @@ TILE = """\
 template <class Type, int SIDE, int TILE_K, bool ALONG_K, int PAD> struct Tile {
     using T = Type;
     static constexpr bool K_CONTIGUOUS = ALONG_K;
-    static constexpr int STRIDE = (K_CONTIGUOUS ? TILE_K : SIDE) + PAD, SIZE = (K_CONTIGUOUS ? SIDE : TILE_K) * STRIDE;
-    static __device__ int offset(int side, int k) { return K_CONTIGUOUS ? side * STRIDE + k : k * STRIDE + side; }
+    static constexpr int STRIDE = (K_CONTIGUOUS ? TILE_K : SIDE) + PAD;
+    static constexpr int SIZE = (K_CONTIGUOUS ? SIDE : TILE_K) * STRIDE;
+    static __device__ int offset(int side, int k) {
+        return K_CONTIGUOUS ? side * STRIDE + k : k * STRIDE + side;
+    }
 };
 // Vectorized access to N consecutive elements of shared memory, up to 16 bytes per instruction.
 template <class T, int N> __device__ inline void load_shared(T (&values)[N], const T* address) {

@@ -53,14 +53,13 @@ def seeds(program: Program) -> list[Seed]:
     plain = _design_stages(program, _plain_design)
     if any(find_contraction(stage) for stage in program.stages):
         plans = (
-            "Matrix products in tiles on tensor cores, with the following steps as epilogue; tiles fit the shape.",
+            "Matrix products in tiles on tensor cores, with an epilogue; tiles fit the shape.",
             "The same with smaller tiles, and more of them at the same time.",
             "Multiply-add instead of tensor cores.",
         )
     else:
         plans = (
-            "One kernel per stage: 16-byte accesses, rows cached in registers, launch configuration fit to the "
-            "shape.",
+            "One kernel per stage: 16-byte accesses, rows cached in registers, launches fit the shape.",
             "The same with more threads per row, and fewer elements per thread.",
             "Small blocks, scalar accesses, no caching: many warps with little work each.",
         )
@@ -78,7 +77,7 @@ def fallbacks(program: Program, design: Design) -> list[Design]:
     return distinct_fallbacks(design, steps)
 
 
-# --- initial designs --------------------------------------------------------------------------------------
+# --- initial designs ------------------------------------------------------------------------------
 
 
 def _design_stages(program: Program, choose: Callable[[Stage, Program], StageDesign]) -> Design:
@@ -185,7 +184,7 @@ def _vector_width(stage: Stage, program: Program) -> int:
 
 
 def _thread_order(stage: Stage) -> Literal["rows", "strips"]:
-    """The layout with the more coalesced accesses: threads along rows, or across them (overlapping windows)."""
+    """The layout with more coalesced accesses: threads along rows, or across them (as for windows)."""
     looped = [step for step in stage.steps if step.loops]
     if not stage.outer:
         return "rows"
@@ -215,7 +214,7 @@ def _contiguous_run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
     return run
 
 
-# --- moves ------------------------------------------------------------------------------------------------
+# --- moves ----------------------------------------------------------------------------------------
 
 
 def _per_stage(change: StageChange) -> DesignChange:
@@ -327,7 +326,7 @@ MOVES = (
     ),
     Move(
         "share windows",
-        "Give each thread several outputs in a column, so that it loads the inputs that their windows share once.",
+        "Give each thread several outputs in a column, so that it loads what their windows share once.",
         ("missing_reuse", "warp_stall", "integer_arithmetic"),
         _per_stage(_share_windows),
     ),
@@ -351,13 +350,14 @@ MOVES = (
     ),
     Move(
         "split rows",
-        "Let several thread blocks share a row and combine their partial results: the rows do not fill the device.",
+        "Let several thread blocks share a row and combine their partial results: the rows alone do not "
+        "fill the device.",
         ("low_parallelism", "tail_effect"),
         _per_stage(_split_rows),
     ),
     Move(
         "whole rows",
-        "Use one thread block per row and one kernel: no partial results to combine, and the row is read once.",
+        "Use one thread block per row: no partial results to combine, and the row is read once.",
         ("launch_overhead", "unfused_chain", "excess_traffic", "energy_dram_traffic", "energy_idle_clocks"),
         _per_stage(_unsplit_rows),
     ),

@@ -122,7 +122,7 @@ template <class Op, int LANES, class T> __device__ inline T reduce_lanes(T value
 
 SCAN_LANES = """\
 // Exclusive scan over U packs per thread; packs with equal u are consecutive along LANES consecutive threads.
-// `totals`: on entry the reduction of each pack, on return the prefix before it. `carry` links successive calls.
+// `totals`: on entry the reduction of each pack, on return the prefix before it; `carry` links calls.
 template <class Op, int LANES, int U, class T>
 __device__ inline void scan_lanes(T (&totals)[U], T& carry, T* scratch) {
     constexpr int WIDTH = LANES < 32 ? LANES : 32, WARPS = LANES > 32 ? LANES / 32 : 1;

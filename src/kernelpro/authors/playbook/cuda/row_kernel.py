@@ -1,12 +1,13 @@
 """Kernels for the rows of a stage: reductions, scans, and the stores that depend on them.
 
-A block takes several rows, and `LANES` threads share each row. The two thread layouts differ in which threads those are
-and where a pack lies: along the row (along_rows.py) or across neighbouring rows (across_rows.py). One kernel runs all
-passes of the stage; where several blocks share a row (split), each pass is a kernel of its own, which first combines the
-partial results that the blocks of earlier passes have stored.
+A block takes several rows, and `LANES` threads share each row. The two thread layouts differ in which
+threads those are and where a pack lies: along the row (along_rows.py) or across neighbouring rows
+(across_rows.py). One kernel runs all passes of the stage; where several blocks share a row (split), each
+pass is a kernel of its own, which first combines the partial results that the blocks of earlier passes have
+stored.
 
-Out-of-range rows are clamped to the last row so that all threads reach the barriers: they compute and store the same
-values as the threads of the last row.
+Out-of-range rows are clamped to the last row so that all threads reach the barriers: they compute and store
+the same values as the threads of the last row.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class RowKernel(ABC):
         partial_count: str = "",
         tuned: bool = True,
     ):
-        """`split`: blocks that share a row in this kernel. `partials`: reductions of which earlier kernels have
-        stored `partial_count` partial results each (default: `split`). `tuned`: whether sizes are tunables."""
+        """`split`: blocks that share a row in this kernel. `partials`: reductions of which earlier kernels
+        have stored `partial_count` partial results (default: `split`). `tuned`: whether sizes are tunables.
+        """
         self.builder, self.printer = builder, builder.printer
         self.stage, self.design, self.number, self.passes = stage, design, number, passes
         self.split, self.partials, self.partial_count = split, list(partials), partial_count or split
@@ -80,7 +82,7 @@ class RowKernel(ABC):
             return str(value)
         return self.builder.tunable(f"{name}{self.number}", value, minimum, maximum)
 
-    # --- thread layout -----------------------------------------------------------------------------------------
+    # --- thread layout ----------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -119,9 +121,9 @@ class RowKernel(ABC):
 
     @abstractmethod
     def shared_cache(self, node: Expr, count: int) -> tuple[str, str, str]:
-        """An array in shared memory for a cached value: its declaration, its size in floats, and its element."""
+        """An array in shared memory for a cached value: declaration, size in floats, current element."""
 
-    # --- the kernel --------------------------------------------------------------------------------------------
+    # --- the kernel -------------------------------------------------------------------------------
 
     def write(self, name: str, max_split: int = 0) -> None:
         """Adds the kernel. With `max_split` it stores partial results, of at most that many blocks a row."""
@@ -198,16 +200,17 @@ class RowKernel(ABC):
             inner = self.printer.statements(roots, inner_names)
             value = f"{value_type}({self.printer.text(total.value, inner_names)})"
             inner += [f"{name} = {combine(total.kind, name, value)};"]
+            operator = REDUCE_OPERATORS[total.kind]
             lines += [
                 f"__shared__ {value_type} scratch_{name}[({self.threads} + 31) / 32];",
                 f"{value_type} {name} = {identity_element(total.kind, value_type)};",
                 *("if (in_range && lane == 0) {", *indented(self.per_row(inner)), "}"),
-                f"{name} = reduce_lanes<{REDUCE_OPERATORS[total.kind]}, {self.threads}>({name}, scratch_{name});",
+                f"{name} = reduce_lanes<{operator}, {self.threads}>({name}, scratch_{name});",
                 f"if (threadIdx.x == 0) {partial}[blockIdx.x] = {name};",
             ]
         return lines
 
-    # --- passes ------------------------------------------------------------------------------------------------
+    # --- passes -----------------------------------------------------------------------------------
 
     def _emit_pass(self, number: int, row_pass: RowPass, names: Names) -> list[str]:
         self.bind_printer()
@@ -307,7 +310,7 @@ class RowKernel(ABC):
         loads = [node for node in nodes_of(row_pass.roots, "load") if node.variables & loops]
         return max(1, _MAX_LOADS_IN_FLIGHT // (self.vector(row_pass) * max(1, len(loads))))
 
-    # --- values cached between passes --------------------------------------------------------------------------
+    # --- values cached between passes -------------------------------------------------------------
 
     def _plan_cache(self) -> None:
         """Decides what is cached: in registers if it fits, else in shared memory, else nowhere."""

@@ -1,4 +1,4 @@
-"""The kernels of a stage with rows: one for all passes, or one for each pass where several blocks share a row."""
+"""The kernels of a stage with rows: one for all passes, or one per pass if several blocks share a row."""
 
 from __future__ import annotations
 

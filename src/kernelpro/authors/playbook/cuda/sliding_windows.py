@@ -1,8 +1,8 @@
-"""Overlapping windows: a thread computes several outputs in a column and loads the inputs that they share once.
+"""Overlapping windows: a thread computes several outputs in a column and loads shared inputs once.
 
-Eight outputs of a 7 x 7 convolution in a column need 14 rows of 7 inputs, not 56. The thread iterates over those input
-rows; each row is one iteration of the window's loop for every output whose window contains it. Consecutive threads have
-consecutive columns.
+Eight outputs of a 7 x 7 convolution in a column need 14 rows of 7 inputs, not 56. The thread iterates over
+those input rows; each row is one iteration of the window's loop for every output whose window contains it.
+Consecutive threads have consecutive columns.
 """
 
 from __future__ import annotations

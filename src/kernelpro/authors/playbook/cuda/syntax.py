@@ -21,7 +21,7 @@ _FAST = {"exp": "__expf", "log": "__logf", "div": "__fdividef"}
 """Intrinsics for float: one or two instructions, accurate to a few ulp."""
 _APPROXIMATE = {op: f"approx_{op}" for op in APPROXIMABLE_FUNCTIONS}
 FAST_FLAGS = ("-ftz=true", "-prec-sqrt=false")
-"""nvcc flags for fast math. Without -ftz=true, half of the instructions of the intrinsics handle denormals."""
+"""nvcc flags for fast math. Without -ftz=true, half of the intrinsics' instructions handle denormals."""
 
 
 def identity_element(kind: str, ctype: str) -> str:

@@ -1,8 +1,9 @@
 """The loop of one thread over the elements of a pass: it issues several loads, then computes and stores.
 
-A thread takes packs of `vector` consecutive elements. `loop_indices` gives the index along each loop of the stage, in
-terms of what the thread knows (its row, `pack`, the number of the pack) and of `j`, the element within the pack. An
-address that grows by one with j, and is a multiple of `vector` at j = 0, is accessed as a vector.
+A thread takes packs of `vector` consecutive elements. `loop_indices` gives the index along each loop of the
+stage, in terms of what the thread knows (its row, `pack`, the number of the pack) and of `j`, the element
+within the pack. An address that grows by one with j, and is a multiple of `vector` at j = 0, is accessed as
+a vector.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class ThreadLoop:
         conditions += [f"{text} < {guard.size}"] if high >= guard.size else []
         return " && ".join(conditions) or "true"
 
-    # --- addresses ---------------------------------------------------------------------------------------------
+    # --- addresses --------------------------------------------------------------------------------
 
     def is_vectorizable(self, index: IndexExpr) -> bool:
         """Whether the pack's elements are contiguous and aligned to the size of the pack."""
@@ -174,7 +175,7 @@ class ThreadLoop:
         return {var for var, index in self.loop_indices.items() if self._j in index.variables}
 
     def _varies(self, index: IndexExpr) -> bool:
-        """Whether it changes within a pack; values loaded for an index still contain the loops' own variables."""
+        """Whether it changes within a pack; indirect indices still contain the loops' own variables."""
         return bool(index.variables & (self._varying_loops | {self._j}))
 
     def address(self, tensor: str, index: IndexExpr, names: Names) -> str:
@@ -198,7 +199,7 @@ class ThreadLoop:
         return f"{predicate}load_vector({target}, {self.address(tensor, index, names)});"
 
     def _hoistable_loads(self, names: Names) -> list[Expr]:
-        """Loads whose addresses are always valid, so that they can be issued early; index loads come first."""
+        """Loads whose addresses are always valid: they can be issued early. Index loads come first."""
         inner = set(self.row_pass.loops) | self._varying_loops
         loads = {}
         for node in nodes_to_compute([*self.row_pass.cached, *self.row_pass.roots], names):

@@ -1,7 +1,7 @@
 """Element-wise stages that transpose: square tiles of the tensor go through shared memory.
 
-If a stage stores along one loop and loads along another, either its loads or its stores are uncoalesced. A block takes a
-square tile of both loops, loads it along one and stores it along the other.
+If a stage stores along one loop and loads along another, either its loads or its stores are uncoalesced. A
+block takes a square tile of both loops, loads it along one and stores it along the other.
 """
 
 from __future__ import annotations

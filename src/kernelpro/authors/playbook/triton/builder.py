@@ -1,4 +1,4 @@
-"""The Triton source of one candidate under construction: kernels, launches, scratch memory and tunables."""
+"""Builds the Triton source of a candidate: kernels, launches, scratch memory and tunables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TritonSourceBuilder:
     def add_kernel(
         self, name: str, body: Sequence[str], constants: Mapping[str, str], grid: str, **options: str
     ) -> None:
-        """Adds a kernel and its launch; its arguments are the tensors that were printed since the last kernel."""
+        """Adds a kernel and its launch; its arguments are the pointers printed since the last kernel."""
         pointers = list(self.printer.pointers)
         self.printer.pointers.clear()
         parameters = ", ".join([*pointers, *(f"{key}: tl.constexpr" for key in constants)])

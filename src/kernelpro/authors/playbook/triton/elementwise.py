@@ -1,4 +1,4 @@
-"""Triton kernels in which each lane has rows of its own, and kernels for element-wise stages that transpose."""
+"""Triton kernels with a row per lane, and kernels for element-wise stages that transpose."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from kernelpro.authors.playbook.triton.syntax import (
 
 _TILE_SIDES = (16, 32, 64, 128)
 _MAX_UNROLLED = 64
-"""Windows of up to this many elements, those of all passes together, are unrolled. Triton took 100 s to compile 240."""
+"""Windows are unrolled up to this many elements in all passes. Triton took 100 s to compile 240."""
 
 
 class RowPerLane(StageKernel):
-    """A one-dimensional tile of consecutive rows; each lane runs the loops of its row one element at a time."""
+    """A one-dimensional tile of consecutive rows; each lane runs the loops of its row by itself."""
 
     row_shape = "[BLOCK]"
 

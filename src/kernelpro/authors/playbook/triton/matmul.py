@@ -1,4 +1,4 @@
-"""Matrix products in Triton: tiles on tensor cores, with the steps before and after them in the same kernel."""
+"""Matrix products in Triton: tiles on tensor cores, fused with the steps before and after them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_matmul(stage: Stage, design: StageDesign) -> bool:
 
 
 class TritonMatmul:
-    """The kernel of one matrix product, with the steps that need one of its elements at a time as epilogue."""
+    """The kernel of one matrix product; steps that need one of its elements at a time are its epilogue."""
 
     def __init__(
         self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -68,7 +68,7 @@ class TritonMatmul:
         self._write(names, fused)
         return replace(self._stage, product=None)
 
-    # --- the kernel --------------------------------------------------------------------------------------
+    # --- the kernel -------------------------------------------------------------------------------
 
     def _write(self, names: Mapping[Expr, str], fused: bool) -> None:
         number, builder, printer, design = self._number, self._builder, self._printer, self._design
@@ -130,7 +130,7 @@ class TritonMatmul:
         return [f"{self._masks[axis]} = {axis.name} < {axis.extent}"] if axis in self._masks else []
 
     def _tile_position(self) -> list[str]:
-        """Programs that run at the same time take tiles that share rows and columns: these stay in the L2 cache."""
+        """Concurrent programs take tiles that share rows and columns, so that these stay in the L2 cache."""
         lines = [
             f"tile = {self._builder.program_id()}",
             f"tiles_m = ({self._row.extent} + TILE_M - 1) // TILE_M",

@@ -79,7 +79,7 @@ def fallbacks(program: Program, design: Design) -> list[Design]:
     return distinct_fallbacks(design, [more_exact_math(design), small_tiles, replace(design, stages=stages)])
 
 
-# --- initial designs --------------------------------------------------------------------------------------
+# --- initial designs ------------------------------------------------------------------------------
 
 
 def _initial_design(stage: Stage) -> StageDesign:
@@ -178,7 +178,7 @@ def _element_bytes(stage: Stage) -> int:
     return 2 if dtypes and dtypes <= {"float16", "bfloat16"} else 4
 
 
-# --- moves ------------------------------------------------------------------------------------------------
+# --- moves ----------------------------------------------------------------------------------------
 
 
 def _per_matmul(change: TileChange) -> DesignChange:
@@ -313,8 +313,7 @@ MOVES = (
     ),
     Move(
         "more rows",
-        "Give each program twice as many rows: values that rows share are read less often, and more loads are "
-        "in flight.",
+        "Give each program twice as many rows: fewer reads of values that rows share, more loads in flight.",
         ("warp_stall", "barrier_stall", "narrow_access"),
         per_stage(_more_rows),
     ),
@@ -326,7 +325,7 @@ MOVES = (
     ),
     Move(
         "fewer threads",
-        "Use half as many threads: fewer of them wait at barriers, and more programs fit on a multiprocessor.",
+        "Use half as many threads: fewer wait at barriers, and more programs fit on a multiprocessor.",
         ("barrier_stall", "occupancy_limiter", "tail_effect"),
         per_stage(_fewer_threads),
     ),

@@ -1,9 +1,9 @@
 """Triton kernels for rows with loops of their own: a tile has several rows and a chunk of each.
 
-A row that fits is kept in registers (`cache_row`). A longer one is read in chunks, once for each pass; reductions that
-depend on each other share a pass where they can (online_reductions.py). If there are too few rows to fill a GPU,
-several programs share a row (`split`): each pass with reductions becomes a kernel whose programs store partial
-results, and the next kernel combines them.
+A row that fits is kept in registers (`cache_row`). A longer one is read in chunks, once for each pass;
+reductions that depend on each other share a pass where they can (online_reductions.py). If there are too
+few rows to fill a GPU, several programs share a row (`split`): each pass with reductions becomes a kernel
+whose programs store partial results, and the next kernel combines them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_TILE_ELEMENTS = 32768
 
 
 class TritonRowKernel(StageKernel):
-    """A program takes `coarsening` rows. With one row, the tile is one-dimensional and per-row values are scalars."""
+    """A program takes `coarsening` rows; with one row, the tile is 1-D and per-row values are scalars."""
 
     def __init__(self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int):
         super().__init__(builder, stage, design, number)
@@ -82,7 +82,7 @@ class TritonRowKernel(StageKernel):
         body += self.accumulate_totals(names, "(part == 0)" if split else "")
         self._add_last_kernel(body, split)
 
-    # --- constants and kernels ---------------------------------------------------------------------------
+    # --- constants and kernels --------------------------------------------------------------------
 
     def _declare_constants(self) -> None:
         """Declares the tunables, and the masks that their values require."""
@@ -175,7 +175,7 @@ class TritonRowKernel(StageKernel):
         mask = self.printer.masks.get(column)
         return [f"{mask} = {column.name} < {column.extent}"] if mask else []
 
-    # --- passes ------------------------------------------------------------------------------------------
+    # --- passes -----------------------------------------------------------------------------------
 
     def _emit_pass(self, row_pass: RowPass, names: Names) -> list[str]:
         if not row_pass.loops:
@@ -223,8 +223,9 @@ class TritonRowKernel(StageKernel):
     def _emit_chunked_pass(self, row_pass: RowPass, names: Names, column: LoopVar) -> list[str]:
         """A loop over the chunks of a row.
 
-        Accumulators are tiles that are reduced after the loop, except for an online maximum and the sums that are
-        rescaled with it: these are per-row values. A mean and its centered sum are updated per lane (Welford).
+        Accumulators are tiles that are reduced after the loop, except for an online maximum and the sums that
+        are rescaled with it: these are per-row values. A mean and its centered sum are updated per lane
+        (Welford).
         """
         reductions, scans = row_pass.reductions, scans_of(row_pass.roots)
         online = {step.name: self._online[step.name] for step in reductions if step.name in self._online}
@@ -278,7 +279,7 @@ class TritonRowKernel(StageKernel):
         return [*lines, f"{carry} = {combine(kind, carry, total)}"]
 
     def _update_accumulator(self, step: ReduceStep, text: str, is_maximum: bool) -> list[str]:
-        """Adds a chunk to an accumulator. An online maximum of -inf is replaced by 0 where it is subtracted."""
+        """Adds a chunk to an accumulator. An online maximum of -inf counts as 0 where it is subtracted."""
         name = step.name
         if not is_maximum:
             return [f"{name} = {combine(step.kind, name, text)}"]
@@ -299,7 +300,7 @@ class TritonRowKernel(StageKernel):
         """Elements of a row that belong to one program."""
         return f"(({column.extent} + CHUNK * SPLIT - 1) // (CHUNK * SPLIT) * CHUNK)"
 
-    # --- online reductions -------------------------------------------------------------------------------
+    # --- online reductions ------------------------------------------------------------------------
 
     def _rescale_sum(self, row_pass: RowPass, step: ReduceStep, names: Names) -> list[str]:
         """Adds a chunk to a sum that is rescaled when the maximum grows."""
@@ -339,7 +340,7 @@ class TritonRowKernel(StageKernel):
             f"{mean} = {mean}_sum",
         ]
 
-    # --- rows that several programs share ----------------------------------------------------------------
+    # --- rows that several programs share ---------------------------------------------------------
 
     def _store_partials(self, row_pass: RowPass) -> list[str]:
         """Stores the program's partial results of the pass's reductions."""
@@ -351,7 +352,7 @@ class TritonRowKernel(StageKernel):
         return lines
 
     def _load_partials(self, stored: list[RowPass], names: Names) -> list[str]:
-        """Combines the partial results that earlier kernels have stored, and computes reductions without loops."""
+        """Combines the partial results of earlier kernels, and computes reductions without loops."""
         lines = [f"parts = {self._arange('SPLIT')}"] if stored else []
         mask = self.printer.masks.get(self.row)
         arguments = f", mask={mask}, other=0" if mask else ""

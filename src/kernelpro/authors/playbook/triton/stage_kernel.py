@@ -71,7 +71,7 @@ class StageKernel(ABC):
                 lines.append(f"{step.name} = {self.printer.text(step.value, names)}")
         return lines
 
-    # --- totals ------------------------------------------------------------------------------------------
+    # --- totals -----------------------------------------------------------------------------------
 
     def accumulate_totals(self, names: Names, condition: str = "") -> list[str]:
         """Adds the program's rows to the totals; `condition` excludes programs."""
@@ -105,10 +105,11 @@ class StageKernel(ABC):
         return lines
 
     def loop_over_blocks(self, blocks: str, body: list[str]) -> tuple[list[str], str]:
-        """The body for all blocks of rows of one program, and the number of programs; `block` is the current block.
+        """The body for all blocks of rows of a program, and the number of programs.
 
-        A program that accumulates totals has several blocks. Whether the last one exists is checked with `if`, not with
-        a mask: Triton's interpreter does not support a mask that is one value for the whole tile.
+        `block` is the current block. A program that accumulates totals has several blocks. An `if` checks
+        whether the last one exists: Triton's interpreter does not support a mask that is one value for the
+        whole tile.
         """
         program_id = self.builder.program_id()
         if not self.stage.totals:
@@ -120,7 +121,7 @@ class StageKernel(ABC):
     def launch(
         self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str
     ) -> None:
-        """Adds the kernel that computes the outputs and accumulates the totals, and the kernel that combines them."""
+        """Adds the kernel with the outputs and partial totals, and the kernel that combines the totals."""
         if self.stage.totals:
             constants = {**constants, "BLOCKS": blocks, "PROGRAMS": grid}
         for total in self.stage.totals:

@@ -48,7 +48,7 @@ def accumulator_dtype(kind: str, value: Expr) -> str:
 
 
 def _is_index(value: Expr) -> bool:
-    """Whether an int64 value is an index within a row or selects between some, which are printed as 32 bits."""
+    """Whether an int64 value is, or selects, an index within a row: those are printed as 32 bits."""
     if value.dtype != "int64":
         return False
     if value.op in ("select", "min", "max"):
@@ -122,7 +122,7 @@ class TritonPrinter(Printer):
     def must_be_named(self, node: Expr) -> bool:
         return node.op == "load" or (node.op == "product" and node.data[0] in self.products)
 
-    # --- loads and stores --------------------------------------------------------------------------------
+    # --- loads and stores -------------------------------------------------------------------------
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
         """Adds the terms of each tile axis first, so that few operations are done for the whole tile."""
@@ -238,7 +238,7 @@ class TritonPrinter(Printer):
         self.pointers[pointer] = None
         return f"tl.store({pointer} + {index}, {text}{f', mask={mask}' if mask else ''})"
 
-    # --- reductions --------------------------------------------------------------------------------------
+    # --- reductions -------------------------------------------------------------------------------
 
     def reduce(self, kind: str, text: str, dtype: str, axis: int | None = None, keep: bool = False) -> str:
         """The reduction of the whole tile, or along `axis`; `keep`: the axis stays, with one element."""
@@ -262,7 +262,7 @@ class TritonPrinter(Printer):
         self.functions.add(_COMBINE_FUNCTIONS[kind])
         return _COMBINE_FUNCTIONS[kind]
 
-    # --- operators ---------------------------------------------------------------------------------------
+    # --- operators --------------------------------------------------------------------------------
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
         if op == "cast":
