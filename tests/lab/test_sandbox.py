@@ -1,4 +1,4 @@
-"""Confinement: what a child can and cannot do, and that nothing is left of it."""
+"""The sandbox: what a child can and cannot do, and that it leaves no process and no file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.lab.sandbox import process
+from kernelpro.lab.sandbox import process as process_module
 from kernelpro.lab.sandbox.launcher import LEVELS, SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region
 from kernelpro.lab.sandbox.process import CannotStart, ResourceLimits, SandboxedProcess
@@ -20,69 +20,69 @@ LIMITS = ResourceLimits(8 << 30, address_space=True)
 
 
 @pytest.fixture(params=LEVELS)
-def cell(launcher: SandboxLauncher, request: pytest.FixtureRequest) -> SandboxedProcess:
+def process(launcher: SandboxLauncher, request: pytest.FixtureRequest) -> SandboxedProcess:
     try:
-        made = launcher.start("build", LIMITS, level=request.param)
+        process = launcher.start("build", LIMITS, level=request.param)
     except CannotStart as error:
         pytest.skip(f"level {request.param} does not work here: {error}")
-    request.addfinalizer(made.kill)
-    return made
+    request.addfinalizer(process.kill)
+    return process
 
 
-def attempt(cell: SandboxedProcess, body: str) -> str:
-    """Run Python in the cell; what it writes to `said` comes back."""
+def attempt(process: SandboxedProcess, body: str) -> str:
+    """Run Python in the sandbox; returns what it assigns to `result`."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    caught = "except BaseException as e:\n    said = type(e).__name__ + ': ' + str(e)"
-    source = f"said = 'done'\ntry:\n{lines}\n{caught}\nprint('SAID', said, flush=True)"
-    before = cell.log_tail().count("SAID")
-    cell.channel.send({"op": "build", "source": source})
-    cell.channel.receive(30)
+    caught = "except BaseException as e:\n    result = type(e).__name__ + ': ' + str(e)"
+    source = f"result = 'done'\ntry:\n{lines}\n{caught}\nprint('RESULT', result, flush=True)"
+    before = process.log_tail().count("RESULT")
+    process.channel.send({"op": "build", "source": source})
+    process.channel.receive(30)
     deadline = time.monotonic() + 5
-    while cell.log_tail().count("SAID") == before and time.monotonic() < deadline:
+    while process.log_tail().count("RESULT") == before and time.monotonic() < deadline:
         time.sleep(0.01)
-    return cell.log_tail().rpartition("SAID ")[2].strip()
+    return process.log_tail().rpartition("RESULT ")[2].strip()
 
 
-def strong(cell: SandboxedProcess) -> None:
-    if cell.level == "process":
+def require_confinement(process: SandboxedProcess) -> None:
+    if process.level == "process":
         pytest.skip("a plain process is not confined, and the verdict says so")
 
 
-def test_no_file_outside_is_readable(cell: SandboxedProcess, tmp_path: Path) -> None:
-    strong(cell)
+def test_no_file_outside_is_readable(process: SandboxedProcess, tmp_path: Path) -> None:
+    require_confinement(process)
     secret = tmp_path / "answer.txt"
     secret.write_text("42")
-    assert "PermissionError" in attempt(cell, f"said = open({str(secret)!r}).read()")
+    assert "PermissionError" in attempt(process, f"result = open({str(secret)!r}).read()")
 
 
-def test_nothing_outside_is_writable(cell: SandboxedProcess, tmp_path: Path) -> None:
-    strong(cell)
-    assert "Error" in attempt(cell, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
-    assert "Error" in attempt(cell, "open('/usr/x', 'w').write('x')")
+def test_nothing_outside_is_writable(process: SandboxedProcess, tmp_path: Path) -> None:
+    require_confinement(process)
+    assert "Error" in attempt(process, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
+    assert "Error" in attempt(process, "open('/usr/x', 'w').write('x')")
 
 
-def test_scratch_is_writable_and_limited(cell: SandboxedProcess) -> None:
-    assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
+def test_scratch_is_writable_and_limited(process: SandboxedProcess) -> None:
+    assert attempt(process, "open('x', 'w').write('x'); result = open('x').read()") == "x"
 
 
 def test_a_profiler_has_a_tmp_of_its_own(launcher: SandboxLauncher, tmp_path: Path) -> None:
     """Python and KernelPro still run where they lie below /tmp; what else is there is not seen, and nothing is left."""
     try:
-        cell = launcher.start("build", LIMITS, level="namespaces", private_tmp=True)
+        process = launcher.start("build", LIMITS, level="namespaces", private_tmp=True)
     except CannotStart as error:
         pytest.skip(str(error))
     try:
         assert (
             attempt(
-                cell,
-                "import json.tool; open('/tmp/of-nsys', 'w').write('x'); said = open('/tmp/of-nsys').read()",
+                process,
+                "import json.tool; open('/tmp/of-nsys', 'w').write('x'); result = open('/tmp/of-nsys').read()",
             )
             == "x"
         )
-        assert "Error" in attempt(cell, f"import os; said = os.listdir({str(tmp_path)!r})")
-        assert attempt(cell, "open('x', 'w').write('x'); said = open('x').read()") == "x"
+        assert "Error" in attempt(process, f"import os; result = os.listdir({str(tmp_path)!r})")
+        assert attempt(process, "open('x', 'w').write('x'); result = open('x').read()") == "x"
     finally:
-        cell.kill()
+        process.kill()
     assert not Path("/tmp/of-nsys").exists()
 
 
@@ -91,29 +91,29 @@ def test_what_many_children_need_is_imported_before_the_fork(launcher: SandboxLa
     first = launcher.start("build", LIMITS, preload_modules=(module, "no_such_module"))
     later = launcher.start("build", LIMITS)
     try:
-        for cell in (first, later):
-            body = f"import sys, os, tempfile; said = {module!r} in sys.modules, tempfile.gettempdir() == os.environ['TMPDIR']"
-            assert attempt(cell, body) == "(True, True)"
+        for process in (first, later):
+            body = f"import sys, os, tempfile; result = {module!r} in sys.modules, tempfile.gettempdir() == os.environ['TMPDIR']"
+            assert attempt(process, body) == "(True, True)"
     finally:
         first.kill()
         later.kill()
 
 
-def test_no_network(cell: SandboxedProcess) -> None:
-    strong(cell)
-    assert "Error" in attempt(cell, "import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")
+def test_no_network(process: SandboxedProcess) -> None:
+    require_confinement(process)
+    assert "Error" in attempt(process, "import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")
 
 
-def test_no_tracing_of_others(cell: SandboxedProcess) -> None:
-    strong(cell)
+def test_no_tracing_of_others(process: SandboxedProcess) -> None:
+    require_confinement(process)
     load = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)"
-    body = f"{load}\nr = c.ptrace(16, {os.getpid()}, 0, 0)\nsaid = str(r) + ' ' + str(ctypes.get_errno())"
-    assert attempt(cell, body) == "-1 1"
+    body = f"{load}\nr = c.ptrace(16, {os.getpid()}, 0, 0)\nresult = str(r) + ' ' + str(ctypes.get_errno())"
+    assert attempt(process, body) == "-1 1"
 
 
-def test_no_signals_to_others(cell: SandboxedProcess) -> None:
-    strong(cell)
-    assert "Error" in attempt(cell, f"import os\nos.kill({os.getpid()}, 0)")
+def test_no_signals_to_others(process: SandboxedProcess) -> None:
+    require_confinement(process)
+    assert "Error" in attempt(process, f"import os\nos.kill({os.getpid()}, 0)")
 
 
 @pytest.fixture(scope="module")
@@ -121,36 +121,36 @@ def fresh() -> Iterator[SandboxLauncher]:
     """One that was started by a process with a secret."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOME_API_KEY", "secret")
-        made = SandboxLauncher()
-        yield made
-        made.close()
+        process = SandboxLauncher()
+        yield process
+        process.close()
 
 
 def test_the_environment_is_scrubbed(fresh: SandboxLauncher) -> None:
-    cell = fresh.start("build", LIMITS)
-    said = attempt(
-        cell,
-        "import os\nsaid = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())",
+    process = fresh.start("build", LIMITS)
+    result = attempt(
+        process,
+        "import os\nresult = str('SOME_API_KEY' in os.environ or b'SOME_API_KEY' in open('/proc/self/environ', 'rb').read())",
     )
-    cell.kill()
-    assert said == "False"
+    process.kill()
+    assert result == "False"
 
 
-def test_frozen_means_frozen(cell: SandboxedProcess) -> None:
+def test_frozen_means_frozen(process: SandboxedProcess) -> None:
     tick = "def tick():\n    while True: open('t', 'a').write('x')\n"
-    attempt(cell, f"import threading\n{tick}threading.Thread(target=tick, daemon=True).start()")
-    cell.freeze()
-    before = Path(f"/proc/{cell.pid}/stat").read_text().split()[13]
+    attempt(process, f"import threading\n{tick}threading.Thread(target=tick, daemon=True).start()")
+    process.freeze()
+    before = Path(f"/proc/{process.pid}/stat").read_text().split()[13]
     time.sleep(0.3)
-    assert Path(f"/proc/{cell.pid}/stat").read_text().split()[13] == before
-    cell.thaw()
+    assert Path(f"/proc/{process.pid}/stat").read_text().split()[13] == before
+    process.thaw()
     time.sleep(0.3)
-    assert int(Path(f"/proc/{cell.pid}/stat").read_text().split()[13]) > int(before)
+    assert int(Path(f"/proc/{process.pid}/stat").read_text().split()[13]) > int(before)
 
 
-def test_no_memory_that_nobody_is_seen_to_hold(cell: SandboxedProcess) -> None:
-    strong(cell)
-    assert attempt(cell, "import ctypes\nsaid = str(ctypes.CDLL(None).shmget(0, 4096, 0o1600))") == "-1"
+def test_no_memory_that_nobody_is_seen_to_hold(process: SandboxedProcess) -> None:
+    require_confinement(process)
+    assert attempt(process, "import ctypes\nresult = str(ctypes.CDLL(None).shmget(0, 4096, 0o1600))") == "-1"
 
 
 TAKES = """
@@ -171,111 +171,111 @@ def take():
 )
 def test_what_is_inside_the_kernel_or_dying_is_waited_for(launcher: SandboxLauncher, how: str) -> None:
     """Stopping takes effect when a thread leaves the kernel, and never on one that ends."""
-    cell = launcher.start("build", LIMITS)
-    attempt(cell, f"{TAKES}\n{how}")
+    process = launcher.start("build", LIMITS)
+    attempt(process, f"{TAKES}\n{how}")
     time.sleep(0.02)
-    assert cell.freeze()
-    before = cell.cpu_time_ms()
+    assert process.freeze()
+    before = process.cpu_time_ms()
     time.sleep(0.1)
-    assert cell.cpu_time_ms() == before
-    cell.kill()
+    assert process.cpu_time_ms() == before
+    process.kill()
 
 
-def test_killing_leaves_nothing(cell: SandboxedProcess) -> None:
+def test_killing_leaves_nothing(process: SandboxedProcess) -> None:
     attempt(
-        cell,
+        process,
         "import subprocess\nfor _ in range(5): subprocess.Popen(['sleep', '1000'])\nopen('left', 'w').write('x')",
     )
-    family = cell.process_tree()
-    assert len(family) >= 6
-    scratch = cell._scratch
-    cell.kill()
+    pids = process.process_tree()
+    assert len(pids) >= 6
+    scratch = process._scratch
+    process.kill()
     time.sleep(0.2)
-    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert not scratch.exists()
 
 
 @pytest.mark.alone  # a thousand processes leave no room for others; of the strongest level test_bad_input.py has a fork bomb
 @pytest.mark.parametrize(
-    "cell",
+    "process",
     [pytest.param(level, marks=[pytest.mark.long] * (level != LEVELS[-1])) for level in LEVELS],
     indirect=True,
 )
-def test_too_many_processes_end_the_cell(cell: SandboxedProcess) -> None:
-    cell.channel.send(
+def test_too_many_processes_end_the_cell(process: SandboxedProcess) -> None:
+    process.channel.send(
         {"op": "build", "source": "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(1000)"}
     )
     with pytest.raises(ChannelClosed):
-        cell.channel.receive(60)
-    assert "processes" in cell.describe_exit()
+        process.channel.receive(60)
+    assert "processes" in process.describe_exit()
 
 
 def test_a_dead_zygote_is_replaced(fresh: SandboxLauncher) -> None:
     fresh.start("build", LIMITS).kill()
     fresh._zygote.kill()
     fresh._zygote.wait()
-    cell = fresh.start("build", LIMITS)
-    assert attempt(cell, "said = 'alive'") == "alive"
-    cell.kill()
+    process = fresh.start("build", LIMITS)
+    assert attempt(process, "result = 'alive'") == "alive"
+    process.kill()
 
 
 def test_where_scratch_is_on_the_disk_it_is_limited_all_the_same(
     launcher: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "SCRATCH_BYTES", 8 << 20)
-    made = launcher.start("build", LIMITS, level="process")
+    monkeypatch.setattr(process_module, "SCRATCH_BYTES", 8 << 20)
+    process = launcher.start("build", LIMITS, level="process")
     try:
         source = "import time\nfor n in range(16): open(f'{n}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)"
-        made.channel.send({"op": "build", "source": source})
+        process.channel.send({"op": "build", "source": source})
         with pytest.raises(ChannelClosed):
-            made.channel.receive(30)
-        assert "wrote more than" in made.describe_exit()
+            process.channel.receive(30)
+        assert "wrote more than" in process.describe_exit()
     finally:
-        made.kill()
+        process.kill()
 
 
 def test_scratch_in_memory_is_a_part_of_what_is_allowed(launcher: SandboxLauncher) -> None:
     try:
-        made = launcher.start("build", ResourceLimits(1 << 30, address_space=True), level="namespaces")
+        process = launcher.start("build", ResourceLimits(1 << 30, address_space=True), level="namespaces")
     except CannotStart as error:
         pytest.skip(f"namespaces do not work here: {error}")
     try:
         assert "No space left" in attempt(
-            made, "with open('x', 'wb') as file:\n    for _ in range(300): file.write(bytes(1 << 20))"
+            process, "with open('x', 'wb') as file:\n    for _ in range(300): file.write(bytes(1 << 20))"
         )
     finally:
-        made.kill()
+        process.kill()
 
 
 def test_files_in_memory_count_as_memory(launcher: SandboxLauncher) -> None:
-    made = launcher.start("build", ResourceLimits(1 << 30, address_space=False))
+    process = launcher.start("build", ResourceLimits(1 << 30, address_space=False))
     try:
         lines = "held = [os.memfd_create(str(n)) for n in range(3)]\nfor fd in 400 * held: os.write(fd, bytes(1 << 20))"
-        made.channel.send({"op": "build", "source": f"import os, time\n{lines}\ntime.sleep(60)"})
+        process.channel.send({"op": "build", "source": f"import os, time\n{lines}\ntime.sleep(60)"})
         with pytest.raises(ChannelClosed):
-            made.channel.receive(60)
-        assert "GiB of memory" in made.describe_exit()
+            process.channel.receive(60)
+        assert "GiB of memory" in process.describe_exit()
     finally:
-        made.kill()
+        process.kill()
 
 
-def test_the_kernels_settings_are_closed(cell: SandboxedProcess) -> None:
-    strong(cell)
-    assert "Error" in attempt(cell, "import os; os.open('/proc/sys/vm/drop_caches', os.O_WRONLY)")
+def test_the_kernels_settings_are_closed(process: SandboxedProcess) -> None:
+    require_confinement(process)
+    assert "Error" in attempt(process, "import os; os.open('/proc/sys/vm/drop_caches', os.O_WRONLY)")
 
 
-def test_nothing_wakes_a_child_that_was_stopped(cell: SandboxedProcess) -> None:
-    strong(cell)
+def test_nothing_wakes_a_child_that_was_stopped(process: SandboxedProcess) -> None:
+    require_confinement(process)
     signals = "import fcntl, os, signal; fcntl.fcntl(os.pipe()[0], 10, signal.SIGCONT)"  # F_SETSIG
-    assert "PermissionError" in attempt(cell, signals)
-    cell.channel.send({"op": "build", "source": "while True: pass"})
-    cell.freeze()
-    before = cell.cpu_time_ms()
+    assert "PermissionError" in attempt(process, signals)
+    process.channel.send({"op": "build", "source": "while True: pass"})
+    process.freeze()
+    before = process.cpu_time_ms()
     time.sleep(0.05)
-    assert cell.cpu_time_ms() - before < 1 < before
-    cell.thaw()
+    assert process.cpu_time_ms() - before < 1 < before
+    process.thaw()
     time.sleep(0.5)
-    assert cell.cpu_time_ms() > before + 1
+    assert process.cpu_time_ms() > before + 1
 
 
 def test_what_parent_and_child_share_has_one_size_and_no_memory() -> None:
@@ -292,9 +292,9 @@ def test_what_parent_and_child_share_has_one_size_and_no_memory() -> None:
 
 def test_memory_of_a_call_is_still_there_for_the_next_one(launcher: SandboxLauncher) -> None:
     """Calls are judged with pauses between them; a program makes one after the other."""
-    made = launcher.start("build", LIMITS)
-    said = attempt(
-        made,
+    process = launcher.start("build", LIMITS)
+    result = attempt(
+        process,
         """
 import resource, time, torch
 x, faults = torch.ones(6_000_000), []
@@ -303,8 +303,8 @@ for _ in range(5):
     (x * 2).sum()
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     time.sleep(0.1)
-said = faults[-1]
+result = faults[-1]
         """,
     )
-    made.kill()
-    assert int(said) < 5, "24 MB are 12 large pages, or 6,000 small ones"
+    process.kill()
+    assert int(result) < 5, "24 MB are 12 large pages, or 6,000 small ones"

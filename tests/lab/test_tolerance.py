@@ -61,8 +61,8 @@ def test_tf32_is_between_float32_and_bfloat16() -> None:
     oracle, tolerance = prepared(MATMUL, "tf32")
     form, leaves = oracle.inputs(77)
     truth, limit = oracle.truth(77), tolerance.limits["as given"]
-    assert limit.share_used(measure_errors(oracle.emulated(11, form, leaves)[0], truth)) < 1
-    assert limit.share_used(measure_errors(oracle.emulated(8, form, leaves)[0], truth)) > 1
+    assert limit.share_used(measure_errors(oracle.emulate(11, form, leaves)[0], truth)) < 1
+    assert limit.share_used(measure_errors(oracle.emulate(8, form, leaves)[0], truth)) > 1
     assert limit.norm > 20 * prepared(MATMUL, "fp32")[1].limits["as given"].norm
 
 

@@ -61,7 +61,7 @@ class DuplicateMachineCode(Exception):
 
 
 @dataclass
-class _Trial:
+class _CandidateState:
     """The candidate that is being judged, and what is known of it so far."""
 
     candidate: Candidate
@@ -185,44 +185,44 @@ class Judge:
 
     # --- judging -------------------------------------------------------------------------------------
 
-    def judge(self, candidate: Candidate, known: Collection[str] = ()) -> Verdict:
+    def judge(self, candidate: Candidate, known_machine_code: Collection[str] = ()) -> Verdict:
         """The verdict on one candidate. Whatever the candidate does, it raises nothing but
         DuplicateMachineCode.
 
-        That is raised where the fingerprint of its machine code is in `known`.
+        That is raised where the fingerprint of its machine code is in `known_machine_code`.
         """
-        trial = _Trial(candidate)
+        state = _CandidateState(candidate)
         if self.not_scorable:
-            return self._verdict(trial, Status.NOT_SCORABLE, self.not_scorable)
+            return self._verdict(state, Status.NOT_SCORABLE, self.not_scorable)
         try:
-            return self._judge(trial, known)
+            return self._judge(state, known_machine_code)
         except CandidateRejected as error:
-            by_seed = trial.parameters == "by seed" and error.status is Status.WRONG
+            by_seed = state.parameters == "by seed" and error.status is Status.WRONG
             hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
-            return self._verdict(trial, error.status, f"{error.reason}{hint if by_seed else ''}")
+            return self._verdict(state, error.status, f"{error.reason}{hint if by_seed else ''}")
         except torch.OutOfMemoryError:  # although there was enough memory to prepare the task
             reason = "it left too little of the device's memory to check its answers"
-            return self._verdict(trial, Status.CRASHED, reason)
+            return self._verdict(state, Status.CRASHED, reason)
         finally:
             health.check_device(self.bench.target)
 
-    def _judge(self, trial: _Trial, known: Collection[str]) -> Verdict:
-        candidate, clock = trial.candidate, trial.clock
+    def _judge(self, state: _CandidateState, known_machine_code: Collection[str]) -> Verdict:
+        candidate, clock = state.candidate, state.clock
         self._inspect(candidate)
         self._calibrate_enough()
         self._report("building")
         with clock("build"):
             artifacts = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
-            trial.machine_code = fingerprint(candidate.source, artifacts)
-        if trial.machine_code and trial.machine_code in known:
-            raise DuplicateMachineCode(trial.machine_code)
+            state.machine_code = fingerprint(candidate.source, artifacts)
+        if state.machine_code and state.machine_code in known_machine_code:
+            raise DuplicateMachineCode(state.machine_code)
         self._report("loading")
         with clock("start"):
             participant = self.bench.start_candidate()
             self._wait_for_teardown()
         try:
-            facts = self._measure(participant, trial)
-            verdict = self._decide(trial, facts)
+            facts = self._measure(participant, state)
+            verdict = self._decide(state, facts)
             if self.options.energy:
                 with clock("energy"):
                     energy = self._measure_energy(participant, facts.rounds)
@@ -236,7 +236,7 @@ class Judge:
         if slowed := self._runner.slowed_baselines(facts.rounds):
             self._wait_for_teardown()
             self._runner.time_baselines_alone(slowed, facts.rounds)
-            verdict = replace(self._decide(trial, facts), energy=verdict.energy)
+            verdict = replace(self._decide(state, facts), energy=verdict.energy)
         return verdict
 
     def _inspect(self, candidate: Candidate) -> None:
@@ -250,12 +250,12 @@ class Judge:
         if reason := tripwires.check(candidate.source, self.options.disabled_tripwires):
             raise CandidateRejected(Status.REFUSED, reason)
 
-    def _measure(self, participant: Participant, trial: _Trial) -> Facts:
+    def _measure(self, participant: Participant, state: _CandidateState) -> Facts:
         """Load, verify and time the candidate; raises CandidateRejected where it fails."""
-        clock, spec, runner = trial.clock, self.bench.output_spec, self._runner
+        clock, spec, runner = state.clock, self.bench.output_spec, self._runner
         before = self._memory_in_use(participant)
         with clock("load"):
-            trial.parameters = self.bench.load_candidate(participant, trial.candidate)
+            state.parameters = self.bench.load_candidate(participant, state.candidate)
         with clock("verify"):
             accuracy = self._verify(participant)
             peak = self._memory_in_use(participant) - before
@@ -266,19 +266,19 @@ class Judge:
         peak = max(peak, self._memory_in_use(participant) - before - retained)
         self._require_no_early_work(participant, rounds)
         with clock("bursts"):
-            slopes = self._measure_bursts(participant, trial, rounds)
+            slopes = self._measure_bursts(participant, state, rounds)
         with clock("profile"):
             samples, seconds = rounds.samples["candidate"], self.options.call_timeout
             share = own_work.own_share(
-                participant, trial.candidate.source, self.bench.target, samples, seconds
+                participant, state.candidate.source, self.bench.target, samples, seconds
             )
         timed_calls = len(rounds.samples["candidate"]) + len(rounds.solo.get("candidate", []))
         return Facts(
-            trial.candidate.source,
+            state.candidate.source,
             accuracy,
             rounds,
             slopes,
-            trial.burst_skip_reason,
+            state.burst_skip_reason,
             max(0, peak),
             share,
             runner.prelaunch,
@@ -354,7 +354,9 @@ class Judge:
                 Status.CHEATING, f"it runs for {cpu_ms:.3f} ms while it is stopped before a call"
             )
 
-    def _measure_bursts(self, participant: Participant, trial: _Trial, rounds: Rounds) -> BurstSlopes | None:
+    def _measure_bursts(
+        self, participant: Participant, state: _CandidateState, rounds: Rounds
+    ) -> BurstSlopes | None:
         """Milliseconds a call in bursts, for kernels too short for the parent's clock."""
         if not (isinstance(participant, CudaParticipant) and is_short(self.bench.target, rounds)):
             return None
@@ -372,7 +374,7 @@ class Judge:
         plain = torch.tensor([sample.wall_ms for sample in rounds.calls("candidate", "single")])
         own_ms = rounds.median_ms("candidate")
         slopes = bursts.slopes(bench.max_burst_calls, bench.ceilings.bandwidth, float(plain.median()), own_ms)
-        trial.burst_skip_reason = bursts.skip_reason
+        state.burst_skip_reason = bursts.skip_reason
         return slopes
 
     def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:
@@ -390,14 +392,14 @@ class Judge:
 
     # --- deciding ------------------------------------------------------------------------------------
 
-    def _decide(self, trial: _Trial, facts: Facts) -> Verdict:
+    def _decide(self, state: _CandidateState, facts: Facts) -> Verdict:
         """The verdict that follows from the facts; raises CandidateRejected where the candidate does not
         pass."""
         decision = decide(facts, self.bench, self.baselines, self._others_are_busy)
         planned = self._runner.round_count()
         notes = wording.notes(decision, facts, self.tolerance, self.baselines, planned)
         return self._verdict(
-            trial,
+            state,
             Status.PASSED,
             wording.reason(decision, facts),
             wording.measurement(decision, facts, self.tolerance, self.baselines, self.bench.target),
@@ -409,7 +411,7 @@ class Judge:
             faster=decision.faster,
             own_share=facts.own_share,
             peak_bytes=facts.peak_bytes,
-            notes=(*self._standing_notes(trial), *notes),
+            notes=(*self._standing_notes(state), *notes),
         )
 
     def _others_are_busy(self) -> bool:
@@ -418,35 +420,35 @@ class Judge:
         with self.bench.quiet():
             return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE
 
-    def _standing_notes(self, trial: _Trial) -> tuple[str, ...]:
-        return tuple(wording.standing_notes(self.bench, self.notes, trial.parameters))
+    def _standing_notes(self, state: _CandidateState) -> tuple[str, ...]:
+        return tuple(wording.standing_notes(self.bench, self.notes, state.parameters))
 
     def _verdict(
         self,
-        trial: _Trial,
+        state: _CandidateState,
         status: Status,
         reason: str,
         measurement: dict[str, Any] | None = None,
         **fields: Any,
     ) -> Verdict:
-        seconds = {"seconds": trial.clock.seconds(), "preparation_seconds": self._preparation_seconds}
+        seconds = {"seconds": state.clock.seconds(), "preparation_seconds": self._preparation_seconds}
         measurement = (measurement or {}) | seconds
-        if trial.machine_code:
-            measurement["machine_code"] = trial.machine_code
+        if state.machine_code:
+            measurement["machine_code"] = state.machine_code
         bench = self.bench
         return Verdict(
-            candidate=trial.candidate.name,
+            candidate=state.candidate.name,
             status=status,
             reason=reason,
             floor_ms=bench.floor_ms,
             sandbox=bench.launcher.level,
-            language=detect(trial.candidate.source).name,
+            language=detect(state.candidate.source).name,
             measurement=measurement,
             environment=environment.snapshot(bench.target)
             | {"precision": bench.precision, "mode": bench.task.mode},
             task=bench.task.name,
-            candidate_id=trial.candidate.id,
-            **{"parameters": trial.parameters, "notes": self._standing_notes(trial)} | fields,
+            candidate_id=state.candidate.id,
+            **{"parameters": state.parameters, "notes": self._standing_notes(state)} | fields,
         )
 
     def close(self) -> None:

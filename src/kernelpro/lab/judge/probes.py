@@ -44,7 +44,7 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     hardly differs between seeds, and one seed proves nothing.
     """
     first, *others = seeds
-    if reason := _random(oracle, first):
+    if reason := _randomness(oracle, first):
         return reason
     if AS_GIVEN not in tolerance.limits:
         return f"not scorable: {tolerance.skipped.get(AS_GIVEN, 'no tolerance could be derived')}"
@@ -59,7 +59,7 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     return _skippable(oracle, limit, others)
 
 
-def _random(oracle: Oracle, seed: int) -> str | None:
+def _randomness(oracle: Oracle, seed: int) -> str | None:
     """Whether two runs on the same inputs differ, with the random generator in two states.
 
     The tolerance cannot decide this: it was derived from such runs.
@@ -68,7 +68,7 @@ def _random(oracle: Oracle, seed: int) -> str | None:
     runs = []
     for state in (1, 2):
         torch.manual_seed(state)
-        runs.append(oracle.answer(form, leaves))
+        runs.append(oracle.compute(form, leaves))
     errors = measure_errors(runs[0], runs[1])
     if errors.norm > (_SAME if oracle.exact else _SAME_INEXACT):
         hint = "; if that is dropout, use `--mode eval`" if oracle.reference.task.mode == "train" else ""
@@ -85,14 +85,14 @@ ShortcutFunction = Callable[[list[torch.Tensor], Outputs], Outputs | None]
 @dataclass(frozen=True)
 class _Shortcut:
     name: str
-    answer: ShortcutFunction
-    also: tuple[str, ...] = ()
+    outputs: ShortcutFunction
+    distributions: tuple[str, ...] = ()
     """Other distributions on which it must pass too."""
 
     def passes(self, oracle: Oracle, limit: Limit, seed: int) -> bool:
-        for distribution in (AS_GIVEN, *self.also):
+        for distribution in (AS_GIVEN, *self.distributions):
             truth = oracle.truth(seed, distribution)
-            outputs = self.answer(oracle.inputs(seed, distribution)[1], truth)
+            outputs = self.outputs(oracle.inputs(seed, distribution)[1], truth)
             if outputs is None or limit.share_used(measure_errors(outputs, truth)) > 1:
                 return False
         return True
@@ -104,23 +104,25 @@ def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
     Where the task only maps one input, a map of that is no shortcut, and a copy only if it passes on other
     distributions too: ReLU of positive inputs still has to read and write all of them.
     """
-    known, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
+    known_outputs, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
     yield _Shortcut("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
     yield _Shortcut(
         "a constant (the mean) passes",
-        lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known, strict=True)],
+        lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known_outputs, strict=True)],
     )
     yield _Shortcut(
         "the output for other inputs passes",
-        lambda leaves, truth: known if _same_shapes(known, truth) else None,
+        lambda leaves, truth: known_outputs if _same_shapes(known_outputs, truth) else None,
     )
     for index, leaf in enumerate(known_inputs):
-        if len(known) == 1 and leaf.is_floating_point() and leaf.numel() == known[0].numel():
+        if len(known_outputs) == 1 and leaf.is_floating_point() and leaf.numel() == known_outputs[0].numel():
             maps = _only_maps(oracle, seed, index, work)
             also = ("negated", "spikes") if maps else ()
             yield _Shortcut(f"a copy of input {index} passes", _copy(index), also)
             if not maps:
-                yield _Shortcut(f"an affine map of input {index} passes", _affine(leaf, known[0], index))
+                yield _Shortcut(
+                    f"an affine map of input {index} passes", _affine(leaf, known_outputs[0], index)
+                )
 
 
 def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
@@ -140,7 +142,7 @@ def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
     stays = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
     stays.view(-1)[::_UNCHANGED_STRIDE] = True
     leaves[index] = torch.where(stays, leaf, leaf.flatten().flip(0).view(leaf.shape))
-    (changed,) = oracle.answer(form, leaves)
+    (changed,) = oracle.compute(form, leaves)
     return torch.equal(torch.where(stays, changed, truth), truth)
 
 
@@ -197,19 +199,19 @@ def _hides_half(oracle: Oracle, limit: Limit, seeds: list[int], index: int) -> b
     """
     errors: list[Errors] = []
     for seed in seeds:
-        errors.append(measure_errors(_answer_to_half(oracle, seed, index), oracle.truth(seed)))
+        errors.append(measure_errors(_outputs_of_half(oracle, seed, index), oracle.truth(seed)))
         if limit.share_used(errors[0]) > _CLEAR_EXCESS:
             return False
     return statistics.median(map(limit.share_used, errors)) <= 1 and any(e.norm > 0 for e in errors)
 
 
-def _answer_to_half(oracle: Oracle, seed: int, index: int) -> Outputs:
+def _outputs_of_half(oracle: Oracle, seed: int, index: int) -> Outputs:
     form, leaves = oracle.inputs(seed)
-    leaves[index] = _halved(leaves[index])
-    return oracle.answer(form, leaves)
+    leaves[index] = _replace_half(leaves[index])
+    return oracle.compute(form, leaves)
 
 
-def _halved(leaf: torch.Tensor) -> torch.Tensor:
+def _replace_half(leaf: torch.Tensor) -> torch.Tensor:
     axis = max(range(leaf.dim()), key=lambda d: leaf.shape[d])
     half = leaf.shape[axis] // 2
     return torch.cat([leaf.narrow(axis, 0, leaf.shape[axis] - half), leaf.narrow(axis, 0, half)], axis)

@@ -128,7 +128,7 @@ class Tolerance:
         own = oracle.run(None, form, leaves, tf32_allowed=precision == "tf32")
         errors = measure_errors(own, truth)
         if self._products and (precision == "tf32" or self._products < 0):
-            emulated, self._products = oracle.emulated(bits, form, leaves)
+            emulated, self._products = oracle.emulate(bits, form, leaves)
             if self._products and precision == "tf32":
                 errors = errors.combine(measure_errors(emulated, truth))
         sums = _accumulation(leaves, own)
@@ -152,9 +152,9 @@ class Tolerance:
             bits if self._products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24
         ]
         if self._products:
-            return measure_errors(oracle.emulated(lower, form, leaves)[0], truth)
+            return measure_errors(oracle.emulate(lower, form, leaves)[0], truth)
         cut = [round_to_bits(leaf, lower) if leaf.is_floating_point() else leaf for leaf in leaves]
-        return measure_errors(oracle.answer(form, cut), truth)
+        return measure_errors(oracle.compute(form, cut), truth)
 
 
 def _accumulation(leaves: list[torch.Tensor], outputs: Outputs) -> float:

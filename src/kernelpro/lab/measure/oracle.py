@@ -125,7 +125,7 @@ class Oracle:
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
         """Seconds of float64 runs on a GPU, with cuDNN and without."""
-        self._answers: _LruCache[Outputs] = _LruCache(cache_bytes // 2)
+        self._truths: _LruCache[Outputs] = _LruCache(cache_bytes // 2)
         self._inputs: _LruCache[tuple[tree.Form, list[torch.Tensor]]] = _LruCache(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
 
@@ -148,13 +148,13 @@ class Oracle:
     def truth(self, seed: int, distribution: str = AS_GIVEN) -> Outputs:
         """The right outputs for the inputs of a seed and a distribution."""
         key = (seed, distribution)
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self.answer(*self.inputs(seed, distribution))
-            self._answers.put(key, answer, answer)
-        return answer
+        outputs = self._truths.get(key)
+        if outputs is None:
+            outputs = self.compute(*self.inputs(seed, distribution))
+            self._truths.put(key, outputs, outputs)
+        return outputs
 
-    def answer(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
+    def compute(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
         """Float64 outputs for any inputs; computed in the task's own type, without TF32, where float64
         fails."""
         if self.exact:
@@ -162,7 +162,7 @@ class Oracle:
                 outputs = self.run(torch.float64, form, leaves)
             except (RuntimeError, TypeError) as error:  # torch has no float64 for it, or no memory
                 if self._settled:
-                    raise self._explained(error) from error
+                    raise self._explain(error) from error
                 self.exact = False  # every verdict notes it
                 self._models.clear()
                 if self.reference.device == "cuda":
@@ -172,7 +172,7 @@ class Oracle:
                 return outputs
         return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
         """Why a float64 run failed that succeeded before: memory, or the reference rejects these inputs.
 
         On a GPU it is memory, in whatever words libraries report that, unless it is linear algebra.
@@ -243,7 +243,7 @@ class Oracle:
             return True
         return len(other) >= _TRIALS and min(took) <= min(other)
 
-    def emulated(self, bits: int, form: tree.Form, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
+    def emulate(self, bits: int, form: tree.Form, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
         """The outputs with matrix operands of `bits` significant bits, and the number of matrix products."""
         mode = MatrixRounding(bits, toward_zero=bits == BITS[torch.float16])
         with mode:

@@ -165,10 +165,10 @@ def drop_capabilities() -> None:
     _check(_libc.capset(struct.pack("<Ii", _CAPABILITIES, 0), struct.pack("<6I", *[0] * 6)), "capset")
 
 
-def _mount_private_tmp(nbytes: int, kept: list[str]) -> None:
+def _mount_private_tmp(nbytes: int, paths: list[str]) -> None:
     descriptors = {
         path: os.open(path, os.O_PATH)
-        for path in sorted(kept)
+        for path in sorted(paths)
         if path.startswith("/tmp/") and os.path.isdir(path)
     }
     _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={nbytes},mode=0700")

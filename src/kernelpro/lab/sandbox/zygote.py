@@ -139,8 +139,8 @@ def _run_child(request: LaunchRequest, control: int, shared_fds: list[int]) -> N
         tempfile.tempdir = None  # a module may have cached it before the fork
         in_namespaces = request.level == "namespaces"
         if in_namespaces:
-            kept = [*request.readable, request.triton_cache] if request.private_tmp else None
-            jail.private_mounts(request.scratch, request.scratch_bytes, request.writable, kept)
+            kept_tmp_paths = [*request.readable, request.triton_cache] if request.private_tmp else None
+            jail.private_mounts(request.scratch, request.scratch_bytes, request.writable, kept_tmp_paths)
         for name in _FOLDER_VARIABLES:
             if path := os.environ.get(name):
                 os.makedirs(path, exist_ok=True)
