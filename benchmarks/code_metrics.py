@@ -2,8 +2,8 @@
 
     python benchmarks/code_metrics.py [NAME=CHECKOUT ...]      default: this checkout
 
-For each checkout: class names defined in more than one package, lines over 110 columns (Python and Markdown), lines of
-Python by package, public functions without a docstring, and dictionaries with string keys and untyped values in the
+For each checkout: class names defined in more than one package, lines over 110 columns (Python and Markdown), lines and
+statements by package, public functions without a docstring, and dictionaries with string keys and untyped values in the
 signature of a public function or in a field of a public class, which is how they cross from one package into another.
 Built-in benchmark tasks and generated results do not count.
 """
@@ -61,12 +61,11 @@ def public_members(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunc
             if (
                 isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef))
                 and not member.name.startswith("_")
-                or (
-                    isinstance(node, ast.ClassDef)
-                    and isinstance(member, ast.AnnAssign)
-                    and isinstance(member.target, ast.Name)
-                    and not member.target.id.startswith("_")
-                )
+            ) or (
+                isinstance(node, ast.ClassDef)
+                and isinstance(member, ast.AnnAssign)
+                and isinstance(member.target, ast.Name)
+                and not member.target.id.startswith("_")
             ):
                 yield member
 
@@ -82,10 +81,23 @@ def annotations(member: ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign) 
     yield member.returns
 
 
+def statements(tree: ast.Module) -> int:
+    """Lines of code however they are wrapped: one for each statement, without docstrings, comments and blank lines."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            strings = [
+                item for item in body if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
+            ]
+            node.body = [item for item in body if item not in strings] or [ast.Pass()]  # type: ignore[attr-defined]
+    return sum(bool(line.strip()) for line in ast.unparse(tree).splitlines())
+
+
 def measure(checkout: Path) -> dict[str, object]:
     """All figures of one checkout, as plain data."""
     classes: dict[str, set[str]] = defaultdict(set)
     lines: Counter[str] = Counter()
+    code: Counter[str] = Counter()
     long_python = undocumented = functions = dictionaries = files = 0
     for name, text in sources(checkout):
         files += 1
@@ -101,6 +113,7 @@ def measure(checkout: Path) -> dict[str, object]:
                 functions += 1
                 undocumented += ast.get_docstring(member) is None
             dictionaries += sum(is_untyped_dictionary(annotation) for annotation in annotations(member))
+        code[package_of(name)] += statements(tree)
     documents = [checkout / "README.md", *sorted((checkout / "docs").rglob("*.md"))]
     prose = [row for path in documents if path.exists() for row in path.read_text().splitlines()]
     return {
@@ -114,7 +127,8 @@ def measure(checkout: Path) -> dict[str, object]:
         "untyped dictionaries in public signatures": dictionaries,
         "files": files,
         "lines": sum(lines.values()),
-        "lines by package": dict(sorted(lines.items())),
+        "statements": sum(code.values()),
+        "statements by package": dict(sorted(code.items())),
     }
 
 
@@ -123,13 +137,13 @@ def table(measured: dict[str, dict[str, object]]) -> str:
     rows = [["", *measured], ["---", *("---:" for _ in measured)]]
     first = next(iter(measured.values()))
     for key in first:
-        if key == "lines by package":
+        if key == "statements by package":
             continue
         rows.append([key, *(f"{figures[key]:,}" for figures in measured.values())])
-    packages = sorted({name for figures in measured.values() for name in figures["lines by package"]})  # type: ignore[attr-defined]
+    packages = sorted({name for figures in measured.values() for name in figures["statements by package"]})  # type: ignore[attr-defined]
     for name in packages:
-        counts = [figures["lines by package"].get(name, 0) for figures in measured.values()]  # type: ignore[attr-defined]
-        rows.append([f"lines in `{name}`", *(f"{count:,}" for count in counts)])
+        counts = [figures["statements by package"].get(name, 0) for figures in measured.values()]  # type: ignore[attr-defined]
+        rows.append([f"statements in `{name}`", *(f"{count:,}" for count in counts)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

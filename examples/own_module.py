@@ -1,7 +1,7 @@
 """A module of your own, from Python: a kernel for it, with proof.
 
 python examples/own_module.py            the playbook writes: about two minutes on two cores
-python examples/own_module.py MODEL      a model does: see docs/models.md
+python examples/own_module.py MODEL      a model does: see docs/guides/llm.md
 """
 
 import sys

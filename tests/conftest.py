@@ -37,6 +37,7 @@ TOGETHER = (
     "cli/",
     "defects/test_static.py",
     "diagnose/",
+    "docs/",
     "engine/test_budget.py",
     "engine/test_export.py",
     "engine/test_energy_run.py",
