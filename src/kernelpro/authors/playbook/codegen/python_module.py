@@ -63,8 +63,8 @@ def _tensor_definitions(program: Program) -> list[str]:
     by_role: dict[str, list[Tensor]] = {"input": [], "parameter": [], "output": [], "temporary": []}
     for tensor in program.tensors:
         by_role[tensor.role].append(tensor)
-    given = [tensor for tensor in program.tensors if tensor.role in ("input", "parameter")]
-    device = f", device={argument_name(given[0])}.device" if given else ""
+    arguments = [tensor for tensor in program.tensors if tensor.role in ("input", "parameter")]
+    device = f", device={argument_name(arguments[0])}.device" if arguments else ""
     lines = [f"{argument_name(t)} = inputs{_subscript(t.path)}.contiguous()" for t in by_role["input"]]
     lines += [f"{argument_name(t)} = {_attribute(t.path)}" for t in by_role["parameter"]]
     for t in (*by_role["output"], *by_role["temporary"]):

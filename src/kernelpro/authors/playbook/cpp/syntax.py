@@ -23,8 +23,18 @@ STORAGE_TYPES = {
 FAST_FUNCTIONS = {op: f"fast_{op}" for op in ("exp", "expm1", "log", "log1p", "tanh", "erf")}
 """Functions of prelude.MATH_FUNCTIONS, by operation."""
 _INFIX = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"},
-    **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="},
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "and": "&&",
+    "or": "||",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
 }
 _EXTREMA = {"max": "maximum", "min": "minimum"}
 _LIBRARY = {"abs": "std::fabs", "round": "std::nearbyint"}

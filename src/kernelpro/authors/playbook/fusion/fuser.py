@@ -62,7 +62,7 @@ class _Fuser:
         outputs = [self._output(name) for name in graph.outputs]
         for stage_value in _stage_values(outputs):
             self._place(stage_value)
-        given = [
+        arguments = [
             Tensor(node.name, node.shape, node.dtype, node.op, node.where)  # type: ignore[arg-type]
             for node in graph.nodes
             if node.op in ("input", "parameter")
@@ -75,7 +75,7 @@ class _Fuser:
         stored = {step.tensor for stage in stages for step in (*stage.stores, *stage.epilogue)}
         temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in stored]
         names = tuple(tensor.name for tensor in results)
-        return Program((*given, *results, *temporaries), stages, names, graph.single)
+        return Program((*arguments, *results, *temporaries), stages, names, graph.single)
 
     def _output(self, name: str) -> Value:
         value = self._values[name]
@@ -261,10 +261,9 @@ class _Fuser:
             self._stages.remove(stage)
             return self._store_halves(value, tensor, region, neighbor, split, loops)
         self._accept(attempt)
-        if neighbor and (neighbor.outer, neighbor.steps[0].loops) == (stage.outer, inner):
-            if _loaded_tensors(expr) & _loaded_tensors(neighbor.steps[0].value):
-                self._stages.remove(stage)
-                stage = neighbor
+        if neighbor and _can_share(neighbor, stage.outer, inner, expr):
+            self._stages.remove(stage)
+            stage = neighbor
         if sizes == value.shape:
             stage.domains.append((value.shape, indices, inner))
         stage.steps.append(StoreStep(tensor.name, flatten(indices, value.shape), expr, inner))
@@ -331,6 +330,13 @@ class _Fuser:
     def _new_name(self, prefix: str) -> str:
         self._name_count += 1
         return f"{prefix}{self._name_count}"
+
+
+def _can_share(stage: StageBuilder, outer: Loops, inner: Loops, value: Expr) -> bool:
+    """Whether a store with these loops can join a stage: the loops are equal, and both read some tensor."""
+    first = stage.steps[0]
+    same_loops = (stage.outer, first.loops) == (outer, inner)
+    return same_loops and not _loaded_tensors(value).isdisjoint(_loaded_tensors(first.value))
 
 
 def _loaded_tensors(value: Expr) -> set[str]:
