@@ -3,11 +3,11 @@
     python benchmarks/diagnose_defects.py --out DIR [--only NAME ...] [--no-ncu]
     python benchmarks/diagnose_defects.py --again DIR        # diagnose the recorded profiles once more, without a GPU
 
-Profiles every candidate of tests/defects/gpu (stage 1 in its own cell, then counters), diagnoses it, and prints for
-each planted defect at which rank its tool stands, and for each healthy control its worst severity. To save time the
-counters of all candidates are collected in few runs of ncu, over the union of what their classes ask for; each
-diagnosis then uses only the tools that the candidate's own class selects, as `kernelpro profile` does. Profiles are
-written to DIR, so that tools can be improved against recorded measurements.
+Profiles every candidate of tests/defects/gpu (stage 1 in its own sandbox, then counters), diagnoses it, and prints the
+rank of the diagnostic of each planted defect, and the worst severity of each healthy control. To save time it collects
+the counters of all candidates in few runs of ncu, over the union of what their classes need; each diagnosis then runs
+only the diagnostics that the candidate's own class selects, as `kernelpro profile` does. It writes the profiles to DIR,
+so that diagnostics can be improved against recorded measurements.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
 
     from kernelpro.lab.measure.bench import Bench
     from kernelpro.lab.profile.collect import Collector
-    from kernelpro.lab.sandbox.answers import CandidateRejected
     from kernelpro.lab.sandbox.builds import Builds
-    from kernelpro.lab.sandbox.cell import SandboxLauncher
+    from kernelpro.lab.sandbox.launcher import SandboxLauncher
+    from kernelpro.lab.sandbox.outputs import CandidateRejected
 
-    tools = list(registry().values())
-    nursery = SandboxLauncher()
-    builds = Builds(nursery)
+    diagnostics = list(registry().values())
+    launcher = SandboxLauncher()
+    builds = Builds(launcher)
     options = Options()
     candidates = {path.stem: Candidate.from_file(path) for path in paths}
     for candidate in candidates.values():
@@ -64,16 +64,16 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
     for path in sorted(paths, key=lambda p: about(p)["task"]):
         begun = time.monotonic()
         task = Task.from_file(CORPUS / "tasks" / f"{about(path)['task']}.py")
-        bench = Bench(task, "cuda", options, nursery, builds)
+        bench = Bench(task, "cuda", options, launcher, builds)
         try:
             bench.open(lambda _: None)
             collector = Collector(bench, candidates[path.stem], lambda _: None)
             found = profiles[path.stem] = collector.collect(ProfileRequest())
             bound = roofline.classify(found).bound
-            asked = runner.request_for(tools, found, bound)
-            if asked.metrics:
-                bundles[path.stem] = collector.bundle()
-                metrics |= dict.fromkeys(asked.metrics)
+            request = runner.request_for(diagnostics, found, bound)
+            if request.metrics:
+                bundles[path.stem] = collector.sandbox.make_bundle()
+                metrics |= dict.fromkeys(request.metrics)
             print(
                 f"{path.stem:32} {found.time_ms:8.3f} ms  floor {found.floor_ms:7.3f}  {bound:8} {time.monotonic() - begun:5.1f} s",
                 flush=True,
@@ -83,7 +83,7 @@ def collect(paths: list[Path], with_ncu: bool) -> dict[str, Profile]:
         finally:
             bench.close()
         torch.cuda.empty_cache()
-    nursery.close()
+    launcher.close()
     if with_ncu:
         names = list(bundles)
         for start in range(0, len(names), _CHUNK):
@@ -99,15 +99,15 @@ def count(
     import torch
 
     from kernelpro.lab.profile import ncu
-    from kernelpro.lab.profile.collect import with_counts
+    from kernelpro.lab.profile.collect import add_counters
 
-    program = ncu.find()
+    program = ncu.find_ncu()
     if program is None:
         print("no ncu here")
         return {}
     with tempfile.TemporaryDirectory() as folder:
         torch.save(bundles, f"{folder}/bundles.pt")
-        target = [sys.executable, "-m", "kernelpro.lab.profile.target", "bundles.pt", "ncu"]
+        target = [sys.executable, "-m", "kernelpro.lab.profile.profiled_program", "bundles.pt", "ncu"]
         environment = os.environ | {
             "PYTHONPATH": str(ROOT / "src"),
             "KERNELPRO_BUILD_DIR": folder,
@@ -121,23 +121,23 @@ def count(
                 print(f"ncu: {(done.stdout + done.stderr)[-1500:]}")
             pages.append(done.stdout)
         print(f"ncu over {len(names)} candidates: {time.monotonic() - begun:.1f} s", flush=True)
-    found = ncu.read_raw(pages[1], len(names))
+    found = ncu.parse_raw_page(pages[1], len(names))
     made = {}
     for name, counted in zip(names, found, strict=True):
-        made[name] = with_counts(profiles[name], counted, {})
+        made[name] = add_counters(profiles[name], counted, {})
     return made
 
 
 def show(profiles: dict[str, Profile], without_counters: bool = False) -> dict[str, Any]:
     """A line for each candidate; returns the score."""
-    tools = list(registry().values())
+    diagnostics = list(registry().values())
     first = third = defects = clean = controls = 0
     for name, profile in sorted(profiles.items()):
         if without_counters:
             profile = replace(
                 profile, kernels=tuple(replace(k, metrics={}, lines=()) for k in profile.kernels)
             )
-        diagnosis: Diagnosis = runner.diagnose(profile, tools)
+        diagnosis: Diagnosis = runner.diagnose(profile, diagnostics)
         header = about(CORPUS / "gpu" / f"{name}.py")
         ranks = list(dict.fromkeys(finding.diagnostic for finding in diagnosis.findings))
         top = "; ".join(
@@ -145,8 +145,8 @@ def show(profiles: dict[str, Profile], without_counters: bool = False) -> dict[s
             for f in diagnosis.findings[:4]
         )
         if "defect" in header:
-            wanted = header["defect"].split("/")
-            rank = next((i for i, tool in enumerate(ranks, 1) if tool in wanted), 0)
+            planted = header["defect"].split("/")
+            rank = next((i for i, name in enumerate(ranks, 1) if name in planted), 0)
             defects, first, third = defects + 1, first + (rank == 1), third + (0 < rank <= 3)
             mark = {0: "MISSED", 1: "ok"}.get(rank, f"rank {rank}")
         else:

@@ -3,9 +3,9 @@
     python benchmarks/profile_stages.py [--out FILE] [CANDIDATE ...]
 
 Both sides in one run, on a warm worker, in an order that changes from kernel to kernel: time, timeline and machine code,
-then ncu. "Two stages" takes the timeline from CUPTI and the counters of those tools that the class selects; "everything"
-takes it from nsys (where that can make a report; else from CUPTI, and the table says so) and the counters of all tools, with
-stalls by line. Neither profiles a baseline; setting up the task and building the candidate are outside the clock. Candidates
+then ncu. "Two stages" takes the timeline from CUPTI and the counters of the diagnostics that the class selects; "everything"
+takes it from nsys (where that can make a report; else from CUPTI, and the table says so) and the counters of all diagnostics,
+with stalls by line. Neither profiles a baseline; setting up the task and building the candidate are outside the clock. Candidates
 default to a memory-bound, a compute-bound and a launch-bound one of tests/defects/gpu. Needs a GPU.
 """
 
@@ -41,7 +41,7 @@ def task_of(path: Path) -> Task:
     )
 
 
-def measure(pool: local.Pool, path: Path, side: str) -> tuple[float, Profile, Diagnosis]:
+def measure(pool: local.LocalPool, path: Path, side: str) -> tuple[float, Profile, Diagnosis]:
     tracer, everything = SIDES[side]
     request = ProfileSpec(
         task_of(path), Candidate.from_file(path), "cuda", tracer=tracer, all_counters=everything
@@ -55,10 +55,10 @@ def measure(pool: local.Pool, path: Path, side: str) -> tuple[float, Profile, Di
     return time.monotonic() - begun, found, diagnosis
 
 
-def compare(pool: local.Pool, path: Path, turn: int) -> dict[str, Any]:
+def compare(pool: local.LocalPool, path: Path, turn: int) -> dict[str, Any]:
     """One kernel on both sides."""
     job = Job("warm", "profile", task_of(path), Candidate.from_file(path), "cuda")
-    if error := pool.ask(job).error:  # sets the task up and builds the candidate
+    if error := pool.run(job).error:  # sets the task up and builds the candidate
         sys.exit(f"{path.name}: {error}")
     row: dict[str, Any] = {"candidate": path.stem}
     for side in list(SIDES) if turn % 2 == 0 else list(SIDES)[::-1]:
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write all figures here, as JSON")
     chosen = parser.parse_args()
     paths = chosen.candidates or [CORPUS / "gpu" / f"{name}.py" for name in DEFAULT]
-    with local.Pool() as pool:
+    with local.LocalPool() as pool:
         rows = []
         for turn, path in enumerate(paths):
             rows.append(compare(pool, path, turn))

@@ -56,7 +56,7 @@ def diagnosis(name: str) -> Diagnosis:
 
 @cache
 def pairs() -> dict[str, dict[str, Any]]:
-    """Kernels with planted waste, without it, and the ratio of their energies, by benchmarks/energy.py and energy_tools.py.
+    """Kernels with planted waste, without it, and the ratio of their energies, by benchmarks/energy.py and energy_diagnostics.py.
 
     What is known of loops was read from the same machine code once more, built without a GPU, when loops that ask were marked.
     """
