@@ -101,9 +101,9 @@ def agreement(path: Path, windows: list[dict[str, Any]]) -> dict[str, Any]:
 class Table:
     """A task with everything that measuring a kernel of it takes."""
 
-    def __init__(self, task: Task, target: Target, nursery: SandboxLauncher, builds: Builds):
+    def __init__(self, task: Task, target: Target, launcher: SandboxLauncher, builds: Builds):
         options = Options(effort="quick", baselines=("eager_fp32",))
-        self.bench = Bench(task, target, options, nursery, builds)
+        self.bench = Bench(task, target, options, launcher, builds)
         self.bench.open(lambda stage: None)
         self.seeds = [self.bench.new_seed() for _ in range(24)]
         self._limit = Tolerance(self.bench.oracle, self.bench.precision, self.bench.new_seed()).limits[
@@ -112,7 +112,7 @@ class Table:
 
     def check(self, outputs: list[torch.Tensor], seed: int) -> None:
         errors = measure_errors(outputs, self.bench.oracle.truth(seed))
-        if self._limit.excess(errors) > 1:
+        if self._limit.share_used(errors) > 1:
             raise SystemExit(f"{self.bench.task.name}: a kernel is wrong: {errors.where}")
 
     def seat(self, source: str) -> Participant:
@@ -121,7 +121,7 @@ class Table:
         self.bench.load_candidate(participant, Candidate(source))
         participant.prepare(300.0, tidy=True)
         self.check(
-            participant.call(self.bench.inputs(self.seeds[0]), self.bench.expected, 300.0).outputs,
+            participant.call(self.bench.inputs(self.seeds[0]), self.bench.output_spec, 300.0).outputs,
             self.seeds[0],
         )
         return participant
@@ -133,14 +133,14 @@ class Table:
             inputs = self.bench.inputs(seed)
             for index in random.sample(range(len(sides)), len(sides)):
                 sides[index].prepare(60.0, warm=True)
-                found[index].append(sides[index].call(inputs, self.bench.expected, 60.0).sample.own_ms)
+                found[index].append(sides[index].call(inputs, self.bench.output_spec, 60.0).sample.own_ms)
         return [torch.tensor(values, dtype=torch.float64) for values in found]
 
     def ready(self, side: Side) -> None:
         """Inputs in all its buffers, and the side warm: before its loops."""
         for index, seed in enumerate(random.sample(self.seeds, side.buffer_sets)):
             side.participant.write_inputs(index, self.bench.inputs(seed))
-        side.participant.prepare(60.0, warm=True, **side.prepare_options)
+        side.participant.prepare(60.0, warm=True)
 
     def pace(self, side: Side) -> float:
         """Seconds a call, in a loop."""
@@ -148,7 +148,7 @@ class Table:
         for seconds in (_WARM, _PACE):
             side.participant.start_loop(side.buffer_sets, side.batch_calls)
             time.sleep(seconds)
-            loop = side.participant.stop_loop(self.bench.expected, 60.0)
+            loop = side.participant.stop_loop(self.bench.output_spec, 60.0)
         return loop.seconds / loop.calls
 
     def side(self, name: str, participant: Participant, ms: torch.Tensor) -> Side:
@@ -257,8 +257,8 @@ def about(path: Path) -> dict[str, str]:
 
 def run(chosen: argparse.Namespace, samples: Path, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     counter = find_counter("cuda")
-    nursery = SandboxLauncher()
-    builds = Builds(nursery)
+    launcher = SandboxLauncher()
+    builds = Builds(launcher)
     found: dict[str, Any] = {"pairs": {}}
     windows: list[dict[str, Any]] = []
     if chosen.pairs is None:
@@ -270,7 +270,7 @@ def run(chosen: argparse.Namespace, samples: Path, keep: Callable[[dict[str, Any
         for path in files:
             tables.setdefault(about(path)["task"], []).append(path)
         for task, paths in tables.items():
-            table = Table(Task.from_file(PAIRS / f"{task}.py"), "cuda", nursery, builds)
+            table = Table(Task.from_file(PAIRS / f"{task}.py"), "cuda", launcher, builds)
             try:
                 if chosen.pairs is None and "a_a" not in found:
                     found["a_a"] = tried(lambda t=table, p=paths[0]: repeatability(counter, t, p.read_text()))
@@ -288,7 +288,7 @@ def run(chosen: argparse.Namespace, samples: Path, keep: Callable[[dict[str, Any
                 table.bench.close()
     finally:
         builds.close()
-        nursery.close()
+        launcher.close()
     found["agreement"] = agreement(samples, windows)
     return found
 
