@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from court import Court
 from lab.energy.fake_counter import ASLEEP, BUSY, KERNEL, TASK, CpuTimeCounter, kernel, quick_windows
+from quick_judge import QuickJudge
 
 from kernelpro.lab.energy import meter
 from kernelpro.lab.measure.bench import Bench
@@ -24,19 +24,19 @@ from kernelpro.lab.sandbox.memory import Region
 from kernelpro.records import Candidate, Energy, Status, Task, Verdict
 
 OVERCOUNTS = """
-from kernelpro.lab.sandbox import child
-honest = child.Worker.loop
+from kernelpro.lab.sandbox import candidate_server
+honest = candidate_server.CandidateServer.loop
 def loop(self, request, tail):
     answer, blob = honest(self, request, tail)
     return answer | {"calls": 40 * answer["calls"]}, blob
-child.Worker.loop = loop
+candidate_server.CandidateServer.loop = loop
 """
 EXITS_LOOP = """
-from kernelpro.lab.sandbox import child
+from kernelpro.lab.sandbox import candidate_server
 def loop(self, request, tail):
     self._outputs = [self._model(*self._arguments[0])]
-    return {"calls": 100, "outputs": [self._places(output) for output in self._outputs]}, b""
-child.Worker.loop = loop
+    return {"calls": 100, "outputs": [self._locate_all(output) for output in self._outputs]}, b""
+candidate_server.CandidateServer.loop = loop
 """
 CACHES_OUTPUTS = """
 import time
@@ -62,15 +62,15 @@ def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     quick_windows(monkeypatch)
 
 
-def measured(court: Court, candidate: Candidate, task: Task = TASK) -> tuple[Verdict, Energy]:
-    verdict = court.judge(task, candidate, energy=True, allow=("all",))
+def measured(quick_judge: QuickJudge, candidate: Candidate, task: Task = TASK) -> tuple[Verdict, Energy]:
+    verdict = quick_judge.judge(task, candidate, energy=True, disabled_tripwires=("all",))
     assert verdict.status is Status.PASSED, verdict.reason
     assert verdict.energy is not None
     return verdict, verdict.energy
 
 
-def test_of_two_kernels_of_equal_speed_the_one_that_sleeps_takes_less(court: Court) -> None:
-    (verdict, busy), (_, asleep) = (measured(court, kernel(rest)) for rest in (BUSY, ASLEEP))
+def test_of_two_kernels_of_equal_speed_the_one_that_sleeps_takes_less(quick_judge: QuickJudge) -> None:
+    (verdict, busy), (_, asleep) = (measured(quick_judge, kernel(rest)) for rest in (BUSY, ASLEEP))
     assert Verdict.from_json(verdict.to_json()).energy == busy
     assert not busy.unavailable and not asleep.unavailable, busy.unavailable + asleep.unavailable
     assert asleep.joules["candidate"].high < busy.joules["candidate"].low
@@ -98,12 +98,12 @@ class ThrottledCounter(CpuTimeCounter):
 
 
 def test_a_window_in_which_the_device_was_throttled_is_made_again(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hot = ThrottledCounter(45)  # through the rest before, and into the first round
     monkeypatch.setattr(meter, "find_counter", lambda target: hot)
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
-    _, energy = measured(court, kernel())
+    _, energy = measured(quick_judge, kernel())
     assert not energy.unavailable and energy.joules
     rejected = [window for window in energy.windows if window.rejection]
     assert rejected and {window.rejection for window in rejected} == {"the device was throttled"}
@@ -127,11 +127,11 @@ class SlowCounter(CpuTimeCounter):
 
 
 def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meter, "find_counter", lambda target: SlowCounter())
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 2})
-    _, energy = measured(court, kernel())
+    _, energy = measured(quick_judge, kernel())
     assert not energy.unavailable and energy.joules
     kept = [window for window in energy.windows if not window.rejection]
     assert len(kept) >= 4 and all(window.seconds > 0.5 and window.uncertainty <= 0.03 for window in kept), (
@@ -141,47 +141,47 @@ def test_a_window_whose_steps_are_seen_late_goes_on_until_they_are_known(
 
 @pytest.mark.long  # one of those before sees throttled windows dropped
 def test_where_it_is_always_throttled_no_number_is_given(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meter, "find_counter", lambda target: ThrottledCounter(math.inf))
     monkeypatch.setattr(meter, "ROUNDS", {"quick": 1})
-    _, energy = measured(court, kernel())
+    _, energy = measured(quick_judge, kernel())
     assert (
         "only 0 of 1 rounds were usable: the device was throttled" in energy.unavailable and not energy.joules
     )
 
 
-def test_more_calls_than_were_made_are_not_believed(court: Court) -> None:
-    _, energy = measured(court, kernel(head=OVERCOUNTS))
+def test_more_calls_than_were_made_are_not_believed(quick_judge: QuickJudge) -> None:
+    _, energy = measured(quick_judge, kernel(head=OVERCOUNTS))
     assert "cannot be the same work" in energy.unavailable and not energy.joules
 
 
-def test_answering_from_memory_is_noticed_when_inputs_change(court: Court) -> None:
+def test_answering_from_memory_is_noticed_when_inputs_change(quick_judge: QuickJudge) -> None:
     source = KERNEL.replace("REST", BUSY).replace("HEAD", CACHES_OUTPUTS)
     source = source[: source.index("class ModelNew")] + "class ModelNew(Memory): pass\n"
-    assert court.judge(TASK, Candidate(source), energy=True).status is Status.WRONG
+    assert quick_judge.judge(TASK, Candidate(source), energy=True).status is Status.WRONG
 
 
-def test_leaving_the_loop_early_is_cheating(court: Court) -> None:
-    verdict = court.judge(TASK, kernel(head=EXITS_LOOP), energy=True, allow=("all",))
+def test_leaving_the_loop_early_is_cheating(quick_judge: QuickJudge) -> None:
+    verdict = quick_judge.judge(TASK, kernel(head=EXITS_LOOP), energy=True, disabled_tripwires=("all",))
     assert verdict.status is Status.CHEATING and "before it was told to" in verdict.reason
     assert verdict.energy is None
 
 
 def test_without_a_counter_the_verdict_stands_and_says_why(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(target: str) -> object:
         raise meter.NoEnergyCounter("this CPU counts no energy")
 
     monkeypatch.setattr(meter, "find_counter", none)
-    verdict, energy = measured(court, kernel())
+    verdict, energy = measured(quick_judge, kernel())
     assert energy.unavailable == "this CPU counts no energy" and verdict.faster
 
 
 @pytest.mark.long  # one more way to end
 def test_a_baseline_that_dies_is_not_the_candidates_fault(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = meter.EnergyMeter._start_baseline
 
@@ -192,19 +192,19 @@ def test_a_baseline_that_dies_is_not_the_candidates_fault(
 
     with monkeypatch.context() as patched:
         patched.setattr(meter.EnergyMeter, "_start_baseline", killed)
-        verdict, energy = measured(court, kernel())
+        verdict, energy = measured(quick_judge, kernel())
     assert (
         "the baseline" in energy.unavailable
         and "failed while its energy was measured" in energy.unavailable
         and verdict.faster
     )
-    _, energy = measured(court, kernel())
+    _, energy = measured(quick_judge, kernel())
     assert not energy.unavailable, energy.unavailable
 
 
 @pytest.mark.together
 def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would refuse it; a CPU gives whatever is asked for."""
     made = Bench._region
@@ -219,45 +219,47 @@ def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(
         return region
 
     task = replace(TASK, source=f"{TASK.source}# another bench")
-    court.judge(task, kernel(), allow=("all",))
+    quick_judge.judge(task, kernel(), disabled_tripwires=("all",))
     with monkeypatch.context() as patched:
         patched.setattr(Bench, "_region", scarce)
-        verdict, energy = measured(court, kernel(), task)
+        verdict, energy = measured(quick_judge, kernel(), task)
     assert "out of device memory" in energy.unavailable and verdict.faster and len(closed) == 1
 
 
 @pytest.mark.together
 @pytest.mark.long  # compiles for long
 def test_a_baseline_that_does_not_compile_is_no_baseline_for_energy(
-    court: Court, monkeypatch: pytest.MonkeyPatch
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear = Participant.receive
+    receive = Participant.receive
 
     def fails(self: Participant, operation: str, seconds: float) -> dict[str, object]:
-        told = hear(self, operation, seconds)
+        told = receive(self, operation, seconds)
         return (
-            {"failed": {"compile": "no compiler is left"}, "seeds": {}} if operation == "rehearse" else told
+            {"failed": {"compile": "no compiler is left"}, "seeds": {}}
+            if operation == "compile_variants"
+            else told
         )
 
     both = {
         "energy": True,
-        "allow": ("all",),
-        "energy_against": "compile",
+        "disabled_tripwires": ("all",),
+        "energy_baseline": "compile",
         "baselines": ("eager_fp32", "compile"),
     }
-    assert court.judge(TASK, kernel(), **both | {"energy": False}).status is Status.PASSED
+    assert quick_judge.judge(TASK, kernel(), **both | {"energy": False}).status is Status.PASSED
     with monkeypatch.context() as patched:
-        patched.setattr(Participant, "hear", fails)
-        verdict = court.judge(TASK, kernel(), **both)
+        patched.setattr(Participant, "receive", fails)
+        verdict = quick_judge.judge(TASK, kernel(), **both)
     assert verdict.energy and "baseline compile left out: no compiler is left" in verdict.energy.unavailable
 
 
 @pytest.mark.long  # compiles for long
-def test_energy_is_measured_beside_the_baseline_that_is_asked_for(court: Court) -> None:
+def test_energy_is_measured_beside_the_baseline_that_is_asked_for(quick_judge: QuickJudge) -> None:
     baselines = ("eager_fp32", "compile")
-    first = court.judge(TASK, kernel(), allow=("all",), baselines=baselines)
+    first = quick_judge.judge(TASK, kernel(), disabled_tripwires=("all",), baselines=baselines)
     slower = max(baselines, key=lambda name: first.times[name].value)
-    verdict = court.judge(
-        TASK, kernel(), energy=True, allow=("all",), energy_against=slower, baselines=baselines
+    verdict = quick_judge.judge(
+        TASK, kernel(), energy=True, disabled_tripwires=("all",), energy_baseline=slower, baselines=baselines
     )
     assert verdict.energy and verdict.energy.baseline == slower, verdict.energy

@@ -33,7 +33,7 @@ def test_there_are_at_least_five_pairs_with_tasks() -> None:
         assert re.search(r"^WASTE = 0$", path.read_text(), re.M), "as it stands, the lean one"
 
 
-@pytest.mark.skipif(nvcc() is None or sass.tool("nvdisasm") is None, reason="no nvcc or nvdisasm")
+@pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="no nvcc or nvdisasm")
 def test_the_compiler_leaves_the_waste_in(tmp_path: Path) -> None:
     def opcodes(path: Path) -> Counter[str]:
         text = re.search(r'r"""(.*?)"""', path.read_text(), re.S)
@@ -45,7 +45,7 @@ def test_the_compiler_leaves_the_waste_in(tmp_path: Path) -> None:
             check=True,
         )
         listed = subprocess.run(
-            [str(sass.tool("nvdisasm")), str(cubin)], capture_output=True, text=True, check=True
+            [str(sass.find_tool("nvdisasm")), str(cubin)], capture_output=True, text=True, check=True
         ).stdout
         return Counter(re.findall(r"^\s+(?:/\*\w+\*/\s+)?(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9]+)", listed, re.M))
 

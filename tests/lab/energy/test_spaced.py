@@ -19,14 +19,14 @@ from energy import Table
 
 
 def test_at_the_same_rate_the_one_that_sleeps_takes_less(
-    nursery: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
+    launcher: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_windows(monkeypatch)
     for name, value in {"_ROUNDS": 3, "_WARM": 0.1, "_WINDOW": 0.6}.items():
         monkeypatch.setattr(energy_spaced, name, value)
-    builds = Builds(nursery)
+    builds = Builds(launcher)
     tables = [
-        Table(TASK, "cpu", nursery, builds) for _ in range(2)
+        Table(TASK, "cpu", launcher, builds) for _ in range(2)
     ]  # on a CPU one has the memory for one candidate
     seated = [table.seat(kernel(rest).source) for table, rest in zip(tables, (ASLEEP, BUSY), strict=True)]
     try:

@@ -83,7 +83,7 @@ class EnergyMeter:
         except torch.OutOfMemoryError:
             self.close()
             return Energy(
-                unavailable="out of device memory: the candidate, the baseline and expected outputs do not fit"
+                unavailable="out of device memory: candidate, baseline and expected outputs do not fit"
             )
 
     def _start_baseline(self) -> Participant:
@@ -94,7 +94,7 @@ class EnergyMeter:
             self._baselines = Baselines(
                 bench.start_reference([self.baseline], bench.max_burst_calls),
                 [self.baseline],
-                bench.expected,
+                bench.output_spec,
                 bench.inputs,
                 options.build_timeout,
                 options.call_timeout,
@@ -124,7 +124,9 @@ def compare(
         report("measuring idle power")
         idle_before = poll_idle(counter, _IDLE_SECONDS)
         timeout = max(bench.options.call_timeout, bench.options.build_timeout)
-        recorder = WindowRecorder(counter, idle_before.period(), bench.expected, bench.inputs, seeds, timeout)
+        recorder = WindowRecorder(
+            counter, idle_before.period(), bench.output_spec, bench.inputs, seeds, timeout
+        )
         round_count = ROUNDS[bench.options.effort]
         max_windows = 2 * round_count * (1 + _MAX_REPEATED_ROUNDS)
         rounds: list[Round] = []
