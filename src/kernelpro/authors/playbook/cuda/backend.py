@@ -8,8 +8,8 @@ from kernelpro.authors.playbook.codegen import python_module
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cuda import moves
 from kernelpro.authors.playbook.cuda.builder import CudaKernel, CudaSourceBuilder
-from kernelpro.authors.playbook.cuda.elementwise import is_elementwise, write_elementwise
-from kernelpro.authors.playbook.cuda.matmul import CudaMatmul, is_matmul
+from kernelpro.authors.playbook.cuda.elementwise import write_elementwise
+from kernelpro.authors.playbook.cuda.matmul import CudaMatmul
 from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
 from kernelpro.authors.playbook.cuda.prelude import (
     APPROXIMATE_FUNCTIONS,
@@ -22,8 +22,10 @@ from kernelpro.authors.playbook.cuda.row_stages import write_row_stage
 from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS, STORAGE_TYPES, headers, indented
 from kernelpro.authors.playbook.cuda.transpose import find_transpose, write_transpose
 from kernelpro.authors.playbook.ir.stages import Program, Stage
+from kernelpro.authors.playbook.schedule.contractions import is_matmul
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
+from kernelpro.authors.playbook.schedule.passes import is_elementwise
 
 _MAX_INT32_ELEMENTS = 2**31 - 2**24
 """Smaller tensors are indexed with 32 bits; the margin covers out-of-range threads of the last block."""

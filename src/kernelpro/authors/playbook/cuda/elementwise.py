@@ -8,14 +8,7 @@ from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop, fit_vector, 
 from kernelpro.authors.playbook.ir.indices import LoopVar, iterations, variable
 from kernelpro.authors.playbook.ir.stages import Stage
 from kernelpro.authors.playbook.schedule.design import StageDesign
-from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants, scans_of
-
-
-def is_elementwise(stage: Stage) -> bool:
-    """Whether the stage has nothing but stores along the same loops, in any order."""
-    only_stores = len(stage.stores) == len(stage.steps)
-    same_loops = len({step.loops for step in stage.steps}) == 1
-    return only_stores and same_loops and not stage.totals and not scans_of(s.value for s in stage.steps)
+from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants
 
 
 def write_elementwise(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:

@@ -39,11 +39,6 @@ _EPILOGUE_UNROLL = 4
 """Packs of the result whose epilogue loads are issued together."""
 
 
-def is_matmul(stage: Stage, design: StageDesign) -> bool:
-    """Whether the stage is written as a matrix product."""
-    return stage.product is not None or (design.order == "tiles" and find_contraction(stage) is not None)
-
-
 def uses_tensor_cores(contraction: Contraction, design: StageDesign, precision: str) -> bool:
     """Whether the design asks for tensor cores, and type and precision allow them."""
     dtype = contraction.left.dtype

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
-from kernelpro.authors.playbook.cuda.matmul import fit_tiles, is_matmul, uses_tensor_cores
+from kernelpro.authors.playbook.cuda.matmul import fit_tiles, uses_tensor_cores
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.indices import iterations
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.schedule.contractions import Contraction, find_contraction
+from kernelpro.authors.playbook.schedule.contractions import Contraction, find_contraction, is_matmul
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.gpu_moves import (
     TileChange,
@@ -20,6 +19,7 @@ from kernelpro.authors.playbook.schedule.gpu_moves import (
     smaller_tiles,
 )
 from kernelpro.authors.playbook.schedule.moves import DesignChange, Move, apply_change, per_stage
+from kernelpro.authors.playbook.schedule.passes import is_elementwise
 
 _SMS = 132
 """Streaming multiprocessors of a large GPU: one block for each keeps it busy."""

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Literal
 
 from kernelpro.authors.playbook.cuda import matmul_moves
-from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
-from kernelpro.authors.playbook.cuda.matmul import is_matmul
 from kernelpro.authors.playbook.cuda.row_stages import can_split
 from kernelpro.authors.playbook.cuda.sliding_windows import find_overlap, outputs_per_thread
 from kernelpro.authors.playbook.cuda.thread_loop import fit_vector
@@ -16,7 +14,7 @@ from kernelpro.authors.playbook.cuda.transpose import find_transpose
 from kernelpro.authors.playbook.ir.expressions import itemsize, nodes_of
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, iterations
 from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, Stage, StoreStep
-from kernelpro.authors.playbook.schedule.contractions import find_contraction
+from kernelpro.authors.playbook.schedule.contractions import find_contraction, is_matmul
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.moves import (
     APPROXIMATE_MATH,
@@ -31,7 +29,7 @@ from kernelpro.authors.playbook.schedule.moves import (
     per_stage,
     use_fast_math,
 )
-from kernelpro.authors.playbook.schedule.passes import split_into_passes
+from kernelpro.authors.playbook.schedule.passes import is_elementwise, split_into_passes
 
 _SMS = 132
 """Streaming multiprocessors of a large GPU; work that fills it also fills a smaller one."""

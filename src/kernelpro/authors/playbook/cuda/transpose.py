@@ -9,7 +9,6 @@ from __future__ import annotations
 from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.builder import CudaSourceBuilder
-from kernelpro.authors.playbook.cuda.elementwise import is_elementwise
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop
 from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
@@ -22,7 +21,7 @@ from kernelpro.authors.playbook.ir.indices import (
 )
 from kernelpro.authors.playbook.ir.stages import Stage
 from kernelpro.authors.playbook.schedule.design import StageDesign
-from kernelpro.authors.playbook.schedule.passes import RowPass
+from kernelpro.authors.playbook.schedule.passes import RowPass, is_elementwise
 
 
 def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:

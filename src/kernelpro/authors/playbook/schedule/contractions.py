@@ -18,6 +18,7 @@ from kernelpro.authors.playbook.ir.indices import (
     unflatten_loops,
 )
 from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage
+from kernelpro.authors.playbook.schedule.design import StageDesign
 
 _MIN_TILE = 16
 """The smallest side of a tile that tensor cores accept."""
@@ -36,6 +37,11 @@ class Contraction:
     depth: Loops
     guards: tuple[Guard, ...]
     """Elements of the left operand that fail a guard are 0."""
+
+
+def is_matmul(stage: Stage, design: StageDesign) -> bool:
+    """Whether a GPU backend writes the stage as a matrix product."""
+    return stage.product is not None or (design.order == "tiles" and find_contraction(stage) is not None)
 
 
 def find_contraction(stage: Stage) -> Contraction | None:

@@ -94,6 +94,13 @@ def scans_of(roots: Iterable[Expr]) -> list[Expr]:
     return sorted(nodes_of(roots, "scan"), key=lambda node: node.number)
 
 
+def is_elementwise(stage: Stage) -> bool:
+    """Whether the stage has nothing but stores along the same loops, in any order."""
+    only_stores = len(stage.stores) == len(stage.steps)
+    same_loops = len({step.loops for step in stage.steps}) == 1
+    return only_stores and same_loops and not stage.totals and not scans_of(s.value for s in stage.steps)
+
+
 def loop_invariants(roots: Iterable[Expr], inner: set[LoopVar], available: Container[Expr]) -> list[Expr]:
     """The largest subexpressions that do not vary with the inner loops: worth computing before the loop."""
     invariants: dict[Expr, None] = {}

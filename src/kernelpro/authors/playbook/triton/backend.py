@@ -5,7 +5,9 @@ from __future__ import annotations
 from kernelpro.authors.playbook.codegen import python_module
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.ir.stages import Program, Stage
+from kernelpro.authors.playbook.schedule.contractions import is_matmul
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign
+from kernelpro.authors.playbook.schedule.passes import is_elementwise
 from kernelpro.authors.playbook.triton import moves
 from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder
 from kernelpro.authors.playbook.triton.elementwise import (
@@ -13,11 +15,10 @@ from kernelpro.authors.playbook.triton.elementwise import (
     TransposeTile,
     broadcast_rows,
     find_transpose,
-    is_elementwise,
     regroup_rows,
 )
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE, functions
-from kernelpro.authors.playbook.triton.matmul import TritonMatmul, is_matmul
+from kernelpro.authors.playbook.triton.matmul import TritonMatmul
 from kernelpro.authors.playbook.triton.row_kernel import TritonRowKernel
 from kernelpro.authors.playbook.triton.stage_kernel import StageKernel
 

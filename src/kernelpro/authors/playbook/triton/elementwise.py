@@ -157,14 +157,6 @@ def _contiguous_loop(index: IndexExpr, stage: Stage, step: ReduceStep | StoreSte
     return next((var for var in (*stage.outer, *step.loops) if index.coefficient(var) == 1), None)
 
 
-def is_elementwise(stage: Stage) -> bool:
-    """Whether the stage has nothing but stores along the same loops, in any order."""
-    only_stores = len(stage.stores) == len(stage.steps)
-    same_loops = len({step.loops for step in stage.steps}) == 1
-    scans = scans_of(step.value for step in stage.steps)
-    return only_stores and same_loops and not stage.totals and not stage.product and not scans
-
-
 def regroup_rows(stage: Stage, rows: int) -> Stage:
     """An element-wise stage with its first `rows` loops as rows, and the others along a row."""
     loops = (*stage.outer, *stage.steps[0].loops)

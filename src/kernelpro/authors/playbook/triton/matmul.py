@@ -31,11 +31,6 @@ _MAX_SHARED_BYTES = 232448
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
-def is_matmul(stage: Stage, design: StageDesign) -> bool:
-    """Whether the stage is written as a matrix product."""
-    return stage.product is not None or (design.order == "tiles" and find_contraction(stage) is not None)
-
-
 class TritonMatmul:
     """The kernel of one matrix product; steps that need one of its elements at a time are its epilogue."""
 

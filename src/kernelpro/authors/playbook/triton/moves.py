@@ -7,7 +7,7 @@ from dataclasses import replace
 from kernelpro.authors.playbook.ir.expressions import nodes_of
 from kernelpro.authors.playbook.ir.indices import iterations
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.schedule.contractions import find_contraction
+from kernelpro.authors.playbook.schedule.contractions import find_contraction, is_matmul
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.gpu_moves import (
     TileChange,
@@ -29,8 +29,8 @@ from kernelpro.authors.playbook.schedule.moves import (
     per_stage,
     use_fast_math,
 )
-from kernelpro.authors.playbook.triton.elementwise import broadcast_rows, find_transpose, is_elementwise
-from kernelpro.authors.playbook.triton.matmul import is_matmul
+from kernelpro.authors.playbook.schedule.passes import is_elementwise
+from kernelpro.authors.playbook.triton.elementwise import broadcast_rows, find_transpose
 from kernelpro.authors.playbook.triton.row_kernel import row_fits_registers
 
 _SATURATING_PROGRAMS = 512
@@ -264,7 +264,7 @@ def _swap_order(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _transpose_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
-    if design.order == "tiles" or not is_elementwise(stage) or not find_transpose(stage):
+    if design.order == "tiles" or stage.product or not is_elementwise(stage) or not find_transpose(stage):
         return None
     return replace(design, order="tiles", coarsening=64, threads=256)
 
