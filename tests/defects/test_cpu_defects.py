@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CANDIDATES = sorted((HERE / "cpu").glob("*.py"))
 DEFECTS = [path for path in CANDIDATES if "defect" in about(path)]
 CONTROLS = [path for path in CANDIDATES if "control" in about(path)]
-TOOLS = registry()
+DIAGNOSTICS = registry()
 
 
 def usual(paths: list[Path], kind: str) -> list[Path]:
@@ -81,7 +81,7 @@ class CachedDiagnoses:
             return await asyncio.wrap_future(self._pool.submit(job))
 
         task = Task.from_file(HERE / "cpu_tasks" / f"{about(path)['task']}.py")
-        return asyncio.run(profile(ask, ProfileSpec(task, Candidate.from_file(path), "cpu"), TOOLS))
+        return asyncio.run(profile(ask, ProfileSpec(task, Candidate.from_file(path), "cpu"), DIAGNOSTICS))
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,8 @@ def test_the_healthy_are_not_accused(paths: list[Path], diagnoses: CachedDiagnos
 
 def test_every_tool_has_its_case() -> None:
     assert len(DEFECTS) >= 9 and len(CONTROLS) >= 4
-    planted = {tool for path in DEFECTS for tool in about(path)["defect"].split("/")}
-    known = {name for name, tool in TOOLS.items() if tool.target == "cpu"}
+    planted = {name for path in DEFECTS for name in about(path)["defect"].split("/")}
+    known = {name for name, diagnostic in DIAGNOSTICS.items() if diagnostic.target == "cpu"}
     assert planted == known - {"cpu_memory_roof"}, (
         "a healthy candidate at the roof is what that one speaks of"
     )

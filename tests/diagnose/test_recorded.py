@@ -55,8 +55,24 @@ def test_the_record_holds_the_corpus() -> None:
     assert set(profiles()) == {*DEFECTIVE, *HEALTHY} and len(DEFECTIVE) >= 35 and len(HEALTHY) >= 15
 
 
+def test_profiles_survive_a_round_trip_through_json() -> None:
+    for profile in profiles().values():
+        assert Profile.from_json(json.loads(profile.dumps())) == profile
+
+
+def test_an_empty_object_is_an_absent_record() -> None:
+    profile = next(iter(profiles().values()))
+    data = profile.to_json() | {
+        "power": {},
+        "cpu": {},
+        "kernels": [profile.kernels[0].to_json() | {"code": {}}],
+    }
+    absent = Profile.from_json(data)
+    assert absent.power is None and absent.cpu is None and absent.kernels[0].code is None
+
+
 @pytest.mark.parametrize("name", [*DEFECTIVE, *HEALTHY])
-def test_none_of_our_own_diagnostics_fails(name: str) -> None:
+def test_no_built_in_diagnostic_fails(name: str) -> None:
     """A diagnostic that raises is skipped, since it may be a third party's; built-in ones must not raise."""
     for profile in (profiles()[name], bare(profiles()[name])):
         skipped = runner.diagnose(profile, DIAGNOSTICS, energy=True, run_all=True).skipped

@@ -171,10 +171,10 @@ def test_where_diagnostics_could_not_look_for_energy_that_is_said(profile: Profi
 
 def test_a_floor_that_a_candidate_has_undercut_caps_nothing() -> None:
     undercut = replace(SOFTMAX, floor_ms=5 * SOFTMAX.time_ms)
-    [finding] = runner.diagnose(undercut, [claims("tool", 2.0, level="system")]).findings
+    [finding] = runner.diagnose(undercut, [claims("some", 2.0, level="system")]).findings
     assert finding.gain.factor == pytest.approx(2.0) and "floor" not in finding.gain.basis
     assert not runner.diagnose(
-        replace(SOFTMAX, floor_ms=1.02 * SOFTMAX.time_ms), [claims("tool", 2.0)]
+        replace(SOFTMAX, floor_ms=1.02 * SOFTMAX.time_ms), [claims("some", 2.0)]
     ).findings
 
 
@@ -288,37 +288,37 @@ def test_a_diagnostic_that_promises_too_much_sinks() -> None:
 
 def test_few_trials_change_little() -> None:
     record = TrackRecord()
-    record.add("tool", predicted=2.0, achieved=1.0)
-    assert record.trust("tool") == pytest.approx(5 / 6) and record.trust("unknown") == 1.0
-    record.add("tool", predicted=2.0, achieved=1e9)
-    assert record.trust("tool") == pytest.approx((5 + 0 + 3) / 7), (
+    record.add("some", predicted=2.0, achieved=1.0)
+    assert record.trust("some") == pytest.approx(5 / 6) and record.trust("unknown") == 1.0
+    record.add("some", predicted=2.0, achieved=1e9)
+    assert record.trust("some") == pytest.approx((5 + 0 + 3) / 7), (
         "one lucky trial counts three times at most"
     )
-    record.add("tool", predicted=1.001, achieved=5.0)
-    assert len(record.trials["tool"]) == 2, "a promise of nothing cannot be kept or broken"
+    record.add("some", predicted=1.001, achieved=5.0)
+    assert len(record.trials["some"]) == 2, "a promise of nothing cannot be kept or broken"
 
 
 def test_trials_survive_a_restart_and_broken_lines(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "record.jsonl"
     record = TrackRecord.load(path)
     assert record.trials == {}
-    record.add("tool", predicted=2.0, achieved=4.0)
-    record.add("tool", predicted=2.0, achieved=0.5)
+    record.add("some", predicted=2.0, achieved=4.0)
+    record.add("some", predicted=2.0, achieved=0.5)
     with path.open("a", encoding="utf-8") as file:
         file.write(
-            '{"diagnostic": "tool", "predicted": 2.0}\nnot json\n[1]\n'
+            '{"diagnostic": "some", "predicted": 2.0}\nnot json\n[1]\n'
             + json.dumps({"diagnostic": "other", "predicted": 4, "achieved": 2})
         )
     with path.open("ab") as binary:
         binary.write(b'\n{"diagnostic": "\xff\xfe"}\n\x00\xc3')
     again = TrackRecord.load(path)
-    assert again.trials == {"tool": [2.0, -1.0], "other": [0.5]}
+    assert again.trials == {"some": [2.0, -1.0], "other": [0.5]}
     assert again.discounted_gain("other", 4.0) == pytest.approx(4 ** (5.5 / 6))
 
 
 def test_the_default_place_is_the_users_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    TrackRecord.load().add("tool", 2.0, 2.0)
+    TrackRecord.load().add("some", 2.0, 2.0)
     assert (tmp_path / "kernelpro" / "track-record.jsonl").read_text().count("\n") == 1
 
 

@@ -62,8 +62,8 @@ def _time(profile: Profile) -> Iterator[str]:
     if timeline := profile.timeline:
         outside = max(0.0, timeline.call_us - timeline.busy_us - timeline.gaps_us)
         yield (
-            f"traced ({timeline.source}): {timeline.call_us:.1f} us = device busy {timeline.busy_us:.1f} "
-            f"+ gaps {timeline.gaps_us:.1f} + host before and after {outside:.1f}, with tracing overhead; "
+            f"traced ({timeline.source}): {timeline.call_us:.1f} us = device busy {timeline.busy_us:.1f} + "
+            f"gaps {timeline.gaps_us:.1f} + host before and after {outside:.1f}, with tracing overhead; "
             f"{timeline.launches:g} launch{'' if timeline.launches == 1 else 'es'}"
         )
         for copy in timeline.copies:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
+from kernelpro.diagnose.diagnostic import DiagnosticContext, Match, MissingData
 from kernelpro.diagnose.occupancy import LOW, kernel_occupancy, sm_count
 from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
 from kernelpro.diagnose.traffic import SECTOR, dram_bandwidth, required_bytes
@@ -32,8 +32,6 @@ class Slowdown:
 
     factor: float
     """Times the time that the bytes need."""
-    bits: float = 0.0
-    """Mean width of a thread's load."""
 
     @property
     def evidence(self) -> Evidence:
@@ -91,18 +89,32 @@ def _has_low_occupancy(context: DiagnosticContext) -> bool:
         return False
 
 
-def suspected_sector_waste(context: DiagnosticContext, least: float, below: float) -> Slowdown | None:
-    """A slowdown of `least` to `below` that partly used sectors would explain.
+def suspect_sector_waste(
+    context: DiagnosticContext, least: float, below: float, suspicion: str
+) -> Match | None:
+    """A match where wasted sectors would explain a slowdown of `least` to `below`, without counters.
 
-    None where data goes through shared memory (bank conflicts), or beyond what accesses of this width can
-    waste."""
+    None where data goes through shared memory (bank conflicts), or where accesses of this width cannot waste
+    as much.
+    """
+    if context.has_counters:
+        return None
     hot, slowdown = hot_code(context), unexplained_slowdown(context)
     widths = {int(bits): count for bits, count in hot.widths.get("global_load", {}).items()}
     staged = hot.count("shared_store") >= hot.count("global_load") / 2
     if not least <= slowdown.factor < below or not widths or staged:
         return None
     bits = sum(width * count for width, count in widths.items()) / sum(widths.values())
-    return Slowdown(slowdown.factor, bits) if slowdown.factor <= _TOLERANCE * 8 * SECTOR / bits else None
+    if slowdown.factor > _TOLERANCE * 8 * SECTOR / bits:
+        return None
+    return Match(
+        evidence=(slowdown.evidence, Evidence("bits per load of a thread", round(bits), None, "bits")),
+        cause=f"the kernel takes {slowdown.factor:.1f}x the time of its bytes, and neither its arithmetic "
+        f"nor the bytes in flight explain that: {suspicion} (no counters)",
+        saved_share=UNPROVEN_GAIN,
+        basis=slowdown.basis,
+        where=context.line_of("global_load"),
+    )
 
 
 def _warps_per_sm(context: DiagnosticContext) -> float:

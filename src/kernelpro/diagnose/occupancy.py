@@ -154,8 +154,8 @@ def latency_hiding_gain(context: DiagnosticContext, occupancy: Occupancy) -> tup
         return None
     faster = min(target / occupancy.share, ATTAINABLE / max(used, 0.01))
     basis = (
-        f"{target:.0%} instead of {occupancy.share:.0%} occupancy hides more latency, "
-        f"until the busiest unit (now {used:.0%}) saturates"
+        f"{target:.0%} instead of {occupancy.share:.0%} occupancy hides more latency, until the busiest unit "
+        f"(now {used:.0%}) saturates"
     )
     return 1 - 1 / faster, basis
 

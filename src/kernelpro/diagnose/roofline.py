@@ -87,8 +87,8 @@ def _idle(profile: Profile) -> tuple[float, str] | None:
     gaps = min(timeline.gaps_us, idle)
     outside = max(0.0, idle - gaps - UNAVOIDABLE_IDLE_US)
     return (gaps + outside) / call, (
-        f"the device is busy {timeline.busy_us:.0f} us of a call's {call:.0f}: "
-        f"{gaps:.0f} us idle between kernels, {outside:.0f} us before and after"
+        f"the device is busy {timeline.busy_us:.0f} us of a call's {call:.0f}: {gaps:.0f} us idle between "
+        f"kernels, {outside:.0f} us before and after"
     )
 
 
@@ -101,8 +101,7 @@ def _interpreter_time(profile: Profile) -> tuple[float, str] | None:
     torch = sum(operator.ms for operator in run.operators) / run.best_ms  # both of the best call
     return max(0.0, 1 - native - torch), (
         f"of a call's {run.call_ms:.4f} ms, {native:.0%} are in native code and {torch:.0%} in torch "
-        "operators: "
-        "Python and waiting take the rest"
+        "operators: Python and waiting take the rest"
     )
 
 

@@ -55,7 +55,7 @@ def exposed_latency(context: DiagnosticContext, loop: KernelLoop) -> tuple[float
         blocks = kernel_occupancy(context).blocks
     work = threads * HotCode.of_loop(loop).clocks()
     basis = (
-        f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes for {work:.0f}, "
-        f"with {blocks} block{'s' if blocks > 1 else ''} per SM"
+        f"a step waits about {_LATENCY_CLOCKS} clocks for its tile and computes for {work:.0f}, with "
+        f"{blocks} block{'s' if blocks > 1 else ''} per SM"
     )
     return 1 - blocks * work / max(blocks * work, _LATENCY_CLOCKS + work), basis

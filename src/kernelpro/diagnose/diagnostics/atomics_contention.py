@@ -83,10 +83,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"the busiest L2 atomic unit is {BUSY:.0%} utilized or more; or warps stall {STALLED:.0%} of "
-    "their cycles "
-    f"on memory queues while the atomics, at one per cycle, would take {SERIAL:.0%} of the time; without "
-    "counters, a "
-    "suspicion: atomics in an innermost loop, or in each of very many threads",
+    f"their cycles on memory queues while the atomics, at one per cycle, would take {SERIAL:.0%} of the "
+    "time; without counters, a suspicion: atomics in an innermost loop, or in each of very many threads",
     remedy="reduce in registers, warp and block first; one atomic per block",
     gain_basis="nine tenths of the time that contention takes",
     advice=(

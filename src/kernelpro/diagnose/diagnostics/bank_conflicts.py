@@ -39,8 +39,8 @@ def analyze(context: DiagnosticContext) -> Match | None:
             percent("shared memory utilization", utilization),
             percent("warp cycles stalled on shared memory", stalled),
         ),
-        cause=f"{ways:.1f}-way bank conflicts in shared memory: threads of a warp access the same bank "
-        "(a stride that is a multiple of 32 words, typically a column of an unpadded tile)",
+        cause=f"{ways:.1f}-way bank conflicts in shared memory: threads of a warp access the same bank (a "
+        "stride that is a multiple of 32 words, typically a column of an unpadded tile)",
         saved_share=share * weight,
         basis=f"{share:.0%} of the wavefronts disappear, and shared memory takes {weight:.0%} of the time",
         where=context.hottest_line(*_STALLS) or context.line_of("shared_load"),
@@ -77,10 +77,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"bank conflicts cause {SHARE:.0%} of the shared memory wavefronts, and shared memory is "
-    "utilized, or warps "
-    f"stall on it, {MATTERS:.0%} of the time; without counters, a suspicion: data goes through an unpadded "
-    "tile, and the "
-    f"kernel takes {SUSPICIOUS:g}x the time of its bytes, unexplained",
+    f"utilized, or warps stall on it, {MATTERS:.0%} of the time; without counters, a suspicion: data goes "
+    f"through an unpadded tile, and the kernel takes {SUSPICIOUS:g}x the time of its bytes, unexplained",
     remedy="pad or swizzle shared memory tiles",
     gain_basis="the share of wavefronts that are conflicts, times the share of the time that shared memory "
     "takes",

@@ -115,10 +115,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"warps stall {SHARE:.0%} of their cycles at barriers, and no unit is saturated, except shared "
-    "memory in a "
-    f"loop with a barrier every {TREE} instructions; without counters, a suspicion: an innermost loop with a "
-    "barrier "
-    f"every {DENSE} instructions",
+    f"memory in a loop with a barrier every {TREE} instructions; without counters, a suspicion: an innermost "
+    f"loop with a barrier every {DENSE} instructions",
     remedy="fewer barriers: warp-level reductions, larger steps, double buffering",
     gain_basis=f"{AVOIDABLE:.0%} of the stalls at barriers (and in the exchange between them), until a unit "
     "saturates",

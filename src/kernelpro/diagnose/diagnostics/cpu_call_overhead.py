@@ -62,8 +62,7 @@ def _single_call_advice(run: CpuRun, source: str) -> tuple[str, ...]:
     """What remains beside one native call: the rest of forward, and threads woken for little work."""
     strip = (
         "strip forward to that call: no contiguous, views, checks or allocations; create the output and "
-        "packed parameters "
-        "once, bind the function to a name once"
+        "packed parameters once, bind the function to a name once"
     )
     arguments = "pass fewer arguments, since each is converted in every call: sizes as -D constants"
     alone, best = run.alone_ms, run.best_ms

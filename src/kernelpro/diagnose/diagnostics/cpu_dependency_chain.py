@@ -23,12 +23,10 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("dependent additions per iteration", loops.worst.chain),
         ),
         cause="the loop adds to one floating-point variable: each addition waits for the previous one, and "
-        "without "
-        "-ffast-math the compiler may not reorder them into vectors",
+        "without -ffast-math the compiler may not reorder them into vectors",
         saved_share=loops.share * (1 - 1 / lanes),
         basis=f"{loops.share:.0%} of the time is in such loops; a vector of partial sums does {lanes} "
-        "additions in the time of "
-        "one",
+        "additions in the time of one",
         where=loops.worst.where,
         advice=(
             f"keep {4 * lanes} partial sums (float part[{4 * lanes}]) in an inner loop of that length; add "

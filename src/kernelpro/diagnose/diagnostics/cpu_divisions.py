@@ -32,8 +32,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("instructions per iteration", loops.worst.instructions),
         ),
         cause=f"divisions in the hot loop: {' and '.join(kinds)}; each costs {_FLOAT_COST:g} to "
-        f"{_INTEGER_COST:g} simple "
-        "instructions",
+        f"{_INTEGER_COST:g} simple instructions",
         saved_share=saved,
         basis=f"divisions take about {saved / loops.share:.0%} of loops with {loops.share:.0%} of the time",
         where=loops.worst.where,

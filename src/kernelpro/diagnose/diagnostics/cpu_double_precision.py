@@ -21,8 +21,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("conversions between float and double", loops.worst.count("convert"), 0),
         ),
         cause="the loop computes in double although the task is float: half the numbers per vector, and "
-        "conversions on both "
-        "ends",
+        "conversions on both ends",
         saved_share=loops.weighted(lambda loop: _saved(loop, context.cpu.lanes)),
         basis=f"{loops.share:.0%} of the time is in such loops; float halves their arithmetic and removes "
         "the conversions",
@@ -49,8 +48,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger="loops with at least a tenth of the time, a fifth of whose instructions compute in double or "
-    "convert, in a task "
-    "without float64",
+    "convert, in a task without float64",
     remedy="float literals, float functions, float intermediates",
     gain_basis="half of the loop's arithmetic and all its conversions",
     advice=(

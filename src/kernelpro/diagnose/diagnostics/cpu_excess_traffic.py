@@ -33,8 +33,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("time over the time of the least bytes", context.headroom, FAR, "x"),
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
-        "go through "
-        "memory",
+        "go through memory",
         saved_share=1 - max(weights),
         basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(weights):.0%} "
         "of the time",
@@ -48,8 +47,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger=f"two or more separate outermost loops (or torch operators) with at least {MIN_PASS_SHARE:.0%} "
-    "of the time each, "
-    f"and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
+    f"of the time each, and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",
     gain_basis="the longest pass remains",
     advice=(

@@ -24,8 +24,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
         cause = "every iteration of the hot loop executes an atomic operation on shared memory"
         basis = (
             f"{loops.share:.0%} of the time is in loops with atomics, which cost about {_ATOMIC_COST:g} "
-            "simple instructions "
-            "each"
+            "simple instructions each"
         )
     elif inflation >= INFLATED and (
         loops := hot_loops(context, lambda loop: loop.updates and not loop.bits and loop.parallel)
@@ -34,8 +33,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
         cause = "false sharing: threads update neighboring elements and invalidate each other's cache line"
         basis = (
             f"{loops.share:.0%} of the time is in loops that update memory; all threads together need "
-            f"{inflation:.1f}x the "
-            "CPU time of one"
+            f"{inflation:.1f}x the CPU time of one"
         )
     else:
         return None
@@ -58,8 +56,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger="a tenth of the time in loops with atomics; or in parallel loops of scalar updates whose threads "
-    "together take "
-    f"{INFLATED:g}x the CPU time of one thread alone",
+    f"together take {INFLATED:g}x the CPU time of one thread alone",
     remedy="private sums per thread, combined at the end",
     gain_basis="the atomics' cost in instructions, or the CPU time beyond that of one thread",
     advice=(

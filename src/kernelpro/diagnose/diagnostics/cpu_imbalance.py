@@ -29,8 +29,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
         "call, others wait",
         saved_share=(1 - interpreter) * (1 - effective / cores),
         basis=f"evenly distributed, the work of {effective:.2f} threads takes {effective / cores:.0%} of the "
-        "busiest thread's "
-        "time",
+        "busiest thread's time",
         where=next((loop.where for loop in cpu.loops if loop.parallel), ""),
     )
 
@@ -41,8 +40,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger=f"effective threads (work of all threads over that of the busiest) between {SINGLE:g} and "
-    f"{BALANCED:.0%} of the "
-    "cores",
+    f"{BALANCED:.0%} of the cores",
     remedy="dynamic scheduling, chunks of equal work, no serial parts",
     gain_basis="the call shrinks to the mean thread's work",
     advice=(

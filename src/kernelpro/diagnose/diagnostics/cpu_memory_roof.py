@@ -23,8 +23,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("bandwidth of a copy", bandwidth / 1e9, unit="GB/s"),
         ),
         cause=f"{nbytes / 2**20:.0f} MiB in {profile.time_ms:.2f} ms are {achieved / bandwidth:.0%} of a "
-        "large copy's "
-        "bandwidth",
+        "large copy's bandwidth",
         saved_share=max(0.0, 1 - least / profile.time_ms),
         basis="down to the least bytes over the bandwidth of a copy",
     )

@@ -26,8 +26,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             percent("CPU time in the kernel", share, MIN_SHARE),
         ),
         cause=f"each call touches {fresh / 2**20:.0f} MiB of fresh memory; clearing and mapping it takes "
-        f"{share:.0%} of the "
-        "CPU time",
+        f"{share:.0%} of the CPU time",
         saved_share=share,
         basis=f"{run.system_ms:.1f} of {run.cpu_ms:.1f} ms of CPU time per call are spent in the kernel",
     )

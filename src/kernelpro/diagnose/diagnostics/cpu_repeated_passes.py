@@ -37,8 +37,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("least bytes over the time", achieved, required, "GB/s"),
         ),
         cause=f"{len(passes)} loops pass over each row ({places}): all but the first find it in cache, and "
-        "memory idles "
-        f"meanwhile; the call takes {context.headroom:.1f}x the time of its bytes",
+        f"memory idles meanwhile; the call takes {context.headroom:.1f}x the time of its bytes",
         saved_share=_SAVED * beside,
         basis=f"a third of the {beside:.0%} of the time beside the longest loop, as measured on layer norms",
         where=passes[0].where,

@@ -50,8 +50,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger="at least a tenth of the time is in innermost loops with scalar floating-point arithmetic only, "
-    "and no other "
-    "diagnostic (calls, divisions, sums, strides, updates in memory) explains why",
+    "and no other diagnostic (calls, divisions, sums, strides, updates in memory) explains why",
     remedy="remove what prevents vectorization, as the compiler reports it, with the line",
     gain_basis="the loops' share of the time, divided by the floats per vector",
     advice=(

@@ -39,8 +39,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger=f"fewer than {SINGLE:g} effective threads (work of all threads over that of the busiest, without "
-    "waiting) on two "
-    "or more cores, some of it in the candidate's native code",
+    "waiting) on two or more cores, some of it in the candidate's native code",
     remedy="OpenMP over the outermost independent loop",
     gain_basis="the time in native code, divided by the number of cores",
     advice=(

@@ -28,8 +28,8 @@ def analyze(context: DiagnosticContext) -> Match | None:
             ),
         ),
         cause="each iteration of the hot loop accesses another row: it uses "
-        f"{worst.strided_bytes // worst.strided} of the "
-        f"{_LINE} bytes of a cache line, and the compiler cannot use vector loads",
+        f"{worst.strided_bytes // worst.strided} of the {_LINE} bytes of a cache line, and the compiler "
+        "cannot use vector loads",
         saved_share=loops.weighted(lambda loop: 1 - 1 / _waste(loop)),
         basis=f"{loops.share:.0%} of the time is in these loops, which move {_waste(worst):.1f}x the bytes "
         "that they use",
@@ -49,8 +49,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=analyze,
     trigger="loops with at least a tenth of the time that access single numbers with a stride of 1 KiB or "
-    "more, or with a "
-    "stride in a register, or gather with such strides",
+    "more, or with a stride in a register, or gather with such strides",
     remedy="loop order along rows, tiles, packing",
     gain_basis="cache lines moved (64 bytes per strided access) shrink to the bytes used",
     advice=(

@@ -42,12 +42,10 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("the longest of them", fused, unit="ms"),
         ),
         cause=f"{count} torch operators ({names}) exchange intermediates through memory: {total:.3f} ms, "
-        "where one fused pass "
-        f"takes about {fused:.3f}",
+        f"where one fused pass takes about {fused:.3f}",
         saved_share=share,
         basis=f"one pass ({fused:.3f} ms, as the longest of them) instead of {count} ({total:.3f} ms) in a "
-        "call of "
-        f"{call:.3f} ms",
+        f"call of {call:.3f} ms",
     )
 
 

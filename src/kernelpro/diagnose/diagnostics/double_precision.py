@@ -50,7 +50,6 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"at least {STRAY_DOUBLES:.0%} FP64 instructions in the hot code of a task that is not float64",
     remedy="float literals, float functions, float accumulators",
     gain_basis="busiest pipe with and without FP64 and its conversions, or the FP64 pipe utilization times "
-    "what "
-    "FP32 saves of it",
+    "what FP32 saves of it",
     metrics=(FP64,),
 )

@@ -42,8 +42,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"at least {USUAL:.0%} of the hot instructions convert between types, and the surplus takes "
-    f"{MIN_SAVED:.0%} of the "
-    "kernel's energy",
+    f"{MIN_SAVED:.0%} of the kernel's energy",
     remedy="convert once at each end, in pairs; narrow arithmetic",
     gain_basis="the energy of the surplus conversions",
     advice=(

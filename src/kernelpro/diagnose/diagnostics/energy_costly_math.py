@@ -176,8 +176,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"doubles, IEEE divisions and roots, or special functions with more than {CHEAP} instructions "
-    "around each, whose "
-    f"cheaper forms would save {MIN_SAVED:.0%} of the kernel's energy",
+    f"around each, whose cheaper forms would save {MIN_SAVED:.0%} of the kernel's energy",
     remedy="floats; fast division, exp2 and other forms within the tolerance, for CUDA or Triton",
     gain_basis="the energy of the instructions that cheaper forms do not need",
     bounds=KERNEL_BOUNDS,

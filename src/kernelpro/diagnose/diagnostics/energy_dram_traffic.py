@@ -39,8 +39,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"the kernels of a call move {FACTOR}x the least bytes of the task through DRAM, and the excess "
-    "takes "
-    f"{MIN_SAVED:.0%} of the kernel's energy",
+    f"takes {MIN_SAVED:.0%} of the kernel's energy",
     remedy="one pass over the inputs; fusion; intermediates in 16 bits; tile order",
     gain_basis="the energy of the unnecessary bytes, in DRAM and L2",
     advice=(

@@ -91,8 +91,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"fewer than {MIN_PREDICATED_ON:g} of 32 threads predicated on, {REPEATED:g}x the task's "
-    "arithmetic, or tensor cores "
-    f"in a task without products, at {MIN_SAVED:.0%} of the kernel's energy or more",
+    f"arithmetic, or tensor cores in a task without products, at {MIN_SAVED:.0%} of the kernel's energy or "
+    "more",
     remedy="fewer, fuller warps; shared values computed once",
     gain_basis="the energy of idle lanes' instructions, of the repeated arithmetic, or of the tensor cores",
     bounds=KERNEL_BOUNDS,

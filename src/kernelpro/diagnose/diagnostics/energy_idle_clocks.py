@@ -43,8 +43,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"the device idles for {MIN_IDLE:.0%} of a call (between its kernels; in class `launch` at any "
-    "time) while its SMs "
-    f"run at {FULL_CLOCK:.0%} of their maximum clock or more",
+    f"time) while its SMs run at {FULL_CLOCK:.0%} of their maximum clock or more",
     remedy="no gaps: fusion, graphs, batches",
     gain_basis="static power over the idle share of a call",
     advice=(

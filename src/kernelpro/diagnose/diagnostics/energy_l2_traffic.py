@@ -28,8 +28,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             percent("share of the kernel's energy in L2 traffic", energy.share(energy.l2)),
         ),
         cause=f"each byte of the task moves from L2 to the SMs {moved / required:.1f} times: data is reused "
-        "in L2 and not in the "
-        "SM",
+        "in L2 and not in the SM",
         saved_share=share,
         basis=f"{L2_PJ:.0f} pJ per byte, and a quarter of the repetitions is avoidable: half of one "
         "operand's",
@@ -42,8 +41,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"the SMs request {REPEATED}x the bytes of the task from L2, and a quarter of the repetitions "
-    "takes "
-    f"{MIN_SAVED:.0%} of the kernel's energy",
+    f"takes {MIN_SAVED:.0%} of the kernel's energy",
     remedy="larger tiles, multicast in clusters, reuse in registers and shared memory",
     gain_basis="the energy of a quarter of the repeated bytes",
     advice=(

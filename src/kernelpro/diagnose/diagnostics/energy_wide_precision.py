@@ -65,8 +65,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"matrix products on the FMA pipe ({MIN_FMA_SHARE:.0%} of the hot code) where TF32 or 16 bits "
-    "are allowed, or TF32 "
-    "products of 16-bit values",
+    "are allowed, or TF32 products of 16-bit values",
     remedy="tensor cores in the narrowest type that the tolerance allows",
     gain_basis="nine tenths of the products' energy, half where only the type is too wide",
     bounds=KERNEL_BOUNDS,

@@ -39,12 +39,11 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("DRAM throughput", round(context.metric(DRAM_THROUGHPUT)), None, "%"),
         ),
         cause=f"the {'kernels of a call move' if several else 'kernel moves'} {traffic.factor:.1f}x the "
-        "bytes that the "
-        f"task needs ({traffic.moved / 1e6:.0f} MB for {traffic.required / 1e6:.0f} MB); {reason}",
+        f"bytes that the task needs ({traffic.moved / 1e6:.0f} MB for {traffic.required / 1e6:.0f} MB); "
+        f"{reason}",
         saved_share=traffic.saved_share,
         basis=f"{1 - 1 / traffic.factor:.0%} of the bytes are unnecessary, and DRAM takes "
-        f"{traffic.dram_share:.0%} "
-        "of the time",
+        f"{traffic.dram_share:.0%} of the time",
     )
 
 
@@ -57,8 +56,7 @@ def _suspect(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=(slowdown.evidence, Evidence("loops that load from global memory", loops, PASSES)),
         cause=f"{loops} loops load from global memory, and the kernel takes {slowdown.factor:.1f}x the time "
-        "of the "
-        "task's bytes: it may read them several times (no counters)",
+        "of the task's bytes: it may read them several times (no counters)",
         saved_share=UNPROVEN_GAIN,
         basis=slowdown.basis,
     )
@@ -70,10 +68,9 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"the kernels of a call move {FACTOR}x the least bytes of the task through DRAM, and DRAM takes "
-    "at least half "
-    f"of this kernel's time; for kernels with {MIN_KERNEL_SHARE:.0%} of the traffic or more; without "
-    "counters, a "
-    f"suspicion: {PASSES} loops with loads, and {SUSPICIOUS:g}x the time of the bytes, unexplained",
+    f"at least half of this kernel's time; for kernels with {MIN_KERNEL_SHARE:.0%} of the traffic or more; "
+    f"without counters, a suspicion: {PASSES} loops with loads, and {SUSPICIOUS:g}x the time of the bytes, "
+    "unexplained",
     remedy="one pass over the input; online statistics; fusion",
     gain_basis="the share of unnecessary bytes, times the share of the time that DRAM takes",
     advice=(

@@ -58,8 +58,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"the device idles {MIN_IDLE:.0%} of a call or more, beyond {LAUNCH_US:g} us per launch and "
-    f"{LEAD_US:g} us "
-    "around the call",
+    f"{LEAD_US:g} us around the call",
     remedy="host work out of forward, reused buffers, CUDA graphs",
     gain_basis="idle time beyond what launches explain",
     symptom_of=("host_sync", "launch_overhead", "needless_copies"),

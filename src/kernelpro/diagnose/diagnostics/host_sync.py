@@ -31,11 +31,10 @@ def analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=tuple(evidence),
         cause=f"the host synchronizes {syncs:.0f} times in a call ({names}); each time the device idles "
-        "until the "
-        "next launch",
+        "until the next launch",
         saved_share=lost / timeline.call_us,
-        basis=f"the device idles {lost:.0f} of {timeline.call_us:.0f} us around synchronizations "
-        f"(at least {_ROUND_TRIP_US:.0f} us each)",
+        basis=f"the device idles {lost:.0f} of {timeline.call_us:.0f} us around synchronizations (at least "
+        f"{_ROUND_TRIP_US:.0f} us each)",
     )
 
 
@@ -49,8 +48,7 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="idle gaps of the device in a call with synchronizations, at least a round trip for each",
     advice=(
         "keep decisions on the device (torch.where, masks, or a kernel that reads the value) instead of "
-        ".item(), "
-        ".cpu(), print or if on a tensor",
+        ".item(), .cpu(), print or if on a tensor",
         "remove torch.cuda.synchronize() from forward: work on one stream is already ordered",
         "where the host needs a value, read it back once at the end",
     ),

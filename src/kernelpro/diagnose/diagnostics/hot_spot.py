@@ -34,8 +34,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("times the floor", round(context.headroom, 2), FAR),
         ),
         cause=f"1 of {len(kernels)} kernels takes {top.share:.0%} of the device time; all others together "
-        "can gain at "
-        f"most {1 / top.share:.2f}x",
+        f"can gain at most {1 / top.share:.2f}x",
         saved_share=min(_MAX_SAVED, reach / 2),
         basis="half of the distance between this kernel and the floor; it takes "
         f"{top.microseconds / call:.0%} of a call",

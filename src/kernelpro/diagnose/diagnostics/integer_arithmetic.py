@@ -38,8 +38,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
         f"arithmetic: {kind}",
         saved_share=share,
         basis=f"{surplus:.0%} of the integer instructions exceed one per useful instruction, and the pipes "
-        "are busier "
-        "than memory",
+        "are busier than memory",
         where=context.line_of("alu"),
     )
 
@@ -55,8 +54,7 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="busiest pipe with and without the surplus, down to the time of the memory traffic",
     advice=(
         "take rows and columns from the grid (blockIdx.y, program_id(1)) or increment them in the loop "
-        "instead of "
-        "dividing an index",
+        "instead of dividing an index",
         "divide by constants (template parameters, tl.constexpr) or multiply by a precomputed reciprocal",
         "use 32-bit indices inside a block, with one 64-bit base pointer; hoist loop-invariant terms",
     ),

@@ -35,10 +35,8 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("DRAM reads per input byte", round(dram_reads, 1), REREAD),
         ),
         cause=f"each input byte is read {l2_reads:.1f} times, but only {hits:.0%} of the reads hit L2 "
-        f"({possible:.0%} "
-        f"could): data shared by blocks is evicted from the {size:.0f} MB before its reuse, and DRAM "
-        "delivers it "
-        f"{dram_reads:.1f} times",
+        f"({possible:.0%} could): data shared by blocks is evicted from the {size:.0f} MB before its reuse, "
+        f"and DRAM delivers it {dram_reads:.1f} times",
         saved_share=traffic.saved_share,
         basis=f"{1 - 1 / max(1.0, traffic.factor):.0%} of the DRAM bytes are repeated, and DRAM takes "
         f"{traffic.dram_share:.0%} of the time",
@@ -51,8 +49,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"{SHARED} L2 reads or more and {REREAD} DRAM reads or more per input byte, a hit rate 10 points "
-    "below the "
-    "possible one, and DRAM takes at least half of the time",
+    "below the possible one, and DRAM takes at least half of the time",
     remedy="a block order that keeps shared operands in L2; smaller working set; eviction hints",
     gain_basis="the share of DRAM bytes beyond the least, times the share of the time that DRAM takes",
     advice=(

@@ -23,8 +23,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             percent("device idle share of a call", idle / call, MIN_IDLE),
         ),
         cause=f"{timeline.launches:.0f} kernels of {mean:.1f} us each: the device waits {idle:.0f} of "
-        f"{call:.0f} us for "
-        "the next launch",
+        f"{call:.0f} us for the next launch",
         saved_share=1 - (busy + LAUNCH_US) / call,
         basis=f"one launch ({LAUNCH_US:.0f} us) and {busy:.0f} us of device work would remain of {call:.0f} "
         "us",

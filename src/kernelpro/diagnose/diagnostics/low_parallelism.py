@@ -47,8 +47,7 @@ def _idle_sms(context: DiagnosticContext, occupancy: Occupancy, blocks: int, sms
             Evidence("warps per block", occupancy.warps_per_block),
         ),
         cause=f"{blocks} block{'s run' if blocks > 1 else ' runs'} on a device with {sms} SMs: {idle:.0%} of "
-        "it is "
-        f"idle{context.launch_caveat}",
+        f"it is idle{context.launch_caveat}",
         saved_share=saved,
         basis=basis,
     )
@@ -88,12 +87,10 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"{MIN_IDLE:.0%} or more of the SMs have no block; or the grid gives each SM fewer than "
-    f"{FEW_WARPS} warps, "
-    "with room for more and no unit utilized more than half",
+    f"{FEW_WARPS} warps, with room for more and no unit utilized more than half",
     remedy="more, smaller blocks; split reductions",
     gain_basis=f"the share of idle SMs; for few warps, Little's law towards {ENOUGH_WARPS} warps per SM, "
-    "until a unit "
-    "saturates",
+    "until a unit saturates",
     advice=(
         "split the work finer: more blocks along other dimensions, one warp per row instead of one block, "
         "smaller tiles",

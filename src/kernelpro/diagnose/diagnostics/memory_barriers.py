@@ -38,8 +38,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=tuple(evidence),
         cause=f"each iteration executes {fences:.0f} memory fence{'s' if fences > 1 else ''}: a warp stalls "
-        "until its "
-        "writes have reached L2, and L1 is invalidated",
+        "until its writes have reached L2, and L1 is invalidated",
         saved_share=share,
         basis=basis,
         where=context.line_of("membar"),
@@ -51,12 +50,11 @@ DIAGNOSTIC = Diagnostic(
     level="instruction",
     target="cuda",
     analyze=analyze,
-    trigger="a device-wide fence inside the hot loop (with counters: warps stall there "
-    f"{MIN_STALLED:.0%} of their cycles or more)",
+    trigger=f"a device-wide fence inside the hot loop (with counters: warps stall there {MIN_STALLED:.0%} of "
+    "their cycles or more)",
     remedy="one fence after the loop, or a narrower scope",
     gain_basis="warp cycles stalled in fences, limited by the headroom of the units; without counters, the "
-    "latency of "
-    "the fence against that of an iteration",
+    "latency of the fence against that of an iteration",
     advice=(
         "publish once: write everything, then one fence and one flag after the loop",
         "use __syncthreads or __threadfence_block inside a block, __syncwarp inside a warp",

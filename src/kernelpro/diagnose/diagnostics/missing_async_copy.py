@@ -33,8 +33,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("asynchronous copies", 0, 1),
         ),
         cause="each step loads its tile into registers, stores it to shared memory and waits at a barrier "
-        "before it "
-        "computes",
+        "before it computes",
         saved_share=share,
         basis=basis,
         where=loop.where,
@@ -52,12 +51,10 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger="a loop with global loads, stores to shared memory, a barrier and computation, in a kernel "
-    "without cp.async "
-    "or TMA (capability 8.0 and later)",
+    "without cp.async or TMA (capability 8.0 and later)",
     remedy="cp.async or TMA into several buffers",
     gain_basis="stalls on tiles, limited by the headroom of the units; without counters, the latency of a "
-    "tile against "
-    "the work of a step",
+    "tile against the work of a step",
     metrics=METRICS,
     symptom_of=(
         "missing_pipelining",

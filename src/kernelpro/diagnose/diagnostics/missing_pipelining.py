@@ -65,12 +65,10 @@ def _streaming(context: DiagnosticContext) -> Match | None:
             Evidence("loads in flight per thread", loads, _LOADS_IN_FLIGHT),
         ),
         cause=f"each iteration loads {loads:.0f} value{'s' if loads > 1 else ''} and uses what it loads at "
-        "once: no load of a "
-        "later iteration is in flight",
+        "once: no load of a later iteration is in flight",
         saved_share=min(stalled, headroom, 1 - loads / _LOADS_IN_FLIGHT),
         basis=f"warps stall {stalled:.0%} of their cycles on loads; {_LOADS_IN_FLIGHT} loads in flight "
-        "instead of "
-        f"{loads:.0f}, and the busiest unit has {headroom:.0%} headroom",
+        f"instead of {loads:.0f}, and the busiest unit has {headroom:.0%} headroom",
         where=context.line_of("global_load"),
         advice=(
             "unroll by 4 and issue all loads before the first use",
@@ -86,16 +84,14 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger="one stage (num_stages 1, or asynchronous copies with two barriers per step) in a loop over "
-    "tiles; or, with "
-    "counters, a loop with at most 2 loads in flight and warps that stall half of their cycles on them",
+    "tiles; or, with counters, a loop with at most 2 loads in flight and warps that stall half of their "
+    "cycles on them",
     remedy="several stages: start the copy of a later tile before computing on this one",
     gain_basis="stalls on tiles, limited by the headroom of the units; without counters, the latency of a "
-    "tile against "
-    "the work of a step",
+    "tile against the work of a step",
     advice=(
         "keep 2 to 4 tiles in shared memory and start the copy of a later one before computing (cp.async "
-        "with "
-        "wait_group N-1, TMA with mbarriers)",
+        "with wait_group N-1, TMA with mbarriers)",
         "in Triton raise num_stages to 3 or 4",
         "specialize warps: a producer warp loads, the others compute",
     ),

@@ -70,12 +70,10 @@ def _product(context: DiagnosticContext, flops: float) -> Match | None:
             Evidence("memory throughput", round(context.metric(MEMORY_THROUGHPUT)), None, "%"),
         ),
         cause=f"the kernel loads {loaded:.1f} bytes per operation, where 64 x 64 tiles would load "
-        f"{GOOD:.2f}: values are "
-        "loaded again for each use",
+        f"{GOOD:.2f}: values are loaded again for each use",
         saved_share=min((1 - GOOD / loaded) * weight, max(0.0, 1 - remaining)),
         basis=f"tiling removes {1 - GOOD / loaded:.0%} of the loads, which take {weight:.0%} of the time, "
-        "until "
-        "arithmetic limits",
+        "until arithmetic limits",
         where=_load_line(context),
     )
 
@@ -95,8 +93,7 @@ def _product_from_code(context: DiagnosticContext) -> Match | None:
             Evidence("bytes loaded per operation in the innermost loop", round(loaded, 2), 2 * TOO_MUCH, "B"),
         ),
         cause=f"the innermost loop loads {loaded:.1f} bytes from global memory per operation, and no tile is "
-        "kept in shared "
-        f"memory{FROM_CODE}",
+        f"kept in shared memory{FROM_CODE}",
         saved_share=_UNPROVEN_GAIN,
         basis="an estimate from the machine code, without counters",
         where=worst.where or _load_line(context),
@@ -132,12 +129,10 @@ def _window(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=tuple(evidence),
         cause=f"each byte is loaded {repeats:.0f} times: threads load their whole window, although neighbors "
-        "share most of "
-        f"it{'' if counted else FROM_CODE}",
+        f"share most of it{'' if counted else FROM_CODE}",
         saved_share=saved,
         basis=f"{_STRIP} adjacent results from a window in registers need {remaining:.0%} of the loads and "
-        "of their address "
-        "arithmetic",
+        "of their address arithmetic",
         where=_load_line(context),
         advice=(
             f"let a thread compute {_STRIP} adjacent results and slide the window through registers: they "
@@ -179,16 +174,13 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"a task with {INTENSITY:g} matrix operations per byte or more, whose longest kernel loads "
-    f"{TOO_MUCH} bytes or "
-    "more from L1 per operation; without counters: an innermost loop that loads from global memory for each "
-    "product, "
-    f"without tiles. Or, in a task without products, each byte is loaded {REPEATED:g} times or more, mostly "
-    "from L1, and "
-    "nothing is staged",
+    f"{TOO_MUCH} bytes or more from L1 per operation; without counters: an innermost loop that loads from "
+    "global memory for each product, without tiles. Or, in a task without products, each byte is loaded "
+    f"{REPEATED:g} times or more, mostly from L1, and nothing is staged",
     remedy="tiles in shared memory and registers; tensor cores; windows that slide through registers",
     gain_basis="the share of loads that 64 x 64 tiles would not need, times the share of the time that "
-    "memory takes, until "
-    f"arithmetic limits; for windows, the loads and addresses that strips of {_STRIP} results share",
+    f"memory takes, until arithmetic limits; for windows, the loads and addresses that strips of {_STRIP} "
+    "results share",
     advice=(
         "tile: stage 64 to 128 rows and columns of the operands in shared memory per block, and reuse them",
         "compute a register tile of results per thread (or per tensor-core instruction), 8 x 8 or more",

@@ -56,12 +56,10 @@ def analyze(context: DiagnosticContext) -> Match | None:
             percent("share of the peak bandwidth", now, HEALTHY),
         ),
         cause=f"a thread moves {mean:.0f} bits per access: {in_flight / 1024:.0f} KiB are in flight per SM, "
-        "and saturating "
-        f"the bandwidth takes {required / 1024:.0f} KiB",
+        f"and saturating the bandwidth takes {required / 1024:.0f} KiB",
         saved_share=min(1 - now / after, _stalled(context)) * (_UNPROVEN if measured is None else 1.0),
         basis=f"bytes in flight grow {WIDEST / mean:.1f}x; by Little's law the bandwidth goes from {now:.0%} "
-        f"to {after:.0%} "
-        "of the peak",
+        f"to {after:.0%} of the peak",
         where=context.line_of("global_load", "global_store"),
     )
 
@@ -94,14 +92,12 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight than latency x "
-    "bandwidth, less than "
-    f"{HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory",
+    f"bandwidth, less than {HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory",
     remedy="128-bit accesses, several independent ones per thread",
     gain_basis="Little's law: bandwidth grows with the bytes in flight, up to what good kernels reach",
     advice=(
         "use 128-bit accesses (float4, uint4, eight halves); in Triton give each thread contiguous elements "
-        "and declare "
-        "divisibility",
+        "and declare divisibility",
         "issue several independent accesses per thread before the first use (unroll by 4)",
     ),
     bounds=frozenset({Bound.MEMORY, Bound.LATENCY, Bound.MIXED}),

@@ -30,8 +30,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
     if host:
         cause = (
             f"data is transferred between host and device in each call: {copying:.0f} us of copies, and the "
-            "device waits "
-            f"{waiting:.0f} us"
+            f"device waits {waiting:.0f} us"
         )
     return Match(
         evidence=(

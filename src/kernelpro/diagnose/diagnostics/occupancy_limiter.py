@@ -58,13 +58,11 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"shared memory or the block size limits the theoretical occupancy to less than {LOW:.0%}, no "
-    "unit is utilized "
-    "more than 65 %, and the kernel does not use tensor cores; without counters: where it is also 1.5x above "
-    "the floor",
+    "unit is utilized more than 65 %, and the kernel does not use tensor cores; without counters: where it "
+    "is also 1.5x above the floor",
     remedy="less shared memory per block, or another block size",
     gain_basis="Little's law: the rate grows with the warps, up to 50 % occupancy, until a unit saturates; "
-    "15 % without "
-    "counters",
+    "15 % without counters",
     metrics=(ISSUE_ACTIVE,),
     symptom_of=("low_parallelism",),
 )

@@ -46,14 +46,12 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"{CAPPED:.0%} of the samples under a power cap or {NEAR_LIMIT:.0%} of the power limit drawn, "
-    "with SM clocks "
-    f"below {REDUCED:.0%} of their maximum",
+    f"with SM clocks below {REDUCED:.0%} of their maximum",
     remedy="fewer bytes, more efficient instructions",
     gain_basis="a third of the lost clock; always of low severity",
     advice=(
         "move fewer bytes: more reuse in registers and shared memory; a byte from DRAM costs more energy "
-        "than the "
-        "operation on it",
+        "than the operation on it",
         "use more efficient instructions: tensor cores in a narrower type, wgmma instead of mma.sync, packed "
         "halves",
         "compare candidates at the same power: a short measurement on a cool device flatters",

@@ -28,8 +28,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=tuple(evidence),
         cause=f"{converts:.0f} of {hot.instructions:.0f} instructions in the hot code convert between types; "
-        "loading and "
-        f"storing need about {converts - surplus['convert']:.0f}",
+        f"loading and storing need about {converts - surplus['convert']:.0f}",
         saved_share=share,
         basis="conversions run at an eighth to a half of the FMA rate; without the surplus the pipes need "
         f"{share:.0%} less time",

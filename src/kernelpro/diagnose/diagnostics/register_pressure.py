@@ -34,12 +34,11 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"registers limit the theoretical occupancy to less than {LOW:.0%}, no unit is utilized more "
-    "than 65 %, and the "
-    "kernel does not use tensor cores; without counters: where it is also 1.5x above the floor",
+    "than 65 %, and the kernel does not use tensor cores; without counters: where it is also 1.5x above the "
+    "floor",
     remedy="fewer live values per thread; launch bounds",
     gain_basis="Little's law: the rate grows with the warps, up to 50 % occupancy, until a unit saturates; "
-    "15 % without "
-    "counters",
+    "15 % without counters",
     advice=(
         "keep fewer values live per thread: a smaller register tile, less unrolling, recomputation",
         "split independent parts of the kernel, or distribute a thread's work over more threads",

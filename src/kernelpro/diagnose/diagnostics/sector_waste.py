@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.memory_latency import SUSPICIOUS, UNPROVEN_GAIN, suspected_sector_waste
+from kernelpro.diagnose.memory_latency import SUSPICIOUS, suspect_sector_waste
 from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, wasted_sectors
 from kernelpro.records import Evidence
 
@@ -15,19 +15,10 @@ _STALLS = ("long_scoreboard", "lg_throttle")
 
 
 def analyze(context: DiagnosticContext) -> Match | None:
-    if not context.has_counters and (slowdown := suspected_sector_waste(context, SUSPICIOUS, STRIDED)):
-        return Match(
-            evidence=(
-                slowdown.evidence,
-                Evidence("bits per load of a thread", round(slowdown.bits), None, "bits"),
-            ),
-            cause=f"the kernel takes {slowdown.factor:.1f}x the time of its bytes, and neither its "
-            "arithmetic nor the bytes "
-            "in flight explain that: its loads may use sectors only in part (no counters)",
-            saved_share=UNPROVEN_GAIN,
-            basis=slowdown.basis,
-            where=context.line_of("global_load"),
-        )
+    if suspicion := suspect_sector_waste(
+        context, SUSPICIOUS, STRIDED, "its loads may use sectors only in part"
+    ):
+        return suspicion
     wasted = wasted_sectors(
         context, lambda a: a.excess > WASTE and a.per_request < SCATTERED and a.used >= FEW_BYTES
     )
@@ -42,8 +33,8 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("memory throughput", round(context.metric(MEMORY_THROUGHPUT)), None, "%"),
         ),
         cause=f"the {wasted.kinds} use {worst.used:.0f} of the {SECTOR} bytes of each sector: a stride "
-        "between threads, "
-        f"fields of a structure, or misaligned rows; {wasted.share:.0%} of the sectors are wasted",
+        f"between threads, fields of a structure, or misaligned rows; {wasted.share:.0%} of the sectors are "
+        "wasted",
         saved_share=wasted.share * weight,
         basis=f"{wasted.share:.0%} of the sectors are unnecessary, and memory takes {weight:.0%} of the time",
         where=context.hottest_line(*_STALLS),
@@ -56,10 +47,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"global loads or stores of which coalesced accesses would need {WASTE:.0%} fewer sectors, short "
-    "of full scatter "
-    f"(uncoalesced_access); without counters, a suspicion: {SUSPICIOUS:g}x to {STRIDED:g}x the time of the "
-    "bytes, "
-    "unexplained",
+    f"of full scatter (uncoalesced_access); without counters, a suspicion: {SUSPICIOUS:g}x to {STRIDED:g}x "
+    "the time of the bytes, unexplained",
     remedy="vector loads, structure of arrays, aligned rows",
     gain_basis="the share of unnecessary sectors, times the share of the time that memory takes",
     advice=(

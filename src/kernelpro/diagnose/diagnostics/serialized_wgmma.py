@@ -61,14 +61,11 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="the tensor pipe drains after each product; limited by what its utilization leaves",
     advice=(
         "do not touch accumulator registers between wgmma.fence and wgmma.wait_group: no scaling, copies or "
-        "zeroing (use "
-        "scale-d = 0)",
+        "zeroing (use scale-d = 0)",
         "issue all products of a k tile, commit once, and wait for the previous group (wait_group 1), in "
-        "straight-line code "
-        "without calls",
+        "straight-line code without calls",
         "keep accumulators in plain registers with compile-time indices, not passed by reference to "
-        "functions that are not "
-        "inlined",
+        "functions that are not inlined",
     ),
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),

@@ -34,12 +34,10 @@ def analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=tuple(evidence),
         cause=f"the products use mma.sync, which on {chip} reaches about {_RELATIVE_RATE:.0%} of {name}'s "
-        "rate and needs every "
-        "operand in registers",
+        "rate and needs every operand in registers",
         saved_share=1 - _RELATIVE_RATE * (1 - operand_loads),
         basis=f"mma.sync reaches {_RELATIVE_RATE:.0%} of {name}'s rate, and the operand loads, "
-        f"{operand_loads:.0%} of the "
-        "loop's instructions, disappear",
+        f"{operand_loads:.0%} of the loop's instructions, disappear",
         where=context.line_of("hmma"),
         advice=(
             f"use {name}: operands from shared memory, 64 x N tiles per warpgroup, filled by TMA",

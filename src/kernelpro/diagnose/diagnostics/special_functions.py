@@ -52,8 +52,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
         "can hide"
         advice = (
             "use fast intrinsics where the tolerance allows: __expf, __logf, __powf, __sinf, __fdividef, "
-            "exp2f; in Triton "
-            "tl.exp2",
+            "exp2f; in Triton tl.exp2",
             "rewrite: small powers as products and square roots, tanh and sigmoid with one exp2",
         )
     else:

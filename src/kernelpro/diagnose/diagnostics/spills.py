@@ -101,11 +101,9 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"ptxas reports spills, or at least {MIN_SHARE:.0%} of the hot instructions access local memory, "
-    "or counters show "
-    "local memory requests",
+    "or counters show local memory requests",
     remedy="more registers per thread, smaller tiles, compile-time indices",
     gain_basis="share of local requests times the share of the time that memory takes; without counters, the "
-    "code with and "
-    "without them, at the rate of the level they spill to",
+    "code with and without them, at the rate of the level they spill to",
     metrics=(*REQUESTS["local"], *REQUESTS["global"]),
 )

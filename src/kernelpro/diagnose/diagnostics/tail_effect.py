@@ -46,8 +46,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"{blocks} blocks are {count:.2f} waves on {sms} SMs with {occupancy.blocks} "
         f"block{'s' if occupancy.blocks > 1 else ''} each: the last wave fills "
-        f"{count - math.floor(count):.0%} of the "
-        f"device{context.launch_caveat}",
+        f"{count - math.floor(count):.0%} of the device{context.launch_caveat}",
         saved_share=saved,
         basis=basis,
         advice=(

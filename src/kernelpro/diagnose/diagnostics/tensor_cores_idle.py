@@ -35,8 +35,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=tuple(evidence),
         cause=f"the products run on the FMA pipe: {rates['fp32'] / 1e12:.0f} TFLOP/s at best, tensor cores "
-        "reach "
-        f"{rates[unit] / 1e12:.0f} in {unit}",
+        f"reach {rates[unit] / 1e12:.0f} in {unit}",
         saved_share=1 - max(relative, memory / compute),
         basis=f"fp32 reaches {relative:.0%} of the {unit} rate on this device (both measured)",
         where=context.line_of("fma32"),
@@ -65,8 +64,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger="the task's matrix operations take longer than its bytes at the fp32 rate, tf32 or bf16 is "
-    "allowed, and the "
-    "longest kernel has no tensor-core instruction",
+    "allowed, and the longest kernel has no tensor-core instruction",
     remedy="wgmma, mma.sync or tl.dot in the allowed precision",
     gain_basis="1 - fp32 rate / tensor-core rate, both measured on this device",
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),

@@ -6,7 +6,7 @@ import math
 
 from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.memory_latency import UNPROVEN_GAIN, suspected_sector_waste
+from kernelpro.diagnose.memory_latency import suspect_sector_waste
 from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, wasted_sectors
 from kernelpro.records import Evidence
 
@@ -14,19 +14,8 @@ _STALLS = ("long_scoreboard", "lg_throttle")
 
 
 def analyze(context: DiagnosticContext) -> Match | None:
-    if not context.has_counters and (slowdown := suspected_sector_waste(context, STRIDED, math.inf)):
-        return Match(
-            evidence=(
-                slowdown.evidence,
-                Evidence("bits per load of a thread", round(slowdown.bits), None, "bits"),
-            ),
-            cause=f"the kernel takes {slowdown.factor:.1f}x the time of its bytes, and neither its "
-            "arithmetic nor the bytes "
-            "in flight explain that: its loads may be uncoalesced (no counters)",
-            saved_share=UNPROVEN_GAIN,
-            basis=slowdown.basis,
-            where=context.line_of("global_load"),
-        )
+    if suspicion := suspect_sector_waste(context, STRIDED, math.inf, "its loads may be uncoalesced"):
+        return suspicion
     wasted = wasted_sectors(
         context, lambda a: a.excess >= 0.4 and (a.per_request >= SCATTERED or a.used < FEW_BYTES)
     )
@@ -42,8 +31,7 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("memory throughput", round(context.metric(MEMORY_THROUGHPUT)), None, "%"),
         ),
         cause=f"uncoalesced {wasted.kinds}: a request touches {worst.per_request:.0f} sectors of {SECTOR} "
-        "bytes and uses "
-        f"{worst.used:.0f} bytes of each, so {wasted.share:.0%} of the sectors are wasted",
+        f"bytes and uses {worst.used:.0f} bytes of each, so {wasted.share:.0%} of the sectors are wasted",
         saved_share=wasted.share * weight,
         basis=f"{wasted.share:.0%} of the sectors are unnecessary, and memory takes {weight:.0%} of the time",
         where=context.hottest_line(*_STALLS),
@@ -56,14 +44,12 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"global loads or stores with {SCATTERED} or more sectors per request, or less than {FEW_BYTES} "
-    "of a sector's 32 "
-    "bytes used, where coalesced accesses would need at most 60 % of the sectors (a broadcast wastes "
-    "nothing); without "
-    f"counters, a suspicion: {STRIDED:g}x the time of the bytes or more, unexplained",
+    "of a sector's 32 bytes used, where coalesced accesses would need at most 60 % of the sectors (a "
+    f"broadcast wastes nothing); without counters, a suspicion: {STRIDED:g}x the time of the bytes or more, "
+    "unexplained",
     remedy="threads along the contiguous dimension; transposition through shared memory",
     gain_basis="the share of unnecessary sectors, times the share of the time that memory (its busiest part, "
-    "or stalls on "
-    "it) takes",
+    "or stalls on it) takes",
     advice=(
         "coalesce: let neighboring threads access neighboring elements (threadIdx.x along the contiguous "
         "dimension)",

@@ -40,12 +40,10 @@ def analyze(context: DiagnosticContext) -> Match | None:
             Evidence("bytes of intermediates, about", intermediates, 0, "bytes"),
         ),
         cause=f"{launches:.0f} library kernels exchange intermediates through memory: {total:.0f} us, where "
-        "one fused kernel "
-        f"takes about {fused:.0f}",
+        f"one fused kernel takes about {fused:.0f}",
         saved_share=share,
         basis=f"one pass ({fused:.0f} us, the longest of the chain or the floor) instead of {launches:.0f} "
-        f"({total:.0f} us) in "
-        f"a call of {call:.0f} us",
+        f"({total:.0f} us) in a call of {call:.0f} us",
     )
 
 

@@ -37,8 +37,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=analyze,
     trigger=f"one stall reason (barriers and fences have their own diagnostics) takes {MIN_SHARE:.0%} of the "
-    "warp cycles, and "
-    "no unit is saturated",
+    "warp cycles, and no unit is saturated",
     remedy="by reason: more loads in flight, wider accesses, independent chains, fewer instructions in the "
     "full queue",
     gain_basis="Little's law: the avoidable share of the stalls (30 to 60 %, by reason), until a unit "
